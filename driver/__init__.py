@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from softnpu.driver.driver import Driver
     from softnpu.driver.errors import ZeError
     from softnpu.driver.event import Event, EventPool
+    from softnpu.driver.external_semaphore import ExternalSemaphore
     from softnpu.driver.fence import Fence
     from softnpu.driver.graph import Graph
     from softnpu.driver.graph_creation import GraphDesc
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from softnpu.driver.memory import Allocation
     from softnpu.driver.metrics import MetricGroup, MetricQuery, MetricQueryPool, MetricStreamer
     from softnpu.driver.profiling import ProfilingPool, ProfilingQuery, ProfilingType
+    from softnpu.driver.published_memory import PublishedMemory
     from softnpu.driver.query_network import QueryNetwork
     from softnpu.driver.region import CopyRegion
     from softnpu.driver.sysman import Sysman
@@ -52,6 +54,7 @@ _MODULES = {
     "Driver": "driver.driver",
     "Event": "driver.event",
     "EventPool": "driver.event",
+    "ExternalSemaphore": "driver.external_semaphore",
     "Fence": "driver.fence",
     "Graph": "driver.graph",
     "GraphDesc": "driver.graph_creation",
@@ -70,6 +73,7 @@ _MODULES = {
     "ProfilingPool": "driver.profiling",
     "ProfilingQuery": "driver.profiling",
     "ProfilingType": "driver.profiling",
+    "PublishedMemory": "driver.published_memory",
     "QueryNetwork": "driver.query_network",
     "QueueMode": "driver.command_queue",
     "Sysman": "driver.sysman",
@@ -91,6 +95,7 @@ __all__ = [
     "Driver",
     "Event",
     "EventPool",
+    "ExternalSemaphore",
     "Fence",
     "Graph",
     "GraphDesc",
@@ -109,6 +114,7 @@ __all__ = [
     "ProfilingPool",
     "ProfilingQuery",
     "ProfilingType",
+    "PublishedMemory",
     "QueryNetwork",
     "QueueMode",
     "Sysman",

@@ -20,6 +20,7 @@ from softnpu.driver.graph import Graph, GraphSource
 from softnpu.driver.memory import Allocation, MemoryRef
 from softnpu.driver.metrics import MetricGroup, MetricQueryPool, MetricStreamer, activate
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
+from softnpu.driver.shared_memory import is_foreign, open_name, part_of
 from softnpu.driver.system_memory import open_system_memory
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
@@ -27,6 +28,7 @@ from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
     from softnpu.driver.device import Device
+    from softnpu.driver.published_memory import PublishedMemory
 
 _IMMEDIATE_SLOTS = 4
 DEFAULT_SLOTS = 256
@@ -111,22 +113,77 @@ class Context(ContextBase):
         allocation._check(call)
         return self._memory.export_segment(call, allocation._block)
 
-    def import_memory(self, fd: int, kind: str = "host") -> Allocation:
-        """Memory that another process has exported, page-rounded; the descriptor stays the caller's.
+    def import_memory(
+        self, fd: int, kind: str = "host", offset: int = 0, size: int | None = None
+    ) -> Allocation:
+        """Memory that another process has exported, page-rounded, or of a file in shared memory.
 
-        Raises `ZeError` with INVALID_ARGUMENT for any other descriptor.
+        `size` bytes from byte `offset` on, all that is behind it without a size. The descriptor stays the
+        caller's. Raises `ZeError` with INVALID_ARGUMENT for any other descriptor, INVALID_SIZE for a part
+        that does not lie in it.
         """
         call = "zeMemAllocHost"
         self._check(call)
         check_type(call, "descriptor", fd, int)
+        if offset or size is not None or is_foreign(fd):
+            taken = part_of(call, f"descriptor {fd}", fd, offset, size)
+            return self._wrap(self._memory.import_foreign(call, fd, offset, taken, kind), kind)
         return self._wrap(self._memory.import_segment(call, fd, kind), kind)
+
+    def open_shared_memory(self, name: str, offset: int = 0, size: int | None = None) -> Allocation:
+        """Memory that another program has published under a POSIX name (`shm_open`), used in place.
+
+        `size` bytes from byte `offset` on, all that is behind it without a size. Its owner must not cut it: a
+        submission that finds it smaller ends with DEVICE_LOST. Needs the module posix_ipc.
+        Raises `ZeError`: NOT_AVAILABLE for a name that does not exist, INSUFFICIENT_PERMISSIONS for one that
+        this user may not write, INVALID_SIZE for a part that does not lie in it.
+        """
+        call = "Context.open_shared_memory"
+        self._check(call)
+        check_type(call, "shared memory, name", name, str)
+        check_type(call, "shared memory, offset", offset, int)
+        if size is not None:
+            check_type(call, "shared memory, size", size, int)
+        fd = open_name(call, name)
+        try:
+            taken = part_of(call, f"shared memory {name!r}", fd, offset, size)
+            return self._wrap(self._memory.import_foreign(call, fd, offset, taken), "host")
+        finally:
+            os.close(fd)
+
+    def publish_shared_memory(self, name: str, size: int, mode: int = 0o600) -> PublishedMemory:
+        """New device memory under a POSIX name, for programs that know no softnpu: they `shm_open` it.
+
+        The name ends with the allocation, with this context and with this process, also when it is killed;
+        whoever has mapped the memory keeps it. Programs with the rights in `mode` can write it, and cut it:
+        then it is as with `open_shared_memory`.
+        Raises `ZeError`: NOT_AVAILABLE for a name that somebody has, UNSUPPORTED_SIZE, OUT_OF_HOST_MEMORY.
+        """
+        from softnpu.driver.published_memory import PublishedMemory, make
+        from softnpu.driver.published_names import published
+
+        call = "Context.publish_shared_memory"
+        self._check(call)
+        fd = make(call, name, size, mode)
+        try:
+            block = self._memory.import_foreign(call, fd, 0, size)
+            allocation = PublishedMemory(self, block, next(self._ids), self._connection, name)
+        except BaseException:
+            published.drop(name)
+            raise
+        finally:
+            os.close(fd)
+        self._allocations[allocation.address] = allocation
+        return allocation
 
     def import_system_memory(self, address: int, size: int) -> Allocation:
         """Memory of this process at `address`, used in place (`zeMemAllocHost` with the descriptor for that).
 
-        It has to be whole pages of a shared mapping of a memory file whose size is sealed; it stays the
-        program's, and mapped as long as the allocation lives. Raises `ZeError` with UNSUPPORTED_FEATURE for
-        any other memory, which has to be copied, and with INVALID_ARGUMENT for an allocation of this context.
+        It has to be whole pages of a shared mapping of a file in shared memory (`memfd_create`,
+        `shm_open`); it stays the program's, and mapped as long as the allocation lives. Unless its size is
+        sealed, a submission that finds the file smaller ends with DEVICE_LOST. Raises `ZeError` with
+        UNSUPPORTED_FEATURE for any other memory, which has to be copied, and with INVALID_ARGUMENT for an
+        allocation of this context.
         """
         call = "zeMemAllocHost"
         self._check(call)
@@ -134,7 +191,12 @@ class Context(ContextBase):
         check_type(call, "system memory, size", size, int)
         fd, offset = open_system_memory(call, address, size)
         try:
-            return self._wrap(self._memory.import_part(call, fd, offset, address, size), "host")
+            if is_foreign(fd):
+                part_of(call, f"{size} bytes at {address:#x}", fd, offset, size)
+                block = self._memory.import_foreign(call, fd, offset, size, address=address)
+            else:
+                block = self._memory.import_part(call, fd, offset, address, size)
+            return self._wrap(block, "host")
         finally:
             os.close(fd)
 

@@ -27,6 +27,7 @@ from softnpu.emulator.interface.messages import Clock, DeviceInfo, EngineStatus
 from softnpu.emulator.interface.metrics import GROUPS
 
 if TYPE_CHECKING:
+    from softnpu.driver.external_semaphore import ExternalSemaphore
     from softnpu.driver.session import Session
 
 _VENDOR_INTEL = 0x8086
@@ -50,6 +51,17 @@ class Device:
         """`zeContextCreate` on this device."""
         self.driver._check("zeContextCreate")
         return Context(self)
+
+    def import_external_semaphore(self, name: str) -> ExternalSemaphore:
+        """`zeDeviceImportExternalSemaphoreExt`, of a POSIX semaphore with a name (`sem_open`).
+
+        Raises `ZeError`: NOT_AVAILABLE for a name that does not exist, INSUFFICIENT_PERMISSIONS for one that
+        this user may not write.
+        """
+        from softnpu.driver.external_semaphore import ExternalSemaphore
+
+        self.driver._check("zeDeviceImportExternalSemaphoreExt")
+        return ExternalSemaphore(self.driver, self._connection, name)
 
     # ------------------------------------------------------------ properties
 

@@ -22,6 +22,7 @@ from softnpu.driver.block import Block, view_of
 from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.handle import Handle
 from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.common.address_range import map_pages
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult
@@ -150,11 +151,51 @@ class MemoryPool:
             answer, fds = self._connection.request(
                 call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_allocation
             )
-            for made in fds:
-                os.close(made)
-            self._segments[answer.segment] = (SharedMapping.borrowed(address, size), 0)
-            placed = msgspec.structs.replace(answer, fresh=False)
-            return self._map_block(call, placed, [], size, self._to_free)
+            return self._map_at(call, answer, fds, SharedMapping.borrowed(address, size), size)
+
+    def import_foreign(
+        self, call: str, fd: int, offset: int, size: int, kind: str = "host", address: int = 0
+    ) -> Block:
+        """`size` bytes from `offset` of a memory file that others can cut; the descriptor stays the caller's.
+
+        With an `address` they are mapped there already.
+        """
+        if address:
+            self._check_free(call, address, size)
+        try:
+            os.posix_fallocate(fd, offset, size)
+        except OSError as failure:
+            raise _no_pages(call, size, failure) from failure
+        with self._connection.deferred_section(), self._lock:
+            self.flush()
+            request = msg.MemImportPart(
+                context=self._context, kind=kind, offset=offset, size=size, foreign=True
+            )
+            answer, fds = self._connection.request(
+                call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_import
+            )
+            if address:
+                mapping = SharedMapping.borrowed(address - answer.offset, answer.segment_size)
+            else:
+                mapping = self._map_foreign(call, answer, fd, offset - answer.offset)
+            return self._map_at(call, answer, fds, mapping, size)
+
+    def _map_foreign(self, call: str, answer: msg.MemAllocated, fd: int, start: int) -> SharedMapping:
+        try:
+            pages = map_pages(fd, answer.segment_size, start)
+        except OSError as failure:
+            self._connection.post(msg.MemFree(memory=(answer.memory,)))
+            raise _no_pages(call, answer.segment_size, failure) from failure
+        return SharedMapping.of_pages(memoryview(pages).cast("B"))
+
+    def _map_at(
+        self, call: str, answer: msg.MemAllocated, fds: list[int], mapping: SharedMapping, size: int
+    ) -> Block:
+        """The block of a segment that is mapped already; its descriptors are not needed."""
+        for made in fds:
+            os.close(made)
+        self._segments[answer.segment] = (mapping, 0)
+        return self._map_block(call, msgspec.structs.replace(answer, fresh=False), [], size, self._to_free)
 
     def _check_free(self, call: str, address: int, size: int) -> None:
         """Refuse memory that is an allocation of this context already."""
@@ -201,6 +242,13 @@ class MemoryPool:
     def _on_orphaned_allocation(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.MemAllocated)
         self._orphaned.append((answer, fds, self._to_free))
+
+    def _on_orphaned_import(self, answer: msg.Answer, fds: list[int]) -> None:
+        """Nothing else lies in its segment, so it is not mapped first."""
+        assert isinstance(answer, msg.MemAllocated)
+        for fd in fds:
+            os.close(fd)
+        self._connection.defer(lambda: self._connection.post(msg.MemFree(memory=(answer.memory,))))
 
     def _on_orphaned_queue(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.QueueCreated)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from softnpu.driver.errors import ZeError, error
+from softnpu.emulator.common import native_files
 from softnpu.emulator.interface.environment import ENV_PYTHON, ENV_SAVED_ENV, ENV_SOCKET, variables_outside
 from softnpu.emulator.interface.result import Refused, ZeResult
 
-ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
-"""A directory with the native driver, in place of the installed one: for work on the driver itself."""
-
-DRIVER_NAME = "libze_softnpu.so"
+ENV_NATIVE_DIR = native_files.ENV_NATIVE_DIR
+DRIVER_NAME = native_files.DRIVER_NAME
 LOADER_NAME = "libze_loader.so.1"
 _CHANGED = ("LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", ENV_SOCKET, ENV_PYTHON)
 
@@ -48,21 +47,9 @@ class NativeLibrary:
         }
 
 
-def folder() -> Path:
-    """Where the native driver is, or would be."""
-    chosen = os.environ.get(ENV_NATIVE_DIR)
-    if chosen:
-        return Path(chosen).absolute()
-    from softnpu import driver
-
-    # an editable install has the library among the installed files, which is not where the sources are
-    folders = [Path(entry, "native", "lib") for entry in driver.__path__]
-    return next((path for path in folders if (path / DRIVER_NAME).exists()), folders[0])
-
-
 def find() -> NativeLibrary:
     """The installed native driver. Raises `ZeError` with DEPENDENCY_UNAVAILABLE when it was not built."""
-    path = folder()
+    path = native_files.folder()
     library = NativeLibrary(path / DRIVER_NAME, path / "loader" / LOADER_NAME)
     for file in (library.driver, library.loader):
         if not file.exists():

@@ -1,7 +1,6 @@
-"""Memory of this process that the device can use where it is: shared mappings of sealed memory files.
+"""Memory of this process that the device can use where it is: shared mappings of files in shared memory.
 
-Another process cannot reach private pages. A file whose size is not sealed could be cut by its owner, and the
-device would end at its next access: all sessions would wait for its reset.
+Another process cannot reach private pages, and a page of a file on a disk may take any time.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ def open_system_memory(call: str, address: int, size: int) -> tuple[int, int]:
     fd = open_mapped_file(area, os.O_RDWR)
     if fd is None:
         raise _not_shared(call, name, f"{area.path or 'its file'} cannot be opened")
-    if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE):
+    if not linux.is_shared_memory(fd) and not linux.has_seals(fd, linux.SEALS_FIXED_SIZE):
         os.close(fd)
-        raise _not_shared(call, name, f"in {area.path}, which its owner could cut")
+        raise _not_shared(call, name, f"in {area.path}, which is no shared memory")
     return fd, _offset(area, address)
 
 
@@ -55,6 +54,6 @@ def _not_shared(call: str, name: str, found: str) -> ZeError:
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         name,
         found=found,
-        expected="a shared mapping of a memory file with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL",
+        expected="a shared mapping of a file of memfd_create or shm_open",
         hint="copy the data into memory of the device, or take the tensor from such a file",
     )

@@ -18,6 +18,7 @@ DRIVERS = (
     "softnpu/driver/native/lib/libze_softnpu.so",
     "softnpu/driver/native/lib/loader/libze_loader.so.1",
     "softnpu/driver/native/lib/engine/libsoftnpu_engine.so",
+    "softnpu/driver/native/lib/libsoftnpu_guard.so",
 )
 PACKAGES = ("emulator", "driver", "plugin", "tools")
 SOURCES = (

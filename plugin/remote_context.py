@@ -54,8 +54,10 @@ class RemoteContext:
     ) -> RemoteTensor:
         """Create a tensor in device memory, new (MEM_TYPE L0_INTERNAL_BUF, the default) or existing.
 
-        `properties`: MEM_TYPE, MEM_HANDLE, TENSOR_TYPE, FILE_DESCRIPTOR; those of the context are defaults.
-        SHARED_BUF takes as MEM_HANDLE a descriptor from `RemoteTensor.export`, which stays the caller's.
+        `properties`: MEM_TYPE, MEM_HANDLE, MEM_NAME, MEM_OFFSET, TENSOR_TYPE, FILE_DESCRIPTOR; those of the
+        context are defaults. SHARED_BUF takes as MEM_HANDLE a descriptor from `RemoteTensor.export`, which
+        stays the caller's, or as MEM_NAME the POSIX name of memory of another program; L0_INTERNAL_BUF with a
+        MEM_NAME publishes new memory under it, until the tensor or this process ends.
         Raises `PropertyError`, `InputError` for unsuitable memory, `NpuError` when there is none.
         """
         subject = f"remote tensor on {self._name}"

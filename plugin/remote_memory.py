@@ -16,6 +16,7 @@ import openvino as ov
 from softnpu.driver import Allocation, Context
 from softnpu.driver.block import view_of
 from softnpu.driver.memory import locate
+from softnpu.driver.shared_memory import is_foreign, open_name
 from softnpu.plugin.errors import InputError, NpuError, PropertyError, translated
 from softnpu.plugin.remote_properties import MemType, RemoteProperties, TensorType
 
@@ -24,12 +25,14 @@ from softnpu.plugin.remote_properties import MemType, RemoteProperties, TensorTy
 class RemoteMemory:
     """The bytes of a remote tensor.
 
-    An exportable `allocation`, or a `descriptor`, which becomes the tensor's, allows sharing them.
+    An exportable `allocation`, or a `descriptor`, which becomes the tensor's, allows sharing them; they begin
+    at byte `offset` of it.
     """
 
     raw: npt.NDArray[np.uint8]
     allocation: Allocation | None = None
     descriptor: int | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,25 @@ def obtain(subject: str, context: Context, properties: RemoteProperties, size: i
 
 
 def _allocated(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
-    del properties
+    if properties.mem_name is not None:
+        return _published(subject, context, properties.mem_name, size)
     with translated(subject, NpuError):
         allocation = context.alloc_host(max(1, size), export=True)
     return RemoteMemory(allocation.view(np.uint8, (size,)), allocation)
 
 
+def _published(subject: str, context: Context, name: str, size: int) -> RemoteMemory:
+    """New memory under a name of this process, which ends with the tensor."""
+    with translated(f"{subject}, MEM_NAME {name}", InputError):
+        allocation = context.publish_shared_memory(name, max(1, size))
+        descriptor = open_name("create_tensor", name)
+    return RemoteMemory(allocation.view(np.uint8, (size,)), allocation, descriptor)
+
+
 def _imported(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
+    offset = properties.mem_offset or 0
+    if properties.mem_name is not None:
+        return _named(subject, context, properties.mem_name, offset, size)
     handle = properties.mem_handle
     assert handle is not None
     subject = f"{subject}, MEM_HANDLE {handle}"
@@ -91,13 +106,33 @@ def _imported(subject: str, context: Context, properties: RemoteProperties, size
             "not closed yet"
         ) from None
     try:
-        _check_descriptor(subject, os.fstat(descriptor), size)
-        with translated(subject, InputError):
-            allocation = context.import_memory(descriptor)
-        return RemoteMemory(allocation.view(np.uint8, (size,)), allocation, descriptor)
+        _check_descriptor(subject, os.fstat(descriptor), offset + size)
+        return _shared(subject, context, descriptor, offset, size)
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _named(subject: str, context: Context, name: str, offset: int, size: int) -> RemoteMemory:
+    """Memory that another program has published."""
+    subject = f"{subject}, MEM_NAME {name}"
+    with translated(subject, InputError):
+        descriptor = open_name("create_tensor", name)
+    try:
+        _check_descriptor(subject, os.fstat(descriptor), offset + size)
+        return _shared(subject, context, descriptor, offset, size)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _shared(subject: str, context: Context, descriptor: int, offset: int, size: int) -> RemoteMemory:
+    with translated(subject, InputError):
+        if is_foreign(descriptor) or offset:
+            allocation = context.import_memory(descriptor, offset=offset, size=max(1, size))
+        else:
+            allocation = context.import_memory(descriptor)
+    return RemoteMemory(allocation.view(np.uint8, (size,)), allocation, descriptor, offset)
 
 
 def _check_descriptor(subject: str, status: os.stat_result, size: int) -> None:

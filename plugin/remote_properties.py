@@ -1,6 +1,7 @@
 """The properties of a remote tensor: MEM_TYPE, MEM_HANDLE, TENSOR_TYPE, FILE_DESCRIPTOR.
 
-Names and values are those of `openvino/runtime/intel_npu/remote_properties.hpp`.
+Names and values are those of `openvino/runtime/intel_npu/remote_properties.hpp`. MEM_NAME and MEM_OFFSET are
+softnpu's own, for memory with a POSIX name.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class MemType(StrEnum):
     L0_INTERNAL_BUF = "L0_INTERNAL_BUF"
     """Allocated by the plugin."""
     SHARED_BUF = "SHARED_BUF"
-    """Exported memory; MEM_HANDLE is its descriptor."""
+    """Memory of another process; MEM_HANDLE is its descriptor, or MEM_NAME its POSIX name."""
     MMAPED_FILE = "MMAPED_FILE"
     """Filled from the file that FILE_DESCRIPTOR names."""
     CPU_VA = "CPU_VA"
@@ -55,6 +56,8 @@ class RemoteProperties(msgspec.Struct, frozen=True, kw_only=True):
 
     mem_type: MemType | None = None
     mem_handle: int | None = None
+    mem_name: str | None = None
+    mem_offset: int | None = None
     tensor_type: TensorType | None = None
     file: FileDescriptor | None = None
     l0_context: Context | None = None
@@ -88,14 +91,18 @@ def complete(subject: str, properties: RemoteProperties) -> RemoteProperties:
     sources = {"MEM_HANDLE": properties.mem_handle, "FILE_DESCRIPTOR": properties.file}
     mem_type = properties.mem_type
     if mem_type is None:
-        for name, value in {**sources, "TENSOR_TYPE": properties.tensor_type}.items():
+        given = {**sources, "TENSOR_TYPE": properties.tensor_type, "MEM_OFFSET": properties.mem_offset}
+        for name, value in given.items():
             if value is not None:
                 raise PropertyError(
                     f"{subject}, property {name}: given without MEM_TYPE; expected one of "
                     f"{', '.join(MemType)} too"
                 )
         mem_type = MemType.L0_INTERNAL_BUF
+    _check_name(subject, mem_type, properties)
     needed, description = _REQUIRED.get(mem_type, ("", ""))
+    if properties.mem_name is not None:
+        needed = ""
     for name, value in sources.items():
         if name == needed and value is None:
             raise PropertyError(f"{subject}, MEM_TYPE {mem_type}: no {name}; expected {description}")
@@ -108,6 +115,20 @@ def complete(subject: str, properties: RemoteProperties) -> RemoteProperties:
     return msgspec.structs.replace(
         properties, mem_type=mem_type, tensor_type=properties.tensor_type or default
     )
+
+
+def _check_name(subject: str, mem_type: MemType, properties: RemoteProperties) -> None:
+    """Refuse MEM_NAME and MEM_OFFSET where they mean nothing."""
+    takes = {
+        "MEM_NAME": (properties.mem_name, (MemType.SHARED_BUF, MemType.L0_INTERNAL_BUF)),
+        "MEM_OFFSET": (properties.mem_offset, (MemType.SHARED_BUF,)),
+    }
+    for name, (value, types) in takes.items():
+        if value is not None and mem_type not in types:
+            raise PropertyError(
+                f"{subject}, property {name}: given with MEM_TYPE {mem_type}, which has no use for it; "
+                f"expected MEM_TYPE {' or '.join(types)}"
+            )
 
 
 def _near(name: object) -> str:
@@ -137,6 +158,22 @@ def _handle(subject: str, value: Any) -> int:
     return handle
 
 
+def _name(subject: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or "/" in value[1:] or len(value) < 2:
+        raise PropertyError(f"{subject}: value {value!r}; expected a POSIX name, such as '/camera'")
+    return value
+
+
+def _offset(subject: str, value: Any) -> int:
+    try:
+        offset = operator.index(value)
+    except TypeError:
+        offset = -1
+    if offset < 0 or isinstance(value, bool):
+        raise PropertyError(f"{subject}: value {value!r}; expected bytes from the begin of the memory")
+    return offset
+
+
 def _file(subject: str, value: Any) -> FileDescriptor:
     if isinstance(value, FileDescriptor):
         return value
@@ -156,13 +193,15 @@ def _context(subject: str, value: Any) -> Context:
 
 
 _REQUIRED = {
-    MemType.SHARED_BUF: ("MEM_HANDLE", "a descriptor from export() of a remote tensor"),
+    MemType.SHARED_BUF: ("MEM_HANDLE", "a descriptor from export() of a remote tensor, or a MEM_NAME"),
     MemType.CPU_VA: ("MEM_HANDLE", "an address in device memory of this process"),
     MemType.MMAPED_FILE: ("FILE_DESCRIPTOR", "a path, or a path and an offset in bytes"),
 }
 _READERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "MEM_TYPE": ("mem_type", _of(MemType)),
     "MEM_HANDLE": ("mem_handle", _handle),
+    "MEM_NAME": ("mem_name", _name),
+    "MEM_OFFSET": ("mem_offset", _offset),
     "TENSOR_TYPE": ("tensor_type", _of(TensorType)),
     "FILE_DESCRIPTOR": ("file", _file),
     "L0_CONTEXT": ("l0_context", _context),

@@ -27,6 +27,7 @@ class TensorDescription(msgspec.Struct, frozen=True):
     element_type: str
     shape: tuple[int, ...]
     tensor_type: str
+    offset: int
 
 
 def _send(tensor: RemoteTensor) -> tuple[Any, ...]:
@@ -40,6 +41,7 @@ def _send(tensor: RemoteTensor) -> tuple[Any, ...]:
         tensor.element_type.get_type_name(),
         tuple(tensor.shape),
         tensor.get_params()["TENSOR_TYPE"].value,
+        tensor.offset,
     )
     return _receive, (description, descriptor)
 
@@ -51,7 +53,12 @@ def _receive(description: TensorDescription, descriptor: Any) -> RemoteTensor:
         return RemoteContext(devices, description.device).create_tensor(
             getattr(ov.Type, description.element_type),
             list(description.shape),
-            {"MEM_TYPE": MemType.SHARED_BUF, "MEM_HANDLE": fd, "TENSOR_TYPE": description.tensor_type},
+            {
+                "MEM_TYPE": MemType.SHARED_BUF,
+                "MEM_HANDLE": fd,
+                "MEM_OFFSET": description.offset,
+                "TENSOR_TYPE": description.tensor_type,
+            },
         )
     finally:
         os.close(fd)

@@ -50,6 +50,7 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
         self._tensor_type = properties.tensor_type
         self._allocation = memory.allocation
         self._descriptor: int | None = None
+        self._offset = memory.offset
         if memory.descriptor is not None:
             self._keep(memory.descriptor)
 
@@ -76,8 +77,9 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     def export(self) -> int:
         """A descriptor of the memory, for `create_tensor` with MEM_TYPE=SHARED_BUF in any process.
 
-        The caller closes it. Raises `InputError` for memory without one (CPU_VA), `DeviceLostError` when the
-        session of the tensor has ended.
+        It begins where the memory does: MEM_OFFSET is the `offset` of this tensor. The caller closes it.
+        Raises `InputError` for memory without one (CPU_VA), `DeviceLostError` when the session of the tensor
+        has ended.
         """
         return os.dup(self.descriptor())
 
@@ -93,6 +95,11 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
                 "expected a tensor with memory of its own. Export the tensor that has it"
             )
         return self._descriptor
+
+    @property
+    def offset(self) -> int:
+        """Where the tensor begins in the memory of its descriptor."""
+        return self._offset
 
     def check_alive(self, subject: str) -> None:
         """Raise `DeviceLostError` when the session of the memory has ended."""

@@ -48,12 +48,14 @@ DRIVER: dict[str, str] = {
     "CommandListMutable": f"{HANDLE} context",
     "CommandQueue": f"{HANDLE} context describe handle lost mode spin",
     "Context": f"{HANDLE} create_event create_graph device export_memory handle idle_optimizations"
-    " idle_pruning_timeout_ms import_memory import_system_memory lost query_graph_memory query_memory",
+    " idle_pruning_timeout_ms import_memory import_system_memory lost open_shared_memory"
+    " publish_shared_memory query_graph_memory query_memory",
     "CopyRegion": "depth height origin_x origin_y origin_z width",
-    "Device": "driver info",
+    "Device": "driver import_external_semaphore info",
     "Driver": f"{HANDLE} activity daemon_pid limits lost session status stop_daemon",
     "Event": f"{HANDLE} pool",
     "EventPool": f"{HANDLE} context count",
+    "ExternalSemaphore": f"{HANDLE} name signal take turn value wait",
     "Fence": f"{HANDLE} cancel describe queue",
     "Graph": f"{HANDLE} build_log compile_ms context flags get_weightless_blob handle load_ms meta origin"
     " profiled shared write_native_binary",
@@ -73,6 +75,7 @@ DRIVER: dict[str, str] = {
     "ProfilingPool": f"{HANDLE} count graph",
     "ProfilingQuery": f"{HANDLE} layers tasks",
     "ProfilingType": "",
+    "PublishedMemory": f"{HANDLE} address handle id kind name size view",
     "QueryNetwork": HANDLE,
     "QueueMode": "",
     "Sysman": "",

@@ -117,11 +117,23 @@ def map_for_writing(fd: int, size: int) -> memoryview:
     return _map_whole(fd, size, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+def map_pages(fd: int, size: int, offset: int) -> ctypes.Array[ctypes.c_ubyte]:
+    """Pages of a file from `offset` on, shared and writable, also those behind its end; raises `OSError`.
+
+    The module `mmap` looks at the size of the file first, which may be another one by then.
+    """
+    return _map(fd, size, mmap.PROT_READ | mmap.PROT_WRITE, offset)
+
+
 def _map_whole(fd: int, size: int, protection: int) -> memoryview:
-    address = _checked(_mmap(None, size, protection, mmap.MAP_SHARED, fd, 0), size)
+    return memoryview(_map(fd, size, protection, 0)).cast("B")
+
+
+def _map(fd: int, size: int, protection: int, offset: int) -> ctypes.Array[ctypes.c_ubyte]:
+    address = _checked(_mmap(None, size, protection, mmap.MAP_SHARED, fd, offset), size)
     data = (ctypes.c_ubyte * size).from_address(address)
     weakref.finalize(data, _munmap, address, size).atexit = False
-    return memoryview(data).cast("B")
+    return data
 
 
 def _checked(address: int | None, size: int) -> int:

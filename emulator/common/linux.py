@@ -13,6 +13,7 @@ import os
 import platform
 import signal
 import socket
+import stat
 import struct
 import threading
 from typing import NamedTuple
@@ -24,6 +25,7 @@ _PR_SET_PDEATHSIG = 1
 _ALL_WAITERS = 0x7FFFFFFF
 _NOT_DUMPED = 1 << 34
 _LAST_STREAM = 2
+_TMPFS = 0x01021994
 
 SEALS_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """The size can never change again, so a mapping can never fault: what both sides may write."""
@@ -148,6 +150,23 @@ def has_seals(fd: int, seals: int) -> bool:
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & seals == seals
     except OSError:
         return False
+
+
+class _FileSystem(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_long), ("rest", ctypes.c_byte * 512))
+
+
+_fstatfs = ctypes.CDLL(None, use_errno=True).fstatfs
+_fstatfs.argtypes = (ctypes.c_int, ctypes.POINTER(_FileSystem))
+
+
+def is_shared_memory(fd: int) -> bool:
+    """Whether it is a file in the machine's memory: of `shm_open`, or `memfd_create` without huge pages."""
+    system = _FileSystem()
+    # a number that is none is no descriptor
+    if not 0 <= fd < 1 << 31 or _fstatfs(fd, ctypes.byref(system)) != 0:
+        return False
+    return system.type == _TMPFS and stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def map_shared(fd: int, size: int, offset: int = 0) -> mmap.mmap:

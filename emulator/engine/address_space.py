@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from softnpu.emulator.engine.foreign import ForeignFile, ForeignMapping
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory import Bytes, Mapping, Memory
 from softnpu.emulator.engine.staging import Piece, Staging, StagingAccount
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.links import engine as link
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +44,16 @@ class AddressSpace:
         self._mappings.clear()
         self._scratch = None
 
-    def add_segment(self, number: int, fd: int, size: int, start: int = 0) -> None:
+    def add_segment(self, message: link.SegmentAdd, fd: int) -> None:
         """Map a segment; take the descriptor. Commands on one that cannot be mapped are refused."""
+        number, size, start = message.segment, message.size, message.start
         try:
-            self._mappings[number] = Mapping(fd, size, start)
+            if message.foreign:
+                self._mappings[number] = ForeignMapping(fd, size, start, message.foreign)
+            else:
+                self._mappings[number] = Mapping.of_sealed(fd, size, start)
         except OSError as failure:
-            log.warning("segment %d of %d bytes cannot be mapped: %s", number, size, failure.strerror)
+            log.warning("segment %d of %d bytes cannot be mapped: %s", number, size, failure)
 
     def drop_segment(self, number: int) -> Mapping | None:
         """Drop a segment, and return its mapping, which ends with the last view of it."""
@@ -91,6 +97,23 @@ class AddressSpace:
                 expected="memory that was allocated and not freed",
             )
         return memory
+
+    def own_memory(self, handle: int) -> Memory:
+        """Return an allocation for what the device itself believes; refuse one in foreign memory."""
+        memory = self.memory(handle)
+        if memory.mapping.foreign is not None:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                describe(handle),
+                found="shared memory of another program, which can cut it",
+                expected="memory of the device for commands, fences and events",
+            )
+        return memory
+
+    def foreign_of(self, handles: Iterable[int]) -> tuple[ForeignFile, ...]:
+        """Return the foreign files in which some of these allocations lie; other handles do not matter."""
+        found = (self._memory[handle].mapping.foreign for handle in handles if handle in self._memory)
+        return tuple({id(file): file for file in found if file is not None}.values())
 
     def resolve(self, at: MemoryAt, size: int, alignment: int = 1) -> Memory:
         """Return the allocation of `at`, after checking that `size` bytes from its offset lie inside."""

@@ -319,8 +319,7 @@ class Engine:
             case link.ContextRelease():
                 self._contexts[message.context].release()
             case link.SegmentAdd():
-                space = self._contexts[message.context].space
-                space.add_segment(message.segment, packet.take_fds(1)[0], message.size, message.start)
+                self._contexts[message.context].space.add_segment(message, packet.take_fds(1)[0])
             case link.SegmentDrop():
                 self._drop_segment(message)
             case link.MemoryAdd():

@@ -212,8 +212,11 @@ class Inference:
         """Whether this is a plain run of an image with streams on memory that is known in advance."""
         if image.streams < 2 or isinstance(binding, DynamicBinding):
             return False
-        copies = self._arguments is not None or self._profile is not None
-        return not copies and len(self._command.arguments) <= _MAX_ARGUMENTS
+        if self._arguments is not None or self._profile is not None:
+            return False  # it copies
+        if self._space.foreign_of(at.memory for at in self._command.arguments):
+            return False  # another program may write it until its turn
+        return len(self._command.arguments) <= _MAX_ARGUMENTS
 
     def _profile_memory(self) -> Bytes | None:
         at = self._command.profiling

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from softnpu.emulator.interface.shared import SharedMapping
+
+if TYPE_CHECKING:
+    from softnpu.emulator.engine.foreign import ForeignFile
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -29,20 +32,27 @@ class Range(NamedTuple):
 class Mapping:
     """A segment in this process. `shared` gives words and address, `array` the bytes for numpy.
 
-    `identity` is the same for all mappings of one file; this one begins at byte `start` of it.
+    `identity` is the same for all mappings of one file; this one begins at byte `start` of it. `foreign`:
+    what is known of a file that others can cut.
     """
 
-    __slots__ = ("array", "identity", "shared", "start")
+    __slots__ = ("array", "foreign", "identity", "shared", "start")
 
-    def __init__(self, fd: int, size: int, start: int = 0) -> None:
+    def __init__(self, identity: tuple[int, int], shared: SharedMapping, start: int) -> None:
+        self.identity = identity
+        self.shared = shared
         self.start = start
+        self.array: Bytes = np.frombuffer(self.shared.buffer, dtype=np.uint8)
+        self.foreign: ForeignFile | None = None
+
+    @classmethod
+    def of_sealed(cls, fd: int, size: int, start: int = 0) -> Mapping:
+        """Map a file whose size cannot change; take the descriptor."""
         try:
             status = os.fstat(fd)
-            self.identity = (status.st_dev, status.st_ino)
-            self.shared = SharedMapping(fd, size, offset=start)
+            return cls((status.st_dev, status.st_ino), SharedMapping(fd, size, offset=start), start)
         finally:
             os.close(fd)
-        self.array: Bytes = np.frombuffer(self.shared.buffer, dtype=np.uint8)
 
 
 class Memory:

@@ -16,6 +16,7 @@ from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.copies import PART_BYTES, OverlappingCopy, OverlappingRegions
 from softnpu.emulator.engine.counters import Work
 from softnpu.emulator.engine.device_clock import tiles_of
+from softnpu.emulator.engine.foreign import ForeignFile
 from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.inference import Inference, ModelledInference, check_loaded
@@ -39,7 +40,7 @@ class Program:
     read, or takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if a graph
     is still being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
     `executions`: all steps that are. `read`, `written`: bytes, without those of graphs that are still being
-    loaded.
+    loaded. `foreign`: files that others can cut, which it reads or writes.
     """
 
     data: bytes
@@ -54,6 +55,7 @@ class Program:
     executions: tuple[Inference, ...] = ()
     read: int = 0
     written: int = 0
+    foreign: tuple[ForeignFile, ...] = ()
 
 
 class Decoding:
@@ -104,6 +106,7 @@ class Decoding:
             executions=tuple(step for step in steps if isinstance(step, Inference)),
             read=self._read,
             written=self._written,
+            foreign=self._space.foreign_of(self._uses),
         )
 
     def _add(self, number: int, command: cmd.Command) -> None:
@@ -213,6 +216,7 @@ def _fill_in_parts(view: Bytes, pattern: bytes) -> Iterator[None]:
 
 
 def _event(space: AddressSpace, at: cmd.MemoryAt) -> EventRecord:
+    space.own_memory(at.memory)
     memory = space.resolve(at, SIGNAL_SIZE, 8)
     return EventRecord(memory.mapping.shared, memory.offset + at.offset)
 

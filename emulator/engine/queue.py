@@ -187,7 +187,7 @@ class EngineQueue(DeviceRing):
             buffer, at = submission.commands
             return buffer[at]
         offset, size = submission.offset, submission.size
-        memory = self.context.space.memory(submission.buffer)
+        memory = self.context.space.own_memory(submission.buffer)
         if size > commands.MAX_BUFFER or offset > memory.size or size > memory.size - offset:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -203,7 +203,7 @@ class EngineQueue(DeviceRing):
         """Look up the fence that a submission signals, and keep it with the submission."""
         if submission.fence_record is not None:
             return submission.fence_record
-        memory = self.context.space.memory(submission.fence)
+        memory = self.context.space.own_memory(submission.fence)
         if submission.fence_offset > memory.size - records.SIGNAL_SIZE or submission.fence_offset % 8:
             raise refuse(
                 ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine import failures
+from softnpu.emulator.engine import failures, foreign
 from softnpu.emulator.engine.counters import Counters, Work
 from softnpu.emulator.engine.device_clock import ModelledTime
 from softnpu.emulator.engine.faults import InjectedFaults
@@ -157,6 +157,9 @@ class Runner:
             info = failures.failed_inference(error)
         except MemoryError:
             info = failures.out_of_memory()
+        if info is not None and (program := queue.program) is not None and program.foreign:
+            # what OpenVINO makes of cut memory is no reason
+            info = foreign.failure_of(program.foreign) or info
         now = time.monotonic_ns()
         used = now - self._charged_ns
         if used < _SHORT_NS and (queue.program is None or not queue.program.tiles):
@@ -232,6 +235,8 @@ class Runner:
                 if program is None:
                     return PREEMPTED
                 queue.program = program
+            if program.foreign:
+                foreign.check(program.foreign)
             self._overlap.adopt(queue, program.inference)
             if program.inference is not None and program.inference.overlaps:
                 self._overlap.start_more(queue, program.inference)
@@ -327,9 +332,13 @@ class Runner:
                 if pause is not None:
                     return pause
             if (noted or not index & _CHECKPOINT_MASK) and index != last:
+                if program.foreign:
+                    foreign.check(program.foreign)
                 pause = self._checkpoint(queue, index + 1)
                 if pause is not None:
                     return pause
+        if program.foreign:
+            foreign.check(program.foreign)
         return None
 
     def _run_parts(self, queue: EngineQueue, parts: Parts) -> Pause | None:
@@ -340,6 +349,7 @@ class Runner:
             if pause is not None:
                 return pause
         queue.parts = None
+        self._check_foreign(queue)
         queue.step += 1
         return None
 
@@ -358,6 +368,11 @@ class Runner:
             return None
         queue.step, queue.deadline_ns = step, 0  # it waits for nothing: the watchdog starts again
         return PREEMPTED
+
+    def _check_foreign(self, queue: EngineQueue) -> None:
+        """Refuse to go on if somebody has cut memory that the submission uses."""
+        if queue.program is not None and queue.program.foreign:
+            foreign.check(queue.program.foreign)
 
     # ------------------------------------------------------------ messages about the submission that runs
 
@@ -412,6 +427,7 @@ class Runner:
 
     def note_effect(self, value: int) -> None:
         assert self._queue is not None
+        self._check_foreign(self._queue)  # the next engine would deliver what was computed from void data
         self._queue.note_effect(value)
 
     def note_event(self, at: MemoryAt, changes: int) -> None:

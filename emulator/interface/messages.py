@@ -106,13 +106,16 @@ class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
 class MemImportPart(Message, frozen=True, kw_only=True, tag="mem_import_part"):
     """Use `size` bytes of a memory file from `offset` on, whole pages. Descriptor: the file.
 
-    Its size must be sealed. Answer: `MemAllocated`, fresh: the segment is that part of the file.
+    Its size must be sealed. Answer: `MemAllocated`, fresh: the segment is that part of the file. `foreign`:
+    the size need not be sealed, and the part need not be whole pages; the segment has the pages that it lies
+    in.
     """
 
     context: Handle
     kind: str
     offset: int
     size: int
+    foreign: bool = False
 
 
 class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):

@@ -58,9 +58,14 @@ class SharedMapping:
     @classmethod
     def borrowed(cls, address: int, size: int) -> SharedMapping:
         """Whole pages that are mapped already; whoever maps them keeps them mapped."""
+        return cls.of_pages(memoryview((ctypes.c_char * size).from_address(address)).cast("B"))
+
+    @classmethod
+    def of_pages(cls, pages: Any) -> SharedMapping:
+        """Whole pages that stay mapped as long as this view of their bytes lives."""
         mapping = cls.__new__(cls)
-        pages: Any = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
-        mapping.buffer, mapping.size, mapping.address = pages, size, address
+        mapping.buffer, mapping.size = pages, pages.nbytes
+        mapping.address = linux.address_of(pages)
         mapping.words, mapping.longs = pages.cast("I"), pages.cast("Q")
         return mapping
 

@@ -64,11 +64,15 @@ class ContextRelease(OfContext, frozen=True, kw_only=True, tag="context_release"
 
 
 class SegmentAdd(OfContext, frozen=True, kw_only=True, tag="segment_add"):
-    """Descriptor: the segment, which is `size` bytes from `start` on."""
+    """Descriptor: the segment, which is `size` bytes from `start` on.
+
+    `foreign`: the bytes that its file has to have, if others can cut it; else 0.
+    """
 
     segment: int
     size: int
     start: int = 0
+    foreign: int = 0
 
 
 class SegmentDrop(OfContext, frozen=True, kw_only=True, tag="segment_drop"):

@@ -35,7 +35,13 @@ class Announcements:
     def segment(self, context: Context, segment: int) -> None:
         record = context.memory.segments[segment]
         self._post(
-            link.SegmentAdd(context=context.number, segment=segment, size=record.size, start=record.start),
+            link.SegmentAdd(
+                context=context.number,
+                segment=segment,
+                size=record.size,
+                start=record.start,
+                foreign=record.foreign,
+            ),
             [record.fd],
         )
 

@@ -30,7 +30,10 @@ _BLOCK = 512  # bytes of `st_blocks`, on every file system
 
 @dataclass
 class Segment:
-    """A memory file from `start` on. The descriptor is ours; clients and engine get duplicates."""
+    """A memory file from `start` on. The descriptor is ours; clients and engine get duplicates.
+
+    `foreign`: the bytes that the file has to have, if others can cut it; else 0.
+    """
 
     number: int
     fd: int
@@ -38,6 +41,7 @@ class Segment:
     ranges: RangeAllocator
     control: bool
     start: int = 0
+    foreign: int = 0
 
     def close(self) -> None:
         os.close(self.fd)
@@ -107,10 +111,23 @@ class ContextMemory:
         self.allocated += size
         return Allocation(segment, 0, size, size, kind, size)
 
+    def adopt_foreign(self, fd: int, size: int, kind: str, offset: int) -> Allocation:
+        """`size` bytes from `offset` of a file that others can cut; take the descriptor.
+
+        The segment has the whole pages that they lie in.
+        """
+        start = offset // PAGE * PAGE
+        pages = -(-(offset - start + size) // PAGE) * PAGE
+        segment = self._keep_segment(fd, pages, control=False)
+        segment.start, segment.foreign = start, offset + size
+        segment.ranges.allocate(pages, PAGE)
+        self.allocated += size
+        return Allocation(segment, offset - start, size, pages, kind, size)
+
     def free(self, allocation: Allocation) -> bool:
         """Free an allocation; True if its segment is freed with it."""
         segment = allocation.segment
-        segment.ranges.free(allocation.offset, allocation.reserved)
+        segment.ranges.free(0 if segment.foreign else allocation.offset, allocation.reserved)
         self.sparse.pop(segment.number, None)
         self.allocated -= allocation.counted
         if not segment.ranges.empty:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import linux, native_files
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -68,7 +69,10 @@ class MemoryRequests:
         self._import(call, request, None)
 
     def import_part(self, call: Call, request: msg.MemImportPart) -> None:
-        self._import(call, request, (request.offset, request.size))
+        if request.foreign:
+            self._import_foreign(call, request)
+        else:
+            self._import(call, request, (request.offset, request.size))
 
     def _import(
         self, call: Call, request: msg.MemImport | msg.MemImportPart, part: tuple[int, int] | None
@@ -88,6 +92,23 @@ class MemoryRequests:
                 # the engine would fail to map it, and every engine after it
                 raise _bad_import(f"a descriptor of {length} bytes that cannot be mapped for writing")
             allocation = context.memory.adopt(os.dup(fd), size, request.kind, start)
+            handle = self.keep(context, allocation, fresh=True)
+            self._state.post(call.number, self.answer(context, handle, True), [fd])
+        finally:
+            os.close(fd)
+
+    def _import_foreign(self, call: Call, request: msg.MemImportPart) -> None:
+        """Take memory whose size is not sealed: the engine guards itself against a cut."""
+        context = self._state.contexts.get(request.context)
+        (fd,) = call.packet.take_fds(1)
+        try:
+            check_request(request.kind, request.size, 0)
+            _check_foreign(fd, request.kind)
+            length, offset, size = os.fstat(fd).st_size, request.offset, request.size
+            if offset < 0 or offset > length or size > length - offset:
+                raise _bad_foreign(f"{size} bytes at {offset} of a file of {length} bytes")
+            self.check(context, size)
+            allocation = context.memory.adopt_foreign(os.dup(fd), size, request.kind, offset)
             handle = self.keep(context, allocation, fresh=True)
             self._state.post(call.number, self.answer(context, handle, True), [fd])
         finally:
@@ -124,7 +145,7 @@ class MemoryRequests:
             segment_size=allocation.segment.size,
             offset=allocation.offset,
             fresh=fresh,
-            sparse=allocation.sparse,
+            sparse=allocation.sparse or allocation.segment.foreign > 0,
         )
 
     def free(self, call: Call, request: msg.MemFree) -> None:
@@ -210,6 +231,33 @@ class MemoryRequests:
                 expected=f"at most {_MOST_SPARSE}",
                 hint="free some, or allocate memory that is not sparse",
             )
+
+
+def _check_foreign(fd: int, kind: str) -> None:
+    """Refuse what the engine cannot guard, or where a page may take forever, as on a disk of somebody's."""
+    if not native_files.guard().exists():
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            "import of shared memory",
+            found=f"no file {native_files.guard()}",
+            expected="the library that guards the engine against a cut",
+            hint="install softnpu where there is a C++ compiler, or import memory whose size is sealed",
+        )
+    if kind == "control":
+        raise _bad_foreign("memory for commands and fences")
+    if not linux.is_shared_memory(fd):
+        raise _bad_foreign("a file that is not in shared memory")
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
+        raise _bad_foreign("a descriptor that is not open for reading and writing")
+
+
+def _bad_foreign(found: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        "import of shared memory",
+        found=found,
+        expected="a part of a file of tmpfs (shm_open, memfd_create), open for reading and writing",
+    )
 
 
 def _bad_import(found: str) -> Refused:

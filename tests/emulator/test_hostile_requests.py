@@ -138,6 +138,34 @@ def test_parts_of_files_that_are_none_or_may_be_cut_are_refused(
     os.close(unsealed)
 
 
+def test_foreign_memory_that_no_engine_could_guard_is_refused(
+    wire: Wire, wire_context: WireContext, tmp_path: Path
+) -> None:
+    size = 10_000
+    memory = linux.memfd("foreign", size)
+    for_reading = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY)
+    read_end, write_end = os.pipe()
+    with open(tmp_path / "file", "w+b") as on_disk:
+        on_disk.truncate(size)
+        for fd, offset, length, kind in (
+            (on_disk.fileno(), 0, 4096, "host"),
+            (for_reading, 0, 4096, "host"),
+            (read_end, 0, 4096, "host"),
+            (memory, 0, 4096, "control"),
+            (memory, -1, 4096, "host"),
+            (memory, size, 1, "host"),
+            (memory, 0, size + 1, "host"),
+            (memory, 2**63 - 1, 1, "host"),
+            (memory, 1, 2**63 - 1, "host"),
+        ):
+            request = msg.MemImportPart(
+                context=wire_context.handle, kind=kind, offset=offset, size=length, foreign=True
+            )
+            assert wire.info(request, [fd]).result == ZeResult.ERROR_INVALID_ARGUMENT, (fd, offset, length)
+    for fd in (memory, for_reading, read_end, write_end):
+        os.close(fd)
+
+
 def test_the_longest_question_to_the_compiler_is_refused_and_nothing_is_left_of_it(wire: Wire) -> None:
     short = len(msg.encode(msg.CompilerOptions(device=0, option="x" * 65_000)))
     question = msg.CompilerOptions(device=0, option="x" * (65_000 + MAX_BODY - short))

@@ -180,6 +180,8 @@ class FrameMaker:
             "offset": 0,
             "size": 4096,
         }
+        if self._dice.chance(0.5):
+            fields["foreign"] = True
         return Frame("mem_import_part", fields, [self._dice.pick(self._exports)])
 
     def _mem_free(self) -> Frame:

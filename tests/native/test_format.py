@@ -10,7 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STYLE = ROOT / "driver" / "native" / ".clang-format"
-FOLDERS = ("driver/native/src", "emulator/engine/native", "tests/native/programs", "tools/bench")
+FOLDERS = (
+    "driver/native/guard",
+    "driver/native/src",
+    "emulator/engine/native",
+    "tests/native/programs",
+    "tools/bench",
+)
 
 
 @pytest.mark.quick

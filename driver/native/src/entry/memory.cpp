@@ -3,6 +3,7 @@
 #include "device/context.hpp"
 #include "device/restoration.hpp"
 #include "entry/calls.hpp"
+#include "memory/foreign_memory.hpp"
 #include "memory/system_memory.hpp"
 #include "wire/schema.hpp"
 
@@ -44,7 +45,11 @@ Extras extras_of(const void* next) {
 void* allocate(const Context& context, std::string_view kind, ze_memory_type_t type, const Extras& extras,
                size_t size, size_t alignment) {
     if (extras.import != nullptr) {
-        return context.memory()->publish(context.memory()->import_segment(extras.import->fd, kind), type);
+        MemoryPool& pool = *context.memory();
+        const int fd = extras.import->fd;
+        const bool foreign = is_shared_memory(fd) && !has_fixed_size(fd);
+        return pool.publish(foreign ? import_foreign_file(pool, fd, kind) : pool.import_segment(fd, kind),
+                            type);
     }
     return context.memory()->publish(context.memory()->allocate(kind, size, alignment, extras.exportable),
                                      type);

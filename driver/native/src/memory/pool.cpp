@@ -52,6 +52,24 @@ std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind)
 
 std::shared_ptr<Block> MemoryPool::import_part(int fd, uint64_t offset, uint8_t* address, size_t size) {
     check_free(address, size);
+    MapWriter request = part_message(fd, offset, size, memory_kind::HOST);
+    std::lock_guard lock(order_mutex_);
+    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
+    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
+}
+
+std::shared_ptr<Block> MemoryPool::import_foreign(int fd, uint64_t offset, uint8_t* address, size_t size,
+                                                  std::string_view kind) {
+    if (address != nullptr) check_free(address, size);
+    MapWriter request = part_message(fd, offset, size, kind);
+    request.put_bool(mem_import_part::FOREIGN, true);
+    std::lock_guard lock(order_mutex_);
+    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
+    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
+}
+
+// The request, once the pages are reserved.
+MapWriter MemoryPool::part_message(int fd, uint64_t offset, size_t size, std::string_view kind) {
     int code;
     do {
         code = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(size));
@@ -63,12 +81,10 @@ std::shared_ptr<Block> MemoryPool::import_part(int fd, uint64_t offset, uint8_t*
     flush();
     MapWriter request(mem_import_part::TAG);
     request.put(mem_import_part::CONTEXT, context_)
-        .put(mem_import_part::KIND, memory_kind::HOST)
+        .put(mem_import_part::KIND, kind)
         .put(mem_import_part::OFFSET, offset)
         .put(mem_import_part::SIZE, size);
-    std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
-    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
+    return request;
 }
 
 void MemoryPool::check_free(const uint8_t* address, size_t size) const {

@@ -1,19 +1,19 @@
 #include "memory/system_memory.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "base/maps.hpp"
+#include "memory/foreign_memory.hpp"
 #include "wire/schema.hpp"
 
 namespace softnpu {
 
 namespace {
 
-constexpr int SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
 Error not_shared(const std::string& name, const std::string& found) {
     return unsupported_feature(
-        name, found, "a shared mapping of a memory file with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL",
+        name, found, "a shared mapping of a file of memfd_create or shm_open",
         "copy the data into memory of the device, or take the tensor from such a file");
 }
 
@@ -34,11 +34,15 @@ std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, siz
         if (area.access.compare(0, 2, "rw") != 0) throw not_shared(name, "not readable and writable");
         const Fd fd = open_mapped_file(area, O_RDWR);
         if (!fd.valid()) throw not_shared(name, area.path + " cannot be opened");
-        const int seals = fcntl(fd.get(), F_GET_SEALS);
-        if (seals < 0 || (seals & SEALS) != SEALS)
-            throw not_shared(name, "in " + area.path + ", which its owner could cut");
-        return pool.import_part(fd.get(), area.offset + (start - area.start), static_cast<uint8_t*>(address),
-                                size);
+        const uint64_t offset = area.offset + (start - area.start);
+        auto* const pages = static_cast<uint8_t*>(address);
+        if (has_fixed_size(fd.get())) return pool.import_part(fd.get(), offset, pages, size);
+        if (!is_shared_memory(fd.get()))
+            throw not_shared(name, "in " + area.path + ", which is no shared memory");
+        struct stat status;
+        if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < offset + size)
+            throw not_shared(name, "behind the end of " + area.path);
+        return pool.import_foreign(fd.get(), offset, pages, size, schema::memory_kind::HOST);
     }
     throw not_shared(name, "not in one mapping");
 }

@@ -1,7 +1,6 @@
-// Memory of this process that the device can use where it is: shared mappings of sealed memory files.
+// Memory of this process that the device can use where it is: shared mappings of files in shared memory.
 //
-// Another process cannot reach private pages. A file whose size is not sealed could be cut by its owner, and
-// the device would end at its next access: all sessions would wait for its reset.
+// Another process cannot reach private pages, and a page of a file on a disk may take any time.
 #pragma once
 
 #include <memory>

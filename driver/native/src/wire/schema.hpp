@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 1;
+constexpr uint32_t MINOR = 2;
 }
 
 namespace environment {
@@ -373,7 +373,7 @@ constexpr std::string_view TAG = "mem_alloc", CONTEXT = "context", KIND = "kind"
 namespace mem_import { constexpr std::string_view TAG = "mem_import", CONTEXT = "context", KIND = "kind"; }
 namespace mem_import_part {
 constexpr std::string_view TAG = "mem_import_part", CONTEXT = "context", KIND = "kind", OFFSET = "offset",
-    SIZE = "size";
+    SIZE = "size", FOREIGN = "foreign";
 }
 namespace mem_free { constexpr std::string_view TAG = "mem_free", MEMORY = "memory"; }
 namespace queue_create {

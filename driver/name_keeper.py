@@ -1,0 +1,122 @@
+"""The process that owns the names of published memory: they end with the program, however that ends.
+
+    python -I -S name_keeper.py SOCKET PIDFD PID
+
+A killed program cannot remove its names, so it never makes them: it asks this process, which outlives it by
+a moment. It makes the memory, passes the descriptor, and waits for the end of the program (the pidfd; the pid
+is for whoever lists processes), or of the connection. Then, and when it is told to, it unlinks names that
+still mean what it has made. It ends with its last name. Standard library only: it starts in a few
+milliseconds.
+
+Requests are packets of JSON: `make` (answered, with the descriptor), `adopt` and `drop` (not answered).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+FOLDER = "/dev/shm"
+"""Where `shm_open` of Linux has its names."""
+MOST = 4096
+
+
+class Names:
+    """The names that this process owns, and the inode of each."""
+
+    def __init__(self) -> None:
+        self._inodes: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._inodes)
+
+    def make(self, name: str, size: int, mode: int) -> int:
+        """Make the memory; its descriptor. Raises `OSError`, and nothing is left then."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(FOLDER + name, flags, 0o600)
+        try:
+            self._inodes[name] = os.fstat(fd).st_ino
+            os.posix_fallocate(fd, 0, size)
+            os.fchmod(fd, mode)  # whatever the umask is; last, so that nobody opens half of it
+        except OSError:
+            self.drop(name)
+            os.close(fd)
+            raise
+        return fd
+
+    def adopt(self, name: str, inode: int) -> None:
+        """Own a name that an earlier process has made."""
+        self._inodes[name] = inode
+
+    def drop(self, name: str) -> None:
+        """Remove a name, unless somebody has put other memory there."""
+        inode = self._inodes.pop(name, None)
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(FOLDER + name).st_ino == inode:
+                os.unlink(FOLDER + name)
+
+    def drop_all(self) -> None:
+        """Remove all names."""
+        for name in list(self._inodes):
+            self.drop(name)
+
+
+def serve(connection: socket.socket, pidfd: int) -> None:
+    """Serve one program until it or its last name ends."""
+    names = Names()
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    poller.register(pidfd, select.POLLIN)
+    try:
+        while True:
+            ready = [fd for fd, _ in poller.poll()]
+            if pidfd in ready:
+                return
+            packet = connection.recv(MOST)
+            if not packet:
+                return
+            _handle(connection, names, json.loads(packet))
+            if not len(names):
+                return
+    except (ConnectionError, ValueError):
+        return  # it ends, as if its program had
+    finally:
+        names.drop_all()
+
+
+def _handle(connection: socket.socket, names: Names, request: dict[str, Any]) -> None:
+    match request["request"]:
+        case "make":
+            try:
+                fd = names.make(request["name"], request["size"], request["mode"])
+            except OSError as failure:
+                connection.send(json.dumps({"errno": failure.errno}).encode())
+                return
+            try:
+                socket.send_fds(connection, [b'{"errno": 0}'], [fd])
+            finally:
+                os.close(fd)
+        case "adopt":
+            names.adopt(request["name"], request["inode"])
+        case "drop":
+            names.drop(request["name"])
+
+
+def main() -> None:
+    """Become nobody's child, so that no program has to wait for this one, and serve."""
+    if os.fork():
+        os._exit(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # sent to all processes of a group: the program ends first
+    os.chdir("/")
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+// Survives memory that somebody else cuts. A file in shared memory whose size is not sealed may shrink at any
+// moment; whoever touches a page behind its new end gets SIGBUS. For addresses that were registered as a
+// range, the handler puts empty pages there, from the fault to the end of the range, and marks the range as
+// broken: the code goes on with void data, and its caller asks for the mark before it believes them. Any
+// other SIGBUS goes to the handler that was there before.
+//
+// The handler uses atomics and mmap alone, and no lock: it runs in any thread at any instruction.
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+
+namespace {
+
+constexpr size_t SLOTS = 1 << 16;
+constexpr uintptr_t PAGE = 4096;
+
+// A range is looked at while `start` is not 0: it is stored last and cleared first.
+struct Range {
+    std::atomic<bool> taken;
+    std::atomic<uintptr_t> start, end;
+};
+
+Range ranges[SLOTS];
+std::atomic<uint32_t> marks[SLOTS];  // faults of each range
+std::atomic<size_t> used;            // no range lies at or behind it
+struct sigaction before;
+
+static_assert(std::atomic<uintptr_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+bool replace_pages(uintptr_t address) {
+    const size_t count = used.load();
+    for (size_t slot = 0; slot < count; slot++) {
+        const uintptr_t start = ranges[slot].start.load();
+        const uintptr_t end = ranges[slot].end.load();
+        if (start == 0 || address < start || address >= end) continue;
+        // first the mark: whoever sees an empty page without a fault sees it too
+        marks[slot].fetch_add(1);
+        const uintptr_t page = address & ~(PAGE - 1);
+        return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
+    }
+    return false;
+}
+
+void pass_on(int number, siginfo_t* info, void* context) {
+    if ((before.sa_flags & SA_SIGINFO) != 0) {
+        before.sa_sigaction(number, info, context);
+    } else if (before.sa_handler == SIG_IGN && info->si_code <= 0) {
+        return;
+    } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
+        signal(number, SIG_DFL);
+        if (info->si_code <= 0) raise(number);  // sent by a process; a fault happens again by itself
+    } else {
+        before.sa_handler(number);
+    }
+}
+
+void on_fault(int number, siginfo_t* info, void* context) {
+    const int saved = errno;
+    const bool replaced =
+        info->si_code == BUS_ADRERR && replace_pages(reinterpret_cast<uintptr_t>(info->si_addr));
+    errno = saved;
+    if (!replaced) pass_on(number, info, context);
+}
+
+}  // namespace
+
+extern "C" {
+
+// Handles SIGBUS from now on; 0, or an errno. Call it once.
+int softnpu_guard_install() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    return sigaction(SIGBUS, &action, &before) == 0 ? 0 : errno;
+}
+
+// Registers whole pages; the number of the range, or -1 if the table is full.
+long softnpu_guard_add(uintptr_t start, size_t size) {
+    for (size_t slot = 0; slot < SLOTS; slot++) {
+        if (ranges[slot].taken.exchange(true)) continue;
+        marks[slot].store(0);
+        ranges[slot].end.store(start + size);
+        ranges[slot].start.store(start);
+        size_t count = used.load();
+        while (count <= slot && !used.compare_exchange_weak(count, slot + 1)) {
+        }
+        return static_cast<long>(slot);
+    }
+    return -1;
+}
+
+// Forgets a range; call it before its pages are unmapped.
+void softnpu_guard_remove(long slot) {
+    ranges[slot].start.store(0);
+    ranges[slot].taken.store(false);
+}
+
+// A word for each range: how many faults it had; 0: none.
+const std::atomic<uint32_t>* softnpu_guard_marks() { return marks; }
+}

@@ -1,0 +1,125 @@
+"""Memory that this program publishes under POSIX names, which end with it: see `name_keeper`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from softnpu.driver import name_keeper
+from softnpu.emulator.common import linux
+from softnpu.emulator.interface.environment import ENV_PYTHON
+
+_PROGRAM = Path(name_keeper.__file__)
+_START_S = 30.0
+_ANSWER_S = 30.0
+
+
+class PublishedNames:
+    """The names of this program, and its connection to their keeper, which is there while there are names."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # finalizers drop names, also inside of `make`
+        self._inodes: dict[str, int] = {}
+        self._keeper: socket.socket | None = None
+
+    def make(self, name: str, size: int, mode: int) -> int:
+        """Make shared memory under a name; its descriptor, the caller's.
+
+        Raises `OSError`: EEXIST for a name that is there, ENOSPC without room, ECONNRESET without a keeper.
+        """
+        with self._lock:
+            known = name in self._inodes
+            self._inodes.setdefault(name, 0)  # so that no finalizer ends the keeper meanwhile
+            try:
+                fd = linux.above_streams(
+                    self._asked({"request": "make", "name": name, "size": size, "mode": mode})
+                )
+                self._inodes[name] = os.fstat(fd).st_ino
+                return fd
+            except BaseException:
+                if not known:
+                    self._forget(name)
+                raise
+
+    def drop(self, name: str) -> None:
+        """Remove a name now, unless other memory is there by now."""
+        with self._lock:
+            inode = self._inodes.get(name)
+            with contextlib.suppress(OSError):  # gone, or another user's by now
+                if inode is not None and os.lstat(name_keeper.FOLDER + name).st_ino == inode:
+                    os.unlink(name_keeper.FOLDER + name)
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._inodes.pop(name, None)
+        if self._keeper is None:
+            return
+        with contextlib.suppress(OSError):  # it has ended
+            self._keeper.send(json.dumps({"request": "drop", "name": name}).encode(), socket.MSG_DONTWAIT)
+        if not self._inodes:
+            self._keeper.close()
+            self._keeper = None
+
+    def _asked(self, request: dict[str, Any]) -> int:
+        """The descriptor that the keeper answers with; a keeper that was killed is replaced."""
+        for known in (self._keeper, None):
+            keeper = self._keeper = known or self._started()
+            try:
+                keeper.send(json.dumps(request).encode())
+                answer, fds, _, _ = socket.recv_fds(keeper, name_keeper.MOST, 1)
+            except ConnectionError:
+                answer, fds = b"", []
+            if answer:
+                code = json.loads(answer)["errno"]
+                if code:
+                    raise OSError(code, os.strerror(code))
+                return fds[0]
+            keeper.close()
+        raise ConnectionResetError("the process that keeps names has ended twice")
+
+    def _started(self) -> socket.socket:
+        """A new keeper, which knows the names that there are."""
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pidfd = os.pidfd_open(os.getpid())
+        try:
+            python = sys.executable or os.environ.get(ENV_PYTHON, "python3")
+            command = [python, "-I", "-S", str(_PROGRAM), str(far.fileno()), str(pidfd), str(os.getpid())]
+            with subprocess.Popen(
+                command,
+                pass_fds=(far.fileno(), pidfd),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            ) as starter:
+                starter.wait(_START_S)
+            near.settimeout(_ANSWER_S)
+            for name, inode in self._inodes.items():
+                if inode:
+                    near.send(json.dumps({"request": "adopt", "name": name, "inode": inode}).encode())
+        except BaseException:
+            near.close()
+            raise
+        finally:
+            far.close()
+            os.close(pidfd)
+        return near
+
+    def abandon(self) -> None:
+        """In a forked child: the names are the parent's."""
+        self._lock = threading.RLock()
+        self._inodes.clear()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+
+published = PublishedNames()
+os.register_at_fork(after_in_child=published.abandon)

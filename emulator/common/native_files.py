@@ -1,0 +1,31 @@
+"""Where the compiled parts of softnpu lie: the native driver, and the guard of foreign memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
+"""A directory with the native driver, in place of the installed one: for work on the driver itself."""
+
+DRIVER_NAME = "libze_softnpu.so"
+GUARD_NAME = "libsoftnpu_guard.so"
+
+
+def folder(name: str = DRIVER_NAME) -> Path:
+    """Where the file of this name is, or would be."""
+    chosen = os.environ.get(ENV_NATIVE_DIR)
+    if chosen:
+        return Path(chosen).absolute()
+    # found and not imported: whoever looks for a file needs no driver
+    found = importlib.util.find_spec("softnpu.driver")
+    assert found is not None
+    # an editable install has the library among the installed files, which is not where the sources are
+    folders = [Path(entry, "native", "lib") for entry in found.submodule_search_locations or ()]
+    return next((path for path in folders if (path / name).exists()), folders[0])
+
+
+def guard() -> Path:
+    """The library that guards foreign memory; it need not exist."""
+    return folder(GUARD_NAME) / GUARD_NAME
