@@ -26,6 +26,7 @@ MODULES = (
     "graph_arguments",
     "dynamic_shapes",
     "execution",
+    "leases",
 )
 
 
