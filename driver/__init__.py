@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from softnpu.driver.graph_extension import GraphExtension
     from softnpu.driver.graph_properties import GraphFormat, MemoryQuery, OptionType
     from softnpu.driver.graph_source import GraphSource, WeightFile
+    from softnpu.driver.lease import Lease
     from softnpu.driver.memory import Allocation
     from softnpu.driver.metrics import MetricGroup, MetricQuery, MetricQueryPool, MetricStreamer
     from softnpu.driver.profiling import ProfilingPool, ProfilingQuery, ProfilingType
@@ -62,6 +63,7 @@ _MODULES = {
     "GraphFlag": "emulator.interface.messages",
     "GraphFormat": "driver.graph_properties",
     "GraphSource": "driver.graph_source",
+    "Lease": "driver.lease",
     "MemoryQuery": "driver.graph_properties",
     "MetricGroup": "driver.metrics",
     "MetricQuery": "driver.metrics",
@@ -103,6 +105,7 @@ __all__ = [
     "GraphFlag",
     "GraphFormat",
     "GraphSource",
+    "Lease",
     "MemoryQuery",
     "MetricGroup",
     "MetricQuery",

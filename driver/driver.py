@@ -15,7 +15,7 @@ from softnpu.driver.properties import DriverProperties, ExtensionProperties, Ipc
 from softnpu.driver.session import Session
 from softnpu.emulator.common.model_texts import sendable
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.environment import spin_us
+from softnpu.emulator.interface.environment import ENV_LEASE, spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 
@@ -60,7 +60,7 @@ class Driver(Session):
         while True:
             connection = Connection(launcher.connect(), str(launcher.socket_path), answer_s)
             try:
-                return cls(connection, _greet(call, connection, role))
+                return cls(connection, greet(call, connection, role))
             except BaseException as failure:
                 connection.close()
                 if not (isinstance(failure, ZeError) and connection.peer_closed and launcher.may_try_again()):
@@ -129,8 +129,17 @@ class Driver(Session):
         self._connection.request("stop", msg.Stop(), msg.Ok)
 
 
-def _greet(call: str, connection: Connection, role: str) -> msg.Welcome:
-    hello = msg.Hello(major=INTERFACE_MAJOR, minor=INTERFACE_MINOR, client=_program_name(), role=role)
+def greet(call: str, connection: Connection, role: str) -> msg.Welcome:
+    """Make the handshake of a new connection; a session shows the token of its lease."""
+    token = os.environ.get(ENV_LEASE, "") if role == "session" else ""
+    hello = msg.Hello(
+        major=INTERFACE_MAJOR,
+        minor=INTERFACE_MINOR,
+        client=_program_name(),
+        role=role,
+        lease=sendable(token),
+        must=("lease",) if token else (),  # an older daemon would show all of its devices
+    )
     welcome, fds = connection.request(call, hello, msg.Welcome)
     if fds and role == "session":
         tracing.watch(connection, fds.pop(0))

@@ -18,7 +18,7 @@ from pathlib import Path
 from softnpu.driver.errors import ZeError, error, uninitialized
 from softnpu.emulator.common import failpoints, file_ownership, linux
 from softnpu.emulator.interface import daemon_files, endpoint
-from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 _CALL = "zeInitDrivers"
@@ -41,6 +41,7 @@ class DaemonLauncher:
             raise ZeError(_CALL, refused.info) from refused
         self._named = path is not None or bool(os.environ.get(ENV_SOCKET))
         self._may_start = os.environ.get(ENV_AUTOSTART, "1") != "0" if autostart is None else autostart
+        self._is_leased = bool(os.environ.get(ENV_LEASE))
         self._end = time.monotonic() + _WITHIN_S
         self._peer = 0
         self._same_peer = False
@@ -58,13 +59,14 @@ class DaemonLauncher:
         outcome = self._try()
         if isinstance(outcome, socket.socket):
             return outcome
-        if not self._may_start:
+        if self._is_leased or not self._may_start:
+            way_out = f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})"
             raise uninitialized(
                 _CALL,
                 f"daemon at {self.socket_path}",
                 found=outcome,
                 expected="a running daemon",
-                hint=f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})",
+                hint=f"take another lease: that in {ENV_LEASE} ended with it" if self._is_leased else way_out,
             )
         return self._start()
 

@@ -115,6 +115,9 @@ def daemon(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse the models that silicon is known to refuse.")
     ] = False,
+    leased_only: Annotated[
+        bool, typer.Option("--leased-only", help="Programs see the devices of their lease, or none.")
+    ] = False,
     sysfs: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep files there as the kernel has them of an NPU, for monitors."),
@@ -154,6 +157,7 @@ def daemon(
             idle_timeout_s=idle_timeout,
             self_check=self_check,
             strict=strict,
+            leased_only=leased_only,
         ),
         **{name: value for name, value in chosen.items() if value is not None},
     )

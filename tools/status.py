@@ -18,7 +18,7 @@ from softnpu.tools.console import (
 )
 from softnpu.tools.daemon_connection import SocketOption, connect, socket_path
 from softnpu.tools.monitor.document import document
-from softnpu.tools.monitor.tables import print_work
+from softnpu.tools.monitor.tables import escaped, print_work
 from softnpu.tools.monitor.views import View, device_name, user_name
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def status(
     out.print(_devices(state))
     if described := _injections(injections):
         print_line(described)
+    if state.leases:
+        out.print(_leases(state))
     print_work(view)
     if len(state.users) > 1 or any(user.refusals for user in state.users):
         out.print(_users(state))
@@ -144,6 +146,23 @@ def _rows_of(engine: EngineStatus) -> dict[str, str]:
         "staged bytes": str(engine.staged_bytes),
         "last active": f"{format_time(quiet_s)} ago" if engine.heartbeat_ns else "-",
     }
+
+
+def _leases(state: StatusAnswer) -> Table:
+    from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
+
+    table = make_table("leases", "", "pid", "program", "devices", right=("share", "sessions"))
+    for lease in state.leases:
+        names = (device_name(state.engines[number], state) for number in lease.devices)
+        table.add_row(
+            str(lease.lease),
+            str(lease.pid),
+            escaped(lease.client),
+            ", ".join(names),
+            f"{lease.share / WHOLE_DEVICE:.0%}",
+            str(lease.sessions),
+        )
+    return table
 
 
 def _users(state: StatusAnswer) -> Table:

@@ -32,7 +32,7 @@ from softnpu.emulator.interface import (
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.layout import Field, Layout
-from softnpu.emulator.interface.message import TAG_FIELD
+from softnpu.emulator.interface.message import MUST_FIELD, TAG_FIELD
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.interface.trace_messages import TraceRing
 
@@ -49,6 +49,7 @@ RECORDS: tuple[type[msgspec.Struct], ...] = (
     messages.EngineStatus,
     messages.SessionStatus,
     messages.UserStatus,
+    messages.LeaseStatus,
     messages.SessionActivity,
     messages.ModelActivity,
     messages.CompilationActivity,
@@ -183,7 +184,7 @@ def schema_header() -> str:
         "// ---- metric groups: `word` of a snapshot",
         *_metric_groups(),
         "// ---- messages: tags and fields",
-        f'constexpr std::string_view TAG_FIELD = "{TAG_FIELD}";',
+        f'constexpr std::string_view TAG_FIELD = "{TAG_FIELD}", MUST_FIELD = "{MUST_FIELD}";',
         _lines(_texts(_tag(cls), {"TAG": _tag(cls), **_fields(cls)}) for cls in MESSAGES),
         "// ---- records inside messages and blobs",
         _lines(_texts(_snake(cls.__name__), _fields(cls)) for cls in RECORDS),

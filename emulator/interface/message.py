@@ -10,6 +10,8 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 
 TAG_FIELD = "t"
 """The key of a message's tag."""
+MUST_FIELD = "must"
+"""The key of the names of fields that the receiver has to understand."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=TAG_FIELD):

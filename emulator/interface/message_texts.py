@@ -6,11 +6,12 @@ import enum
 
 
 class Role(enum.StrEnum):
-    """What a connection may do: own objects, only look, or look and keep an idle daemon from ending."""
+    """What a connection may do: own objects, only look, keep an idle daemon as well, or lease devices."""
 
     SESSION = "session"
     MONITOR = "monitor"
     KEEPER = "keeper"
+    LEASE = "lease"
 
 
 class MemoryKind(enum.StrEnum):

@@ -14,6 +14,7 @@ import msgspec
 
 from softnpu.emulator.interface import activity_messages as activity
 from softnpu.emulator.interface import injection_messages as inj
+from softnpu.emulator.interface import lease_messages as leases
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import message_texts as texts
 from softnpu.emulator.interface import status_messages as status
@@ -34,6 +35,9 @@ SessionActivity = activity.SessionActivity
 ModelActivity = activity.ModelActivity
 CompilationActivity = activity.CompilationActivity
 Histogram = activity.Histogram
+LeaseTake = leases.LeaseTake
+Leased = leases.Leased
+LeaseStatus = leases.LeaseStatus
 Role = texts.Role
 MemoryKind = texts.MemoryKind
 QueuePriority = texts.QueuePriority
@@ -58,12 +62,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """First message of a connection. `role`: a `Role`."""
+    """First message of a connection. `role`: a `Role`. `lease`: of a session, the token of its lease."""
 
     major: int
     minor: int
     client: str
     role: str = Role.SESSION.value
+    lease: str = ""
 
 
 class ContextCreate(Message, frozen=True, kw_only=True, tag="context_create"):
@@ -441,13 +446,14 @@ Request = (
     | GraphQuery | CompilerOptions | GraphInitialize | GraphDestroy | Cancel | ContextMemory
     | ContextRelease | ContextIdle | MetricStreamOpen | MetricStreamClose | Status | Activity | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear | tracing.TraceStart | tracing.TraceRings
-    | tracing.TraceStop | tracing.TraceJoin
+    | tracing.TraceStop | tracing.TraceJoin | leases.LeaseTake
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
     | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | ActivityAnswer | tracing.TraceJoined
     | inj.Injected | inj.Cleared | inj.InjectStatusAnswer | tracing.TraceStarted | tracing.TraceRingsAnswer
+    | leases.Leased
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from softnpu.emulator.interface.lease_messages import LeaseStatus
 from softnpu.emulator.interface.message import Message
 
 
@@ -112,6 +113,7 @@ class StatusAnswer(Message, frozen=True, kw_only=True, tag="status_answer"):
     """The state of the daemon. At most 200 sessions are listed; `session_count` counts all.
 
     Users other than the owner and root see themselves and their sessions only. At most 64 users are listed.
+    `leases`: at most 64, for the owner and root only.
     """
 
     pid: int
@@ -124,3 +126,4 @@ class StatusAnswer(Message, frozen=True, kw_only=True, tag="status_answer"):
     session_count: int
     sessions: tuple[SessionStatus, ...]
     users: tuple[UserStatus, ...] = ()
+    leases: tuple[LeaseStatus, ...] = ()

@@ -24,6 +24,7 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refu
 from softnpu.emulator.supervisor.delayed_requests import DelayedRequests
 from softnpu.emulator.supervisor.graph_requests import cancelled_info
 from softnpu.emulator.supervisor.injection_registry import InjectionRegistry, InjectionRequest
+from softnpu.emulator.supervisor.leases import Leases
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.request_injections import WORKER_SIGNALS, RequestTarget, injected_refusal
@@ -45,8 +46,8 @@ class Server(Protocol):
 
     @property
     def status_fd(self) -> int: ...
-    def welcome(self, hello: msg.Hello, session: int) -> msg.Welcome: ...
-    def status(self, user: User) -> msg.StatusAnswer: ...
+    def welcome(self, hello: msg.Hello, session: int, devices: Sequence[int]) -> msg.Welcome: ...
+    def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer: ...
     def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer: ...
     def stop(self) -> None: ...
     def client_gone(self, number: int) -> None: ...
@@ -69,6 +70,7 @@ class Client:
         services: Services,
         injections: InjectionRegistry,
         traces: TraceSessions,
+        leases: Leases,
         handshake_s: float,
     ) -> None:
         self.number = number
@@ -76,10 +78,14 @@ class Client:
         self.user = user
         self.session: Session | None = None
         self.only_looks = False
+        self._devices: Sequence[int] = range(len(services.devices))
+        self._name = ""
         self._server = server
         self._services = services
         self._injections = injections
         self._traces = traces
+        self._leases = leases
+        self._leases_devices = False
         self._reactor = services.reactor
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
@@ -212,7 +218,7 @@ class Client:
             if not self._greeted:
                 self._greet(packet.request, request)
             elif isinstance(request, msg.Status):
-                self._post(packet.request, self._server.status(self.user))
+                self._post(packet.request, self._server.status(self.user, self._devices))
             elif isinstance(request, msg.Activity):
                 self._post(packet.request, self._server.activity(self.user, request))
             elif isinstance(request, msg.Stop):
@@ -226,6 +232,8 @@ class Client:
             elif isinstance(request, TracerRequest):
                 self.user.check_commands(f"request {type(request).__name__}")
                 self._answer_tracer(packet.request, request)
+            elif isinstance(request, msg.LeaseTake):
+                self._post(packet.request, self._take_lease(request))
             elif isinstance(request, tracing.TraceJoin) and self.session is not None:
                 self._traces.join(self.session, request.trace, partial(self._post, packet.request))
             elif self.session is not None:
@@ -263,6 +271,16 @@ class Client:
             session.handle(call, request)
         finally:
             trace.active.request(request.tag, begun, self.number)
+
+    def _take_lease(self, request: msg.LeaseTake) -> msg.Leased:
+        if not self._leases_devices:
+            raise refuse(
+                ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+                "request LeaseTake",
+                found="a connection of another role",
+                expected="the role 'lease'",
+            )
+        return self._leases.take(self.number, self.pid, self._name, request)
 
     def _answer_tracer(self, number: int, request: TracerRequest) -> None:
         answer, fds = self._traces.answer(self.number, request)
@@ -302,15 +320,21 @@ class Client:
                 found=f"role {request.role!r}",
                 expected=", ".join(msg.Role),
             )
-        welcome = self._server.welcome(request, self.number)
-        if request.role == msg.Role.SESSION:
+        is_session = request.role == msg.Role.SESSION
+        self._devices = self._leases.devices_of(request.lease) if is_session else self._devices
+        welcome = self._server.welcome(request, self.number, self._devices)
+        if is_session:
             self.user.sessions.check()
+        self._leases_devices = request.role == msg.Role.LEASE
+        if self._leases_devices:
+            self._leases.check_role()
+        self._name = request.client
         self._greeted = True
         self.user.handshakes.count(-1)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if request.role != msg.Role.SESSION:
+        if not is_session:
             self.only_looks = request.role == msg.Role.MONITOR
             self._server.watch_idle()
         else:
@@ -321,10 +345,12 @@ class Client:
                 request.client,
                 self._services,
                 self.user,
+                self._devices,
                 self._post,
                 self._end,
             )
             self.user.sessions.count()
+            self._leases.join(request.lease, self.number, self._end)
             if trace.active is not None:
                 trace.active.event(f"session: {self.session.client}", self.number, number=self.pid)
         log.info(

@@ -451,10 +451,11 @@ class Device:
 
     # ------------------------------------------------------------ status
 
-    def status(self) -> EngineStatus:
+    def status(self, index: int) -> EngineStatus:
+        """What it does; `index` is its number for who asks."""
         contexts = self.contexts.values()
         return EngineStatus(
-            device=self.info,
+            device=msgspec.structs.replace(self.info, index=index),
             state=STATE_NAMES[self.state],
             restarts=self.restarts,
             memory_used=self.memory_used,

@@ -118,9 +118,9 @@ class GraphRequests:
 
     def answer_options(self, call: Call, request: msg.CompilerOptions) -> None:
         self._check_job(call.number)
-        device = self._state.services.device(request.device, "compiler options")
+        device = self._state.device(request.device, "compiler options")
         job = job_of(OptionsJob, request, platform=device.info.platform)
-        self._run_job(call, job, [], request.device)
+        self._run_job(call, job, [], device.info.index)
 
     def _platform(self, context: Context) -> str:
         return self._state.device_of(context).info.platform

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from softnpu.emulator.common.model_texts import listed
@@ -42,6 +42,7 @@ class Session:
         client: str,
         services: Services,
         user: User,
+        devices: Sequence[int],
         post: Post,
         end: Callable[[ErrorInfo], None],
     ) -> None:
@@ -53,7 +54,7 @@ class Session:
         self.usage = SessionUsage()
         self._began = time.monotonic()
         self._ban_key = ban_key(pid, number)
-        self.state = SessionState(services, number, user, post, end)
+        self.state = SessionState(services, number, user, devices, post, end)
         self.memory = MemoryRequests(self.state)
         self.queues = QueueRequests(self.state, self.memory)
         self.graphs = GraphRequests(self.state, number)
@@ -140,13 +141,13 @@ class Session:
 
     def create_context(self, call: Call, request: msg.ContextCreate) -> None:
         state = self.state
-        device = state.services.device(request.device, "context")
+        device = state.device(request.device, "context")
         state.contexts.check_room()
         device.bans.check(self._ban_key, "context")
         doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         context = Context(
             next(state.services.context_numbers),
-            request.device,
+            device.info.index,
             doorbell,
             session=self.number,
             ban_key=self._ban_key,
@@ -272,8 +273,8 @@ _OnQueue = msg.QueueWorkload | msg.QueueDestroy
 _OnGraph = msg.GraphBlob | msg.GraphExport | msg.GraphInitialize | msg.GraphDestroy
 
 
-def _of_request(_state: SessionState, request: msg.ContextCreate | msg.CompilerOptions) -> int:
-    return request.device
+def _of_request(state: SessionState, request: msg.ContextCreate | msg.CompilerOptions) -> int:
+    return state.device(request.device, "request").info.index
 
 
 def _of_context(state: SessionState, request: _OnContext) -> int:

@@ -39,17 +39,6 @@ class Services:
     strict: bool = False
     context_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def device(self, index: int, object: str) -> Device:
-        """The device with this index; refuses one that does not exist."""
-        if not 0 <= index < len(self.devices):
-            raise refuse(
-                ZeResult.ERROR_INVALID_ARGUMENT,
-                object,
-                found=f"device {index}",
-                expected=f"0 to {len(self.devices) - 1}",
-            )
-        return self.devices[index]
-
 
 @dataclass(frozen=True)
 class Call:
@@ -72,13 +61,23 @@ class OwnedAllocation:
 
 
 class SessionState:
-    """The objects of one session. `open` until its client is gone; `memory_used` in bytes as asked for."""
+    """The objects of one session. `open` until its client is gone; `memory_used` in bytes as asked for.
+
+    `devices`: those that it sees, as the daemon numbers them; the session numbers them from 0 on.
+    """
 
     def __init__(
-        self, services: Services, session: int, user: User, post: Post, end: Callable[[ErrorInfo], None]
+        self,
+        services: Services,
+        session: int,
+        user: User,
+        devices: Sequence[int],
+        post: Post,
+        end: Callable[[ErrorInfo], None],
     ) -> None:
         limits = services.limits
         self.services = services
+        self._devices = devices
         self.session = session
         self.user = user
         self.post = post
@@ -101,6 +100,17 @@ class SessionState:
         self.graphs: CountedTable[Graph] = CountedTable(
             HandleKind.GRAPH, limits.graphs, "session-graphs", user.handles, user.graphs
         )
+
+    def device(self, index: int, object: str) -> Device:
+        """The device with this number in the session; refuses one that it does not see."""
+        if not 0 <= index < len(self._devices):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                object,
+                found=f"device {index}",
+                expected=f"0 to {len(self._devices) - 1}",
+            )
+        return self.services.devices[self._devices[index]]
 
     def check_memory(self, context: Context, size: int) -> None:
         """Refuse `size` more bytes that this session, its user or the device has no room for."""

@@ -32,6 +32,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     `clock`: which one the devices show, and whether they take the modelled time; `inference_us`: the modelled
     time of every inference, 0 for what `softnpu predict` says.
     `strict`: models that silicon is known to refuse are refused; off: what `SOFTNPU_STRICT` says.
+    `leased_only`: a session sees the devices of its lease, and none without one.
     `sysfs`: a directory for files as the kernel's driver has them, empty: none.
     `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
     """
@@ -52,6 +53,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock = Clock.HOST
     inference_us: int = 0
     strict: bool = False
+    leased_only: bool = False
     sysfs: str = ""
     limits: ResourceLimits = ResourceLimits()
     allow_users: tuple[int, ...] = ()

@@ -7,9 +7,11 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.interface import messages as msg
@@ -23,6 +25,7 @@ from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.injection_registry import InjectionRegistry
+from softnpu.emulator.supervisor.leases import Leases
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
 from softnpu.emulator.supervisor.session import Session
@@ -32,8 +35,6 @@ from softnpu.emulator.supervisor.status_page import StatusPage
 from softnpu.emulator.supervisor.sysfs_tree import SysfsTree
 from softnpu.emulator.supervisor.trace_sessions import TraceSessions
 from softnpu.emulator.supervisor.users import User, Users
-
-"""What a daemon with one device and two programs needs."""
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Supervisor:
             session_segments=settings.limits.session_segments,
             strict=settings.is_strict,
         )
+        self._leases = Leases(self.devices, settings.leased_only)
         self._rejected = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}
         self._injections = InjectionRegistry(self.devices, self._session_pids)
@@ -188,6 +190,7 @@ class Supervisor:
             self._services,
             self._injections,
             self._traces,
+            self._leases,
             self._settings.tuning.handshake_s,
         )
         self.watch_idle()
@@ -211,6 +214,7 @@ class Supervisor:
         del self._clients[number]
         self._injections.session_gone(number)
         self._traces.client_gone(number)
+        self._leases.client_gone(number)
         self._users.drop_idle()
         self.watch_idle()
 
@@ -255,8 +259,11 @@ class Supervisor:
 
     # ------------------------------------------------------------ answers about the whole daemon
 
-    def welcome(self, hello: msg.Hello, session: int) -> msg.Welcome:
-        """The answer to a handshake; refuses an interface that differs in the major version."""
+    def welcome(self, hello: msg.Hello, session: int, devices: Sequence[int]) -> msg.Welcome:
+        """The answer to a handshake, with the devices of these numbers, which get those of the session.
+
+        Refuses an interface that differs in the major version.
+        """
         if hello.major != INTERFACE_MAJOR:
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_VERSION,
@@ -271,12 +278,14 @@ class Supervisor:
             server=SERVER_NAME,
             pid=os.getpid(),
             session=session,
-            devices=tuple(device.info for device in self.devices),
+            devices=tuple(
+                replace(self.devices[number].info, index=index) for index, number in enumerate(devices)
+            ),
             limits=self._services.limits,
         )
 
-    def status(self, user: User) -> msg.StatusAnswer:
-        """The state of the daemon, of other users only what `user` may see."""
+    def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer:
+        """The state of the daemon and of these devices, of other users only what `user` may see."""
         sessions = self._sessions_for(user)
         users = self._users.status(lambda other: user.commands or other is user)
         return msg.StatusAnswer(
@@ -286,10 +295,11 @@ class Supervisor:
             uptime_s=time.monotonic() - self._started,
             interface=f"{INTERFACE_MAJOR}.{INTERFACE_MINOR}",
             compiler_pids=self._compilers.pids,
-            engines=tuple(device.status() for device in self.devices),
+            engines=tuple(self.devices[number].status(index) for index, number in enumerate(devices)),
             session_count=len(sessions),
             sessions=tuple(session.status() for session in sessions[:_LISTED_SESSIONS]),
             users=users[:_LISTED_USERS],
+            leases=self._leases.status() if user.commands else (),
         )
 
     def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer:

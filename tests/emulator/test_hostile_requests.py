@@ -50,6 +50,7 @@ def test_every_request_of_a_session_has_one_entry_in_the_table() -> None:
     connection = {
         "Hello", "Status", "Activity", "Stop", "Inject", "InjectStatus", "InjectClear",
         "TraceStart", "TraceRings", "TraceStop", "TraceJoin",
+        "LeaseTake",
     }  # fmt: skip
     assert {request.__name__ for request in _ROUTES} == {
         request.__name__ for request in msg.Request.__args__

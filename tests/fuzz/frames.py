@@ -38,6 +38,7 @@ _WEIGHTS = {
     "graph_create": 0.3, "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3,
     "compiler_options": 0.5, "hello": 1, "stop": 1, "inject": 0.5, "inject_status": 0.5, "inject_clear": 0.5,
     "trace_start": 0.5, "trace_rings": 0.5, "trace_stop": 0.5, "trace_join": 0.5,
+    "lease_take": 0.5,
 }  # fmt: skip
 _JOBS = {"graph_create", "graph_import", "graph_export", "graph_query", "compiler_options"}
 SYNC = set(TYPES) - _JOBS - {"hello", "stop", "graph_initialize"}
@@ -126,6 +127,11 @@ class FrameMaker:
 
     def _inject(self) -> Frame:
         return Frame("inject", {"kind": self._dice.text()}, wrong="a fault that there is not")
+
+    def _lease_take(self) -> Frame:
+        return Frame(
+            "lease_take", {"count": self._dice.pick((0, 1, 2**40))}, wrong="a session takes no lease"
+        )
 
     def _trace_start(self) -> Frame:
         sizes = (-64, 0, 1, 63, 100, 1 << 17, 1 << 40)

@@ -17,9 +17,10 @@ _ROOT = Path(__file__).parents[2]
 _AT_LEAST = 1 / 3
 _NEVER_HONOURED = {
     "hello", "stop", "inject", "trace_start", "trace_rings", "trace_stop", "trace_join",
+    "lease_take",
 }  # fmt: skip
 """Requests that would end or spoil the run if they were right, and what may come once only. Right tracers are
-tried by `tools/test_trace`."""
+tried by `tools/test_trace`, right leases by `emulator/test_leases`."""
 _NAMES = {CommandType.MEMORY_FILL: "Fill", CommandType.GRAPH_INITIALIZE: "GraphInit"}
 
 

@@ -27,6 +27,7 @@ MODULES = (
     "dynamic_shapes",
     "execution",
     "foreign_memory",
+    "leases",
 )
 
 

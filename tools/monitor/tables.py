@@ -32,12 +32,12 @@ def _sessions(view: View) -> Table:
         table.add_row(
             str(session.session),
             str(session.pid),
-            _plain(session.program),
+            escaped(session.program),
             session.state,
             f"{session.share:.1%}",
             format_bytes(session.memory),
             str(session.inferences),
-            _plain(", ".join(session.models) or "-"),
+            escaped(", ".join(session.models) or "-"),
         )
     return table
 
@@ -48,7 +48,7 @@ def _models(view: View) -> Table:
     table.columns[0].no_wrap = False
     for model in view.models:
         table.add_row(
-            _plain(model.name),
+            escaped(model.name),
             model.device,
             model.state,
             format_bytes(model.memory),
@@ -68,7 +68,7 @@ def _compilations(view: View) -> Table:
             str(each.session),
             each.device,
             each.kind,
-            _plain(each.name),
+            escaped(each.name),
             each.stage,
             f"{each.done:.0%}",
             format_time(each.age_s),
@@ -76,7 +76,7 @@ def _compilations(view: View) -> Table:
     return table
 
 
-def _plain(text: str) -> str:
+def escaped(text: str) -> str:
     """A text that others have chosen: none of it is markup."""
     from rich.markup import escape
 

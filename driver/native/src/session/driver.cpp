@@ -62,6 +62,11 @@ Session say_hello() {
     request.put(hello::MAJOR, interface::MAJOR)
         .put(hello::MINOR, interface::MINOR)
         .put(hello::CLIENT, program_invocation_short_name);
+    const char* const lease = variable(schema::environment::LEASE);
+    if (lease != nullptr && *lease != '\0') {
+        // an older daemon would show all of its devices
+        request.put(hello::LEASE, lease).put_texts(MUST_FIELD, {hello::LEASE});
+    }
     Launch launch;
     for (;;) {
         auto connection = std::make_shared<Connection>(launch.connect(), launch.path());

@@ -169,6 +169,11 @@ Fd Launch::connect() {
                         tried.reason + ", and a program with the rights of another user starts none",
                         "start one with 'softnpu daemon'");
     }
+    const char* const lease = variable(schema::environment::LEASE);
+    if (lease != nullptr && *lease != '\0') {
+        throw no_daemon(endpoint_.path, tried.reason,
+                        "take another lease: that in SOFTNPU_LEASE ended with it");
+    }
     const char* const autostart = variable(schema::environment::AUTOSTART);
     if (autostart != nullptr && std::strcmp(autostart, "0") == 0) {
         throw no_daemon(endpoint_.path, tried.reason,

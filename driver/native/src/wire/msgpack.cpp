@@ -213,6 +213,13 @@ MapWriter& MapWriter::put(std::string_view name, const std::vector<uint64_t>& va
     return *this;
 }
 
+MapWriter& MapWriter::put_texts(std::string_view name, const std::vector<std::string_view>& values) {
+    key(name);
+    put_count(body_, values.size(), '\x90', '\xdc');
+    for (const std::string_view value : values) put_text(body_, in_utf8(value));
+    return *this;
+}
+
 MapWriter& MapWriter::put(std::string_view name, const MapWriter& value) {
     key(name);
     body_ += value.bytes();

@@ -22,6 +22,7 @@ public:
         return put(key, std::string_view(value));
     }
     MapWriter& put(std::string_view key, const std::vector<uint64_t>& values);
+    MapWriter& put_texts(std::string_view key, const std::vector<std::string_view>& values);
     // A value that is a map itself, or an array of such.
     MapWriter& put(std::string_view key, const MapWriter& value);
     MapWriter& put(std::string_view key, const std::vector<MapWriter>& values);

@@ -21,6 +21,7 @@ namespace environment {
 constexpr const char* SOCKET = "SOFTNPU_SOCKET";
 constexpr const char* AUTOSTART = "SOFTNPU_AUTOSTART";
 constexpr const char* SPIN_US = "SOFTNPU_SPIN_US";
+constexpr const char* LEASE = "SOFTNPU_LEASE";
 constexpr const char* DEVICES = "SOFTNPU_DEVICES";
 constexpr const char* IDLE_S = "SOFTNPU_IDLE_S";
 constexpr const char* PYTHON = "SOFTNPU_PYTHON";
@@ -89,7 +90,9 @@ constexpr uint32_t MAX_SOURCES = 14;
 
 // ---- enumerations: texts, and numbers
 
-namespace role { constexpr std::string_view SESSION = "session", MONITOR = "monitor", KEEPER = "keeper"; }
+namespace role {
+constexpr std::string_view SESSION = "session", MONITOR = "monitor", KEEPER = "keeper", LEASE = "lease";
+}
 namespace memory_kind {
 constexpr std::string_view HOST = "host", DEVICE = "device", SHARED = "shared", CONTROL = "control";
 }
@@ -358,11 +361,11 @@ constexpr MetricGroupInfo METRIC_GROUPS[] = {
 
 // ---- messages: tags and fields
 
-constexpr std::string_view TAG_FIELD = "t";
+constexpr std::string_view TAG_FIELD = "t", MUST_FIELD = "must";
 
 namespace hello {
 constexpr std::string_view TAG = "hello", MAJOR = "major", MINOR = "minor", CLIENT = "client",
-    ROLE = "role";
+    ROLE = "role", LEASE = "lease";
 }
 namespace context_create { constexpr std::string_view TAG = "context_create", DEVICE = "device"; }
 namespace context_destroy { constexpr std::string_view TAG = "context_destroy", CONTEXT = "context"; }
@@ -434,6 +437,9 @@ constexpr std::string_view TAG = "trace_start", RECORDS = "records", LAYERS = "l
 namespace trace_rings { constexpr std::string_view TAG = "trace_rings"; }
 namespace trace_stop { constexpr std::string_view TAG = "trace_stop"; }
 namespace trace_join { constexpr std::string_view TAG = "trace_join", TRACE = "trace"; }
+namespace lease_take {
+constexpr std::string_view TAG = "lease_take", COUNT = "count", PLATFORM = "platform", SHARE = "share";
+}
 namespace ok { constexpr std::string_view TAG = "ok"; }
 namespace failed { constexpr std::string_view TAG = "failed", INFO = "info"; }
 namespace welcome {
@@ -476,7 +482,7 @@ constexpr std::string_view TAG = "metric_stream_opened", STREAM = "stream";
 namespace status_answer {
 constexpr std::string_view TAG = "status_answer", PID = "pid", SERVER = "server", SOCKET = "socket",
     UPTIME_S = "uptime_s", INTERFACE = "interface", COMPILER_PIDS = "compiler_pids", ENGINES = "engines",
-    SESSION_COUNT = "session_count", SESSIONS = "sessions", USERS = "users";
+    SESSION_COUNT = "session_count", SESSIONS = "sessions", USERS = "users", LEASES = "leases";
 }
 namespace activity_answer {
 constexpr std::string_view TAG = "activity_answer", TIME_NS = "time_ns", SESSIONS = "sessions",
@@ -494,6 +500,7 @@ namespace trace_rings_answer {
 constexpr std::string_view TAG = "trace_rings_answer", RINGS = "rings", ENDED = "ended",
     REFUSED = "refused";
 }
+namespace leased { constexpr std::string_view TAG = "leased", TOKEN = "token", DEVICES = "devices"; }
 
 // ---- records inside messages and blobs
 
@@ -533,6 +540,10 @@ namespace user_status {
 constexpr std::string_view UID = "uid", CONNECTIONS = "connections", SESSIONS = "sessions",
     MEMORY_USED = "memory_used", HANDLES = "handles", QUEUES = "queues", GRAPHS = "graphs",
     COMPILES = "compiles", REFUSALS = "refusals";
+}
+namespace lease_status {
+constexpr std::string_view LEASE = "lease", PID = "pid", CLIENT = "client", DEVICES = "devices",
+    SHARE = "share", SESSIONS = "sessions";
 }
 namespace session_activity {
 constexpr std::string_view SESSION = "session", PID = "pid", START_TIME = "start_time", CLIENT = "client",

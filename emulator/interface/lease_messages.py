@@ -1,0 +1,42 @@
+"""Leases: devices that a process takes for itself, and for the sessions that it lets in by a token."""
+
+from __future__ import annotations
+
+import msgspec
+
+from softnpu.emulator.interface.message import Message
+
+WHOLE_DEVICE = 1000
+"""The share of a lease that has its devices alone."""
+
+
+class LeaseTake(Message, frozen=True, kw_only=True, tag="lease_take"):
+    """Take `count` devices of `platform` (empty: of any). Answer: `Leased`.
+
+    `share`: how much of each, in thousandths; leases of less than `WHOLE_DEVICE` may have a device together.
+    """
+
+    count: int = 1
+    platform: str = ""
+    share: int = WHOLE_DEVICE
+
+
+class Leased(Message, frozen=True, kw_only=True, tag="leased"):
+    """The lease lasts as long as its connection. `devices`: their numbers in the daemon.
+
+    A `Hello` with `token` opens a session that sees exactly these devices, in this order, from 0 on.
+    """
+
+    token: str
+    devices: tuple[int, ...]
+
+
+class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One lease: the process that took it, its devices, and how many sessions it has. Never its token."""
+
+    lease: int
+    pid: int
+    client: str
+    devices: tuple[int, ...]
+    share: int
+    sessions: int
