@@ -122,6 +122,13 @@ LIMITS: tuple[Known, ...] = (
         lambda seen, one: one.step in seen.traits.outside and _refused()(seen, one),
     ),
     Known(
+        "a shape that needs more than the memory of a request's own tensor",
+        "docs/plugin.md, Dynamic shapes: setting the shape of a tensor does not grow it",
+        lambda seen, one: (
+            seen.way.run == "inplace" and _refused("too much for the memory", api="plugin")(seen, one)
+        ),
+    ),
+    Known(
         "a batch that PLUGIN cannot split",
         "docs/plugin.md, Batch",
         _refused("PLUGIN cannot split", "NPU_BATCH_MODE", compiled="split"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -34,6 +34,7 @@ _READY_S = 30.0
 _EVIDENCE_S = 60.0
 """All are long: a hunt runs at idle priority."""
 _OF_A_DEATH = ("again", "alike", "bound")
+_MORE = 3
 _BOTH = ("right where OpenVINO dies", "told where OpenVINO dies")
 _OTHER_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.perturb=90"}
 """What nobody has written is something else there."""
@@ -189,18 +190,29 @@ class Lane:
             if not isinstance(found, Answer) or not finding.differences:
                 continue
             if form == "again":
-                finding.unsure = _covered(finding, found, plain)
+                finding.unsure = _covered(finding, [found, *self._more(finding, notes, found, plain)], plain)
             elif form == "alike" and finding.evidence[form] == "as softnpu":
                 finding.known = INHERITED
             elif (
                 form == "alike"
                 # an engine that was killed in between begins with a new request of OpenVINO's
                 and (finding.kind == "wrong" or finding.way.run == "reset")
-                and _covered(finding, found, plain)
+                and _covered(finding, [found], plain)
             ):
                 finding.known = WRONG_TOO
             if finding.unsure or finding.known:
                 return
+
+    def _more(
+        self, finding: Finding, notes: Mapping[str, object], found: Answer, plain: Answer
+    ) -> Iterator[Answer]:
+        """Yield more answers of the CPU device if it does not say the same twice: unwritten memory varies."""
+        if same(found, plain):
+            return
+        for _ in range(_MORE):
+            answer = self._cpu(finding.key, Way("cpu", "plain", "again"), notes, _EVIDENCE_S, "other")
+            if isinstance(answer, Answer):
+                yield answer
 
     def _by_the_plugin(self, finding: Finding, seen: Seen, right: Right) -> list[str]:
         """What excuses the same refusal of softnpu's own plugin: unmodified OpenVINO tells no reason."""
@@ -274,12 +286,18 @@ class Lane:
         self._daemon = self._monitor = None
 
 
-def _covered(finding: Finding, found: Answer, right: Answer) -> bool:
-    """Whether another answer of the CPU device differs from its first one wherever the finding does."""
-    others = {(one.step, one.output) for one in judge(found, right).differences}
-    steps = {step for step, _ in others}
+def _covered(finding: Finding, answers: Sequence[Answer], right: Answer) -> bool:
+    """Whether other answers of the CPU device differ from its first one wherever the finding does.
+
+    What is not the same in one step is not right in a later one either.
+    """
+    first: dict[int, int] = {}
+    for one in (each for found in answers for each in judge(found, right).differences):
+        first[one.output] = min(one.step, first.get(one.output, one.step))
+    begin = min(first.values(), default=None)
     return all(
-        (one.step, one.output) in others or (one.step, -1) in others or (one.output < 0 and one.step in steps)
+        any(key in first and first[key] <= one.step for key in (one.output, -1))
+        or (one.output < 0 and begin is not None and begin <= one.step)
         for one in finding.differences
     )
 

@@ -50,7 +50,9 @@ def traits_of(case: Case) -> Traits:
     ports = [port for port in ports if port.partial_shape.rank.is_static]
     if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
         found.add("open without a bound")
-    if any(len(port.partial_shape) > 5 for port in ports):
+    readers = [node.output(0) for node in nodes if node.get_type_name() == "ReadValue"]
+    ranks = [port.partial_shape.rank for port in (*ports, *readers)]
+    if any(rank.is_static and rank.get_length() > 5 for rank in ranks):
         found.add("more than 5 dimensions")
     for parameter in case.model.get_parameters():
         axis = (
