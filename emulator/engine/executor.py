@@ -390,8 +390,11 @@ def _releasing_pages(space: WeightSpace) -> Iterator[None]:
     done = threading.Event()
 
     def release() -> None:
-        while not done.wait(_RELEASE_INTERVAL_S):
+        pause = _RELEASE_INTERVAL_S
+        while not done.wait(pause):
+            start = time.perf_counter()
             space.release_pages()
+            pause = max(_RELEASE_INTERVAL_S, time.perf_counter() - start)  # OpenVINO needs the cores
 
     thread = threading.Thread(target=release, name="weights")
     thread.start()

@@ -1,4 +1,4 @@
-"""What all parts use: claims on files, the identity of a process, the range allocator."""
+"""What all parts use: claims on files, the identity of a process, ranges of files and of addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.common import file_claim, process_identity
+from softnpu.emulator.common import address_range, file_claim, linux, process_identity
+from softnpu.emulator.common.address_range import AddressRange
 from softnpu.emulator.common.file_claim import FileClaim, is_open_as, lock_before, try_lock
 from softnpu.emulator.common.process_identity import ProcessIdentity
 from softnpu.emulator.common.range_allocator import RangeAllocator
@@ -201,3 +202,27 @@ def test_it_gives_nothing_when_the_free_ranges_are_too_small() -> None:
     assert ranges.allocate(150, 1) is None
     ranges.free(100, 100)
     assert ranges.allocate(300, 1) == 0
+
+
+# ------------------------------------------------------------ ranges of addresses
+
+
+@pytest.mark.parametrize("pages_at_once", [1, 1 << 18])
+def test_pages_of_a_range_are_released_until_one_is_written(
+    monkeypatch: pytest.MonkeyPatch, pages_at_once: int
+) -> None:
+    monkeypatch.setattr(address_range, "_PAGES_AT_ONCE", pages_at_once)
+    page = address_range.PAGE
+    fd = linux.memfd("pages", 4 * page)
+    os.pwrite(fd, b"old", 3 * page)
+    mapped = AddressRange(4 * page)
+    mapped.map(0, fd, 0, 4 * page)
+    view = mapped.view()
+    assert bytes(view[3 * page : 3 * page + 3]) == b"old"
+    os.pwrite(fd, b"new", 3 * page)
+    mapped.release_pages(0, 4 * page)
+    assert bytes(view[3 * page : 3 * page + 3]) == b"new"
+    view[3 * page] = ord("f")
+    mapped.release_pages(0, 4 * page)
+    assert bytes(view[3 * page : 3 * page + 3]) == b"few"
+    os.close(fd)
