@@ -1,4 +1,4 @@
-"""Quantised layers that OpenVINO's CPU runtime fuses and computes wrongly: the numbers are those of the model.
+"""Quantised layers that OpenVINO's CPU runtime fuses and computes wrongly: the numbers are the model's.
 
 With such subgraphs the CPU device of this host may differ or crash, so numpy and the CPU device without them
 are the references.
