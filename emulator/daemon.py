@@ -248,7 +248,8 @@ def _serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: bo
         handler.addFilter(LogRotation(sys.stderr.fileno(), Path(settings.socket)))
     try:
         raise_descriptor_limit()
-        child_process.start_early(ChildProgram.ENGINE)
+        if not settings.failpoints:  # the supervisor sets them up, for the engines that it starts
+            child_process.start_early(ChildProgram.ENGINE)
         serve(settings, ready_fd, engines=engines)
     except Refused as error:
         os.write(ready_fd, msgspec.json.encode(error.info))

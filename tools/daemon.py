@@ -166,7 +166,9 @@ def daemon(
         return
     start_background(settings)
     with connect(path) as driver:
-        _announce(driver.status())
+        status = driver.status()
+    _announce(status)
+    _check_engines(status, path)
     if settings.is_strict:
         print_line("  strict: models that silicon is known to refuse are refused")
 
@@ -272,6 +274,25 @@ def _announce(status: StatusAnswer) -> None:
     print_line(f"daemon {status.pid} serves {status.socket}")
     for engine in status.engines:
         print_line(f"  {_device_line(engine, status)}")
+
+
+def _check_engines(status: StatusAnswer, path: Path) -> None:
+    """Refuse a daemon with devices that were given up; end it if it has no others."""
+    from softnpu.emulator.interface import endpoint
+
+    failed = [device_name(engine, status) for engine in status.engines if engine.state == "failed"]
+    if not failed:
+        return
+    end = "it serves the other devices"
+    if len(failed) == len(status.engines):
+        _await_end(_ask(path))
+        end = "it was ended"
+    raise ToolError(
+        f"daemon {status.pid}, {', '.join(failed)}",
+        found=f"the engine ends before it is ready; {end}",
+        expected="an engine that starts",
+        hint=f"read {endpoint.log_path(path)}",
+    )
 
 
 def _device_line(engine: EngineStatus, status: StatusAnswer) -> str:

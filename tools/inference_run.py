@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.plugin import CompiledModel, Core, InferRequest
 from softnpu.tools import inputs, progress
 from softnpu.tools.failures import ToolError
@@ -121,7 +122,7 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
         staged_by_engine=status().staged_bytes - staged_before,
         layers=request.get_profiling_info() if job.profile else (),
         modelled_layers=compiled.context.device.info.clock != "host"
-        or compiled.meta.config.get("NPU_PROFILING_CLOCK") == "DEVICE",
+        or compiled.meta.config.get(CLOCK_PROPERTY) == "DEVICE",
     )
 
 

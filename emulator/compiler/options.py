@@ -20,6 +20,7 @@ from softnpu.emulator.arithmetic.settings import (
     kept_layers,
     unknown_layer,
 )
+from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 ARGUMENT_LIMIT = 1 << 40
@@ -34,7 +35,6 @@ NEWEST_OPSET = 16
 PRECISION = "INFERENCE_PRECISION_HINT"
 PLATFORM = "NPU_PLATFORM"
 TILES = "NPU_TILES"
-CLOCK = "NPU_PROFILING_CLOCK"
 LOG_LEVEL = "LOG_LEVEL"
 PROFILING = "PERF_COUNT"
 STRIDES_FOR = "NPU_ENABLE_STRIDES_FOR"
@@ -214,7 +214,7 @@ OPTIONS: dict[str, Option] = {
     "INFERENCE_NUM_THREADS": Option(*_integer(0), default="0", engine=True),
     "EXECUTION_MODE_HINT": Option(*_choice("ACCURACY", "PERFORMANCE"), default="ACCURACY", engine=True),
     PROFILING: Option(*_YES_NO, default="NO", engine=True),
-    CLOCK: Option(*_choice("HOST", "DEVICE"), default="", engine=True),
+    CLOCK_PROPERTY: Option(*_choice("HOST", "DEVICE"), default="", engine=True),
     PLATFORM: Option(*_platform(), default=_OF_THE_DEVICE),
     LOG_LEVEL: _known(
         _choice("LOG_NONE", "LOG_ERROR", "LOG_WARNING", "LOG_INFO", "LOG_DEBUG", "LOG_TRACE"), "LOG_NONE"

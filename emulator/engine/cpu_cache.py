@@ -25,8 +25,8 @@ from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
 from softnpu.emulator.common import model_bodies, openvino_errors, source_digest
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
-from softnpu.emulator.engine import device_clock, index_guards, shared_tensors, streams
-from softnpu.emulator.interface import environment
+from softnpu.emulator.engine import index_guards, quantised_subgraphs, shared_tensors, streams
+from softnpu.emulator.interface import environment, profiling
 from softnpu.emulator.interface.messages import CacheOptions
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
         meta.precision == properties.get("INFERENCE_PRECISION_HINT") == _PRECISION
         and properties.get("NUM_STREAMS") == "1"
         and properties.get("PERF_COUNT", "NO") == "NO"
-        and meta.config.get(device_clock.PROPERTY, "HOST") == "HOST"
+        and meta.config.get(profiling.CLOCK_PROPERTY, "HOST") == "HOST"
         and not any(argument.is_dynamic or argument.shape_of >= 0 for argument in meta.arguments)
         and size >= MIN_IR
         and (reference is None or reference.size <= MAX_WEIGHTS)
@@ -175,4 +175,4 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
 @functools.cache
 def _code_digest() -> str:
     """The digest of the code that changes a model before OpenVINO compiles it."""
-    return source_digest.of_modules(index_guards, model_bodies, streams, shared_tensors)
+    return source_digest.of_modules(index_guards, model_bodies, quantised_subgraphs, streams, shared_tensors)

@@ -42,6 +42,8 @@ def fill(cache: CpuCache, key: str, message: link.ImageLoad, fds: Sequence[int])
         if not mine or cache.models.load(key) is not None:
             return ""
         image = executor.load(message, [os.dup(fd) for fd in fds])
+        if image.is_unfused:
+            return "it is compiled in another way than an import would be"
         if not cpu_cache.fits(image.compiled, image.meta):
             return "inputs and outputs share tensors, or have other shapes than the model declares"
         payload = cpu_cache.encoded(image.compiled, image.indices)

@@ -15,14 +15,12 @@ from typing import NamedTuple
 import openvino as ov
 
 from softnpu.emulator.blob.container import GraphMeta
-from softnpu.emulator.interface.profiling import LayerRecord, LayerStatus, Profile, TaskType
+from softnpu.emulator.interface.profiling import CLOCK_PROPERTY, LayerRecord, LayerStatus, Profile, TaskType
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.platforms import Platform
 
 log = logging.getLogger(__name__)
 
-PROPERTY = "NPU_PROFILING_CLOCK"
-"""Of a graph: HOST or DEVICE, the clock of its profiles if the device shows the host's."""
 _DEVICE = "DEVICE"
 
 
@@ -127,7 +125,7 @@ def modelled_times(platform: Platform, clock: DeviceClock | None, fixed_ns: int)
     """Return what tells the modelled time of a model that is loaded."""
 
     def of(model: ov.Model, meta: GraphMeta) -> ModelledTime | None:
-        if clock is None and meta.config.get(PROPERTY) != _DEVICE:
+        if clock is None and meta.config.get(CLOCK_PROPERTY) != _DEVICE:
             return None
         tiles = tiles_of(meta, platform)
         if fixed_ns:

@@ -20,7 +20,7 @@ from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta,
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
-from softnpu.emulator.engine import cpu_cache, index_guards, rounded_states, streams
+from softnpu.emulator.engine import cpu_cache, index_guards, quantised_subgraphs, rounded_states, streams
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_times
 from softnpu.emulator.engine.fused_states import FusedStates
@@ -253,7 +253,7 @@ class LoadedImage:
             check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
         self.compilations = 0
         self.lacking = ""
-        self.has_layers = False
+        self.has_layers = self.is_unfused = False
         self.modelled: ModelledTime | None = None
         self.fused_states: FusedStates | None = None
         self._model: ov.Model | None = None
@@ -324,6 +324,11 @@ class LoadedImage:
         self.has_layers = properties.get("PERF_COUNT") == "YES"
         with _releasing_pages(self._space):
             self.compiled = core().compile_model(model, "CPU", properties)
+            if quantised_subgraphs.are_in(model, self.compiled):
+                properties |= quantised_subgraphs.UNFUSED
+                self.is_unfused = True
+                self.lacking = ""
+                self.compiled = core().compile_model(model, "CPU", properties)
             if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, self.compiled):
                 self.compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})
         self.compilations += 1

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from softnpu.emulator.interface.layout import Layout
 
+CLOCK_PROPERTY = "NPU_PROFILING_CLOCK"
+"""Of a graph: HOST or DEVICE, the clock of its profiles if the device shows the host's."""
 MAGIC = b"SNPP"
 VERSION = 1
 HEADER_LAYOUT = Layout(

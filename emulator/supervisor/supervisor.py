@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+import softnpu
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
@@ -38,7 +39,8 @@ from softnpu.emulator.supervisor.users import User, Users
 
 log = logging.getLogger(__name__)
 
-SERVER_NAME = "softnpu 0.1"
+# sources that were not installed have no version
+SERVER_NAME = f"softnpu {getattr(softnpu, '__version__', 'sources')}"
 _LISTED_SESSIONS = 200
 _LISTED_USERS = 64
 _ACCEPTED_A_ROUND = 32

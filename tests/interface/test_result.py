@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 
 pytestmark = pytest.mark.quick
+ROOT = Path(__file__).parents[2]
 
 _FULL = ErrorInfo(
     result=0x78000004, object="queue", found="3 slots", expected="a power of two", hint="ask for 4"
@@ -35,6 +39,26 @@ def test_an_error_names_the_property_that_it_is_about() -> None:
     info = refuse(ZeResult.ERROR_INVALID_ARGUMENT, "model 'm'", found="'x'", property="NPU_TILES").info
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=ErrorInfo).property == "NPU_TILES"
     assert info.shortened() == info
+
+
+def test_no_next_step_begins_with_a_command_which_a_capital_would_change() -> None:
+    keywords = [
+        (place, node.value)
+        for folder in ("emulator", "driver", "plugin", "tools")
+        for place in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(place.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "hint"
+    ]
+    first = [
+        (place.name, str(part.value).split(" ")[0])
+        for place, value in keywords
+        for part in (value.values[:1] if isinstance(value, ast.JoinedStr) else [value])
+        if isinstance(part, ast.Constant)
+    ]
+    assert len(first) > 100
+    assert [
+        each for each in first if each[1] in ("softnpu", "pip", "python", "chmod", "ulimit", "sudo")
+    ] == []
 
 
 def test_an_unknown_code_still_decodes_and_shows_its_number() -> None:

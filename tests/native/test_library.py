@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +37,11 @@ def symbols(native: NativeLibrary, which: str) -> set[str]:
 def test_every_function_of_the_headers_is_exported(native: NativeLibrary) -> None:
     wanted = {call.name for call in CALLS if call.header in EXPORTING}
     assert wanted - symbols(native, "--defined-only") == set()
+
+
+def test_it_tells_the_version_of_the_package(native: NativeLibrary) -> None:
+    version = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["version"]
+    assert f"(softnpu {version}, interface ".encode() in native.driver.read_bytes()
 
 
 def test_nothing_but_level_zero_is_exported(native: NativeLibrary) -> None:

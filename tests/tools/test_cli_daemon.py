@@ -151,6 +151,16 @@ def test_ctrl_c_while_a_daemon_starts_ends_it_without_a_word(socket: Path, mode:
     assert not socket.exists()
 
 
+def test_a_daemon_whose_engine_does_not_start_is_ended_and_told(socket: Path) -> None:
+    complaint = softnpu("daemon", "--failpoints", "engine.handshake=kill:*").complaint
+    assert re.fullmatch(
+        rf"daemon \d+, NPU: the engine ends before it is ready; it was ended; expected an engine that starts."
+        rf" Read {re.escape(str(socket))}\.log\n?",
+        complaint,
+    )
+    assert endpoint.read_record(socket) is None
+
+
 # ------------------------------------------------------------ status
 
 

@@ -18,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 import softnpu as package
+from softnpu.emulator.supervisor.supervisor import SERVER_NAME
 from softnpu.tools import cli
 from softnpu.tools.console import format_bytes, format_time, parse_size
 from softnpu.tools.groups import DeferredGroup
@@ -62,6 +63,7 @@ def test_the_version_is_that_of_the_package() -> None:
     (generated,) = project["tool"]["scikit-build"]["generate"]
     assert generated["path"] == "softnpu/__init__.py"
     assert '__version__ = "${version}"' in generated["template"]
+    assert getattr(package, "__version__", "sources") == SERVER_NAME.removeprefix("softnpu ")
 
 
 def _all_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -36,7 +36,7 @@ def metrics(
             "softnpu metrics",
             found="no prometheus-client",
             expected="an installation with it",
-            hint="pip install 'softnpu[metrics]'",
+            hint="install it with: pip install 'softnpu[metrics]'",
         ) from error
     from softnpu.tools.metrics.collector import DaemonCollector
     from softnpu.tools.monitor.sample import Monitor

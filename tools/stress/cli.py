@@ -135,6 +135,6 @@ def _path(name: str) -> str:
             f"model {name}",
             found="not fetched",
             expected="a fetched model",
-            hint=f"softnpu models get {name}",
+            hint=f"fetch it with: softnpu models get {name}",
         )
     return name

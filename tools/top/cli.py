@@ -44,7 +44,7 @@ def top(
             "softnpu top",
             found="no textual",
             expected="an installation with it",
-            hint="pip install 'softnpu[top]'",
+            hint="install it with: pip install 'softnpu[top]'",
         ) from error
     theme = "ansi" if light is None else "light" if light else "dark"
     app = TopApp(path, delay, theme)

@@ -47,7 +47,7 @@ bool in_affinity_mask(uint32_t index) {
 Error other_version(const std::string& found, const std::string& hint) {
     return unsupported_version(
         "firmware interface", found,
-        format("interface %u.x, which this library (softnpu 0.1, interface %u.%u) speaks", interface::MAJOR,
+        format("interface %u.x, which this library (softnpu " SOFTNPU_VERSION ", interface %u.%u) speaks", interface::MAJOR,
                interface::MAJOR, interface::MINOR),
         hint);
 }
