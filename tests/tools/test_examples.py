@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from softnpu.driver import Driver
+from softnpu.tools.examples.camera import pipeline as camera
 from tests.support.daemon import Daemon
+from tests.support.leaks import descriptors_of
 from tests.support.torch_package import NoTorch, torch_path, with_path
 from tests.support.waiting import wait_until
 
@@ -175,3 +179,49 @@ def test_torch_module_without_torch_says_what_to_install() -> None:
     )
     assert done.returncode == 1
     assert done.stdout == "this example needs torch: pip install 'softnpu[torch]'\n"
+
+
+class TestCamera:
+    """A camera in C, the inference and a consumer in plain Python; see `tools/examples/camera`."""
+
+    def test_frames_go_through_three_processes_without_a_copy(self, cli_daemon: Daemon) -> None:
+        example = Example(cli_daemon, "camera")
+        frames = int(example.lines[0].split()[0])
+        assert frames >= 200
+        assert example.lines[1:] == ["0 bytes copied", "left behind: nothing"]
+        assert example.inferences >= frames
+        assert example.staged_bytes == 0
+
+    def test_a_wrong_result_is_found(
+        self, cli_daemon: Daemon, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        whole = camera._expected()
+        wrong = whole[:7] + bytes([whole[7] ^ 1]) + whole[8:]
+        monkeypatch.setattr(camera, "_expected", lambda: wrong)
+        with (
+            Driver.open(cli_daemon.socket) as driver,
+            driver.devices[0].create_context() as context,
+            pytest.raises(camera.PipelineError, match="the consumer has ended with 1"),
+        ):
+            camera.run(context, frames=10, seconds=0, kill=False, seed=1)
+        assert "frame 0: " in capfd.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("seconds", "seed"),
+        [(6, 1), pytest.param(600, None, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
+    )
+    def test_killed_stages_come_back_and_nothing_is_wrong_or_left(
+        self, cli_daemon: Daemon, seconds: int, seed: int | None
+    ) -> None:
+        before = descriptors_of(os.getpid())
+        engine = cli_daemon.engine().engine_pid
+        with Driver.open(cli_daemon.socket) as driver, driver.devices[0].create_context() as context:
+            chosen = random.randrange(1 << 32) if seed is None else seed
+            report = camera.run(context, frames=0, seconds=seconds, kill=True, seed=chosen)
+        print(f"seed {chosen}: {report}")
+        assert report.frames > 0
+        assert sum(report.killed.values()) > 0
+        assert (report.copied, report.left) == (0, [])
+        assert descriptors_of(os.getpid()) == before
+        assert cli_daemon.engine().engine_pid == engine
+        wait_until(lambda: cli_daemon.memory_used() == 0, what="memory given back")

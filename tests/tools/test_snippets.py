@@ -76,6 +76,23 @@ class module(nn.Module):
 module, example, x = module(), torch.ones(2), torch.ones(2)
 array = np.ones(2, np.float32)
 """
+_NAMES = """
+import fcntl, sys
+if not hasattr(sys, "names_lock"):  # until this process ends: names are those of the machine
+    sys.names_lock = open("/tmp/softnpu-names.lock", "w")
+    fcntl.flock(sys.names_lock, fcntl.LOCK_EX)
+from softnpu.driver import Driver
+from softnpu.plugin import Core
+from softnpu.tools.demo.digits import model_path
+compiled = Core().compile_model(model_path(), "NPU")
+request = compiled.create_infer_request()
+"""
+_SEMAPHORES = """
+import posix_ipc
+device = Driver.open().devices[0]
+theirs = [posix_ipc.Semaphore(name, posix_ipc.O_CREAT) for name in ("/camera-frames", "/camera-done")]
+theirs[0].release()
+"""
 AROUND: dict[tuple[str, str], tuple[str, str]] = {
     ("README.md", "In Python"): ("", ""),
     ("arithmetic.md", "Ask for it"): ("", ""),
@@ -92,6 +109,18 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
         "from softnpu.emulator.prediction.timing import predict\n"
         "from softnpu.tools.demo.digits import model_path",
         "",
+    ),
+    ("shared-memory.md", "Use what another program has published"): (
+        _NAMES,
+        "request.infer()\nassert compiled.staged_bytes == 0\nframes.close()\nframes.unlink()",
+    ),
+    ("shared-memory.md", "Publish memory of the device"): (
+        _NAMES + "driver = Driver.open()\ncontext = driver.devices[0].create_context()",
+        "",
+    ),
+    ("shared-memory.md", "Semaphores: a pipeline without polling"): (
+        _NAMES + _SEMAPHORES,
+        "assert (theirs[0].value, theirs[1].value) == (0, 1)\nfor one in theirs: one.unlink()",
     ),
     ("plugin.md", "Properties"): ("", "assert compiled.get_property('NPU_TILES') == 2"),
     ("plugin.md", "Remote tensors"): (
@@ -226,4 +255,6 @@ def test_others_are_commands_that_exist_and_their_output() -> None:
         words = softnpu(*name.split(), "--help").words
         assert [option for option in options.split() if option not in words] == [], name
     modules = {name for each in others for name in re.findall(r"python -m softnpu\.([\w.]+)", each.text)}
-    assert [name for name in modules if not (_ROOT / f"{name.replace('.', '/')}.py").exists()] == []
+    places = {name: _ROOT / name.replace(".", "/") for name in modules}
+    missing = [name for name, place in places.items() if not place.with_suffix(".py").exists()]
+    assert [name for name in missing if not (places[name] / "__main__.py").exists()] == []

@@ -1,0 +1,80 @@
+"""The consumer: plain Python that knows no softnpu. It compares every result, bit by bit."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from pathlib import Path
+
+import posix_ipc
+
+from softnpu.tools.examples.camera import layout
+
+_LOOK_S = 1.0
+_BYTES = layout.CLASSES * 4
+
+
+class Results:
+    """The memory with results, of the inference that runs now."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._memory: mmap.mmap | None = None
+
+    def find(self, sequence: int) -> bytes | None:
+        """A result, or None if it is not there: its process was killed, and the next one infers it again."""
+        found = self._look(sequence)
+        if found is None:
+            self._open()
+            found = self._look(sequence)
+        return found
+
+    def _look(self, sequence: int) -> bytes | None:
+        if self._memory is None:
+            return None
+        at = layout.result_at(sequence)
+        if int.from_bytes(self._memory[at : at + 8], sys.byteorder) != sequence + 1:
+            return None
+        return self._memory[at + layout.RESULT_AT : at + layout.RESULT_AT + _BYTES]
+
+    def _open(self) -> None:
+        try:
+            shared = posix_ipc.SharedMemory(self._name)
+        except posix_ipc.ExistentialError:
+            return
+        try:
+            if shared.size == layout.RESULTS_SIZE:  # else it is being made
+                self._memory = mmap.mmap(shared.fd, layout.RESULTS_SIZE)
+        finally:
+            os.close(shared.fd)
+
+
+def main(name: str, expected: Path) -> None:
+    """Consume results until the pipeline ends; leaves with an error at the first wrong one."""
+    right, parent = expected.read_bytes(), os.getppid()
+    shared = posix_ipc.SharedMemory(name)
+    counters = memoryview(mmap.mmap(shared.fd, layout.FRAMES_SIZE)).cast("Q")
+    os.close(shared.fd)
+    inferred, free = (posix_ipc.Semaphore(f"{name}-{suffix}") for suffix in ("inferred", "free"))
+    results = Results(f"{name}-results")
+    free.release()  # an earlier consumer may have been killed before it did
+    while True:
+        while (sequence := counters[layout.CONSUMED]) < counters[layout.INFERRED]:
+            found = results.find(sequence)
+            if found is None:
+                break
+            at = sequence % layout.VARIANTS * _BYTES
+            if found != right[at : at + _BYTES]:
+                sys.exit(f"frame {sequence}: {found.hex()}; expected {right[at : at + _BYTES].hex()}")
+            counters[layout.CONSUMED] = sequence + 1
+            free.release()
+        try:
+            inferred.acquire(_LOOK_S)
+        except posix_ipc.BusyError:
+            if os.getppid() != parent:
+                return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
