@@ -18,7 +18,7 @@ DRIVERS = (
     "softnpu/driver/native/lib/libze_softnpu.so",
     "softnpu/driver/native/lib/loader/libze_loader.so.1",
 )
-PACKAGES = ("emulator", "driver", "plugin", "tools")
+PACKAGES = ("emulator", "driver", "plugin", "tools", "farm")
 SOURCES = ("pyproject.toml", "LICENSE", "README.md", "driver/native/CMakeLists.txt")
 BASE = {"blake3", "msgspec", "numpy", "openvino", "psutil"}
 _VERSIONS = re.compile(rb"\0(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)(?=\0)")
