@@ -20,7 +20,7 @@ DRIVERS = (
     "softnpu/driver/native/lib/engine/libsoftnpu_engine.so",
     "softnpu/driver/native/lib/libsoftnpu_guard.so",
 )
-PACKAGES = ("emulator", "driver", "plugin", "tools")
+PACKAGES = ("emulator", "driver", "plugin", "tools", "farm")
 SOURCES = (
     "pyproject.toml",
     "LICENSE",

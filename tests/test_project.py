@@ -57,9 +57,31 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.arithmetic.settings",
         "emulator.arithmetic.operation_types",
     ),
-    "tools": ("plugin", "driver", "emulator"),
+    "farm": (
+        "plugin",
+        "driver",
+        *_COMMON,
+        "emulator.blob",
+        "emulator.daemon",
+        "emulator.platforms",
+        "emulator.supervisor.settings",
+    ),
+    "tools": ("farm", "plugin", "driver", "emulator"),
 }
 """Layer to what it may import beside itself; the longest layer that a module lies in counts."""
+
+
+_PLACES = {"tools.farm.public.farm": "farm"}
+"""Folders whose package has another name when it is installed."""
+
+
+def _name_of(parts: Iterable[str]) -> str:
+    """The name of a module, or a package, by the parts of its path in the repository."""
+    name = ".".join(parts).removesuffix(".__init__")
+    for place, installed in _PLACES.items():
+        if _inside(name, place):
+            return installed + name.removeprefix(place)
+    return name
 
 
 def _inside(module: str, package: str) -> bool:
@@ -88,9 +110,9 @@ def _violations(root: Path) -> list[str]:
     """Every import that points upward, as `file:line: what it imports`."""
     found = []
     for path in sorted(path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
-        module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        module = _name_of(path.relative_to(root).with_suffix("").parts)
         layer = max((layer for layer in _MAY_IMPORT if _inside(module, layer)), key=len)
-        package = "softnpu." + ".".join(path.relative_to(root).parts[:-1])
+        package = f"softnpu.{_name_of(path.relative_to(root).parts[:-1])}"
         for line, name in _imports(ast.parse(path.read_text()), package):
             if not any(_inside(name, package) for package in (layer, *_MAY_IMPORT[layer])):
                 found.append(f"{path.relative_to(root)}:{line}: {layer} imports softnpu.{name}")
@@ -121,6 +143,8 @@ def test_every_layer_imports_downward_only() -> None:
         ("emulator/compiler/worker.py", "from softnpu.driver.errors import ZeError"),
         ("emulator/compiler/worker.py", "from ...driver.errors import ZeError"),
         ("plugin/core.py", "from softnpu.tools import cli"),
+        ("plugin/core.py", "from softnpu.farm import lease"),
+        ("tools/farm/public/farm/model.py", "from softnpu.tools import cli"),
         ("plugin/core.py", "from softnpu.emulator.compiler import worker"),
         ("plugin/core.py", "if True:\n    from softnpu.emulator.daemon import serve"),
     ],
@@ -150,10 +174,10 @@ def _import_graph(root: Path) -> _Graph:
     """Every module of ours and those that it imports, type-checking imports included."""
     paths = {}
     for path in (path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
-        paths[".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")] = path
+        paths[_name_of(path.relative_to(root).with_suffix("").parts)] = path
     graph: _Graph = {}
     for module, path in paths.items():
-        package = "softnpu." + ".".join(path.relative_to(root).parts[:-1])
+        package = f"softnpu.{_name_of(path.relative_to(root).parts[:-1])}"
         names = {name for _, name in _imports(ast.parse(path.read_text()), package)}
         known = {name if name in paths else name.rpartition(".")[0] for name in names}
         graph[module] = (known & set(paths)) - {module}
@@ -239,7 +263,7 @@ def test_every_file_is_formatted() -> None:
 
 
 def test_the_packages_are_typed(pytestconfig: pytest.Config) -> None:
-    packages = [argument for folder in _FOLDERS for argument in ("-p", f"softnpu.{folder}")]
+    packages = [argument for folder in (*_FOLDERS, "farm") for argument in ("-p", f"softnpu.{folder}")]
     _run("mypy", "--cache-dir", _cache(pytestconfig, "packages"), *packages)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import softnpu.driver
+import softnpu.farm
 import softnpu.plugin
 import softnpu.plugin.torch
 import softnpu.tools.predict
@@ -138,8 +139,17 @@ def test_the_prediction_has_these_names() -> None:
     ]
 
 
-def test_softnpu_has_its_version_and_the_two_ways_to_program_it() -> None:
+def test_the_farm_has_these_names() -> None:
+    names = ["BatchError", "FarmError", "Model", "Predictor", "lease", "remote", "resource"]
+    assert softnpu.farm.__all__ == dir(softnpu.farm) == names
+    assert all(getattr(softnpu.farm, name) for name in names)
+
+
+def test_softnpu_has_its_version_and_the_ways_to_program_it() -> None:
     (generated,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["generate"]
     installed: dict[str, Any] = {}
     exec(generated["template"].replace("${version}", "1.2"), installed)
-    assert (installed["__version__"], installed["__dir__"]()) == ("1.2", ["__version__", "driver", "plugin"])
+    assert (installed["__version__"], installed["__dir__"]()) == (
+        "1.2",
+        ["__version__", "driver", "farm", "plugin"],
+    )

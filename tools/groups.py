@@ -16,6 +16,7 @@ _DEFERRED: Final = {
     "bench": ("softnpu.tools.bench.cli", "Measure this machine's emulated NPU against its peers."),
     "blob": ("softnpu.tools.blob", "Exported models: what is in one, and does it run here."),
     "cache": ("softnpu.tools.cache", "Compiled models on disk: list, verify, prune, explain a miss."),
+    "farm": ("softnpu.tools.farm.cli", "Emulated devices of many machines, on Ray."),
     "inject": ("softnpu.tools.inject", "Provoke faults of the device, to see how a program copes with them."),
     "models": ("softnpu.tools.models.cli", "Real models to try things with, out of packages on PyPI."),
     "trace": ("softnpu.tools.trace.cli", "One timeline of programs, daemon and devices, for Perfetto."),

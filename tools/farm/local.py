@@ -1,0 +1,144 @@
+"""A farm on one machine, for tests and benchmarks: nodes of `ray.cluster_utils`, each with its own daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from softnpu.emulator.interface import endpoint
+from softnpu.farm.resources import resources_of
+from softnpu.tools.failures import ToolError
+from softnpu.tools.farm.node import Node
+
+_OBJECT_STORE: Final = 100 * 10**6
+_READY_S: Final = 60.0
+_END_S: Final = 20.0
+_LOOK_S: Final = 0.05
+
+
+@dataclass
+class LocalNode:
+    """A Ray node on this machine, and who keeps its daemon."""
+
+    socket: Path
+    ray_node: Any
+    keeper: subprocess.Popen[bytes]
+
+    @property
+    def daemon_pid(self) -> int:
+        """The daemon that serves the socket now; 0 while there is none."""
+        record = endpoint.read_record(self.socket)
+        return 0 if record is None else record.pid
+
+    def wait_ready(self) -> None:
+        """Wait until a daemon takes connections."""
+        end = time.monotonic() + _READY_S
+        while not endpoint.accepts(self.socket):
+            if time.monotonic() > end or self.keeper.poll() is not None:
+                log = endpoint.log_path(self.socket)
+                raise ToolError(
+                    f"daemon at {self.socket}",
+                    found=log.read_text()[-500:] if log.exists() else "no log",
+                    expected=f"one that takes connections within {_READY_S:g} s",
+                )
+            time.sleep(_LOOK_S)
+
+    @property
+    def raylet_pid(self) -> int:
+        (raylet,) = self.ray_node.all_processes["raylet"]
+        return int(raylet.process.pid)
+
+
+class LocalFarm:
+    """Ray's head without devices, and nodes that are added and killed. One in a process at a time."""
+
+    def __init__(self, folder: Path, object_store: int = _OBJECT_STORE) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._folder = folder
+        self._object_store = object_store
+        self._numbers = iter(range(1000))
+        self.nodes: list[LocalNode] = []
+        self._cluster = Cluster()
+        self._cluster.add_node(num_cpus=1, object_store_memory=object_store, include_dashboard=False)
+
+    def add(self, platforms: Sequence[str] = ("4000",), num_cpus: int = 1) -> LocalNode:
+        """Another node with these devices; its daemon takes connections."""
+        socket = self._folder / f"n{next(self._numbers)}" / "npu.sock"
+        node = Node(socket, tuple(platforms), "local")
+        ray_node = self._cluster.add_node(
+            num_cpus=num_cpus,
+            resources=resources_of(node.platforms),
+            object_store_memory=self._object_store,
+            env_vars=node.environment(),
+        )
+        (raylet,) = ray_node.all_processes["raylet"]
+        settings = msgspec.json.encode(node.settings).decode()
+        keeper = subprocess.Popen(
+            [sys.executable, "-P", "-m", "softnpu.farm.keeper", settings, str(raylet.process.pid)],
+            stdin=subprocess.DEVNULL,
+        )
+        made = LocalNode(socket, ray_node, keeper)
+        self.nodes.append(made)
+        made.wait_ready()
+        return made
+
+    def kill(self, node: LocalNode) -> None:
+        """Kill a node: raylet, workers and daemon without a word, as when a machine dies."""
+        self.nodes.remove(node)
+        node.keeper.kill()  # the daemon dies with it
+        node.keeper.wait()
+        self._cluster.remove_node(node.ray_node, allow_graceful=False)
+
+    def connect(self) -> None:
+        """Connect this process to the cluster."""
+        import ray
+
+        ray.init(address=self._cluster.address, log_to_driver=True, logging_level="ERROR")
+
+    def close(self) -> None:
+        """End everything that was started, and wait for it."""
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+        for node in self.nodes:
+            try:
+                node.keeper.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                node.keeper.kill()
+                node.keeper.wait()
+        self.nodes.clear()
+
+
+@contextlib.contextmanager
+def local_farm(object_store: int = _OBJECT_STORE) -> Iterator[LocalFarm]:
+    """A farm in a temporary folder, without nodes, connected; gone when the block ends."""
+    # sockets have paths of at most 107 bytes, of which Ray needs about 90 behind its own folder
+    folder = Path(tempfile.mkdtemp(prefix="farm-"))
+    before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED")}
+    os.environ.update({"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"})
+    (folder / "ray").mkdir()
+    farm = None
+    try:
+        farm = LocalFarm(folder, object_store)
+        farm.connect()
+        yield farm
+    finally:
+        if farm is not None:
+            farm.close()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,129 @@
+"""A machine as a node of a farm: its daemon, and the `ray start` that offers its devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
+from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.farm.keeper import DaemonKeeper
+from softnpu.farm.resources import resources_of
+from softnpu.tools.failures import ToolError
+
+_RAY_END_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """What this machine offers. `address`: of the cluster to join, empty: it is the first node."""
+
+    socket: Path
+    platforms: tuple[str, ...]
+    address: str = ""
+    ray_options: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> DaemonSettings:
+        return DaemonSettings(socket=str(self.socket), devices=self.platforms, leased_only=True)
+
+    def environment(self) -> dict[str, str]:
+        """What Ray's workers on this node have to know, beside what they inherit."""
+        return {ENV_SOCKET: str(self.socket), ENV_AUTOSTART: "0"}
+
+    def ray_command(self) -> list[str]:
+        """The `ray start` that offers the devices."""
+        where = ["--address", self.address] if self.address else ["--head"]
+        return [
+            "ray",
+            "start",
+            *where,
+            "--resources",
+            json.dumps(resources_of(self.platforms)),
+            *self.ray_options,
+        ]
+
+    def daemon_command(self) -> list[str]:
+        """The daemon that has the devices."""
+        platforms = [word for platform in self.platforms for word in ("--platform", platform)]
+        return ["softnpu", "daemon", "--leased-only", *platforms, "--socket", str(self.socket)]
+
+    def found(self) -> Node | None:
+        """The node with the devices of the daemon that runs at the socket; None if none runs.
+
+        Raises `ToolError` for a daemon that has other devices than asked for, or is not for leases.
+        """
+        from softnpu.driver import Driver, ZeError, ZeResult
+
+        if not endpoint.accepts(self.socket):
+            return None
+        with Driver.open(self.socket, autostart=False, role="monitor") as driver:
+            platforms = tuple(device.info.platform for device in driver.devices)
+        if self.platforms and platforms != self.platforms:
+            raise ToolError(
+                f"daemon at {self.socket}",
+                found=f"its devices are {', '.join(platforms)}",
+                expected=", ".join(self.platforms),
+                hint="end it with 'softnpu stop', or choose another socket with --socket",
+            )
+        try:
+            Driver.open(self.socket, autostart=False, role="lease").destroy()
+        except ZeError as error:
+            if error.result != ZeResult.ERROR_UNSUPPORTED_FEATURE:
+                raise
+            raise ToolError(
+                f"daemon at {self.socket}",
+                found="every program sees its devices",
+                expected="a daemon for leases (softnpu daemon --leased-only)",
+                hint="end it with 'softnpu stop', or choose another socket with --socket",
+            ) from error
+        return Node(self.socket, platforms, self.address, self.ray_options)
+
+    def run(self, keep_daemon: bool) -> int:
+        """Run Ray's node, and with `keep_daemon` a daemon beside it, until Ray ends; its exit code.
+
+        Both end with this process, however it ends. The daemon is started again when it dies.
+        """
+        command = self.ray_command()
+        if shutil.which(command[0]) is None and not Path(sys.executable).with_name("ray").exists():
+            raise ToolError("ray", found="not installed", expected="Ray", hint="pip install 'softnpu[ray]'")
+        keeper = DaemonKeeper(self.settings) if keep_daemon else None
+        try:
+            return self._run_ray([*command, "--block"], keeper)
+        finally:
+            if keeper is not None:
+                keeper.close()
+
+    def _run_ray(self, command: list[str], keeper: DaemonKeeper | None) -> int:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        ray = subprocess.Popen(
+            [sys.executable, "-P", "-m", "softnpu.tools.farm.dying", str(os.getpid()), *command],
+            env={**os.environ, **self.environment(), "PATH": path},
+        )
+
+        def end(*_: object) -> None:
+            ray.terminate()
+
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
+        fd = os.pidfd_open(ray.pid)
+        try:
+            if keeper is not None:
+                keeper.keep(fd)
+            return ray.wait()
+        finally:
+            os.close(fd)
+            if ray.poll() is None:
+                ray.terminate()
+                try:
+                    ray.wait(_RAY_END_S)
+                except subprocess.TimeoutExpired:
+                    ray.kill()

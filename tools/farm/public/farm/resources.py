@@ -1,0 +1,68 @@
+"""Devices as Ray counts them: a custom resource for each platform.
+
+Not `NPU`: that name is another vendor's in Ray, which would set variables for its devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
+from softnpu.emulator.platforms import DEFAULT_PLATFORM, check_platform
+from softnpu.farm.errors import FarmError
+
+PREFIX = "softnpu_"
+_MOST = 8  # devices of a daemon
+
+
+def resource(platform: str = DEFAULT_PLATFORM) -> str:
+    """The name of a platform's devices among Ray's resources: `softnpu_4000`."""
+    return f"{PREFIX}{check_platform(platform).number}"
+
+
+def resources_of(platforms: Sequence[str]) -> dict[str, int]:
+    """What a node with devices of these platforms offers."""
+    return {resource(platform): platforms.count(platform) for platform in platforms}
+
+
+def wanted(devices: float, platform: str) -> dict[str, float]:
+    """What a task or an actor asks for: whole devices, or a share of one."""
+    if not (0 < devices < 1 or devices in range(1, _MOST + 1)):
+        raise FarmError(
+            "devices",
+            found=repr(devices),
+            expected=f"1 to {_MOST} whole devices of a node, or a share of one between 0 and 1",
+        )
+    return {resource(platform): devices}
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The devices that Ray assigned to a worker. `share`: of each, in thousandths."""
+
+    platform: str
+    count: int
+    share: int = WHOLE_DEVICE
+
+    @classmethod
+    def of(cls, resources: Mapping[str, float]) -> Assigned | None:
+        """What these resources of a worker have of devices; None without any."""
+        found = {
+            name.removeprefix(PREFIX): amount
+            for name, amount in resources.items()
+            if name.startswith(PREFIX) and amount > 0
+        }
+        if not found:
+            return None
+        if len(found) > 1:
+            raise FarmError(
+                "resources",
+                found=f"devices of platforms {', '.join(sorted(found))} in one worker",
+                expected="one platform a worker",
+                hint="use an actor for each platform",
+            )
+        ((platform, amount),) = found.items()
+        if amount >= 1:
+            return cls(platform, round(amount))
+        return cls(platform, 1, max(1, round(amount * WHOLE_DEVICE)))
