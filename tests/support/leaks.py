@@ -20,6 +20,8 @@ _LIBRARIES = ("/dev/urandom", "/dev/null", "/sys/", "/proc/", "anon_inode:[event
 
 lasting: set[int] = set()
 """Processes that outlive a test on purpose, by pid; what they start is theirs."""
+servers: set[int] = set()
+"""Those of them that fork processes for a test, by pid; what they start is the test's."""
 lasting_descriptors: set[str] = set()
 """Descriptors that do, by what /proc says of them."""
 
@@ -70,7 +72,8 @@ class Surroundings:
     def _known(self, process: psutil.Process) -> bool:
         try:
             line = [process, *process.parents()]
-            return any(one in self._processes or one.pid in lasting for one in line)
+            known = self._processes - {one for one in self._processes if one.pid in servers}
+            return process.pid in servers or any(one in known or one.pid in lasting for one in line)
         except psutil.NoSuchProcess:
             return True
 
