@@ -41,14 +41,11 @@ def child_function(_space_for_titles: str) -> ChildFunction:
     assert ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     import openvino
 
-    import softnpu.driver
-    import softnpu.emulator.compiler.worker
-    import softnpu.emulator.daemon
-    import softnpu.emulator.engine.engine
-    import softnpu.emulator.served_socket
-    import softnpu.emulator.supervisor.supervisor  # noqa: F401
     import tests.support.client
     import tests.support.daemon_main  # noqa: F401
+    from tests.support import cli_process
+
+    cli_process.warm_up()
 
     libraries = Path(openvino.__file__).parent / "libs"
     for pattern in ("libopenvino_intel_cpu_plugin.so*", "libopenvino_ir_frontend.so*"):

@@ -150,7 +150,7 @@ def _children() -> set[psutil.Process]:
 
 def _words(pid: int, part: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{part}").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return Path(f"/proc/{pid}/{part}").read_bytes().replace(b"\0", b" ").decode(errors="replace").rstrip()
     except OSError:
         return ""  # it has ended meanwhile, or is another user's
 
