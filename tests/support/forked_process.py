@@ -13,15 +13,17 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
 import msgspec
 
-from softnpu.emulator.common import failpoints
+from softnpu.emulator import daemon
+from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.supervisor import child_process
 from softnpu.emulator.supervisor.child_process import ChildProcess, ChildProgram
+from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.plugin import log as plugin_log
 from softnpu.plugin.properties.settings import log_level_of_environment
 from softnpu.tools.fork_server import ChildFunction
@@ -29,6 +31,8 @@ from tests.support.forked import ProcessRequest
 from tests.support.waiting import wait_readable
 
 _STREAMS: Final = 3
+_PID_LENGTH: Final = 16
+_LONGEST_REQUEST: Final = 1 << 16
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _ARGUMENTS_AT: Final = 48  # "arg_start" and "arg_end" of /proc/self/stat, counted from 1
 _inherited: Final[list[object]] = []
@@ -52,6 +56,7 @@ def child_function(_space_for_titles: str) -> ChildFunction:
         for library in libraries.glob(pattern):
             ctypes.CDLL(str(library))
     child_process.start = _fork_child
+    _daemons.start()
     return _run
 
 
@@ -62,9 +67,7 @@ def _run(message: bytes, connection: socket.socket) -> int:
         os.dup2(fd, target)
         os.close(fd)
     connection.close()
-    os.environ.clear()
-    os.environ.update(request.environment)
-    failpoints.active = failpoints.from_environment()
+    _set_environment(request.environment)
     if (level := log_level_of_environment()) is not None:
         plugin_log.set_level(level)
     os.chdir(request.folder)
@@ -72,6 +75,12 @@ def _run(message: bytes, connection: socket.socket) -> int:
     module, _, name = request.function.partition(":")
     function = cast(Callable[..., int], getattr(importlib.import_module(module), name))
     return run_to_end(lambda: function(list(request.arguments), fds[_STREAMS:]))
+
+
+def _set_environment(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    failpoints.active = failpoints.from_environment()
 
 
 def run_to_end(program: Callable[[], int | None]) -> int:
@@ -132,13 +141,17 @@ def _leave_daemon(*kept: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
+    _close_all_but(*kept)
+    for handler in logging.root.handlers[:]:
+        logging.root.removeHandler(handler)
+
+
+def _close_all_but(*kept: int) -> None:
     below = _STREAMS
     for fd in sorted(kept):
         os.closerange(below, fd)
         below = fd + 1
     os.closerange(below, os.sysconf("SC_OPEN_MAX"))
-    for handler in logging.root.handlers[:]:
-        logging.root.removeHandler(handler)
 
 
 class _DaemonChild:
@@ -172,3 +185,74 @@ def _set_title(*words: str) -> None:
     title = b"".join(word.encode() + b"\0" for word in words)[: end - begin - 1]
     ctypes.memset(begin, 0, end - begin)
     ctypes.memmove(begin, title, len(title))
+
+
+class _BackgroundDaemons:
+    """Start the daemons that commands start in the background: forked from a process that does nothing else.
+
+    A command may have threads, which its fork would not have.
+    """
+
+    def start(self) -> None:
+        """Fork the process; it ends with this one."""
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        if os.fork() == 0:
+            linux.die_with_parent(parent)
+            _close_all_but(theirs.fileno())
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps what it forks
+            while self._serve(theirs):
+                pass
+            os._exit(0)
+        theirs.close()
+        daemon.start_program = self.start_program  # type: ignore[assignment]
+
+    def start_program(
+        self, settings: DaemonSettings, ready_fd: int, log_fd: int, environment: Mapping[str, str]
+    ) -> _Starter:
+        """As `daemon.start_program`."""
+        settings_text = msgspec.json.encode(settings).decode()
+        request = ProcessRequest(settings_text, (), dict(environment), str(Path.cwd()), 0)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            fds = [ready_fd, log_fd, theirs.fileno()]
+            socket.send_fds(self._requests, [msgspec.json.encode(request)], fds)
+            theirs.close()
+            return _Starter(int(ours.recv(_PID_LENGTH)))
+
+    @staticmethod
+    def _serve(requests: socket.socket) -> bool:
+        message, fds, _, _ = socket.recv_fds(requests, _LONGEST_REQUEST, _STREAMS)
+        if not message:
+            return False
+        pid = os.fork()
+        if pid == 0:
+            request, (ready_fd, log_fd, answer_fd) = _decoder.decode(message), fds
+            os.setsid()
+            os.close(answer_fd)
+            _leave_daemon(ready_fd, log_fd)
+            os.dup2(log_fd, 1)
+            os.dup2(log_fd, 2)
+            os.close(log_fd)
+            _set_environment(request.environment)
+            os.chdir(request.folder)
+            arguments = [request.function, str(ready_fd)]
+            _set_title(sys.executable, "-P", "-m", "softnpu.emulator", *arguments)
+            os._exit(run_to_end(lambda: daemon.run_as_program(arguments)))
+        os.write(fds[-1], str(pid).encode())
+        for fd in fds:
+            os.close(fd)
+        return True
+
+
+_daemons = _BackgroundDaemons()
+
+
+class _Starter:
+    """The process that starts a daemon and ends at once; the kernel reaps it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self, _timeout: float) -> None:
+        return

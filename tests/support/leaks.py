@@ -71,9 +71,10 @@ class Surroundings:
 
     def _known(self, process: psutil.Process) -> bool:
         try:
-            line = [process, *process.parents()]
-            known = self._processes - {one for one in self._processes if one.pid in servers}
-            return process.pid in servers or any(one in known or one.pid in lasting for one in line)
+            if _is_server(process):
+                return True
+            known = {one for one in self._processes if not _is_server(one)}
+            return any(one in known or one.pid in lasting for one in (process, *process.parents()))
         except psutil.NoSuchProcess:
             return True
 
@@ -162,6 +163,14 @@ def _shared_memory_of(pid: int) -> set[str]:
     except OSError:
         return set()  # as above
     return {line.split()[4] for line in lines if " /dev/shm/" in line}
+
+
+def _is_server(process: psutil.Process) -> bool:
+    """Whether it forks processes for tests: a server, or the helper of one, which has its command line."""
+    parent = process.ppid()
+    return process.pid in servers or (
+        parent in servers and _words(process.pid, "cmdline") == _words(parent, "cmdline")
+    )
 
 
 def _lives(process: psutil.Process) -> bool:
