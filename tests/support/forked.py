@@ -26,6 +26,7 @@ from tests.support.leaks import lasting_descriptors, servers
 from tests.support.waiting import wait_readable
 
 _ROOT = Path(__file__).parents[2]
+_PYTHONPATH = os.environ.get("PYTHONPATH")
 _TITLE_SPACE = 4096
 _SLICE_S = 0.05  # another thread may have received what this one waits for
 
@@ -33,7 +34,8 @@ _SLICE_S = 0.05  # another thread may have received what this one waits for
 class ProcessRequest(msgspec.Struct, frozen=True):
     """What a process is to be: it runs `MODULE:FUNCTION(arguments, descriptors)` and ends with its exit code.
 
-    Its streams and `descriptors` follow over its connection.
+    Its streams and `descriptors` follow over its connection. `alters_imports`: what it starts imports
+    something else than the tests do, and is an interpreter.
     """
 
     function: str
@@ -41,6 +43,7 @@ class ProcessRequest(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     folder: str
     descriptors: int
+    alters_imports: bool = False
 
 
 class ForkedProcess:
@@ -89,12 +92,10 @@ def start(
     environment: Mapping[str, str] | None = None,
 ) -> ForkedProcess:
     """Run `MODULE:FUNCTION(arguments, descriptors)` with these streams; the caller keeps its descriptors."""
+    variables = {**os.environ, **(environment or {})}
+    alters_imports = variables.get("PYTHONPATH") != _PYTHONPATH
     request = ProcessRequest(
-        function,
-        arguments,
-        {**os.environ, **(environment or {})},
-        str(Path.cwd()),
-        len(descriptors),
+        function, arguments, variables, str(Path.cwd()), len(descriptors), alters_imports
     )
     server = _server()
     pid = server.start(msgspec.json.encode(request), [*streams, *descriptors])
@@ -105,7 +106,9 @@ class _Server:
     """The fork server of this process, for all its threads."""
 
     def __init__(self) -> None:
-        environment = {"PYTHONPATH": str(_ROOT), "CI": "true"}
+        path = os.pathsep.join([str(_ROOT), *filter(None, [_PYTHONPATH])])
+        # CI: OpenVINO sends no telemetry, which it does from a process that our children would try to join
+        environment = {"PYTHONPATH": path, "CI": "true"}
         title_space = "-" * _TITLE_SPACE
         self._server = ForkServer(
             "tests.support.forked_process:child_function", title_space, environment=environment

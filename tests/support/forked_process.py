@@ -35,6 +35,7 @@ _PID_LENGTH: Final = 16
 _LONGEST_REQUEST: Final = 1 << 16
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _ARGUMENTS_AT: Final = 48  # "arg_start" and "arg_end" of /proc/self/stat, counted from 1
+_start_interpreter: Final = daemon.start_program
 _inherited: Final[list[object]] = []
 _decoder = msgspec.json.Decoder(ProcessRequest)
 
@@ -68,6 +69,8 @@ def _run(message: bytes, connection: socket.socket) -> int:
         os.close(fd)
     connection.close()
     _set_environment(request.environment)
+    if request.alters_imports:
+        daemon.start_program = _start_interpreter
     if (level := log_level_of_environment()) is not None:
         plugin_log.set_level(level)
     os.chdir(request.folder)
