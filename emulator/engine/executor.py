@@ -20,7 +20,7 @@ from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta,
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
-from softnpu.emulator.engine import cpu_cache, index_guards, streams
+from softnpu.emulator.engine import cpu_cache, index_guards, rounded_states, streams
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_times
 from softnpu.emulator.engine.fused_states import FusedStates
@@ -72,6 +72,7 @@ class Binding:
     """
 
     __slots__ = (
+        "_apart",
         "_copies",
         "_count_copied",
         "_indices",
@@ -104,7 +105,7 @@ class Binding:
         self._poll_ms = _POLL_MS
         self._count_copied = count_copied
         self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
-        self._unbound = image.unbound
+        self._unbound, self._apart = image.unbound, image.apart
         self._indices = image.indices
         self._private: list[tuple[Bytes, Bytes]] = []
 
@@ -134,7 +135,8 @@ class Binding:
         if argument.input and position in self._indices and view.nbytes:
             self._private.append((np.empty(view.nbytes, np.uint8), view))
             view = self._private[-1][0]
-        tensor = ov.Tensor(view, ov.Shape(argument.shape), type_of(argument))
+        shape = (1, *argument.shape) if position in self._apart and not argument.input else argument.shape
+        tensor = ov.Tensor(view, ov.Shape(shape), type_of(argument))
         if argument.input:
             self._request.set_input_tensor(position, tensor)
         elif position in self._unbound:
@@ -259,7 +261,9 @@ class LoadedImage:
         if cache is None or traced or not self._find(reader, cache):
             xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
             self._read(xml, space, modelled)
-        self.unbound: frozenset[int] = frozenset(_other_shapes(self.meta, self.compiled))
+        self.apart = rounded_states.positions(self.meta, self.compiled)
+        """Positions of outputs that `rounded_states` has changed."""
+        self.unbound = frozenset(_other_shapes(self.meta, self.compiled)) - self.apart
         """Positions of outputs whose port has another shape after compilation than the model declares."""
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
         self.origins = origins(self.compiled)
@@ -288,6 +292,8 @@ class LoadedImage:
         """Positions of inputs that OpenVINO checks and then reads again."""
         if self.meta.precision == arithmetic.PRECISION:
             self._round(model)
+        elif "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            rounded_states.set_apart(model, self.meta)
         self._compile(model)
         self._model = model if model.is_dynamic() else None
         if self.meta.dynamic_states:

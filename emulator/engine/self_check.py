@@ -119,7 +119,10 @@ def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes
     except (RuntimeError, ValueError) as error:
         log.debug("self-check of '%s': %s", image.meta.name, error)
         return None
-    return [_value(tensor) for tensor in request.output_tensors]
+    values = [_value(tensor) for tensor in request.output_tensors]
+    for position in image.apart:
+        values[position] = values[position]._replace(shape=image.meta.outputs[position].shape)
+    return values
 
 
 def _bound(

@@ -53,6 +53,7 @@ def test_a_cache_where_none_should_be_is_noticed_and_none_where_one_should_be(
     starts: load._Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "private_daemon", lambda: nullcontext(SimpleNamespace(socket="none")))
+    monkeypatch.setattr(load, "_wait_for_rest", lambda _: None)
     monkeypatch.setattr(load, "_run", lambda _: _started(cached=True))
     assert starts.on_npu(Way.DRIVER_CACHE).cached
     with pytest.raises(ToolError, match="start 'cold': the model came from a cache"):

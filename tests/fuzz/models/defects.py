@@ -170,7 +170,7 @@ DEFECTS = {
     "an output that is an input is converted to its own type": Defect(
         "regression: 64 bits that pass through",
         f"{_COMPILER}.canonical",
-        "    xml, nodes = serialize_ir(model, subject)\n",
+        "    xml, nodes, layers = serialize_ir(model, subject)\n",
         """    from openvino import opset13
     for result in model.get_results():
         source = result.input_value(0)
