@@ -147,28 +147,29 @@ def start_background(settings: DaemonSettings) -> int:
     output = daemon_files.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
     read_end, write_end = (linux.above_streams(end) for end in os.pipe())
     with os.fdopen(read_end, "rb") as reader:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "softnpu.emulator",
-                msgspec.json.encode(settings).decode(),
-                str(write_end),
-            ],
-            pass_fds=(write_end,),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env=environment,
-        )
+        process = start_program(settings, write_end, output, environment)
         os.close(write_end)
         os.close(output)
         with _ended_if_interrupted(process.pid):
             answer = _read_answer(reader.fileno(), START_DEADLINE_S)
             process.wait(START_DEADLINE_S)
     return _check_answer(answer, log_file)
+
+
+def start_program(
+    settings: DaemonSettings, ready_fd: int, log_fd: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start `run_as_program` in a session of its own."""
+    command = [sys.executable, "-P", "-m", "softnpu.emulator"]
+    return subprocess.Popen(
+        [*command, msgspec.json.encode(settings).decode(), str(ready_fd)],
+        pass_fds=(ready_fd,),
+        stdin=subprocess.DEVNULL,
+        stdout=log_fd,
+        stderr=log_fd,
+        start_new_session=True,
+        env=environment,
+    )
 
 
 def _check_answer(answer: bytes, log_file: Path) -> int:

@@ -32,10 +32,10 @@ DIGITS = Path(__file__).parents[1] / "tools" / "demo" / "data" / "digits.xml"
 class StartDaemon(Protocol):
     """Start a daemon on the test's socket, or on another one; settings as in `DaemonSettings`.
 
-    `open_files`: its limit of descriptors.
+    `open_files`: its limit of descriptors. `interpreter`: it starts as one.
     """
 
-    def __call__(self, *, open_files: int = 0, **settings: Any) -> Daemon: ...
+    def __call__(self, *, open_files: int = 0, interpreter: bool = False, **settings: Any) -> Daemon: ...
 
 
 class StartContext(Protocol):
@@ -49,10 +49,18 @@ OpenContext = Callable[[Daemon], Context]
 
 
 class StartPython(Protocol):
-    """Start client code in another process; keyword arguments are its `given`."""
+    """Start client code in another process; keyword arguments are its `given`.
+
+    `interpreter`: it starts as one.
+    """
 
     def __call__(
-        self, code: str, *, environment: Mapping[str, str] | None = None, **given: Any
+        self,
+        code: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        interpreter: bool = False,
+        **given: Any,
     ) -> ClientProcess: ...
 
 
@@ -122,9 +130,9 @@ def start_daemon(private_dir: Path) -> Iterator[StartDaemon]:
     """Start daemons that end with the test; each has to end in order unless the test killed it."""
     started: list[Daemon] = []
 
-    def start(*, open_files: int = 0, **settings: Any) -> Daemon:
+    def start(*, open_files: int = 0, interpreter: bool = False, **settings: Any) -> Daemon:
         settings.setdefault("socket", str(private_dir / "npu.sock"))
-        daemon = Daemon(DaemonSettings(**settings), open_files)
+        daemon = Daemon(DaemonSettings(**settings), open_files, interpreter=interpreter)
         started.append(daemon)
         return daemon
 
@@ -195,8 +203,10 @@ def start_python() -> Iterator[StartPython]:
     """Start client programs that die with the test at the latest."""
     started: list[ClientProcess] = []
 
-    def start(code: str, *, environment: Mapping[str, str] | None = None, **given: Any) -> ClientProcess:
-        client = ClientProcess(code, given, environment or {})
+    def start(
+        code: str, *, environment: Mapping[str, str] | None = None, interpreter: bool = False, **given: Any
+    ) -> ClientProcess:
+        client = ClientProcess(code, given, environment or {}, interpreter=interpreter)
         started.append(client)
         return client
 

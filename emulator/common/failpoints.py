@@ -262,7 +262,8 @@ def _trace(rule: Rule) -> None:
         os.close(fd)
 
 
-def _from_environment() -> Plan | None:
+def from_environment() -> Plan | None:
+    """The rules that the environment of this process names; None if it names none."""
     rules = parse(os.environ.get(ENV_FAILPOINTS, ""))
     if not rules:
         return None
@@ -272,5 +273,5 @@ def _from_environment() -> Plan | None:
     return Plan(rules, SharedCounts.new("failpoints", len(rules)))
 
 
-active: Plan | None = _from_environment()
+active: Plan | None = from_environment()
 """The rules of this process; None without rules, unless `keep_active` holds it."""

@@ -35,16 +35,17 @@ _early: Final[dict[ChildProgram, ChildProcess]] = {}
 
 def start_early(program: ChildProgram) -> None:
     """Start a process for the first who wants one of this program. It ends with this process in any case."""
-    _early[program] = _start(program)
+    _early[program] = start(program)
 
 
 def take(program: ChildProgram) -> ChildProcess:
     """A process of this program: the one that was started early, or a new one. Raises `OSError`."""
     early = _early.pop(program, None)
-    return _start(program) if early is None else early
+    return start(program) if early is None else early
 
 
-def _start(program: ChildProgram) -> ChildProcess:
+def start(program: ChildProgram) -> ChildProcess:
+    """A new process of this program. Raises `OSError`."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables, more_fds = failpoints.inherited()
     try:

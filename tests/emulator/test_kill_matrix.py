@@ -76,8 +76,8 @@ class Tour:
 
     def start(self, daemon: Daemon, rules: str = "") -> ClientProcess:
         environment = {ENV_FAILPOINTS: rules} if rules else {}
-        given = {"socket": str(daemon.socket), "xml": str(self._digits)}
-        return self._start_python(TOUR, environment=environment, **given)
+        socket = str(daemon.socket)
+        return self._start_python(TOUR, environment=environment, socket=socket, xml=str(self._digits))
 
     def outcome(self, client: ClientProcess) -> dict[str, Any]:
         """What it said; numbers have to be right."""

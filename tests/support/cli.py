@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import fcntl
-import json
 import os
 import pty
 import subprocess
@@ -13,16 +11,12 @@ import tempfile
 import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from socket import send_fds
 
-from softnpu.tools.fork_server import ForkServer
-from tests.support.leaks import lasting, lasting_descriptors
+from tests.support import forked
 from tests.support.waiting import wait_readable
 
 _DEADLINE_S = 90.0
-_ROOT = Path(__file__).parents[2]
 # wide enough that no table cell is folded, plain so that tests compare words and not colours
 _PLAIN = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 
@@ -53,23 +47,19 @@ class Finished:
 
 def softnpu(*arguments: str | Path, **environment: str) -> Finished:
     """Run `softnpu ARGUMENTS` to its end, in a process that is forked with its imports done."""
-    request = {
-        "arguments": [str(argument) for argument in arguments],
-        "environment": {**os.environ, **_PLAIN, **environment},
-        "folder": str(Path.cwd()),
-    }
-    server = _server()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = server.start(json.dumps(request).encode())
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
+        process = forked.start(
+            "tests.support.cli_process:run_command",
+            *map(str, arguments),
+            streams=(nothing.fileno(), out.fileno(), err.fileno()),
+            environment={**_PLAIN, **environment},
+        )
         try:
-            with open(os.devnull, "rb") as nothing:
-                send_fds(child.connection, [b"x"], [nothing.fileno(), out.fileno(), err.fileno()])
-            ended = wait_readable(child.pidfd, _DEADLINE_S)
-        finally:
-            child.close()
-        if not ended:
-            os.kill(child.pid, 9)
-        code = server.wait(child)
+            code = process.wait(_DEADLINE_S)
+            ended = True
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code, ended = process.wait(_DEADLINE_S), False
         out.seek(0)
         err.seek(0)
         finished = Finished(code, out.read().decode(), err.read().decode())
@@ -107,18 +97,6 @@ def in_terminal(*arguments: str | Path, interrupt_at: str, **environment: str) -
 def run_program(program: Path, *arguments: str | Path, **environment: str) -> Finished:
     """Run a Python program that calls the command's `main` in an altered surrounding."""
     return _finished([str(program), *map(str, arguments)], environment)
-
-
-@cache
-def _server() -> ForkServer:
-    """The process that forks commands, for all tests of this process."""
-    # CI: OpenVINO sends no telemetry, which it does from a process that our children would try to join
-    environment = {"PYTHONPATH": str(_ROOT), "CI": "true"}
-    server = ForkServer("tests.support.cli_process:child_function", environment=environment)
-    lasting.add(server.pid)
-    lasting_descriptors.add(os.readlink(f"/proc/self/fd/{server.fileno()}"))
-    atexit.register(server.close)
-    return server
 
 
 def _finished(command: Sequence[str], environment: Mapping[str, str]) -> Finished:

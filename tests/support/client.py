@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 
+from tests.support import forked
 from tests.support.waiting import DEADLINE_S, wait_readable
 
+_STDERR = 2
+_FUNCTION = f"{__name__}:run_client"
 _PRELUDE = """
 import json, os, sys, time
 from pathlib import Path
@@ -44,21 +48,38 @@ class ClientProcess:
     """Python code with everything of `softnpu.driver` in reach, and `given`, `say(value)`, `hear()`.
 
     `recorded(context, *records)` is a closed list, `load(context, source)` a graph with memory that is bound.
+    `interpreter`: it starts as one, which has imported no more than it needs.
     """
 
-    def __init__(self, code: str, given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                _PRELUDE + textwrap.dedent(code),
-                str(os.getpid()),
-                json.dumps(dict(given)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **environment},
-        )
+    def __init__(
+        self,
+        code: str,
+        given: Mapping[str, Any],
+        environment: Mapping[str, str],
+        *,
+        interpreter: bool = False,
+    ) -> None:
+        words = (_PRELUDE + textwrap.dedent(code), json.dumps(dict(given)))
+        their_stdin, our_stdin = os.pipe()
+        our_stdout, their_stdout = os.pipe()
+        self.process: forked.ForkedProcess | subprocess.Popen[bytes]
+        try:
+            if interpreter:
+                program, given_text = words
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", program, str(os.getpid()), given_text],
+                    stdin=their_stdin,
+                    stdout=their_stdout,
+                    env={**os.environ, **environment},
+                )
+            else:
+                streams = (their_stdin, their_stdout, _STDERR)
+                self.process = forked.start(_FUNCTION, *words, streams=streams, environment=environment)
+        finally:
+            os.close(their_stdin)
+            os.close(their_stdout)
+            self._stdin = os.fdopen(our_stdin, "wb")
+            self._stdout = os.fdopen(our_stdout, "rb")
 
     @property
     def pid(self) -> int:
@@ -66,17 +87,15 @@ class ClientProcess:
 
     def hear(self, deadline_s: float = 30.0) -> Any:
         """The next value that the client says."""
-        output = self._pipe(self.process.stdout)
-        assert wait_readable(output.fileno(), deadline_s), f"no word within {deadline_s:g} s"
-        line = output.readline()
+        assert wait_readable(self._stdout.fileno(), deadline_s), f"no word within {deadline_s:g} s"
+        line = self._stdout.readline()
         assert line, f"the client ended with {self.process.wait(DEADLINE_S)} instead of saying something"
         return json.loads(line)
 
     def tell(self, value: object = None) -> None:
         """Go on: the client's `hear()` returns `value`."""
-        pipe = self._pipe(self.process.stdin)
-        pipe.write(json.dumps(value).encode() + b"\n")
-        pipe.flush()
+        self._stdin.write(json.dumps(value).encode() + b"\n")
+        self._stdin.flush()
 
     def finish(self, deadline_s: float = 30.0) -> None:
         """Wait for a good end."""
@@ -86,11 +105,14 @@ class ClientProcess:
         """SIGKILL, unless it has ended; then its pipes are closed."""
         self.process.kill()
         self.process.wait(DEADLINE_S)
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        with contextlib.suppress(BrokenPipeError):  # a word that it did not hear
+            self._stdin.close()
+        self._stdout.close()
 
-    @staticmethod
-    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-        assert pipe is not None
-        return pipe
+
+def run_client(arguments: list[str], _descriptors: list[int]) -> int:
+    """Run the code of a client as the main program of this process."""
+    code, given = arguments
+    sys.argv = ["-c", str(os.getppid()), given]
+    exec(compile(code, "<client>", "exec"), {"__name__": "__main__"})
+    return 0

@@ -22,10 +22,12 @@ from softnpu.emulator.interface.messages import EngineStatus, StatusAnswer
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.tools.private_daemon import crash_in_log, files_left
+from tests.support import forked
 from tests.support.leaks import base_descriptors_of, descriptors_of, lasting
 from tests.support.waiting import DEADLINE_S, wait_gone, wait_readable, wait_until
 
 _PROGRAM = Path(__file__).with_name("daemon_main.py")
+_FUNCTION = "tests.support.daemon_main:main"
 _START_S = 90.0
 _READY = re.compile(rb"ready (\d+)\n")
 
@@ -39,30 +41,28 @@ class DaemonRefused(AssertionError):
 
 
 class Daemon:
-    """A running daemon. `open_files`: its limit of descriptors, if not 0."""
+    """A running daemon. `open_files`: its limit of descriptors, if not 0.
 
-    def __init__(self, settings: DaemonSettings, open_files: int = 0) -> None:
+    `interpreter`: it and its children start as interpreters, which have imported no more than they need.
+    """
+
+    def __init__(self, settings: DaemonSettings, open_files: int = 0, *, interpreter: bool = False) -> None:
         self.socket = Path(settings.socket)
         self.settings = settings
         self.log_path = endpoint.log_path(self.socket)
         self.tracebacks_expected = False
         read_end, write_end = os.pipe()
-        with open(self.log_path, "ab") as output:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    str(_PROGRAM),
-                    msgspec.json.encode(settings).decode(),
-                    str(write_end),
-                    str(open_files),
-                    str(os.getpid()),
-                ],
-                pass_fds=(write_end,),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+        arguments = (msgspec.json.encode(settings).decode(), str(open_files))
+        with open(self.log_path, "ab") as output, open(os.devnull, "rb") as nothing:
+            streams = nothing.fileno(), output.fileno(), output.fileno()
+            self.process: forked.ForkedProcess | subprocess.Popen[bytes]
+            if interpreter:
+                command = [sys.executable, "-P", str(_PROGRAM), *arguments, str(os.getpid()), str(write_end)]
+                self.process = subprocess.Popen(
+                    command, pass_fds=(write_end,), stdin=nothing, stdout=output, stderr=output
+                )
+            else:
+                self.process = forked.start(_FUNCTION, *arguments, streams=streams, descriptors=(write_end,))
         os.close(write_end)
         with open(read_end, "rb", buffering=0) as reader:
             self._await_ready(reader.fileno())

@@ -1,4 +1,4 @@
-"""A daemon in the foreground that dies with the test: `daemon_main.py SETTINGS READY-FD OPEN-FILES PARENT`.
+"""A daemon in the foreground that dies with the test: `daemon_main.py SETTINGS OPEN-FILES PARENT READY-FD`.
 
 OPEN-FILES is the hard limit of its descriptors; 0 leaves it as it is.
 """
@@ -17,22 +17,24 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], descriptors: list[int]) -> int:
     """Serve until it is told to stop; 3 and the fault on the ready descriptor when refused."""
-    settings, ready, open_files, parent = arguments
-    linux.die_with_parent(int(parent))
+    settings, open_files = arguments
+    (ready,) = descriptors
     if int(open_files):
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(open_files), int(open_files)))
     decoded = msgspec.json.decode(settings, type=DaemonSettings)
     try:
         decoded.check()
         daemon.configure_logging(decoded.log_level)
-        daemon.serve(decoded, int(ready))
+        daemon.serve(decoded, ready)
     except Refused as error:
-        os.write(int(ready), msgspec.json.encode(error.info))
+        os.write(ready, msgspec.json.encode(error.info))
         return 3
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    *_words, _parent, _ready = sys.argv[1:]
+    linux.die_with_parent(int(_parent))
+    sys.exit(main(_words, [int(_ready)]))

@@ -20,6 +20,8 @@ _LIBRARIES = ("/dev/urandom", "/dev/null", "/sys/", "/proc/", "anon_inode:[event
 
 lasting: set[int] = set()
 """Processes that outlive a test on purpose, by pid; what they start is theirs."""
+servers: set[int] = set()
+"""Those of them that fork processes for a test, by pid; what they start is the test's."""
 lasting_descriptors: set[str] = set()
 """Descriptors that do, by what /proc says of them."""
 
@@ -69,8 +71,10 @@ class Surroundings:
 
     def _known(self, process: psutil.Process) -> bool:
         try:
-            line = [process, *process.parents()]
-            return any(one in self._processes or one.pid in lasting for one in line)
+            if _is_server(process):
+                return True
+            known = {one for one in self._processes if not _is_server(one)}
+            return any(one in known or one.pid in lasting for one in (process, *process.parents()))
         except psutil.NoSuchProcess:
             return True
 
@@ -147,7 +151,7 @@ def _children() -> set[psutil.Process]:
 
 def _words(pid: int, part: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{part}").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return Path(f"/proc/{pid}/{part}").read_bytes().replace(b"\0", b" ").decode(errors="replace").rstrip()
     except OSError:
         return ""  # it has ended meanwhile, or is another user's
 
@@ -159,6 +163,14 @@ def _shared_memory_of(pid: int) -> set[str]:
     except OSError:
         return set()  # as above
     return {line.split()[4] for line in lines if " /dev/shm/" in line}
+
+
+def _is_server(process: psutil.Process) -> bool:
+    """Whether it forks processes for tests: a server, or the helper of one, which has its command line."""
+    parent = process.ppid()
+    return process.pid in servers or (
+        parent in servers and _words(process.pid, "cmdline") == _words(parent, "cmdline")
+    )
 
 
 def _lives(process: psutil.Process) -> bool:

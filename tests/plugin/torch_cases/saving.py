@@ -70,7 +70,11 @@ def test_a_process_without_torch_computes_the_same_numbers(
          module.compiled_model.staged_bytes - before, repr(module)])
     """
     said = run_python(
-        WITHOUT_TORCH + _flush(code), socket=_socket(shared_core), path=str(path), folder=str(private_dir)
+        WITHOUT_TORCH + _flush(code),
+        interpreter=True,
+        socket=_socket(shared_core),
+        path=str(path),
+        folder=str(private_dir),
     )
     shown = "<CompiledModule Convolutions(image), platform 4000>"
     assert said == ["ndarray", True, True, "ndarray", 0, shown]
@@ -94,7 +98,9 @@ def test_classes_come_back_when_they_are_given_and_are_named_tuples_otherwise(
          [type(part).__name__ for part in found.features], found.features[1][1], list(found.labels),
          found.labels["best"].values.tolist(), found.count, found.note])
     """
-    said = run_python(WITHOUT_TORCH + _flush(code), socket=_socket(shared_core), path=str(path))
+    said = run_python(
+        WITHOUT_TORCH + _flush(code), interpreter=True, socket=_socket(shared_core), path=str(path)
+    )
     fields, features = ["boxes", "features", "labels", "count", "note"], ["ndarray", "tuple"]
     corners, best = [[4.0] * 4] * 2, [3.0, 3.0]
     assert said == ["Detections", fields, "Boxes", corners, features, None, ["best", 3], best, 7, None]
@@ -142,7 +148,9 @@ def test_weights_do_not_pass_through_the_process_that_loads(
     say(peak() - before)
     """
     program = WITHOUT_TORCH.replace('module = npu.load(given["path"], core=core)\n', "") + _flush(code)
-    grown = run_python(program, socket=_socket(shared_core), path=str(path), small=str(saved))
+    grown = run_python(
+        program, interpreter=True, socket=_socket(shared_core), path=str(path), small=str(saved)
+    )
     assert grown < 16 << 20
 
 
