@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -62,4 +63,9 @@ class TalkingProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.communicate(timeout=_END_S)
+        self._process.wait(_END_S)
+        # not until the end of its output: a process that it has started may hold that open
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
