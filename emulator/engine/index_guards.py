@@ -3,7 +3,8 @@
 OpenVINO's CPU runtime (2026.4) checks most indices, but not those of the operations here. With an index that
 the model does not allow they read or write memory of the engine, in which other sessions compute. Each of
 them gets its indices through operations that leave right ones as they are. A wrong index becomes one that
-OpenVINO itself refuses, or, where it refuses none, the nearest right one.
+OpenVINO itself refuses, or, where it refuses none, the nearest right one. What makes an operation write less
+than its result is replaced as well.
 """
 
 from __future__ import annotations
@@ -137,7 +138,12 @@ def _tree_lengths(node: Any, lengths: Any) -> Any:
 
 
 def _repeats(_node: Any, repeats: Any) -> Any:
-    """Guard those that an input gives; shape inference checks constants, and learns less behind a guard."""
+    """Guard those that an input gives; shape inference checks constants, and learns less behind a guard.
+
+    With no repeats at all OpenVINO writes nothing: one along the last axis is the same, and is written.
+    """
+    if repeats.partial_shape == ov.PartialShape([0]):
+        return ops.constant([1], repeats.element_type).output(0)
     if not _depends_on_inputs(repeats):
         return repeats
     return ops.maximum(repeats, _constant(repeats, 0)).output(0)

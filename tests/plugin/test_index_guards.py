@@ -170,3 +170,17 @@ def test_indices_that_openvino_checks_first_are_no_memory_of_the_client(
             assert np.array_equal(result, expected)
         staged = daemon.engine().staged_bytes - before  # with results, where their shape is dynamic
         assert staged >= 2 * copied if dynamic else staged == 2 * copied
+
+
+@pytest.mark.parametrize("given", ["constant", "input"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_tile_without_repeats_is_written(shared_core: Core, given: str, before: bool) -> None:
+    data = ops.parameter([4, 4], np.float32)
+    repeats = ops.constant(np.zeros(0, np.int64)) if given == "constant" else ops.parameter([0], np.int64)
+    source = ops.add(data, ops.constant(np.float32(0.5))) if before else data
+    inputs = [data] if given == "constant" else [data, repeats]
+    model = ov.Model([ops.tile(source, repeats)], inputs, "tile")
+    request = shared_core.compile_model(model, "NPU").create_infer_request()
+    request.get_output_tensor(0).data[:] = 777
+    found = request.infer([DATA] if given == "constant" else [DATA, np.zeros(0, np.int64)])[0]
+    np.testing.assert_array_equal(found, DATA + 0.5 if before else DATA)
