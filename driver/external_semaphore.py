@@ -70,12 +70,7 @@ class ExternalSemaphore(Handle):
         call = "zeCommandListAppendWaitExternalSemaphoreExt"
         self._check(call)
         return wait(
-            call,
-            lambda: self._value() > 0,
-            lambda slice_ns: self._sleep(self._address, slice_ns),
-            timeout_ns,
-            self._connection,
-            self._spin,
+            call, lambda: self._value() > 0, self._wait_slice, timeout_ns, self._connection, self._spin
         )
 
     def take(self) -> bool:
@@ -119,6 +114,9 @@ class ExternalSemaphore(Handle):
                 found="taken by another program during this turn",
                 expected="one program that takes from it",
             )
+
+    def _wait_slice(self, time_ns: int) -> None:
+        self._sleep(self._address, time_ns)
 
     def _value(self) -> int:
         number = ctypes.c_int()

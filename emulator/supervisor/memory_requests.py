@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from softnpu.emulator.common import linux, native_files
+from softnpu.emulator.common import address_range, linux, native_files
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -108,6 +108,7 @@ class MemoryRequests:
             if offset < 0 or offset > length or size > length - offset:
                 raise _bad_foreign(f"{size} bytes at {offset} of a file of {length} bytes")
             self.check(context, size)
+            _check_mappable(fd, offset // PAGE * PAGE)
             allocation = context.memory.adopt_foreign(os.dup(fd), size, request.kind, offset)
             handle = self.keep(context, allocation, fresh=True)
             self._state.post(call.number, self.answer(context, handle, True), [fd])
@@ -249,6 +250,14 @@ def _check_foreign(fd: int, kind: str) -> None:
         raise _bad_foreign("a file that is not in shared memory")
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
         raise _bad_foreign("a descriptor that is not open for reading and writing")
+
+
+def _check_mappable(fd: int, start: int) -> None:
+    """Refuse what is sealed against writing: a page is mapped for a moment, and not touched."""
+    try:
+        address_range.map_pages(fd, PAGE, start)
+    except OSError as failure:
+        raise _bad_foreign(f"a file that cannot be mapped for writing: {failure.strerror}") from failure
 
 
 def _bad_foreign(found: str) -> Refused:

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -131,6 +132,16 @@ def test_a_name_or_a_part_that_is_not_there_is_refused(context: Context, publish
     ):
         assert found in failure(call, result).info.found
     assert os.fstat(camera.fd).st_size == SIZE
+
+
+def test_a_name_without_the_module_that_opens_it_says_what_to_install(
+    context: Context, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    camera = publish()
+    monkeypatch.setitem(sys.modules, "posix_ipc", None)
+    error = failure(lambda: context.open_shared_memory(camera.name), ZeResult.ERROR_DEPENDENCY_UNAVAILABLE)
+    assert "softnpu[tools]" in error.info.hint
+    context.import_memory(camera.fd).destroy()
 
 
 # ---------------------------------------------------------------- cut

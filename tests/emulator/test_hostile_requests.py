@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import socket
@@ -144,6 +145,8 @@ def test_foreign_memory_that_no_engine_could_guard_is_refused(
     size = 10_000
     memory = linux.memfd("foreign", size)
     for_reading = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY)
+    unwritable = linux.memfd("unwritable", size)
+    linux.seal(unwritable, fcntl.F_SEAL_WRITE)
     read_end, write_end = os.pipe()
     with open(tmp_path / "file", "w+b") as on_disk:
         on_disk.truncate(size)
@@ -152,6 +155,7 @@ def test_foreign_memory_that_no_engine_could_guard_is_refused(
             (for_reading, 0, 4096, "host"),
             (read_end, 0, 4096, "host"),
             (memory, 0, 4096, "control"),
+            (unwritable, 0, 4096, "host"),
             (memory, -1, 4096, "host"),
             (memory, size, 1, "host"),
             (memory, 0, size + 1, "host"),
@@ -162,7 +166,7 @@ def test_foreign_memory_that_no_engine_could_guard_is_refused(
                 context=wire_context.handle, kind=kind, offset=offset, size=length, foreign=True
             )
             assert wire.info(request, [fd]).result == ZeResult.ERROR_INVALID_ARGUMENT, (fd, offset, length)
-    for fd in (memory, for_reading, read_end, write_end):
+    for fd in (memory, for_reading, unwritable, read_end, write_end):
         os.close(fd)
 
 
