@@ -18,6 +18,7 @@ import pytest
 
 from softnpu.driver import Allocation, CommandList, CommandQueue, Context, GraphSource, ZeError, ZeResult
 from softnpu.emulator.common import linux
+from softnpu.emulator.common.native_files import ENV_NATIVE_DIR
 from tests.conftest import OpenContext, StartContext
 from tests.support.daemon import Daemon
 from tests.support.models import image, on_cpu
@@ -142,6 +143,17 @@ def test_a_name_without_the_module_that_opens_it_says_what_to_install(
     error = failure(lambda: context.open_shared_memory(camera.name), ZeResult.ERROR_DEPENDENCY_UNAVAILABLE)
     assert "softnpu[tools]" in error.info.hint
     context.import_memory(camera.fd).destroy()
+
+
+def test_a_daemon_without_the_guard_takes_no_memory_that_can_be_cut(
+    start_context: StartContext, publish: Publish, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(ENV_NATIVE_DIR, str(tmp_path))
+    _, context = start_context()
+    camera = publish()
+    info = failure(lambda: context.open_shared_memory(camera.name), ZeResult.ERROR_UNSUPPORTED_FEATURE).info
+    assert "libsoftnpu_guard.so" in info.found
+    check_works(context)
 
 
 # ---------------------------------------------------------------- cut
