@@ -103,7 +103,7 @@ class MemoryRequests:
         (fd,) = call.packet.take_fds(1)
         try:
             check_request(request.kind, request.size, 0)
-            _check_foreign(fd, request.kind)
+            _check_foreign(fd)
             length, offset, size = os.fstat(fd).st_size, request.offset, request.size
             if offset < 0 or offset > length or size > length - offset:
                 raise _bad_foreign(f"{size} bytes at {offset} of a file of {length} bytes")
@@ -234,7 +234,7 @@ class MemoryRequests:
             )
 
 
-def _check_foreign(fd: int, kind: str) -> None:
+def _check_foreign(fd: int) -> None:
     """Refuse what the engine cannot guard, or where a page may take forever, as on a disk of somebody's."""
     if not native_files.guard().exists():
         raise refuse(
@@ -244,8 +244,6 @@ def _check_foreign(fd: int, kind: str) -> None:
             expected="the library that guards the engine against a cut",
             hint="install softnpu where there is a C++ compiler, or import memory whose size is sealed",
         )
-    if kind == "control":
-        raise _bad_foreign("memory for commands and fences")
     if not linux.is_shared_memory(fd):
         raise _bad_foreign("a file that is not in shared memory")
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
