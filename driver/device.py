@@ -53,14 +53,14 @@ class Device:
         return Context(self)
 
     def import_external_semaphore(self, name: str) -> ExternalSemaphore:
-        """`zeDeviceImportExternalSemaphoreExt`, of a POSIX semaphore with a name (`sem_open`).
+        """A semaphore of other programs with a POSIX name (`sem_open`): not a call of Level Zero.
 
         Raises `ZeError`: NOT_AVAILABLE for a name that does not exist, INSUFFICIENT_PERMISSIONS for one that
         this user may not write.
         """
         from softnpu.driver.external_semaphore import ExternalSemaphore
 
-        self.driver._check("zeDeviceImportExternalSemaphoreExt")
+        self.driver._check("Device.import_external_semaphore")
         return ExternalSemaphore(self.driver, self._connection, name)
 
     # ------------------------------------------------------------ properties

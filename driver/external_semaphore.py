@@ -45,7 +45,7 @@ class ExternalSemaphore(Handle):
     """A named semaphore (`sem_open`) of other programs, from `Device.import_external_semaphore`."""
 
     def __init__(self, owner: Handle, connection: Connection, name: str) -> None:
-        call = "zeDeviceImportExternalSemaphoreExt"
+        call = "Device.import_external_semaphore"
         check_type(call, "semaphore, name", name, str)
         check_name(call, "semaphore", name)
         self.name = name
@@ -67,15 +67,10 @@ class ExternalSemaphore(Handle):
 
         Raises `ZeError` with DEVICE_LOST within 50 ms when the daemon is gone.
         """
-        call = "zeCommandListAppendWaitExternalSemaphoreExt"
+        call = "ExternalSemaphore.wait"
         self._check(call)
         return wait(
-            call,
-            lambda: self._value() > 0,
-            lambda slice_ns: self._sleep(self._address, slice_ns),
-            timeout_ns,
-            self._connection,
-            self._spin,
+            call, lambda: self._value() > 0, self._wait_slice, timeout_ns, self._connection, self._spin
         )
 
     def take(self) -> bool:
@@ -85,7 +80,7 @@ class ExternalSemaphore(Handle):
 
     def signal(self) -> None:
         """Signal it (`sem_post`): one more can take it. INVALID_SIZE beyond its maximum."""
-        call = "zeCommandListAppendSignalExternalSemaphoreExt"
+        call = "ExternalSemaphore.signal"
         self._check(call)
         if _libc.sem_post(self._address) != 0:
             raise error(
@@ -119,6 +114,9 @@ class ExternalSemaphore(Handle):
                 found="taken by another program during this turn",
                 expected="one program that takes from it",
             )
+
+    def _wait_slice(self, time_ns: int) -> None:
+        self._sleep(self._address, time_ns)
 
     def _value(self) -> int:
         number = ctypes.c_int()

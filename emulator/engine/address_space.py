@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from softnpu.emulator.engine.foreign import ForeignFile, ForeignMapping
+from softnpu.emulator.engine.foreign import ForeignFile
+from softnpu.emulator.engine.foreign_mapping import ForeignMapping
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory import Bytes, Mapping, Memory
 from softnpu.emulator.engine.staging import Piece, Staging, StagingAccount

@@ -15,10 +15,8 @@ import os
 import weakref
 from collections.abc import Iterable
 
-from softnpu.emulator.common import address_range, native_files
-from softnpu.emulator.engine.memory import Mapping
+from softnpu.emulator.common import native_files
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
-from softnpu.emulator.interface.shared import SharedMapping
 
 _SLOTS = 1 << 16
 
@@ -51,7 +49,8 @@ class _Guard:
 
 
 @functools.cache
-def _guard() -> _Guard:
+def guard() -> _Guard:
+    """Return the guard of this process, which is installed with the first foreign memory."""
     return _Guard()
 
 
@@ -65,7 +64,7 @@ class ForeignFile:
         self._expected = expected
         self._pages = pages  # the slot is theirs
         self._slot = slot
-        self._marks = _guard().marks
+        self._marks = guard().marks
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def failure(self) -> ErrorInfo | None:
@@ -85,26 +84,6 @@ class ForeignFile:
 
     def _path(self) -> str:
         return os.readlink(f"/proc/self/fd/{self._fd}").removesuffix(" (deleted)")
-
-
-class ForeignMapping(Mapping):
-    """A segment of foreign memory in this process."""
-
-    __slots__ = ()
-
-    def __init__(self, fd: int, size: int, start: int, expected: int) -> None:
-        try:
-            guard = _guard()
-            status = os.fstat(fd)
-            pages = address_range.map_pages(fd, size, start)
-            slot = guard.add(ctypes.addressof(pages), size)
-            # finalizers run last in, first out: the range is forgotten, then its pages are unmapped
-            weakref.finalize(pages, guard.remove, slot).atexit = False
-            shared = SharedMapping.of_pages(memoryview(pages).cast("B"))
-            super().__init__((status.st_dev, status.st_ino), shared, start)
-            self.foreign = ForeignFile(fd, expected, pages, slot)
-        finally:
-            os.close(fd)
 
 
 def failure_of(files: Iterable[ForeignFile]) -> ErrorInfo | None:

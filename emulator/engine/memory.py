@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from softnpu.emulator.engine.foreign import ForeignFile
 from softnpu.emulator.interface.shared import SharedMapping
-
-if TYPE_CHECKING:
-    from softnpu.emulator.engine.foreign import ForeignFile
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]

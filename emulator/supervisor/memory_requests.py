@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from softnpu.emulator.common import linux, native_files
+from softnpu.emulator.common import address_range, linux, native_files
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -103,11 +103,12 @@ class MemoryRequests:
         (fd,) = call.packet.take_fds(1)
         try:
             check_request(request.kind, request.size, 0)
-            _check_foreign(fd, request.kind)
+            _check_foreign(fd)
             length, offset, size = os.fstat(fd).st_size, request.offset, request.size
             if offset < 0 or offset > length or size > length - offset:
                 raise _bad_foreign(f"{size} bytes at {offset} of a file of {length} bytes")
             self.check(context, size)
+            _check_mappable(fd, offset // PAGE * PAGE)
             allocation = context.memory.adopt_foreign(os.dup(fd), size, request.kind, offset)
             handle = self.keep(context, allocation, fresh=True)
             self._state.post(call.number, self.answer(context, handle, True), [fd])
@@ -233,7 +234,7 @@ class MemoryRequests:
             )
 
 
-def _check_foreign(fd: int, kind: str) -> None:
+def _check_foreign(fd: int) -> None:
     """Refuse what the engine cannot guard, or where a page may take forever, as on a disk of somebody's."""
     if not native_files.guard().exists():
         raise refuse(
@@ -243,12 +244,18 @@ def _check_foreign(fd: int, kind: str) -> None:
             expected="the library that guards the engine against a cut",
             hint="install softnpu where there is a C++ compiler, or import memory whose size is sealed",
         )
-    if kind == "control":
-        raise _bad_foreign("memory for commands and fences")
     if not linux.is_shared_memory(fd):
         raise _bad_foreign("a file that is not in shared memory")
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
         raise _bad_foreign("a descriptor that is not open for reading and writing")
+
+
+def _check_mappable(fd: int, start: int) -> None:
+    """Refuse what is sealed against writing: a page is mapped for a moment, and not touched."""
+    try:
+        address_range.map_pages(fd, PAGE, start)
+    except OSError as failure:
+        raise _bad_foreign(f"a file that cannot be mapped for writing: {failure.strerror}") from failure
 
 
 def _bad_foreign(found: str) -> Refused:

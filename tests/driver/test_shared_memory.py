@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +18,7 @@ import pytest
 
 from softnpu.driver import Allocation, CommandList, CommandQueue, Context, GraphSource, ZeError, ZeResult
 from softnpu.emulator.common import linux
+from softnpu.emulator.common.native_files import ENV_NATIVE_DIR
 from tests.conftest import OpenContext, StartContext
 from tests.support.daemon import Daemon
 from tests.support.models import image, on_cpu
@@ -131,6 +133,27 @@ def test_a_name_or_a_part_that_is_not_there_is_refused(context: Context, publish
     ):
         assert found in failure(call, result).info.found
     assert os.fstat(camera.fd).st_size == SIZE
+
+
+def test_a_name_without_the_module_that_opens_it_says_what_to_install(
+    context: Context, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    camera = publish()
+    monkeypatch.setitem(sys.modules, "posix_ipc", None)
+    error = failure(lambda: context.open_shared_memory(camera.name), ZeResult.ERROR_DEPENDENCY_UNAVAILABLE)
+    assert "softnpu[tools]" in error.info.hint
+    context.import_memory(camera.fd).destroy()
+
+
+def test_a_daemon_without_the_guard_takes_no_memory_that_can_be_cut(
+    start_context: StartContext, publish: Publish, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(ENV_NATIVE_DIR, str(tmp_path))
+    _, context = start_context()
+    camera = publish()
+    info = failure(lambda: context.open_shared_memory(camera.name), ZeResult.ERROR_UNSUPPORTED_FEATURE).info
+    assert "libsoftnpu_guard.so" in info.found
+    check_works(context)
 
 
 # ---------------------------------------------------------------- cut

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import socket
@@ -145,25 +146,27 @@ def test_foreign_memory_that_no_engine_could_guard_is_refused(
     size = 10_000
     memory = linux.memfd("foreign", size)
     for_reading = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY)
+    unwritable = linux.memfd("unwritable", size)
+    linux.seal(unwritable, fcntl.F_SEAL_WRITE)
     read_end, write_end = os.pipe()
     with open(tmp_path / "file", "w+b") as on_disk:
         on_disk.truncate(size)
-        for fd, offset, length, kind in (
-            (on_disk.fileno(), 0, 4096, "host"),
-            (for_reading, 0, 4096, "host"),
-            (read_end, 0, 4096, "host"),
-            (memory, 0, 4096, "control"),
-            (memory, -1, 4096, "host"),
-            (memory, size, 1, "host"),
-            (memory, 0, size + 1, "host"),
-            (memory, 2**63 - 1, 1, "host"),
-            (memory, 1, 2**63 - 1, "host"),
+        for fd, offset, length in (
+            (on_disk.fileno(), 0, 4096),
+            (for_reading, 0, 4096),
+            (read_end, 0, 4096),
+            (unwritable, 0, 4096),
+            (memory, -1, 4096),
+            (memory, size, 1),
+            (memory, 0, size + 1),
+            (memory, 2**63 - 1, 1),
+            (memory, 1, 2**63 - 1),
         ):
             request = msg.MemImportPart(
-                context=wire_context.handle, kind=kind, offset=offset, size=length, foreign=True
+                context=wire_context.handle, kind="host", offset=offset, size=length, foreign=True
             )
             assert wire.info(request, [fd]).result == ZeResult.ERROR_INVALID_ARGUMENT, (fd, offset, length)
-    for fd in (memory, for_reading, read_end, write_end):
+    for fd in (memory, for_reading, unwritable, read_end, write_end):
         os.close(fd)
 
 

@@ -56,7 +56,7 @@ class OwnedObjects:
                 self.contexts[answer.context] = Held(answer.context)
             case msg.MemAllocated():
                 size = answer.segment_size if tag == "mem_import" else fields["size"]
-                if answer.sparse:
+                if answer.sparse and tag == "mem_alloc":
                     size = 0  # it counts by its pages, and nobody uses any
                 self.memory[answer.memory] = Held(fields["context"], size)
             case msg.QueueCreated():

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.quick
 
 _ROOT = Path(__file__).parents[2]
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-_OPTIONAL = {"torch", "pytest"}
+_OPTIONAL = {"posix_ipc", "torch", "pytest"}
 """What a module imports only for who has it."""
 _PYTEST_FILES = ("tools/pytest_plugin.py", "tools/private_daemon.py", "tools/failures.py")
 
@@ -70,6 +70,7 @@ _WHEEL = {
     "softnpu/driver/native/lib/libze_softnpu.so": _LIBRARY,
     "softnpu/driver/native/lib/loader/libze_loader.so.1": _LIBRARY,
     "softnpu/driver/native/lib/engine/libsoftnpu_engine.so": _LIBRARY,
+    "softnpu/driver/native/lib/libsoftnpu_guard.so": _LIBRARY,
     "softnpu-0.dist-info/METADATA": "".join(
         f"Requires-Dist: {each}\n" for each in _PROJECT["dependencies"]
     ).encode()
@@ -84,6 +85,11 @@ _WHEEL = {
         ({"softnpu/tests/test_it.py": b""}, "manylinux_2_28_x86_64", "expected no tests"),
         ({"softnpu/plugin/py.typed": None}, "manylinux_2_28_x86_64", "no py.typed"),
         ({"softnpu/driver/native/lib/libze_softnpu.so": None}, "linux_x86_64", "expected the native driver"),
+        (
+            {"softnpu/driver/native/lib/libsoftnpu_guard.so": None},
+            "linux_x86_64",
+            "libsoftnpu_guard.so: missing",
+        ),
         ({}, "manylinux_2_17_x86_64", "needs glibc 2.27; expected at most that of manylinux_2_17"),
         ({}, "any", "expected py3-none-manylinux_X_Y"),
         (
