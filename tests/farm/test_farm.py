@@ -21,6 +21,11 @@ WITHIN_S = 240.0
 OPTIONS: dict[str, Any] = {"num_cpus": 0, "resources": {"softnpu_4000": 1}}
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Looked at when the farm ends: until then Ray opens and starts what it likes."""
+
+
 def get(reference: Any) -> Any:
     import ray
 
