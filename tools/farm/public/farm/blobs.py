@@ -24,6 +24,8 @@ from softnpu.farm.keeper import DaemonKeeper
 from softnpu.farm.model import Files, Model, written
 
 STORE, NAMESPACE = "softnpu.farm.blobs", "softnpu"
+WHOLE, PARTS = "*.blob", ".*.part"
+"""Files in `folder`: compiled models, and what is being written."""
 _MOST_FILES = 64
 _FETCH_S = 600.0
 _ATTEMPTS = 5
@@ -173,7 +175,7 @@ def forget(path: Path) -> None:
 
 def _prune(place: Path) -> None:
     files = []
-    for path in (*place.glob("*.blob"), *place.glob(".*.part")):
+    for path in (*place.glob(WHOLE), *place.glob(PARTS)):
         try:
             files.append((path.stat().st_mtime, path))
         except FileNotFoundError:
