@@ -118,7 +118,17 @@ def fetched(model: Model, platform: str) -> Path:
                     expected=f"a compiled model within {_FETCH_S:g} s",
                 ) from failure
         except ray.exceptions.RayTaskError as failure:
-            raise failure.cause if isinstance(failure.cause, Exception) else failure from None
+            raise _cause(failure) from None
+
+
+def _cause(failure: Any) -> Exception:
+    """What the compiler raised, in a task of an actor."""
+    import ray
+
+    cause: Exception = failure
+    while isinstance(cause, ray.exceptions.RayTaskError) and isinstance(cause.cause, Exception):
+        cause = cause.cause
+    return cause
 
 
 def _store() -> Any:

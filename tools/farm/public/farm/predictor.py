@@ -9,7 +9,7 @@ from typing import Any
 
 from softnpu.farm import assignment, blobs
 from softnpu.farm.batching import Rows
-from softnpu.farm.errors import abandon_worker, is_loss
+from softnpu.farm.errors import FarmError, abandon_worker, is_loss
 from softnpu.farm.model import Model
 from softnpu.farm.request_pool import RequestPool
 
@@ -45,6 +45,13 @@ class Predictor:
         self._requests = requests
         self._lock = threading.Lock()
         self._loaded = self._load_safely()
+        outputs = [tensor.name for tensor in self._loaded.rules.outputs]
+        if both := sorted({*keep} & {*outputs}):
+            raise FarmError(
+                f"model {self._model.name}",
+                found=f"{', '.join(both)} in keep and among the outputs {', '.join(outputs)}",
+                expected="columns with names of their own",
+            )
 
     def __call__(self, batch: Any) -> Rows:
         """The outputs of a batch by name: a mapping of arrays, or one array for a model with one input.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections import deque
 from collections.abc import Sequence
@@ -45,9 +46,15 @@ class RequestPool:
             while flight:
                 self._collect(flight, results, count)
         finally:
-            for _, request in flight:  # an inference has failed: the others end, and nobody wants them
-                request.wait_for(0)
+            self._abandon(flight)
         return results
+
+    def _abandon(self, flight: deque[tuple[slice, Any]]) -> None:
+        """After a failure: let what is in flight end, so that the next batch has all requests again."""
+        for _, request in flight:
+            with contextlib.suppress(RuntimeError):  # it has failed too, and one failure is told
+                request.wait()
+            self._free.put(request)
 
     def _take(self, flight: deque[tuple[slice, Any]], results: Rows, count: int) -> Any:
         """A free request; if there is none, the oldest of this call ends first."""
