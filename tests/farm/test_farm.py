@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from typing import Any
@@ -207,7 +208,7 @@ def test_ray_serve_answers_several_requests_at_once(
             self.predictor = public.Predictor(path)
 
         async def __call__(self, batch: Any) -> Any:
-            return (await self.predictor.predict({"image": batch}))["probabilities"]
+            return (await asyncio.to_thread(self.predictor, {"image": batch}))["probabilities"]
 
     assert node.daemon_pid
     application = serve.deployment(ray_actor_options=OPTIONS)(Digits).bind(str(model_path()))

@@ -22,7 +22,7 @@ from softnpu.tools.failures import ToolError
 from softnpu.tools.farm.node import Node
 
 _OBJECT_STORE: Final = 100 * 10**6
-_READY_S: Final = 60.0
+_READY_S: Final = 300.0
 _PATIENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_agent_register_timeout_ms": "180000",

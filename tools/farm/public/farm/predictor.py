@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,17 +55,14 @@ class Predictor:
     def __call__(self, batch: Any) -> Rows:
         """The outputs of a batch by name: a mapping of arrays, or one array for a model with one input.
 
-        Raises `BatchError` for a batch that does not fit. May be called from several threads at once.
+        Raises `BatchError` for a batch that does not fit. May be called from several threads at once, so an
+        asynchronous actor or deployment awaits `asyncio.to_thread(predictor, batch)`.
         """
         rows, count = self._loaded.rules.checked(batch, self._keep)
         result = self._infer(rows, count)
         for name in self._keep:
             result[name] = batch[name]
         return result
-
-    async def predict(self, batch: Any) -> Rows:
-        """The same, for an asynchronous actor or deployment: other requests are served meanwhile."""
-        return await asyncio.to_thread(self, batch)
 
     def _infer(self, rows: Rows, count: int) -> Rows:
         recoveries = 0
