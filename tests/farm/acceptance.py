@@ -11,6 +11,7 @@ import json
 import random
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from softnpu import farm
 from softnpu.tools.bench.model import find_model
-from softnpu.tools.farm.local import LocalFarm, local_farm
+from softnpu.tools.farm.local import local_farm
 
 DISTINCT = 100
 SHAPE = (1, 3, 64, 64)
@@ -55,27 +56,25 @@ def expected(path: Path) -> list[str]:
     return [digest(compiled(frame(number)[None])[0][0]) for number in range(DISTINCT)]
 
 
-class Killer(threading.Thread):
-    """Kills a node every so often, and adds another one."""
+class Consumer(threading.Thread):
+    """Takes the rows of a job and notes what comes how often, and whether it is right."""
 
-    def __init__(self, local: LocalFarm, every_s: float, seed: int) -> None:
+    def __init__(self, predicted: Any, right: list[str]) -> None:
         super().__init__(daemon=True)
-        self._local, self._every_s = local, every_s
-        self._dice = random.Random(seed)
-        self._ended = threading.Event()
-        self.kills = 0
+        self._predicted, self._right = predicted, right
+        self.seen: Counter[int] = Counter()
+        self.wrong = 0
+        self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Until `end` is called."""
-        while not self._ended.wait(self._every_s):
-            self._local.kill(self._dice.choice(self._local.nodes))
-            self.kills += 1
-            self._local.add(("4000",))
-
-    def end(self) -> None:
-        """Let it end, and wait for that."""
-        self._ended.set()
-        self.join()
+        """To the last row."""
+        try:
+            for row in self._predicted.iter_rows():
+                number = int(row["id"])
+                self.seen[number] += 1
+                self.wrong += row["digest"] != self._right[number % DISTINCT]
+        except BaseException as failure:  # noqa: BLE001 - raised where the job is judged
+            self.failure = failure
 
 
 def job(rows: int, nodes: int, every_s: float, seed: int) -> dict[str, Any]:
@@ -95,29 +94,30 @@ def job(rows: int, nodes: int, every_s: float, seed: int) -> dict[str, Any]:
             num_cpus=0,
             resources={farm.resource("4000"): 1},
         )
-        killer = Killer(local, every_s, seed)
-        killer.start()
+        consumer = Consumer(predicted, right)
+        consumer.start()
+        dice, kills = random.Random(seed), 0
         begun = time.monotonic()
-        seen: dict[int, int] = {}
-        wrong = 0
-        try:
-            for row in predicted.iter_rows():
-                number = int(row["id"])
-                seen[number] = seen.get(number, 0) + 1
-                wrong += row["digest"] != right[number % DISTINCT]
-        finally:
-            killer.end()
+        # Ray makes nodes in the main thread only
+        while consumer.is_alive():
+            consumer.join(every_s)
+            if consumer.is_alive():
+                local.kill(dice.choice(local.nodes))
+                kills += 1
+                local.add(("4000",))
         taken = time.monotonic() - begun
+    if consumer.failure is not None:
+        raise consumer.failure
     result = {
         "rows": rows,
         "nodes": nodes,
-        "killed": killer.kills,
+        "killed": kills,
         "seconds": round(taken, 1),
-        "missing": rows - len(seen),
-        "doubled": sum(count > 1 for count in seen.values()),
-        "wrong": wrong,
+        "missing": rows - len(consumer.seen),
+        "doubled": sum(count > 1 for count in consumer.seen.values()),
+        "wrong": consumer.wrong,
     }
-    assert (result["missing"], result["doubled"], wrong) == (0, 0, 0), result
+    assert (result["missing"], result["doubled"], result["wrong"]) == (0, 0, 0), result
     return result
 
 
