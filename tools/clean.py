@@ -63,6 +63,7 @@ def _leftovers(socket: Path, everything: bool) -> Iterator[Path]:
     if everything:
         yield from _fetched_models()
         yield from _extensions()
+        yield from _models_of_the_farm()
 
 
 def _is_ours(path: Path) -> bool:
@@ -122,6 +123,14 @@ def _extensions() -> Iterator[Path]:
     built = sorted(folder.glob(library.PATTERN))
     unfinished = [path for path in folder.glob(f"{library.SCRATCH}*") if _age_s(path) > _UNUSED_S]
     yield from (path for path in (*built, *unfinished) if _is_ours(path))
+
+
+def _models_of_the_farm() -> Iterator[Path]:
+    from softnpu.farm.blobs import PARTS, WHOLE, folder
+
+    place = folder()
+    unfinished = [path for path in place.glob(PARTS) if _age_s(path) > _UNUSED_S]
+    yield from (path for path in (*sorted(place.glob(WHOLE)), *unfinished) if _is_ours(path))
 
 
 def _clean_compiled_models(dry_run: bool) -> int:

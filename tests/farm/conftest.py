@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import openvino as ov
+import psutil
 import pytest
 
 from softnpu.tools.demo.digits import load_test_set, model_path
@@ -25,8 +26,13 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFarm]:
         patch.setenv(
             "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
         )
+        patch.setenv("SOFTNPU_AUTOSTART", "0")
+        before = set(psutil.Process().children(recursive=True))
         with local_farm() as farm:
             yield farm
+        left = set(psutil.Process().children(recursive=True)) - before
+        _, alive = psutil.wait_procs(left, timeout=30)
+        assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
 @pytest.fixture(scope="module")

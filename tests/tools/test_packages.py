@@ -66,7 +66,7 @@ def test_the_command_says_what_a_base_installation_lacks(package: str) -> None:
 _LIBRARY = b"\0GLIBC_2.4\0GLIBC_2.27\0"
 _WHEEL = {
     "softnpu/__init__.py": b"",
-    **{f"softnpu/{part}/py.typed": b"" for part in ("emulator", "driver", "plugin", "tools")},
+    **{f"softnpu/{part}/py.typed": b"" for part in ("emulator", "driver", "plugin", "tools", "farm")},
     "softnpu/driver/native/lib/libze_softnpu.so": _LIBRARY,
     "softnpu/driver/native/lib/loader/libze_loader.so.1": _LIBRARY,
     "softnpu/driver/native/lib/engine/libsoftnpu_engine.so": _LIBRARY,

@@ -327,6 +327,22 @@ def _predict(
         raise typer.Exit(1)
 
 
+@benchmark("farm")
+def _farm(
+    model: Model = _DEFAULT_INFER_MODEL,
+    shape: Shapes = None,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 32,
+    batches: Annotated[int, typer.Option(min=1, help="Batches of a turn.")] = 6,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 5,
+    processes: Annotated[int, typer.Option(min=1, max=8, help="Actors, and processes without Ray.")] = 1,
+) -> Iterator[Measurement]:
+    """A predictor on Ray against processes without Ray, and several nodes against one."""
+    from softnpu.tools.bench import farm
+    from softnpu.tools.bench.model import find_model
+
+    return farm.run(find_model(model, shape), rows, batches, rounds, processes)
+
+
 @benchmark("recovery")
 def _recovery(
     rounds: Annotated[int, typer.Option(min=1, help="Deaths of each kind.")] = 5,

@@ -76,6 +76,8 @@ def nodes() -> list[NodeState]:
         ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
         for node in alive
     ]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
     free = _free_by_node()
     found = []
     for node, reference in zip(alive, asked, strict=True):
@@ -83,7 +85,10 @@ def nodes() -> list[NodeState]:
         said: Mapping[str, PlatformState] = {}
         problem = ""
         try:
-            said = ray.get(reference, timeout=_ANSWER_S)
+            said = ray.get(reference, timeout=0)
+        except ray.exceptions.GetTimeoutError:
+            problem = f"no answer within {_ANSWER_S:g} s"
+            ray.cancel(reference, force=True)
         except Exception as failure:  # noqa: BLE001 - whatever is wrong with one node is told beside it
             problem = str(failure).strip().splitlines()[-1][:200]
         left = free.get(node["NodeID"], {})

@@ -22,7 +22,13 @@ from softnpu.tools.failures import ToolError
 from softnpu.tools.farm.node import Node
 
 _OBJECT_STORE: Final = 100 * 10**6
-_READY_S: Final = 60.0
+_READY_S: Final = 300.0
+_PATIENT: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_agent_register_timeout_ms": "180000",
+    "RAY_worker_register_timeout_seconds": "300",
+}
+"""Several nodes on a few busy cores start slowly; a raylet would give its agent up, and end."""
 _END_S: Final = 20.0
 _LOOK_S: Final = 0.05
 
@@ -127,8 +133,9 @@ def local_farm(object_store: int = _OBJECT_STORE) -> Iterator[LocalFarm]:
     """A farm in a temporary folder, without nodes, connected; gone when the block ends."""
     # sockets have paths of at most 107 bytes, of which Ray needs about 90 behind its own folder
     folder = Path(tempfile.mkdtemp(prefix="farm-"))
-    before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED")}
-    os.environ.update({"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"})
+    chosen = {"RAY_TMPDIR": str(folder), **_PATIENT}
+    before = {name: os.environ.get(name) for name in chosen}
+    os.environ.update(chosen)
     (folder / "ray").mkdir()
     farm = None
     try:

@@ -24,6 +24,8 @@ from softnpu.farm.keeper import DaemonKeeper
 from softnpu.farm.model import Files, Model, written
 
 STORE, NAMESPACE = "softnpu.farm.blobs", "softnpu"
+WHOLE, PARTS = "*.blob", ".*.part"
+"""Files in `folder`: compiled models, and what is being written."""
 _MOST_FILES = 64
 _FETCH_S = 600.0
 _ATTEMPTS = 5
@@ -116,7 +118,17 @@ def fetched(model: Model, platform: str) -> Path:
                     expected=f"a compiled model within {_FETCH_S:g} s",
                 ) from failure
         except ray.exceptions.RayTaskError as failure:
-            raise failure.cause if isinstance(failure.cause, Exception) else failure from None
+            raise _cause(failure) from None
+
+
+def _cause(failure: Any) -> Exception:
+    """What the compiler raised, in a task of an actor."""
+    import ray
+
+    cause: Exception = failure
+    while isinstance(cause, ray.exceptions.RayTaskError) and isinstance(cause.cause, Exception):
+        cause = cause.cause
+    return cause
 
 
 def _store() -> Any:
@@ -173,7 +185,7 @@ def forget(path: Path) -> None:
 
 def _prune(place: Path) -> None:
     files = []
-    for path in (*place.glob("*.blob"), *place.glob(".*.part")):
+    for path in (*place.glob(WHOLE), *place.glob(PARTS)):
         try:
             files.append((path.stat().st_mtime, path))
         except FileNotFoundError:

@@ -22,7 +22,7 @@ from softnpu.emulator.interface import endpoint
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.farm.errors import FarmError
 
-_READY_S: Final = 60.0
+_READY_S: Final = 300.0
 _LOOK_S: Final = 0.02
 _END_S: Final = 15.0
 _FIRST_PAUSE_S: Final = 0.1

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import queue
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from softnpu.farm import assignment, blobs
-from softnpu.farm.batching import Array, BatchRules, Rows
-from softnpu.farm.errors import abandon_worker, is_loss
+from softnpu.farm.batching import Rows
+from softnpu.farm.errors import FarmError, abandon_worker, is_loss
 from softnpu.farm.model import Model
+from softnpu.farm.request_pool import RequestPool
 
 _RECOVERIES = 5
 
@@ -48,21 +44,25 @@ class Predictor:
         self._requests = requests
         self._lock = threading.Lock()
         self._loaded = self._load_safely()
+        outputs = [tensor.name for tensor in self._loaded.rules.outputs]
+        if both := sorted({*keep} & {*outputs}):
+            raise FarmError(
+                f"model {self._model.name}",
+                found=f"{', '.join(both)} in keep and among the outputs {', '.join(outputs)}",
+                expected="columns with names of their own",
+            )
 
     def __call__(self, batch: Any) -> Rows:
         """The outputs of a batch by name: a mapping of arrays, or one array for a model with one input.
 
-        Raises `BatchError` for a batch that does not fit. May be called from several threads at once.
+        Raises `BatchError` for a batch that does not fit. May be called from several threads at once, so an
+        asynchronous actor or deployment awaits `asyncio.to_thread(predictor, batch)`.
         """
         rows, count = self._loaded.rules.checked(batch, self._keep)
         result = self._infer(rows, count)
         for name in self._keep:
             result[name] = batch[name]
         return result
-
-    async def predict(self, batch: Any) -> Rows:
-        """The same, for an asynchronous actor or deployment: other requests are served meanwhile."""
-        return await asyncio.to_thread(self, batch)
 
     def _infer(self, rows: Rows, count: int) -> Rows:
         recoveries = 0
@@ -76,16 +76,16 @@ class Predictor:
                 recoveries = _counted(failure, recoveries)
             self._recover(loaded)
 
-    def _recover(self, lost: _Loaded) -> None:
+    def _recover(self, lost: RequestPool) -> None:
         with self._lock:
             if self._loaded is lost:  # else another thread was first
                 self._loaded = self._load_safely()
 
-    def _load_safely(self) -> _Loaded:
+    def _load_safely(self) -> RequestPool:
         recoveries = 0
         while True:
             try:
-                return _Loaded(self._model, self._requests)
+                return _load(self._model, self._requests)
             except Exception as failure:
                 if not _lost(failure):
                     raise
@@ -103,73 +103,13 @@ def _counted(failure: Exception, recoveries: int) -> int:
     return recoveries + 1
 
 
-class _Loaded:
-    """The model on all devices of this worker, with infer requests that are free or in flight."""
+def _load(model: Model, requests: int) -> RequestPool:
+    """The model on all devices that Ray has assigned to this worker."""
+    from softnpu.plugin import Core
 
-    def __init__(self, model: Model, requests: int) -> None:
-        from softnpu.plugin import Core
-
-        assignment.lease()
-        core = Core()
-        devices = core.available_devices
-        platform = str(core.get_property(devices[0], "DEVICE_ARCHITECTURE"))
-        path = blobs.fetched(model, platform)
-        compiled = [core.import_model(path, device) for device in devices]
-        self.rules = BatchRules(model.name, compiled[0].inputs, compiled[0].outputs)
-        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        each = requests or int(compiled[0].get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-        for _ in range(each):
-            for one in compiled:
-                self._free.put(one.create_infer_request())
-
-    def infer(self, rows: Rows, count: int) -> Rows:
-        """The outputs of these rows."""
-        flight: deque[tuple[slice, Any]] = deque()
-        results = self.rules.empty() if not count else {}
-        try:
-            for part in self.rules.parts(count):
-                request = self._take(flight, results, count)
-                try:
-                    self._start(request, rows, part)
-                except BaseException:
-                    self._free.put(request)
-                    raise
-                flight.append((part, request))
-            while flight:
-                self._collect(flight, results, count)
-        finally:
-            for _, request in flight:  # an inference has failed: the others end, and nobody wants them
-                request.wait_for(0)
-        return results
-
-    def _take(self, flight: deque[tuple[slice, Any]], results: Rows, count: int) -> Any:
-        """A free request; if there is none, the oldest of this call ends first."""
-        try:
-            return self._free.get_nowait()
-        except queue.Empty:
-            if flight:
-                self._collect(flight, results, count)
-        return self._free.get()
-
-    def _start(self, request: Any, rows: Rows, part: slice) -> None:
-        for index, tensor in enumerate(self.rules.inputs):
-            given = rows[tensor.name][part]
-            if self.rules.size:
-                self.rules.fill(request.get_input_tensor(index).data, given)
-            else:
-                target = request.get_input_tensor(index)
-                target.shape = given.shape
-                target.data[:] = given
-        request.start_async()
-
-    def _collect(self, flight: deque[tuple[slice, Any]], results: Rows, count: int) -> None:
-        """Wait for the oldest inference, and put its rows to the others."""
-        part, request = flight[0]
-        request.wait()
-        for index, tensor in enumerate(self.rules.outputs):
-            data: Array = request.get_output_tensor(index).data
-            if tensor.name not in results:
-                results[tensor.name] = np.empty((count, *data.shape[1:]), data.dtype)
-            results[tensor.name][part] = data[: part.stop - part.start]
-        flight.popleft()
-        self._free.put(request)
+    assignment.lease()
+    core = Core()
+    devices = core.available_devices
+    platform = str(core.get_property(devices[0], "DEVICE_ARCHITECTURE"))
+    path = blobs.fetched(model, platform)
+    return RequestPool(model.name, [core.import_model(path, device) for device in devices], requests)
