@@ -16,19 +16,19 @@ class SpinBudget:
     With one core it is always 0: the other side could not run meanwhile.
     """
 
-    __slots__ = ("_max_ns", "_misses", "_skipped")
+    __slots__ = ("_misses", "_skipped", "max_ns")
 
     def __init__(self, max_ns: int) -> None:
-        self._max_ns = max_ns if len(os.sched_getaffinity(0)) > 1 else 0
+        self.max_ns = max_ns if len(os.sched_getaffinity(0)) > 1 else 0
         self._misses = 0
         self._skipped = 0
 
     def limit_ns(self) -> int:
         """How long to spin this time."""
         if self._misses < _MAX_MISSES:
-            return self._max_ns
+            return self.max_ns
         self._skipped += 1
-        return self._max_ns if self._skipped % _RETRY_EVERY == 0 else 0
+        return self.max_ns if self._skipped % _RETRY_EVERY == 0 else 0
 
     def hit(self) -> None:
         """The spin ended because what it waited for happened."""
@@ -48,4 +48,4 @@ class TurboBudget(SpinBudget):
         super().__init__(TURBO_SPIN_NS)
 
     def limit_ns(self) -> int:
-        return self._max_ns
+        return self.max_ns

@@ -6,9 +6,10 @@ them.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.engine.memory import Words
@@ -33,6 +34,18 @@ _DEVICE_CLOCK = int(StatusWord.DEVICE_CLOCK)
 _LATE = int(StatusWord.LATE)
 _UNMODELLED = int(StatusWord.UNMODELLED)
 _QUEUED = int(StatusWord.QUEUED)
+_CHANGED = {
+    "heartbeat": _HEARTBEAT,
+    "submissions": _SUBMISSIONS,
+    "commands": _COMMANDS,
+    "inferences": _INFERENCES,
+    "busy": _BUSY,
+    "tile_busy": _TILE_BUSY,
+    "read": _READ,
+    "written": _WRITTEN,
+    "queued": _QUEUED,
+}
+_Record = TypeVar("_Record", bound=ctypes.Structure)
 
 
 class Work(NamedTuple):
@@ -102,6 +115,29 @@ class Counters:
         """Count the bytes that the commands of a submission have read and written."""
         self._words[_READ] += read
         self._words[_WRITTEN] += written
+
+    def record(self, make: type[_Record]) -> _Record:
+        """Return where the counters are that a submission changes, for the part in C++."""
+        self._kept = [
+            ctypes.c_char.from_buffer(self._words),
+            ctypes.c_char.from_buffer(self._inference_times),
+        ]
+        words, times = map(ctypes.addressof, self._kept)
+        self._bounds = (ctypes.c_uint64 * len(LATENCY_BOUNDS_NS))(*LATENCY_BOUNDS_NS)
+        places = {name: words + 8 * word for name, word in _CHANGED.items()}
+        return make(
+            **places,
+            histogram=times,
+            bounds=ctypes.addressof(self._bounds),
+            bound_count=len(LATENCY_BOUNDS_NS),
+        )
+
+    def adopt(self, due_ns: int) -> None:
+        """Go on with what the part in C++ has counted."""
+        words = self._words
+        self.submissions, self.commands = words[_SUBMISSIONS], words[_COMMANDS]
+        self.inferences, self.busy_ns = words[_INFERENCES], words[_BUSY]
+        self.queued, self.due_ns = words[_QUEUED], due_ns
 
     def snapshot(self, out: Words, now_ns: int, used_ns: int, tile_ns: int, done: Work) -> None:
         """Write a `metrics.SNAPSHOT` into `out`; the rest is what the running submission adds."""

@@ -11,6 +11,7 @@ import select
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterable
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
@@ -22,12 +23,14 @@ from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.modelled_runs import ModelledRuns
+from softnpu.emulator.engine.native_turns import NativeTurns
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import LOOK_NS, QueueTable
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
 from softnpu.emulator.engine.staging import Staging
+from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Clock, Message, encode
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
@@ -99,6 +102,15 @@ class Engine:
             None if clock is None else ModelledRuns(clock, self._counters),
             setup.tdr_ms,
         )
+        self._turns = self._runner.turns = NativeTurns.open(
+            self._queues,
+            self._scheduler,
+            self._counters,
+            self._liveness[link.INJECTION_MESSAGES :],
+            self._poller.fileno(),
+            self._spin,
+            None if clock is not None else platform.timer_ns_per_tick,
+        )
 
     def run(self) -> None:
         """Execute until the supervisor closes the channel."""
@@ -113,6 +125,8 @@ class Engine:
             self._channel.wait_readable(None)
             self.read_messages()
         while self.alive:
+            if self._turns is not None and self._turns.ready and self._run_known(self._turns):
+                continue
             if self._queues.paced:
                 self._queues.wake_paced(time.monotonic_ns())
             queue = self._scheduler.pick(self._queues.awake)
@@ -124,6 +138,26 @@ class Engine:
             else:
                 self._runner.run(queue)
                 self._poll_if_due()
+
+    def _run_known(self, turns: NativeTurns) -> bool:
+        """Have known submissions run by the part in C++; False if Python has to run the next one."""
+        queues = self._queues
+        busy = queues.blocked or queues.paced or self._unmapped or self._staging.pending
+        observed = failpoints.active is not None or trace.active is not None
+        if busy or observed or self._overlap.has_early or not queues.awake:
+            turns.ready = False
+            return False
+        if self._liveness[link.INJECTION_MESSAGES] != self._faults.messages:
+            return False
+        if not all(queue.is_between for queue in queues.awake):
+            turns.ready = False
+            return False
+        events = turns.visit()
+        if events is None:
+            return False
+        self._handle_events(events)
+        queues.put_idle_to_sleep(time.monotonic_ns())
+        return True
 
     # ------------------------------------------------------------ waiting for work
 
@@ -156,7 +190,11 @@ class Engine:
             self.send(self._unmapped.popleft())
         if self._staging.pending:
             self._staging.settle()
-        for fd, _ in self._poller.poll(timeout_s, _MAX_EVENTS):
+        self._handle_events([fd for fd, _ in self._poller.poll(timeout_s, _MAX_EVENTS)])
+        self._poll_due_ns = time.monotonic_ns() + _POLL_EVERY_NS
+
+    def _handle_events(self, fds: Iterable[int]) -> None:
+        for fd in fds:
             context = self._doorbells.get(fd)
             if context is not None:
                 self._answer_doorbell(context)
@@ -165,7 +203,6 @@ class Engine:
                 self._queues.retry_blocked()
             elif fd == self._channel.fileno():
                 self.read_messages()
-        self._poll_due_ns = time.monotonic_ns() + _POLL_EVERY_NS
 
     def _answer_doorbell(self, context: EngineContext) -> None:
         queues = self._queues
@@ -316,8 +353,8 @@ class Engine:
                 self._add_context(message, packet.take_fds(1)[0])
             case link.ContextDrop():
                 self._drop_context(self._contexts.pop(message.context))
-            case link.ContextRelease():
-                self._contexts[message.context].release()
+            case link.ContextRelease() | link.GraphDrop():
+                self._give_back(message)
             case link.SegmentAdd():
                 self._contexts[message.context].space.add_segment(message, packet.take_fds(1)[0])
             case link.SegmentDrop():
@@ -347,8 +384,6 @@ class Engine:
             case link.GraphAdd():
                 image = self._images.image(message.image)
                 self._contexts[message.context].space.add_graph(message.graph, image)
-            case link.GraphDrop():
-                self._contexts[message.context].drop(message.graph)
             case link.InjectionAdd() | link.InjectionDrop():
                 self._inject(message, packet)
             case link.TraceBegin() | link.TraceEnd():
@@ -437,11 +472,15 @@ class Engine:
             weakref.finalize(mapping.shared.buffer, self._unmapped.append, report)
 
     def _drop_memory(self, message: link.MemoryDrop) -> None:
-        for queue in self._queues.of(message.context):
-            queue.drop_lookups()
+        self._queues.drop_lookups(message.context, message.memory)
         context = self._contexts[message.context]
         for handle in message.memory:
             context.drop(handle)
+
+    def _give_back(self, message: link.ContextRelease | link.GraphDrop) -> None:
+        context, graph = message.context, message.graph if isinstance(message, link.GraphDrop) else None
+        self._queues.drop_lookups(context, None if graph is None else (graph,))
+        self._contexts[context].release() if graph is None else self._contexts[context].drop(graph)
 
     def _drop_queue(self, queue: EngineQueue) -> None:
         self._queues.drop(queue)

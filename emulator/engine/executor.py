@@ -130,6 +130,11 @@ class Binding:
         """Whether an inference is so short that another thread costs more than it saves."""
         return self._is_short
 
+    @property
+    def copies(self) -> bool:
+        """Whether it copies inputs before, or outputs behind an inference."""
+        return bool(self._copies or self._private)
+
     def _set_tensor(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
         """Make an input or output use `view`; indices are copied, so that no client changes checked ones."""
         if argument.input and position in self._indices and view.nbytes:
@@ -252,6 +257,9 @@ class LoadedImage:
             outside = [actual[constant.offset] for constant in reference.outside]
             check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
         self.compilations = 0
+        self.weights_size = 0 if reference is None else reference.size
+        self.twin: object | None = None  # see `twins`
+        self.twin_asked = False
         self.lacking = ""
         self.has_layers = self.is_unfused = False
         self.modelled: ModelledTime | None = None

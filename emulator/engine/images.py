@@ -45,6 +45,11 @@ class EngineImage:
             ask(link.ImageNeeded(image=self.number))
         return self.loaded is not None
 
+    @property
+    def counts(self) -> memoryview:
+        """Its record in memory that outlives the engine."""
+        return self._counts
+
     def count(self, time_ns: int) -> None:
         """Count an inference that took so long, in memory that outlives the engine."""
         counts = self._counts

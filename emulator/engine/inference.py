@@ -20,6 +20,7 @@ from softnpu.emulator.engine.memory import Bytes, Range
 from softnpu.emulator.engine.staging import Piece
 from softnpu.emulator.engine.steps import CANCELLED, LOADING, Parts, Pause, RunningSubmission
 from softnpu.emulator.engine.tracing import run_with_layers
+from softnpu.emulator.engine.twins import TwinError, TwinMaker, TwinRequest, twin_of
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -46,6 +47,7 @@ class Inference:
     __slots__ = (
         "_arguments",
         "_binding",
+        "_bound",
         "_command",
         "_early_ns",
         "_image",
@@ -66,7 +68,8 @@ class Inference:
         self._image = space.graph(command.graph)
         self._arguments: Arguments | None = None  # if some are copied
         self._run: Run | None = None
-        self._binding: Binding | None = None
+        self._binding: Binding | None = None  # if it may run beside others
+        self._bound: Binding | None = None
         self._reads: list[Range] = []
         self._writes: list[Range] = []
         self.streams = 0
@@ -149,7 +152,7 @@ class Inference:
                 expected=f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
             )
         arguments = Arguments(self._space, self._command, meta)
-        binding = bind(image, arguments.views, self._running.count_staged)
+        binding = self._bound = bind(image, arguments.views, self._running.count_staged)
         is_cancelled = self._running.is_cancelled
         if arguments.staged or arguments.piece is not None:
             self._arguments = arguments
@@ -180,6 +183,41 @@ class Inference:
         """Bytes that it reads and writes; none before it is bound to the image on the device."""
         image = self._image.loaded
         return (image.read_bytes, image.written_bytes) if self._run is not None and image else (0, 0)
+
+    # ------------------------------------------------------------ by the part in C++
+
+    @property
+    def counts(self) -> memoryview:
+        """Where the inferences of its image are counted."""
+        return self._image.counts
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether there is a twin of its image, for it to run by."""
+        return self._image.loaded is not None and twin_of(self._image.loaded) is not None
+
+    def wants_twin(self, maker: TwinMaker) -> bool:
+        """Have a twin made if it may run by one; False if it never will."""
+        image, bound = self._image.loaded, self._bound
+        if image is None or bound is None or not self._is_plain(bound):
+            return False
+        if bound.short and not image.twin_asked:
+            inputs = bound.views[: len(image.meta.inputs)]
+            maker.ask(image, [view.tobytes() for view in inputs])
+        return True
+
+    def twin_request(self) -> TwinRequest:
+        """Return a request of the twin on its memory. Raises `TwinError`."""
+        image, bound = self._image.loaded, self._bound
+        twin = None if image is None else twin_of(image)
+        if twin is None or bound is None or not self._is_plain(bound):
+            raise TwinError("it is no plain inference of an image with a twin")
+        return twin.request(bound.views)
+
+    def _is_plain(self, bound: Binding) -> bool:
+        """Whether it is an inference in place and nothing else: no copies, no profile, none beside it."""
+        has_more = self._arguments is not None or self._profile is not None or self._binding is not None
+        return type(bound) is Binding and not has_more and not bound.copies
 
     # ------------------------------------------------------------ beside other inferences
 

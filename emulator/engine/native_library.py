@@ -17,7 +17,7 @@ from softnpu import emulator
 log = logging.getLogger(__name__)
 
 NAME = "libsoftnpu_engine.so"
-VERSION = 1
+VERSION = 2
 """Of what is called, and of the records in `native/`: a library of another build is not used."""
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"  # as for the native driver
 _FOLDER = "driver/native/lib"

@@ -44,6 +44,11 @@ class Overlap:
         self._early: list[EarlyInference] = []
         self._not_before_ns = time.monotonic_ns() + _AFTER_RESET_NS if after_reset else 0
 
+    @property
+    def has_early(self) -> bool:
+        """Whether an inference runs before its turn."""
+        return bool(self._early)
+
     def adopt(self, queue: EngineQueue, inference: Inference | None) -> None:
         """Begin the turn of the queue's next submission: it continues the inference that started early."""
         if not self._early:

@@ -29,11 +29,17 @@ class ProgramCache:
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
         self._buffer_bytes = 0
         self._users: dict[int, set[ProgramKey]] = {}
+        self.evictions = 0
+        """How many programs were dropped so far."""
 
     def get(self, buffer: int, offset: int, data: bytes) -> Program | None:
         """Return what was decoded from this buffer, if it still holds the same bytes."""
         program = self._programs.get((buffer, offset))
         return program if program is not None and program.data == data else None
+
+    def holds(self, program: Program) -> bool:
+        """Whether this very program is kept."""
+        return any(kept is program for kept in self._programs.values())
 
     def add(self, buffer: int, offset: int, program: Program) -> None:
         """Keep a program for the next submission of the same buffer, unless it is very long.
@@ -71,6 +77,7 @@ class ProgramCache:
 
     def _evict(self, key: ProgramKey) -> None:
         program = self._programs.pop(key)
+        self.evictions += 1
         self._buffer_bytes -= len(program.data)
         self._share.kept_bytes -= _size(program)
         # a handle that lives on would otherwise keep the keys of all programs that ever used it

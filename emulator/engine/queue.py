@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from mmap import mmap
+from typing import Protocol
 
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.context import EngineContext
@@ -54,6 +56,14 @@ class Submission:
         return self.fence_record is not None and self.fence_record.is_cancelled(self.ticket)
 
 
+class Prepared(Protocol):
+    """Submissions that were prepared for the part in C++ (`known`)."""
+
+    def forget(self, handles: Iterable[int] | None = None) -> None:
+        """Forget those that use one of these handles, or all."""
+        ...
+
+
 class EngineQueue(DeviceRing):
     """A ring, and how far its next submission has come."""
 
@@ -93,7 +103,8 @@ class EngineQueue(DeviceRing):
         self.resume_ns = 0  # when a paced submission ends, on the host's clock
         self.paced_end: tuple[frozenset[tuple[int, int]], int] = (frozenset(), 0)  # see `modelled_runs`
         self._last: Submission | None = None  # most programs submit the same again
-        self._noted_waiting = -1
+        self.known: Prepared | None = None  # what the part in C++ can run
+        self.noted_waiting = 0
 
     def set_background(self, background: bool) -> None:
         """Set the level: 1 low, 2 normal, 3 high; 0 while the workload is a background one."""
@@ -215,9 +226,29 @@ class EngineQueue(DeviceRing):
         submission.fence_record = fence
         return fence
 
-    def drop_lookups(self) -> None:
-        """Forget looked-up memory: some of the context was freed, and must not stay mapped or be used."""
+    def drop_lookups(self, handles: Iterable[int] | None = None) -> None:
+        """Forget what was looked up, which must not stay mapped or be used; of these handles, or of all."""
         self._last = None
+        if self.known is not None:
+            self.known.forget(handles)
+
+    # ------------------------------------------------------------ for the part in C++
+
+    @property
+    def is_between(self) -> bool:
+        """Whether its next submission has not begun, and nothing special is known of it."""
+        begun = self.program is not None or self.decoding is not None or self.step
+        return not begun and self.parts is None and self.lost is None and not self.closed
+
+    @property
+    def state_words(self) -> memoryview:
+        """Its record in memory that outlives the engine."""
+        return self._state
+
+    @property
+    def ring_address(self) -> int:
+        """Where the ring is mapped."""
+        return self._completed_address - records.RING_COMPLETED
 
     # ------------------------------------------------------------ notes that outlive the engine
 
@@ -243,8 +274,8 @@ class EngineQueue(DeviceRing):
     def note_waiting(self) -> int:
         """Note how many submissions have not ended, by the tail that the client has stored; return it."""
         waiting = min(max(self.waiting(), 0), self.slots)
-        if waiting != self._noted_waiting:
-            self._state[link.STATE_WAITING] = self._noted_waiting = waiting
+        if waiting != self.noted_waiting:
+            self._state[link.STATE_WAITING] = self.noted_waiting = waiting
         return waiting
 
     def suspend(self, step: int, pause: link.QueuePause) -> None:

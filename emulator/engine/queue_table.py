@@ -47,7 +47,7 @@ class QueueTable:
 
     def drop(self, queue: EngineQueue) -> None:
         """Drop a queue; what of it runs ends early."""
-        queue.closed = True
+        queue.closed, queue.known = True, None  # which refers to it: it would keep memory mapped
         self._by_context[queue.context.number].pop(queue.handle)
         if queue in self.awake:
             self.awake.remove(queue)
@@ -58,6 +58,11 @@ class QueueTable:
 
     def drop_context(self, context: int) -> None:
         self._by_context.pop(context, None)
+
+    def drop_lookups(self, context: int, handles: Collection[int] | None = None) -> None:
+        """Have the queues of a context forget what they have looked up of these handles, or of all."""
+        for queue in self.of(context):
+            queue.drop_lookups(handles)
 
     def runnable(self, level: int) -> list[EngineQueue]:
         """Return the awake queues of a level that have work."""

@@ -17,6 +17,7 @@ from softnpu.emulator.engine.device_clock import ModelledTime
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.engine.modelled_runs import ModelledRuns
+from softnpu.emulator.engine.native_turns import NativeTurns
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.program import Decoding, Program
 from softnpu.emulator.engine.queue import EngineQueue, Submission
@@ -96,6 +97,7 @@ class Runner:
         self._platform = platform
         self._modelled_runs = modelled_runs
         self._tdr_ns = tdr_ms * 1_000_000
+        self.turns: NativeTurns | None = None  # learns what has run well
         self._queue: EngineQueue | None = None  # of the submission that runs
         self._submission: Submission | None = None
         self._abort: ErrorInfo | None = None  # why the submission that runs must end: decided once
@@ -160,9 +162,13 @@ class Runner:
         if info is not None and (program := queue.program) is not None and program.foreign:
             # what OpenVINO makes of cut memory is no reason
             info = foreign.failure_of(program.foreign) or info
+        self._end_turn(queue, submission, info)
+
+    def _end_turn(self, queue: EngineQueue, submission: Submission, info: ErrorInfo | None) -> None:
+        """Charge the turn in which a submission ends, and end it."""
         now = time.monotonic_ns()
-        used = now - self._charged_ns
-        if used < _SHORT_NS and (queue.program is None or not queue.program.tiles):
+        used, program = now - self._charged_ns, queue.program
+        if used < _SHORT_NS and (program is None or not program.tiles):
             self._counters.busy_ns += used
             queue.charge(used)
             self.end(queue, submission, info)
@@ -170,6 +176,8 @@ class Runner:
         else:
             self._charge(queue, now)
             self.end(queue, submission, info)
+        if self.turns is not None and program is not None and info is None and not queue.closed:
+            self.turns.learn(queue, submission, program)
 
     def _count(self, queue: EngineQueue, program: Program) -> None:
         """Count what a submission that ends well has done."""

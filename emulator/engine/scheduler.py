@@ -13,7 +13,8 @@ The rules, in order:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ctypes
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 LEVELS = 4
@@ -25,13 +26,18 @@ _MAX_LAG_NS = SLICE_NS // 10  # how far behind the minimum of its level a sessio
 
 
 class Share:
-    """The account of one session: time on each level in ns, bytes of decoded programs and staging."""
+    """The account of one session: time on each level in ns, bytes of decoded programs and staging.
 
-    __slots__ = ("kept_bytes", "spent_ns", "staging_bytes")
+    `address`: where the times are, for the part in C++.
+    """
+
+    __slots__ = ("_words", "address", "kept_bytes", "spent_ns", "staging_bytes")
 
     def __init__(self) -> None:
         self.kept_bytes = self.staging_bytes = 0
-        self.spent_ns = [0] * LEVELS
+        self._words = (ctypes.c_uint64 * LEVELS)()
+        self.address = ctypes.addressof(self._words)
+        self.spent_ns = memoryview(self._words).cast("B").cast("Q")
 
 
 class Schedulable(Protocol):
@@ -53,7 +59,8 @@ class Scheduler:
     """Pick queues and keep the accounts."""
 
     def __init__(self) -> None:
-        self._min_spent_ns = [0] * LEVELS  # minimum virtual runtime of the runnable sessions of each level
+        self.min_spent_ns = [0] * LEVELS
+        """Minimum virtual runtime of the runnable sessions of each level."""
         self._credit_ns = [0] * LEVELS
         self._runnable = 0  # levels with work at the last pick, as bits
 
@@ -81,12 +88,18 @@ class Scheduler:
         if self._runnable != 1 << best.level:
             best = self._prefer_credit(queues, best)
         level, spent = best.level, best.share.spent_ns
-        used, least = spent[level], self._min_spent_ns[level]
+        used, least = spent[level], self.min_spent_ns[level]
         if used > least:
-            self._min_spent_ns[level] = used
+            self.min_spent_ns[level] = used
         elif used < least - _MAX_LAG_NS:
             spent[level] = least - _MAX_LAG_NS
         return best
+
+    def adopt(self, min_spent_ns: Sequence[int], levels: Iterable[int]) -> None:
+        """Take over what the part in C++ has done, where queues of one level at a time had work."""
+        self.min_spent_ns = list(min_spent_ns)
+        for level in levels:
+            self._credit_ns[level] = max(0, self._credit_ns[level])
 
     def charge(self, queue: Schedulable, used_ns: int) -> None:
         """Add device time to the account of a queue's session."""

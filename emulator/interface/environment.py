@@ -38,6 +38,8 @@ ENV_STRICT = "SOFTNPU_STRICT"
 """`1`: a daemon refuses the models that silicon is known to refuse."""
 ENV_ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE"
 """Directory in which a daemon keeps what OpenVINO's CPU device compiled; set but empty turns that off."""
+ENV_NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS"
+"""`0`: the engines of a daemon run every submission in Python."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """JSON: variables as they were before `softnpu run`; a daemon that is started inside gets them back."""
 
@@ -84,6 +86,11 @@ def self_check() -> bool:
 def strict() -> bool:
     """`SOFTNPU_STRICT`: whether a daemon refuses what silicon refuses."""
     return _switch(ENV_STRICT)
+
+
+def native_turns() -> bool:
+    """`SOFTNPU_NATIVE_TURNS`: whether engines use their part in C++ for known submissions."""
+    return _switch(ENV_NATIVE_TURNS, "1")
 
 
 def clock() -> Clock:
@@ -149,9 +156,9 @@ def _is_variable(name: str, value: object) -> bool:
         return False
 
 
-def _switch(variable: str) -> bool:
-    text = os.environ.get(variable, "")
-    if text not in {"", "0", "1"}:
+def _switch(variable: str, default: str = "0") -> bool:
+    text = os.environ.get(variable) or default
+    if text not in {"0", "1"}:
         raise _out_of_range(variable, found=text, expected="0 or 1")
     return text == "1"
 

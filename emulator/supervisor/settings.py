@@ -104,6 +104,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
             ) from error
         environment.self_check()
         environment.strict()
+        environment.native_turns()
         for injection in self.injections():
             check_injected_device(injection, len(self.devices))
 

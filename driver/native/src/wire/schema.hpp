@@ -31,6 +31,7 @@ constexpr const char* CLOCK = "SOFTNPU_CLOCK";
 constexpr const char* INFERENCE_US = "SOFTNPU_INFERENCE_US";
 constexpr const char* STRICT = "SOFTNPU_STRICT";
 constexpr const char* ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE";
+constexpr const char* NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS";
 constexpr const char* SAVED_ENV = "SOFTNPU_SAVED_ENV";
 constexpr uint32_t DEFAULT_SPIN_US = 50;
 constexpr uint32_t MAX_SPIN_US = 1000000;

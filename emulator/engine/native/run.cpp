@@ -1,0 +1,217 @@
+#include "run.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "sync/words.hpp"
+#include "wire/schema.hpp"
+
+namespace softnpu::engine {
+
+namespace {
+
+namespace event = schema::event_record;
+namespace fence = schema::fence_record;
+namespace ring = schema::ring_header;
+
+constexpr uint64_t JOURNAL_MASK = 63;  // progress is noted behind so many steps at the latest
+constexpr uint64_t SHORT_NS = 100000;  // shorter times are charged as they are
+constexpr uint64_t LEAST_CHARGED_PART = 32;
+
+uint64_t time_of(clockid_t clock) {
+    timespec at;
+    clock_gettime(clock, &at);
+    return static_cast<uint64_t>(at.tv_sec) * 1000000000 + static_cast<uint64_t>(at.tv_nsec);
+}
+
+void put(uint64_t& word, uint64_t value) { __atomic_store_n(&word, value, __ATOMIC_RELEASE); }
+void add(uint64_t* word, uint64_t value) {
+    __atomic_store_n(word, *word + value, __ATOMIC_RELEASE);  // nobody else writes it
+}
+
+uint8_t* slot_of(const Queue& queue, uint64_t sequence) {
+    return queue.ring + ring::SIZE + ((sequence - 1) & (queue.slots - 1)) * sizeof(schema::Slot);
+}
+
+// What the slot holds, if it was prepared and its commands are what they were then.
+Known* find(Queue& queue, const uint8_t* content) {
+    for (uint64_t tried = 0, index = queue.found; tried < queue.known_count; ++tried, ++index) {
+        if (index >= queue.known_count) index = 0;
+        Known* known = queue.known[index];
+        if (std::memcmp(known->content, content, CONTENT) != 0) continue;
+        // the client may change them at any time; nothing but this comparison reads them
+        if (std::memcmp(known->commands, known->data, known->size) != 0) return nullptr;
+        queue.found = index + 1;  // most programs submit one after the other, in a circle
+        return known;
+    }
+    return nullptr;
+}
+
+void wake(uint8_t* word, uint8_t* waiters, uint32_t marked) {
+    if (!marked) {
+        full_fence();
+        marked = load32(waiters);
+    }
+    if (marked) futex_wake(word);
+}
+
+// The mark is cleared before the word is stored: a waiter that marks itself later sees the new word.
+uint32_t clear_mark(uint8_t* waiters) {
+    const uint32_t marked = load32(waiters);
+    if (marked) store32(waiters, 0);
+    return marked;
+}
+
+void signal_fence(uint8_t* at, uint64_t ticket) {
+    if (load64(at + fence::ARMED) != ticket) return;
+    store32(at + fence::RESULT, 0);
+    store64(at + fence::TIME, now_ns());
+    const uint32_t marked = clear_mark(at + fence::WAITERS);
+    store64(at + fence::SIGNALLED, ticket);
+    wake(at + fence::SIGNALLED, at + fence::WAITERS, marked);
+}
+
+// An event is changed once, also if this engine dies: its number of changes is noted before.
+void change_event(Queue& queue, const Step& step, uint64_t id, uint32_t state) {
+    auto* at = static_cast<uint8_t*>(step.at);
+    const uint32_t changes = load32(at + event::CHANGES);
+    put(queue.state[STATE_EFFECT_STEP], 0);
+    put(queue.state[STATE_EFFECT_VALUE], changes);
+    put(queue.state[STATE_EFFECT_EVENT], step.size);
+    put(queue.state[STATE_EFFECT_OFFSET], step.value);
+    put(queue.state[STATE_EFFECT_STEP], id);
+    const uint64_t changed = static_cast<uint64_t>(changes + 1) << 32 | state;
+    if (state == schema::event_state::DEVICE_RESET) {
+        store64(at + event::STATE, changed);
+        return;
+    }
+    store64(at + event::TIME, now_ns());
+    const uint32_t marked = clear_mark(at + event::WAITERS);
+    store64(at + event::STATE, changed);
+    wake(at + event::STATE, at + event::WAITERS, marked);
+}
+
+void fill(const Step& step) {
+    auto* at = static_cast<uint8_t*>(step.at);
+    const uint64_t whole = step.size - step.size % sizeof(step.value);
+    for (uint64_t done = 0; done < whole; done += sizeof(step.value))
+        std::memcpy(at + done, &step.value, sizeof(step.value));
+    std::memcpy(at + whole, &step.value, step.size - whole);
+}
+
+// False if Python has to go on with this step.
+bool run_step(Turns& turns, Queue& queue, const Step& step, uint64_t id, uint64_t& inferring_ns) {
+    switch (step.kind) {
+        case Kind::INFER: {
+            const uint64_t begun = now_ns();
+            if (turns.infer(step.at) != 0) return false;  // it runs again there, and the reason is told
+            inferring_ns = now_ns() - begun;
+            return true;
+        }
+        case Kind::COPY: std::memcpy(step.at, step.from, step.size); return true;
+        case Kind::FILL: fill(step); return true;
+        case Kind::TIMESTAMP:
+            store64(static_cast<uint8_t*>(step.at),
+                    static_cast<uint64_t>(static_cast<double>(now_ns()) / turns.ns_per_tick));
+            return true;
+        case Kind::EVENT_WAIT:
+            return load32(static_cast<uint8_t*>(step.at) + event::STATE) > schema::event_state::HOST_RESET;
+        case Kind::EVENT_SIGNAL:
+            change_event(queue, step, id, schema::event_state::DEVICE_SIGNALLED);
+            return true;
+        case Kind::EVENT_RESET: change_event(queue, step, id, schema::event_state::DEVICE_RESET); return true;
+    }
+    return false;
+}
+
+void count(Turns& turns, Queue& queue, const Known& known, uint64_t inferring_ns) {
+    const Counters& counters = turns.counters;
+    add(counters.commands, known.commands_done);
+    if (known.inferences) {
+        add(counters.inferences, known.inferences);
+        add(&queue.state[STATE_INFERENCES], known.inferences);
+        add(&known.image[0], 1);
+        add(&known.image[1], inferring_ns);
+        const uint64_t* end = counters.bounds + counters.bound_count;
+        add(&counters.histogram[std::lower_bound(counters.bounds, end, inferring_ns) - counters.bounds], 1);
+        add(&counters.histogram[counters.bound_count + 1], inferring_ns);
+    }
+    add(counters.read, known.read);
+    add(counters.written, known.written);
+}
+
+// Charges the time of a turn; that in which the machine ran other programs is left out.
+void charge(Turns& turns, Queue& queue, const Known& known, uint64_t used) {
+    add(turns.counters.busy, used);
+    add(turns.counters.tile_busy, used * known.tiles);
+    add(&queue.state[STATE_SPENT], used);
+    uint64_t own = used;
+    if (used >= SHORT_NS) {
+        const uint64_t cpu = time_of(CLOCK_PROCESS_CPUTIME_ID), since = cpu - turns.cpu_ns;
+        turns.cpu_ns = cpu;
+        own = std::max(std::min(used, since), used / LEAST_CHARGED_PART);
+    }
+    *queue.spent += own;
+}
+
+// As `EngineQueue.finish`: the store of STATE_COMPLETED ends the submission, for this engine and the next.
+void finish(Queue& queue, const Known& known, uint64_t sequence, uint64_t ticket) {
+    store32(slot_of(queue, sequence) + offsetof(schema::Slot, result), 0);
+    queue.completed = sequence;
+    put(queue.state[STATE_COMPLETED], sequence);
+    if (known.fence) signal_fence(known.fence, ticket);
+    uint8_t* completed = queue.ring + ring::COMPLETED;
+    store64(completed, sequence);
+    full_fence();
+    if (load32(queue.ring + ring::WAITERS)) futex_wake(completed);
+}
+
+}  // namespace
+
+uint64_t now_ns() { return time_of(CLOCK_MONOTONIC); }
+
+bool run_next(Turns& turns, Queue& queue, Why& why) {
+    const uint64_t start = queue.ran_ns = now_ns(), sequence = queue.completed + 1;
+    const uint64_t waiting = load64(queue.ring + ring::TAIL) - queue.completed;
+    schema::Slot slot;
+    std::memcpy(&slot, slot_of(queue, sequence), sizeof(slot));
+    const uint8_t* content = reinterpret_cast<const uint8_t*>(&slot) + offsetof(schema::Slot, buffer);
+    why = Why::UNUSUAL;
+    if (waiting > queue.slots || slot.sequence != sequence || queue.condemned == sequence) return false;
+    const Known* known = find(queue, content);
+    if (!known) {
+        why = Why::UNKNOWN;
+        return false;
+    }
+    const auto is_cancelled = [&] {
+        return known->fence && load64(known->fence + fence::CANCEL) == slot.ticket;
+    };
+    if (is_cancelled()) return false;
+
+    put(queue.state[STATE_PAUSE], 0);
+    put(queue.state[STATE_STARTED], start);
+    put(queue.state[STATE_RUNNING], sequence);
+    uint64_t inferring_ns = 0;
+    for (uint64_t index = 0; index < known->count; ++index) {
+        queue.step = index;
+        const uint64_t id = sequence << REACHED_BITS | index;
+        if (!run_step(turns, queue, known->steps[index], id, inferring_ns)) return false;
+        if (index + 1 < known->count && (known->noted || !(index & JOURNAL_MASK))) {
+            put(queue.state[STATE_STARTED], now_ns());
+            put(queue.state[STATE_REACHED], id + 1);
+            queue.step = index + 1;
+            if (is_cancelled()) return false;
+        }
+    }
+    queue.step = 0;
+    count(turns, queue, *known, inferring_ns);
+    charge(turns, queue, *known, now_ns() - start);
+    add(turns.counters.submissions, 1);
+    finish(queue, *known, sequence, slot.ticket);
+    ++turns.done;
+    return true;
+}
+
+}  // namespace softnpu::engine

@@ -1,0 +1,197 @@
+#include "turns.hpp"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+#include "run.hpp"
+#include "sync/words.hpp"
+#include "wire/schema.hpp"
+
+namespace softnpu::engine {
+
+namespace {
+
+namespace ring = schema::ring_header;
+
+// As in engine.py, queue_table.py, counters.py, scheduler.py and spin.py.
+constexpr uint64_t POLL_EVERY_NS = 20000, COUNT_EVERY_NS = 1000000, IDLE_CHECK_NS = 20000000;
+constexpr uint64_t TURBO_SPIN_NS = 15000000, MAX_LAG_NS = 1000000;
+constexpr uint64_t MAX_MISSES = 8, RETRY_EVERY = 32, FEW = 8;
+constexpr int LOOKS = 16;  // at the rings between two looks at the clock
+
+struct Queues {
+    Queue* const* first;
+    Queue* const* last;
+    Queue* const* begin() const { return first; }
+    Queue* const* end() const { return last; }
+};
+
+class Loop {
+public:
+    explicit Loop(Turns& turns) : turns_(turns), queues_{turns.queues, turns.queues + turns.count} {}
+
+    Why run() {
+        for (;;) {
+            Queue* queue = nullptr;
+            if (!pick(queue)) return Why::LEVELS;
+            if (!queue) {
+                const Spun spun = spin();
+                if (spun == Spun::EVENTS || (spun == Spun::NOTHING && !sleep())) return Why::EVENTS;
+                continue;
+            }
+            // one that was announced holds from the next submission on
+            if (__atomic_load_n(turns_.injections, __ATOMIC_ACQUIRE) != turns_.injections_seen)
+                return Why::INJECTION;
+            Why why;
+            if (!run_next(turns_, *queue, why)) return why;
+            const uint64_t now = now_ns();
+            if (now >= turns_.counted_due_ns) count(now);
+            if (now >= turns_.poll_due_ns && !poll(0)) return Why::EVENTS;
+            if (turns_.count > FEW && now >= turns_.idle_due_ns) {
+                turns_.idle_due_ns = now + IDLE_CHECK_NS;
+                return Why::IDLE;
+            }
+        }
+    }
+
+private:
+    template <typename Test>
+    bool any(Test test) const {
+        return std::any_of(queues_.begin(), queues_.end(), [&](const Queue* queue) { return test(*queue); });
+    }
+    static uint64_t tail(const Queue& queue) { return load64(queue.ring + ring::TAIL); }
+    static bool pending(const Queue& queue) { return tail(queue) != queue.completed; }
+    static void set_asleep(Queue& queue, bool asleep) {
+        queue.awake = !asleep;
+        store32(queue.ring + ring::ASLEEP, asleep);
+    }
+
+    // The queue that runs next, if any has work; false if that is for the scheduler in Python to say.
+    bool pick(Queue*& best) {
+        for (Queue* queue : queues_) {
+            if (!queue->awake || !pending(*queue)) continue;
+            if (best && best->level != queue->level) return false;
+            if (!best || *queue->spent < *best->spent ||
+                (*queue->spent == *best->spent && queue->ran_ns < best->ran_ns))
+                best = queue;
+        }
+        if (best) {
+            uint64_t &spent = *best->spent, &least = turns_.min_spent_ns[best->level];
+            if (spent > least)
+                least = spent;
+            else if (least > MAX_LAG_NS && spent < least - MAX_LAG_NS)
+                spent = least - MAX_LAG_NS;
+        }
+        return true;
+    }
+
+    uint64_t note_waiting(Queue& queue) {
+        const uint64_t waiting = std::min(tail(queue) - queue.completed, queue.slots);
+        if (waiting != queue.noted_waiting)
+            __atomic_store_n(&queue.state[STATE_WAITING], queue.noted_waiting = waiting, __ATOMIC_RELEASE);
+        return waiting;
+    }
+
+    void count(uint64_t now) {
+        uint64_t waiting = 0;
+        for (Queue* queue : queues_)
+            if (queue->awake) waiting += note_waiting(*queue);
+        __atomic_store_n(turns_.counters.heartbeat, now, __ATOMIC_RELEASE);
+        __atomic_store_n(turns_.counters.queued, waiting, __ATOMIC_RELEASE);
+        turns_.counted_due_ns = now + COUNT_EVERY_NS;
+    }
+
+    // Waits for events; false if there is one that is not the doorbell of queues that are all here.
+    bool poll(int timeout_ms) {
+        epoll_event found[EVENTS];
+        const int count = epoll_wait(turns_.epoll, found, EVENTS, timeout_ms);
+        turns_.poll_due_ns = now_ns() + POLL_EVERY_NS;
+        if (count == 0) return true;
+        bool all_known = count > 0;
+        for (int index = 0; index < count; ++index) {
+            turns_.events[index] = found[index].data.fd;
+            all_known = all_known && is_known(found[index].data.fd);
+        }
+        if (!all_known) {
+            turns_.event_count = static_cast<uint32_t>(std::max(count, 0));
+            return false;
+        }
+        for (int index = 0; index < count; ++index)
+            for (Queue* queue : queues_)
+                if (queue->doorbell == turns_.events[index] && !queue->awake && pending(*queue))
+                    set_asleep(*queue, false);
+        return true;
+    }
+
+    bool is_known(int doorbell) const {
+        return any([&](const Queue& queue) { return queue.doorbell == doorbell && queue.whole; });
+    }
+
+    uint64_t spin_limit() {
+        if (any([](const Queue& queue) { return queue.awake && queue.turbo; })) return TURBO_SPIN_NS;
+        if (turns_.misses < MAX_MISSES) return turns_.spin_ns;
+        return ++turns_.skipped % RETRY_EVERY == 0 ? turns_.spin_ns : 0;
+    }
+
+    enum class Spun { WORK, NOTHING, EVENTS };
+
+    // Polls the rings that are awake for a bounded time.
+    Spun spin() {
+        if (!any([](const Queue& queue) { return queue.awake != 0; })) return Spun::NOTHING;
+        const uint64_t limit = spin_limit();
+        if (!limit) return Spun::NOTHING;
+        const uint64_t end = now_ns() + limit;
+        for (uint64_t now = 0; now < end; now = now_ns()) {
+            for (int turn = 0; turn < LOOKS; ++turn) {
+                for (Queue* queue : queues_) {
+                    if (!queue->awake || !pending(*queue)) continue;
+                    turns_.misses = 0;
+                    return Spun::WORK;
+                }
+                pause_core();
+            }
+            if (now >= turns_.poll_due_ns && !poll(0)) return Spun::EVENTS;
+        }
+        ++turns_.misses;
+        return Spun::NOTHING;
+    }
+
+    // Puts every ring to sleep, looks again, then waits; false if Python has to handle what happened.
+    bool sleep() {
+        for (Queue* queue : queues_) {
+            if (!queue->awake) continue;
+            note_waiting(*queue);
+            set_asleep(*queue, true);
+        }
+        // a driver stores its tail and then reads `asleep`; here it is the other way round
+        full_fence();
+        bool woken = false;
+        for (Queue* queue : queues_) {
+            if (!pending(*queue)) continue;
+            set_asleep(*queue, false);
+            woken = true;
+        }
+        if (woken) return true;
+        count(now_ns());
+        return poll(-1);
+    }
+
+    Turns& turns_;
+    const Queues queues_;
+};
+
+}  // namespace
+
+}  // namespace softnpu::engine
+
+uint32_t softnpu_turns(softnpu::engine::Turns* turns) {
+    turns->event_count = 0;
+    turns->done = 0;
+    return static_cast<uint32_t>(softnpu::engine::Loop(*turns).run());
+}
+
+void softnpu_turns_sizes(uint64_t sizes[4]) {
+    using namespace softnpu::engine;
+    sizes[0] = sizeof(Step), sizes[1] = sizeof(Known), sizes[2] = sizeof(Queue), sizes[3] = sizeof(Turns);
+}

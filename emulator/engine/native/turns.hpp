@@ -1,0 +1,123 @@
+// Submissions that the engine knows, run without Python. native_turns.py describes these records and fills
+// them.
+//
+// Python prepares a submission that it has run before: what its slot and its commands hold, and what they do
+// as a few steps. `softnpu_turns` runs such submissions, in the order of the scheduler and by the rules of
+// interface.md, and returns for everything else before it has touched anything of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace softnpu::engine {
+
+// Words of a queue's record: `STATE_...` of links/engine.py.
+enum State : size_t {
+    STATE_COMPLETED = 0,
+    STATE_RUNNING = 1,
+    STATE_STARTED = 2,
+    STATE_REACHED = 3,
+    STATE_EFFECT_STEP = 4,
+    STATE_EFFECT_VALUE = 5,
+    STATE_EFFECT_EVENT = 6,
+    STATE_EFFECT_OFFSET = 7,
+    STATE_SPENT = 12,
+    STATE_INFERENCES = 13,
+    STATE_WAITING = 14,
+    STATE_PAUSE = 15,
+};
+constexpr uint32_t REACHED_BITS = 24;
+
+enum class Kind : uint64_t { INFER = 1, COPY, FILL, TIMESTAMP, EVENT_WAIT, EVENT_SIGNAL, EVENT_RESET };
+
+enum class Why : uint32_t {
+    EVENTS = 1,   // `events` were reported, none of them handled, or a signal came
+    UNKNOWN = 2,  // the next submission was not prepared, or is unlike what was
+    UNUSUAL = 3,  // it is to end otherwise than by running, or an inference failed
+    INJECTION = 4,
+    LEVELS = 5,  // queues of several levels have work
+    IDLE = 6,    // some of many queues may go to sleep
+};
+
+struct Step {
+    Kind kind;
+    void* at;          // the target, an event, or a request of OpenVINO
+    const void* from;  // the source of a copy
+    uint64_t size;     // of a copy or a fill; of an event: the handle of its memory
+    uint64_t value;    // the pattern of a fill, 8 bytes; of an event: its offset in that memory
+};
+
+constexpr size_t CONTENT = 40;  // of a slot, behind the sequence number and up to the ticket
+
+// One submission that was prepared: what its slot holds, and what its commands are.
+struct Known {
+    uint8_t content[CONTENT];
+    const void* commands;  // where the client has them
+    const void* data;      // a private copy
+    uint64_t size;
+    uint8_t* fence;  // null: none
+    const Step* steps;
+    uint64_t count;
+    uint64_t noted;  // progress is noted behind each step
+    uint64_t commands_done, inferences, read, written, tiles;
+    uint64_t* image;  // inferences of it, and their nanoseconds
+};
+
+struct Queue {
+    uint8_t* ring;
+    uint64_t* state;
+    uint64_t* spent;  // of its session, at its level
+    Known* const* known;
+    uint64_t known_count;
+    uint64_t slots;
+    uint64_t completed;
+    uint64_t condemned;
+    uint64_t ran_ns;
+    uint64_t noted_waiting;
+    uint64_t step;   // where Python has to go on with the next submission
+    uint64_t found;  // index of the last one of `known`
+    uint32_t level;
+    int32_t doorbell;
+    uint32_t turbo;
+    uint32_t awake;
+    uint32_t whole;  // all queues of its context are here: a doorbell concerns no other
+    uint32_t reserved;
+};
+
+// Where the counters of the device are, in the status page.
+struct Counters {
+    uint64_t *heartbeat, *submissions, *commands, *inferences, *busy, *tile_busy, *read, *written, *queued;
+    uint64_t* histogram;  // of inferences
+    const uint64_t* bounds;
+    uint64_t bound_count;
+};
+
+constexpr size_t EVENTS = 64;
+
+struct Turns {
+    Queue* const* queues;
+    uint64_t count;
+    Counters counters;
+    int32_t (*infer)(void*);  // of OpenVINO's interface for C: 0 when the outputs are there
+    const uint64_t* injections;
+    uint64_t injections_seen;
+    uint64_t min_spent_ns[4];  // of the scheduler, by level
+    double ns_per_tick;
+    uint64_t spin_ns;  // the longest busy wait; 0: none
+    uint64_t misses, skipped;
+    uint64_t counted_due_ns, poll_due_ns, idle_due_ns;
+    uint64_t cpu_ns;  // CPU time of this process when it was read last
+    uint64_t done;    // submissions that have ended in this call
+    int32_t epoll;
+    uint32_t event_count;
+    int32_t events[EVENTS];
+};
+
+}  // namespace softnpu::engine
+
+extern "C" {
+// Runs submissions until something else has to be done, and returns what: a `Why`.
+uint32_t softnpu_turns(softnpu::engine::Turns* turns);
+// Sizes of `Step`, `Known`, `Queue`, `Turns`: they must be those of Python.
+void softnpu_turns_sizes(uint64_t sizes[4]);
+}

@@ -1,0 +1,109 @@
+"""The records of `native/turns.hpp`, by which Python and C++ tell each other what there is to run."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+
+from softnpu.emulator.engine.scheduler import LEVELS
+from softnpu.emulator.interface import records
+
+CONTENT = records.SLOT_TICKET - 8
+"""Bytes of a slot from behind its sequence number up to its ticket."""
+MAX_EVENTS = 64
+_word, _int, _pointer = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p
+
+
+class Kind(enum.IntEnum):
+    """What a step does."""
+
+    INFER = 1
+    COPY = 2
+    FILL = 3
+    TIMESTAMP = 4
+    EVENT_WAIT = 5
+    EVENT_SIGNAL = 6
+    EVENT_RESET = 7
+
+
+class Why(enum.IntEnum):
+    """Why Python has to go on."""
+
+    EVENTS = 1
+    UNKNOWN = 2
+    UNUSUAL = 3
+    INJECTION = 4
+    LEVELS = 5
+    IDLE = 6
+
+
+class StepRecord(ctypes.Structure):
+    """One step of a known submission."""
+
+    _fields_ = (("kind", _word), ("at", _pointer), ("source", _pointer), ("size", _word), ("value", _word))
+
+
+class KnownRecord(ctypes.Structure):
+    """A submission that was prepared."""
+
+    _fields_ = (
+        ("content", ctypes.c_ubyte * CONTENT),
+        ("commands", _pointer),
+        ("data", ctypes.c_char_p),
+        ("size", _word),
+        ("fence", _pointer),
+        ("steps", ctypes.POINTER(StepRecord)),
+        *((name, _word) for name in ("count", "noted", "commands_done", "inferences", "read", "written")),
+        ("tiles", _word),
+        ("image", _pointer),
+    )
+
+
+class QueueRecord(ctypes.Structure):
+    """A queue."""
+
+    _fields_ = (
+        ("ring", _pointer),
+        ("state", _pointer),
+        ("spent", _pointer),
+        ("known", ctypes.POINTER(ctypes.POINTER(KnownRecord))),
+        *((name, _word) for name in ("known_count", "slots", "completed", "condemned", "ran_ns")),
+        *((name, _word) for name in ("noted_waiting", "step", "found")),
+        ("level", _int),
+        ("doorbell", ctypes.c_int32),
+        *((name, _int) for name in ("turbo", "awake", "whole", "reserved")),
+    )
+
+
+class CountersRecord(ctypes.Structure):
+    """Where the counters of the device are."""
+
+    _fields_ = (
+        *((name, _pointer) for name in ("heartbeat", "submissions", "commands", "inferences", "busy")),
+        *((name, _pointer) for name in ("tile_busy", "read", "written", "queued", "histogram", "bounds")),
+        ("bound_count", _word),
+    )
+
+
+class TurnsRecord(ctypes.Structure):
+    """All that a visit of the part in C++ needs, and what it leaves."""
+
+    _fields_ = (
+        ("queues", ctypes.POINTER(ctypes.POINTER(QueueRecord))),
+        ("count", _word),
+        ("counters", CountersRecord),
+        ("infer", _pointer),
+        ("injections", _pointer),
+        ("injections_seen", _word),
+        ("min_spent_ns", _word * LEVELS),
+        ("ns_per_tick", ctypes.c_double),
+        *((name, _word) for name in ("spin_ns", "misses", "skipped")),
+        *((name, _word) for name in ("counted_due_ns", "poll_due_ns", "idle_due_ns", "cpu_ns", "done")),
+        ("epoll", ctypes.c_int32),
+        ("event_count", _int),
+        ("events", ctypes.c_int32 * MAX_EVENTS),
+    )
+
+
+SIZES = tuple(map(ctypes.sizeof, (StepRecord, KnownRecord, QueueRecord, TurnsRecord)))
+"""What `softnpu_turns_sizes` must say."""

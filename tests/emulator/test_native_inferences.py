@@ -1,0 +1,114 @@
+"""Small models on a real device: once an engine knows their inferences it runs them in C++."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from softnpu.driver import CommandQueue, Context, ZeResult, faults
+from softnpu.emulator.engine import native_library
+from tests.conftest import StartContext
+from tests.support.daemon import Daemon
+from tests.support.models import Array, image, on_cpu, write_scale
+from tests.support.waiting import wait_until
+from tests.support.work import LONG, Loaded, execute, failure, lost, run, same
+
+_KNOWN = "has a twin"
+_SEEDS = range(1, 9)
+
+
+@pytest.fixture
+def ready(start_context: StartContext, digits: Path) -> tuple[Daemon, Context, CommandQueue, Loaded]:
+    """A daemon whose engine has a twin of the model, and has used it."""
+    if native_library.library() is None:
+        pytest.skip("the part of the engine in C++ is not built")
+    daemon, context = start_context()
+    loaded, queue = Loaded(context, digits), context.create_command_queue()
+    _warm_up(daemon, loaded, queue, 1)
+    return daemon, context, queue, loaded
+
+
+def _warm_up(daemon: Daemon, loaded: Loaded, queue: CommandQueue, twins: int) -> None:
+    def known() -> bool:
+        loaded.infer(queue, image())
+        return daemon.log.count(_KNOWN) == twins
+
+    wait_until(known, what="a twin")
+    for seed in _SEEDS:
+        loaded.infer(queue, image(seed))
+
+
+@functools.cache
+def _expected(xml: Path, seed: int) -> list[Array]:
+    return on_cpu(xml, image(seed))
+
+
+def _check(loaded: Loaded, queue: CommandQueue, digits: Path) -> None:
+    for seed in [*_SEEDS, *_SEEDS]:
+        assert same(loaded.infer(queue, image(seed)), _expected(digits, seed)), seed
+
+
+def test_every_result_is_that_of_the_cpu_device(
+    ready: tuple[Daemon, Context, CommandQueue, Loaded], digits: Path
+) -> None:
+    daemon, context, queue, loaded = ready
+    submissions, inferences = daemon.counts("submissions", "inferences")
+
+    _check(loaded, queue, digits)
+
+    done = 2 * len(_SEEDS)
+    assert daemon.counts("submissions", "inferences") == (submissions + done, inferences + done)
+    other = Loaded(context, digits)  # the same image in other memory
+    _check(other, queue, digits)
+    _check(loaded, queue, digits)
+
+
+def test_after_the_death_of_an_engine_no_result_is_an_old_one(
+    ready: tuple[Daemon, Context, CommandQueue, Loaded], digits: Path
+) -> None:
+    daemon, _, queue, loaded = ready
+    for deaths in range(1, 4):
+        daemon.kill_engine()
+        _check(loaded, queue, digits)  # while it comes back, and after
+        daemon.wait_restarted(deaths)
+        _warm_up(daemon, loaded, queue, deaths + 1)
+        _check(loaded, queue, digits)
+
+
+def test_an_injected_failure_is_not_passed_over(
+    ready: tuple[Daemon, Context, CommandQueue, Loaded], digits: Path
+) -> None:
+    _, _, queue, loaded = ready
+    faults.inject("fail", value="ERROR_UNKNOWN", after=2)
+    run(queue, loaded.commands)
+    run(queue, loaded.commands)
+    fence = execute(queue, loaded.commands)
+    error = failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_UNKNOWN)
+    assert "injected fault" in error.info.found
+    _check(loaded, queue, digits)
+
+
+def test_a_graph_that_replaces_another_in_its_memory_computes_for_itself(
+    ready: tuple[Daemon, Context, CommandQueue, Loaded], private_dir: Path
+) -> None:
+    _, context, queue, _ = ready
+    for factor in (2.0, 3.0):
+        xml = write_scale(private_dir, factor, count=64, name=f"scale{factor:.0f}")
+        graph = Loaded(context, xml)
+        data = image().reshape(-1)
+        expected = on_cpu(xml, data)
+        assert all(same(graph.infer(queue, data), expected) for _ in range(30))
+        del graph
+
+
+def test_a_queue_that_is_lost_runs_nothing_that_is_known(
+    ready: tuple[Daemon, Context, CommandQueue, Loaded],
+) -> None:
+    daemon, _, queue, loaded = ready
+    faults.inject("lost")
+    lost(execute(queue, loaded.commands))
+    before = daemon.counts("inferences")
+    lost(execute(queue, loaded.commands))
+    assert daemon.counts("inferences") == before

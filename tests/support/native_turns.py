@@ -1,0 +1,177 @@
+"""The part of the engine in C++ alone, with real rings, fences and notes, and the runner that teaches it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from softnpu.emulator.common import linux
+from softnpu.emulator.common.spin import SpinBudget
+from softnpu.emulator.engine.context import EngineContext
+from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.faults import InjectedFaults
+from softnpu.emulator.engine.known import KnownSubmissions
+from softnpu.emulator.engine.native_records import Kind, KnownRecord
+from softnpu.emulator.engine.native_turns import NativeTurns
+from softnpu.emulator.engine.overlap import Overlap
+from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.queue_table import QueueTable
+from softnpu.emulator.engine.runner import Runner
+from softnpu.emulator.engine.scheduler import Scheduler, Share
+from softnpu.emulator.engine.staging import Staging
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import records
+from softnpu.emulator.interface.records import PAGE
+from softnpu.emulator.interface.ring import DriverRing
+from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.platforms import check_platform
+
+RING, FENCE, COMMANDS, DATA = 1, 2, 3, 4
+"""Memory handles; each has pages of its own."""
+SLOTS = 4
+_PAGES = {RING: 0, FENCE: 1, COMMANDS: 2, DATA: 3}
+_INFER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+class Session:
+    """A session with one queue: the driver's end of its ring, a fence, an event, a page of data."""
+
+    def __init__(self, rig: Rig, number: int, priority: int) -> None:
+        self.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        fd = linux.memfd("native-turns", PAGE * len(_PAGES))
+        self.mapping = SharedMapping(fd, PAGE * len(_PAGES))
+        staging_fd = linux.memfd("staging")
+        rig._fds.append(staging_fd)
+        staging = Staging(staging_fd)
+        self.context = EngineContext(number, number, self.doorbell, Share(), staging, lambda: None)
+        self.context.space.add_segment(1, fd, PAGE * len(_PAGES))
+        for handle, page in _PAGES.items():
+            self.context.space.add_memory(handle, 1, page * PAGE, PAGE)
+        message = link.QueueAdd(
+            context=number, queue=1, ring=RING, slots=SLOTS, priority=priority, turbo=False, state=number
+        )
+        self.queue = EngineQueue(self.context, message, self.context.space.memory(RING), rig.states)
+        rig.queues.add(self.queue)
+        rig.queues.wake(self.queue)
+        self.ring = DriverRing(self.mapping, 0, SLOTS)
+        self.fence = FenceRecord(self.mapping, PAGE)
+        self.event = EventRecord(self.mapping, PAGE + 64)
+        self._tail = self._tickets = self._size = 0
+
+    def record(self, *commands: cmd.Command) -> None:
+        """Write the command buffer."""
+        data = cmd.encode_buffer([cmd.encode_command(command) for command in commands])
+        self.mapping.buffer[2 * PAGE : 2 * PAGE + len(data)] = data
+        self._size = len(data)
+
+    def submit(self, *, cancelled: bool = False) -> int:
+        """Submit it once more, with the fence; return the ticket."""
+        self._tail += 1
+        self._tickets += 1
+        ticket = 1000 + self._tickets
+        self.fence.arm(ticket)
+        if cancelled:
+            self.fence.cancel(ticket)
+        self.ring.fill(self._tail, COMMANDS, self._size, FENCE, 0, ticket)
+        self.ring.publish(self._tail)
+        return ticket
+
+    @property
+    def known(self) -> KnownRecord:
+        """What was prepared of its only submission."""
+        assert isinstance(self.queue.known, KnownSubmissions)
+        (known,) = self.queue.known._by_content.values()
+        return known.record
+
+    @property
+    def notes(self) -> memoryview:
+        """What outlives the engine."""
+        return self.queue.state_words
+
+
+class Rig:
+    """An engine without a supervisor. A visit ends as soon as there is nothing to run."""
+
+    def __init__(self) -> None:
+        self._fds = [linux.memfd("states", link.STATES_SIZE), linux.memfd("page", records.status_size(1))]
+        self._states = linux.map_shared(self._fds[0], link.STATES_SIZE)
+        self.states = memoryview(self._states).cast("Q")
+        self.injections = self.states[link.LIVENESS // 8 + link.INJECTION_MESSAGES :]
+        self.queues, self.scheduler = QueueTable(), Scheduler()
+        self.counters = Counters(self._fds[1], 1, 0)
+        platform = check_platform("4000")
+        self._poller = select.epoll()
+        self._channel = os.eventfd(1, os.EFD_CLOEXEC)  # ready from the start, as a channel with a message
+        self._fds.append(self._channel)
+        self._poller.register(self._channel, select.EPOLLIN)
+        self.runner = Runner(
+            cast(Any, SimpleNamespace(alive=True, send=print, read_messages=int, poll_doorbells=int)),
+            self.queues,
+            self.scheduler,
+            self.counters,
+            Overlap(self.queues, self.counters, False),
+            InjectedFaults(2000),
+            platform,
+            None,
+            2000,
+        )
+        turns = NativeTurns.open(
+            self.queues,
+            self.scheduler,
+            self.counters,
+            self.injections,
+            self._poller.fileno(),
+            SpinBudget(0),
+            platform.timer_ns_per_tick,
+        )
+        if turns is None:
+            pytest.skip("the part of the engine in C++ is not built")
+        self.turns = self.runner.turns = turns
+        self._sessions: list[Session] = []
+
+    def session(self, priority: int = 1) -> Session:
+        """Add a session."""
+        self._sessions.append(Session(self, len(self._sessions) + 1, priority))
+        return self._sessions[-1]
+
+    def teach(self, session: Session, *commands: cmd.Command) -> None:
+        """Have Python run a submission of these commands until it is known."""
+        session.record(*commands)
+        for _ in range(2):
+            session.submit()
+            self.runner.run(session.queue)
+        assert session.known.size
+
+    def visit(self) -> bool:
+        """Let C++ run what it knows; whether it came back because there was nothing more to run."""
+        for session in self._sessions:
+            if session.queue not in self.queues.awake:
+                self.queues.wake(session.queue)
+        while self.turns.visit() == [self._channel]:  # it looks now and then, and finds a message
+            if not any(queue.pending() for queue in self.queues.awake):
+                return True
+        return False
+
+    def infer_by(self, session: Session, infer: Callable[[], int]) -> None:
+        """Have the first step of what the session submits be an inference, which this call does."""
+        self._callback = _INFER(lambda _: infer())
+        self.turns._record.infer = ctypes.cast(self._callback, ctypes.c_void_p)
+        session.known.steps[0].kind = Kind.INFER
+
+    def close(self) -> None:
+        """Give everything back."""
+        for session in self._sessions:
+            session.context.close()
+        self._poller.close()
+        for fd in self._fds:
+            os.close(fd)
+        self.__dict__.clear()
+        gc.collect()
