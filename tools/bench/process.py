@@ -27,7 +27,8 @@ class TalkingProcess:
         self._name = name
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments, str(os.getpid())],
-            env=environment,
+            # CI: OpenVINO sends no telemetry, which it does from a forked process that outlives ours
+            env={**(os.environ if environment is None else environment), "CI": "true"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,  # Ctrl-C is for the caller, which ends it
