@@ -96,10 +96,11 @@ def _handle(connection: socket.socket, names: Names, request: dict[str, Any]) ->
             try:
                 fd = names.make(request["name"], request["size"], request["mode"])
             except OSError as failure:
-                connection.send(json.dumps({"errno": failure.errno}).encode())
+                connection.send(json.dumps({"number": request["number"], "errno": failure.errno}).encode())
                 return
+            answer = json.dumps({"number": request["number"], "errno": 0}).encode()
             try:
-                socket.send_fds(connection, [b'{"errno": 0}'], [fd])
+                socket.send_fds(connection, [answer], [fd])
             finally:
                 os.close(fd)
         case "adopt":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -28,6 +29,7 @@ class PublishedNames:
         self._lock = threading.RLock()  # finalizers drop names, also inside of `make`
         self._inodes: dict[str, int] = {}
         self._keeper: socket.socket | None = None
+        self._numbers = itertools.count()
 
     def make(self, name: str, size: int, mode: int) -> int:
         """Make shared memory under a name; its descriptor, the caller's.
@@ -72,17 +74,27 @@ class PublishedNames:
         for known in (self._keeper, None):
             keeper = self._keeper = known or self._started()
             try:
-                keeper.send(json.dumps(request).encode())
-                answer, fds, _, _ = socket.recv_fds(keeper, name_keeper.MOST, 1)
+                return self._answer(keeper, request)
             except ConnectionError:
-                answer, fds = b"", []
-            if answer:
-                code = json.loads(answer)["errno"]
-                if code:
-                    raise OSError(code, os.strerror(code))
-                return fds[0]
-            keeper.close()
+                keeper.close()
+                self._keeper = None
         raise ConnectionResetError("the process that keeps names has ended twice")
+
+    def _answer(self, keeper: socket.socket, request: dict[str, Any]) -> int:
+        number = next(self._numbers)
+        keeper.send(json.dumps({**request, "number": number}).encode())
+        while True:
+            packet, fds, _, _ = socket.recv_fds(keeper, name_keeper.MOST, 1)
+            if not packet:
+                raise ConnectionResetError
+            answer = json.loads(packet)
+            if answer["number"] == number:
+                break
+            for fd in fds:  # for a request that was given up
+                os.close(fd)
+        if answer["errno"]:
+            raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        return fds[0]
 
     def _started(self) -> socket.socket:
         """A new keeper, which knows the names that there are."""
