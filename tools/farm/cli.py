@@ -77,13 +77,13 @@ def status(
 
 
 def _announce(platforms: tuple[str, ...], place: Path, is_found: bool) -> None:
-    daemon = "found" if is_found else "started, and ended with Ray"
+    daemon = "found, and stays" if is_found else "ends with Ray"
     print_line(f"devices {', '.join(platforms)}; daemon at {place}: {daemon}")
 
 
 def _print(found: list[NodeState]) -> None:
     table = make_table(
-        "nodes", "node", "platform", right=("devices", "free in Ray", "leased", "inferences", "restarts")
+        "nodes", "node", "platform", right=("devices", "free", "leased", "inferences", "resets")
     )
     for node in found:
         for platform in node.platforms:

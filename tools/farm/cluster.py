@@ -12,7 +12,7 @@ from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 from softnpu.farm.resources import PREFIX
 from softnpu.tools.failures import ToolError
 
-_ANSWER_S: Final = 30.0
+_ANSWER_S: Final = 120.0
 
 
 @dataclass(frozen=True)
