@@ -326,6 +326,7 @@ def test_a_failed_inference_is_run_again_by_python(rig: Rig) -> None:
 
     assert _untouched(session, ticket, 2)
     assert session.queue.step == 1
+    assert session.notes[link.STATE_RUNNING] == 0
     assert session.notes[link.STATE_REACHED] == 3 << link.REACHED_BITS | 1
     rig.runner.run(session.queue)
     assert session.fence.is_signalled(ticket)
