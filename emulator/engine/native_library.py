@@ -56,5 +56,5 @@ def _places() -> Iterator[Path]:
         yield Path(chosen, "engine", NAME)
         return
     # an editable install has the library among the installed files, which is not where the sources are
-    for root in (*softnpu.__path__, Path(__file__).parents[2]):
+    for root in (*map(Path, softnpu.__path__), Path(__file__).parents[2]):
         yield Path(root, _FOLDER, "engine", NAME)
