@@ -292,6 +292,13 @@ class CommandList(Handle):
         self._last_queue = queue
         return self._submission
 
+    def _ready(self, queue: Handle) -> Submission | None:
+        """As `_prepare` for a closed list with commands; None for any other."""
+        if not self._closed or self._submission is None or self.destroyed:
+            return None
+        self._last_queue = queue
+        return self._submission
+
     # ------------------------------------------------------------
 
     def _append_snapshot(

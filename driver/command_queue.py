@@ -43,6 +43,7 @@ class CommandQueue(Handle):
     def __init__(self, context: ContextBase, priority: str, turbo: bool, slots: int, mode: QueueMode) -> None:
         check_type("zeCommandQueueCreate", "command queue, slots", slots, int)
         self.context = context
+        self._connection = context._connection
         self.mode = mode
         request = msg.QueueCreate(context=context.handle, slots=slots, priority=priority, turbo=turbo)
         self.handle: int
@@ -82,7 +83,12 @@ class CommandQueue(Handle):
         """
         call = "zeCommandQueueExecuteCommandLists"
         self._check(call)
-        self.context._connection.check(call)
+        self._connection.check(call)
+        if type(fence) is Fence and type(lists) is list and len(lists) == 1:
+            recorded = self._plain(lists[0], fence)
+            if recorded is not None:
+                self._submit_part(call, [recorded], fence, fence._begin(next(self.context._tickets)))
+                return
         if not lists:
             raise invalid_size(call, "command lists", found="none", expected="at least one")
         for entry in lists:
@@ -109,6 +115,14 @@ class CommandQueue(Handle):
             )
         if self.mode is QueueMode.SYNCHRONOUS:
             self.synchronize()
+
+    def _plain(self, commands: CommandList, fence: Fence) -> Submission | None:
+        """What to submit for one closed list with a fence of this queue; None if anything is unlike that."""
+        if type(commands) is not CommandList or commands.context._connection is not self._connection:
+            return None
+        if fence._queue is not self or fence.destroyed or self.mode is QueueMode.SYNCHRONOUS:
+            return None
+        return commands._ready(self)
 
     def _submit_one(self, call: str, recorded: Submission) -> None:
         """Submit the command buffer of an immediate list."""
@@ -238,25 +252,17 @@ class CommandQueue(Handle):
         """Submit these; the last of them signals the fence, if there is one."""
         ring, sequence = self._ring, self._tail
         last = sequence + len(filled)
-        ticket = 0
         if execution is not None:
-            ticket = execution.ticket
             self._results.expect(execution, sequence + 1, last)
         if fence is not None and execution is not None:
             fence._arm(execution)
         for recorded in filled:
             sequence += 1
-            if fence is not None and sequence == last:
-                ring.fill(
-                    sequence,
-                    recorded.buffer.handle,
-                    recorded.size,
-                    fence._block.handle,
-                    fence._offset,
-                    ticket,
-                )
+            buffer = recorded.buffer.handle
+            if fence is not None and execution is not None and sequence == last:
+                ring.fill(sequence, buffer, recorded.size, *fence._place, execution.ticket)
             else:
-                ring.fill(sequence, recorded.buffer.handle, recorded.size)
+                ring.fill(sequence, buffer, recorded.size)
             recorded.recording.submitted(self._progress, sequence)
             # not the fence: it refers to this queue, and its record outlives it anyway
             self._in_flight.append((sequence, recorded))
@@ -268,8 +274,9 @@ class CommandQueue(Handle):
         completed = min(self._ring.completed, self._tail)
         # before a slot is used again, and before what ran is released
         self._results.read(completed)
-        while self._in_flight and self._in_flight[0][0] <= completed:
-            self._in_flight.popleft()
+        in_flight = self._in_flight
+        while in_flight and in_flight[0][0] <= completed:
+            in_flight.popleft()
         return completed
 
 

@@ -20,6 +20,7 @@ class Fence(Handle):
     def __init__(self, queue: CommandQueue, signalled: bool) -> None:
         self._queue = queue
         self._block, self._offset = queue.context._allocate_fence("zeFenceCreate")
+        self._place = self._block.handle, self._offset
         self._record = self._block.fence(self._offset)
         self._execution = FencedExecution(self._record, queue._progress)  # of the last call with this fence
         self._signalled = signalled  # by the host: created so, or submitted with lists without commands

@@ -124,14 +124,20 @@ class SubmissionResults:
         """The submissions from `first` to `last` are of this execution; it is told of its first failure."""
         execution.first = execution.first or first
         execution.last = last
+        if first == last:
+            self._executions[first] = execution
+            return
         for sequence in range(first, last + 1):
             self._executions[sequence] = execution
 
     def read(self, completed: int) -> None:
         """Read the results of all submissions up to `completed`, which have ended."""
+        if completed <= self._read:
+            return
+        ring, executions = self._ring, self._executions
         for sequence in range(self._read + 1, completed + 1):
-            result = self._ring.result(sequence)
-            execution = self._executions.pop(sequence, None) if self._executions else None
+            result = ring.result(sequence)
+            execution = executions.pop(sequence, None)
             if not result:
                 continue
             if execution is not None and execution.failure is None:
@@ -140,7 +146,7 @@ class SubmissionResults:
                 self._unreported[sequence] = result
             else:
                 self._more += 1
-        self._read = max(self._read, completed)
+        self._read = completed
 
     def was_read(self, sequence: int) -> bool:
         """Whether the result of this submission was read."""

@@ -5,8 +5,7 @@ An error that began in the driver has the driver's `ZeError`, with its Level Zer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from softnpu.driver import ZeError, ZeResult
 
@@ -50,15 +49,27 @@ class DeviceLostError(NpuError):
     """The daemon is gone, or the device gave up on the work of this model."""
 
 
-@contextmanager
-def translated(subject: str, kind: type[NpuError]) -> Iterator[None]:
+class translated:
     """Raise `kind` for a `ZeError` of the block, or the class for a lost device or a refused property."""
-    try:
-        yield
-    except ZeError as failure:
-        chosen = kind
+
+    # no generator: every inference enters it twice
+    __slots__ = ("_kind", "_subject")
+
+    def __init__(self, subject: str, kind: type[NpuError]) -> None:
+        self._subject = subject
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(failure, ZeError):
+            return
+        chosen = self._kind
         if failure.result == ZeResult.ERROR_DEVICE_LOST:
             chosen = DeviceLostError
         elif failure.info.property:
             chosen = PropertyError
-        raise chosen(f"{subject}: {failure.info} [{failure.info.name}]") from failure
+        raise chosen(f"{self._subject}: {failure.info} [{failure.info.name}]") from failure

@@ -26,6 +26,8 @@ from softnpu.plugin.states import VariableState
 log = logging.getLogger(__name__)
 
 Callback = Callable[[Any], None]
+_NO_CALLBACK = threading.Event()
+_NO_CALLBACK.set()
 
 
 class RequestOwner(Protocol):
@@ -115,7 +117,7 @@ class InferRequest(RequestTensors):
             if inputs is not None:
                 self._set_inputs(inputs, share_inputs)
             # a new event each time: a callback that starts the next inference must not end the wait for that
-            called_back = self._called_back = threading.Event()
+            called_back = self._called_back = _NO_CALLBACK if self._callback is None else threading.Event()
             with translated(f"model '{self._name}', inference", InferError):
                 self._submit()
         except BaseException:

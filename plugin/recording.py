@@ -38,10 +38,14 @@ class Recording:
 
     def prepare(self) -> CommandList:
         """Copy foreign inputs to the device; the commands to execute."""
-        staged = sum(slot.stage_in() for slot in self.inputs)
+        staged, rebind = 0, False
+        for slot in self.inputs:
+            staged += slot.stage_in()
         if staged:
             self._executable.count_staged(staged)
-        if any(slot.rebind for slot in self.slots):
+        for slot in self.slots:
+            rebind = rebind or slot.rebind
+        if rebind:
             self._commands.clear()
         if self.states.pending:
             return self._record()  # only this time, with the graph that computes initial values
@@ -52,7 +56,9 @@ class Recording:
 
     def finish(self) -> None:
         """After a successful inference: copy results into foreign outputs."""
-        staged = sum(slot.stage_out() for slot in self.outputs)
+        staged = 0
+        for slot in self.outputs:
+            staged += slot.stage_out()
         if staged:
             self._executable.count_staged(staged)
         self.states.swap()

@@ -80,7 +80,7 @@ class States:
     @property
     def pending(self) -> bool:
         """Whether the initial graph has to run before the next inference."""
-        return any(state.pending for state in self.by_name.values())
+        return bool(self.by_name) and any(state.pending for state in self.by_name.values())
 
     def bindings(self) -> dict[int, Any]:
         """The memory of all arguments that are states, for the next inference."""

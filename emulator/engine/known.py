@@ -14,6 +14,7 @@ from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.twins import TwinError, TwinMaker, TwinRequest
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.records import SIGNAL_SIZE
+from softnpu.emulator.interface.result import Refused
 
 MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20
@@ -106,7 +107,7 @@ class KnownSubmissions:
             return
         try:
             known = Known(self._queue, submission, program)
-        except (Unfit, TwinError):
+        except (Unfit, TwinError, Refused):
             self._runs[content] = -1
             return
         if len(self._by_content) >= MOST_OF_A_QUEUE:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import softnpu
-from softnpu import emulator
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +56,5 @@ def _places() -> Iterator[Path]:
         yield Path(chosen, "engine", NAME)
         return
     # an editable install has the library among the installed files, which is not where the sources are
-    roots = [*softnpu.__path__, *(os.path.dirname(entry) for entry in emulator.__path__)]
-    for root in roots:
+    for root in (*map(Path, softnpu.__path__), Path(__file__).parents[2]):
         yield Path(root, _FOLDER, "engine", NAME)

@@ -138,7 +138,7 @@ class NativeTurns:
         record = known.record
         record.completed, record.ran_ns, record.step = queue.completed, queue.ran_ns, 0
         record.condemned = queue.condemned if queue.condemned_info is not None else 0
-        record.noted_waiting = queue.noted_waiting
+        record.noted_waiting = queue.noted_waiting % 2**64  # -1: nothing
         record.level, record.awake = queue.level, 1
         record.spent = queue.share.address + 8 * queue.level
         record.whole = all(other in table for other in self._queues.of(queue.context.number))

@@ -104,7 +104,7 @@ class EngineQueue(DeviceRing):
         self.paced_end: tuple[frozenset[tuple[int, int]], int] = (frozenset(), 0)  # see `modelled_runs`
         self._last: Submission | None = None  # most programs submit the same again
         self.known: Prepared | None = None  # what the part in C++ can run
-        self.noted_waiting = 0
+        self.noted_waiting = -1
 
     def set_background(self, background: bool) -> None:
         """Set the level: 1 low, 2 normal, 3 high; 0 while the workload is a background one."""

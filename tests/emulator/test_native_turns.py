@@ -173,7 +173,8 @@ def test_a_cancelled_submission_does_not_begin(rig: Rig) -> None:
 def test_one_that_is_cancelled_between_its_commands_ends_early(rig: Rig) -> None:
     session = rig.session()
     rig.teach(session, _fill(1), cmd.EventSignal(EVENT))
-    changes, tickets = session.event.changes, []
+    changes = session.event.changes
+    tickets: list[int] = []
     rig.infer_by(session, lambda: session.fence.cancel(tickets[0]) or 0)  # type: ignore[func-returns-value]
     tickets.append(session.submit())
 
@@ -326,6 +327,7 @@ def test_a_failed_inference_is_run_again_by_python(rig: Rig) -> None:
 
     assert _untouched(session, ticket, 2)
     assert session.queue.step == 1
+    assert session.notes[link.STATE_RUNNING] == 0
     assert session.notes[link.STATE_REACHED] == 3 << link.REACHED_BITS | 1
     rig.runner.run(session.queue)
     assert session.fence.is_signalled(ticket)

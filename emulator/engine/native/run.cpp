@@ -168,6 +168,13 @@ void finish(Queue& queue, const Known& known, uint64_t sequence, uint64_t ticket
     if (load32(queue.ring + ring::WAITERS)) futex_wake(completed);
 }
 
+bool leave_to_python(Queue& queue, uint64_t sequence) {
+    // as `EngineQueue.suspend`: it does not run now, and is not to blame if the engine dies
+    put(queue.state[STATE_RUNNING], 0);
+    put(queue.state[STATE_REACHED], sequence << REACHED_BITS | queue.step);
+    return false;
+}
+
 }  // namespace
 
 uint64_t now_ns() { return time_of(CLOCK_MONOTONIC); }
@@ -179,7 +186,8 @@ bool run_next(Turns& turns, Queue& queue, Why& why) {
     std::memcpy(&slot, slot_of(queue, sequence), sizeof(slot));
     const uint8_t* content = reinterpret_cast<const uint8_t*>(&slot) + offsetof(schema::Slot, buffer);
     why = Why::UNUSUAL;
-    if (waiting > queue.slots || slot.sequence != sequence || queue.condemned == sequence) return false;
+    if (waiting == 0 || waiting > queue.slots || slot.sequence != sequence || queue.condemned == sequence)
+        return false;
     const Known* known = find(queue, content);
     if (!known) {
         why = Why::UNKNOWN;
@@ -197,12 +205,13 @@ bool run_next(Turns& turns, Queue& queue, Why& why) {
     for (uint64_t index = 0; index < known->count; ++index) {
         queue.step = index;
         const uint64_t id = sequence << REACHED_BITS | index;
-        if (!run_step(turns, queue, known->steps[index], id, inferring_ns)) return false;
+        if (!run_step(turns, queue, known->steps[index], id, inferring_ns))
+            return leave_to_python(queue, sequence);
         if (index + 1 < known->count && (known->noted || !(index & JOURNAL_MASK))) {
             put(queue.state[STATE_STARTED], now_ns());
             put(queue.state[STATE_REACHED], id + 1);
             queue.step = index + 1;
-            if (is_cancelled()) return false;
+            if (is_cancelled()) return leave_to_python(queue, sequence);
         }
     }
     queue.step = 0;
