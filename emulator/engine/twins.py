@@ -89,16 +89,26 @@ def openvino() -> _OpenVino | None:
 
 
 class TwinRequest:
-    """A request of a twin on given memory; `handle` is what `infer` takes. The memory must outlive it."""
+    """A request of a twin on given memory; `handle` is what `infer` takes.
 
-    __slots__ = ("__weakref__", "_views", "handle")
+    `exported` is what the twin was imported from: OpenVINO uses the constants in place.
+    """
 
-    def __init__(self, interface: _OpenVino, compiled: ctypes.c_void_p, views: Sequence[Bytes], inputs: int):
+    __slots__ = ("__weakref__", "_exported", "_views", "handle")
+
+    def __init__(
+        self,
+        interface: _OpenVino,
+        compiled: ctypes.c_void_p,
+        exported: bytes,
+        views: Sequence[Bytes],
+        inputs: int,
+    ) -> None:
         request = ctypes.c_void_p()
         interface.call("ov_compiled_model_create_infer_request", compiled, ctypes.byref(request))
         weakref.finalize(self, interface.free, "ov_infer_request_free", request).atexit = False
         self.handle = request
-        self._views = views
+        self._views, self._exported = views, exported
         for index, view in enumerate(views):
             kind, position = ("input", index) if index < inputs else ("output", index - inputs)
             self._bind(interface, compiled, view, kind, position)
@@ -131,15 +141,15 @@ class Twin:
     """The twin of an image."""
 
     def __init__(self, interface: _OpenVino, image: LoadedImage) -> None:
-        exported: bytes = image.compiled.export_model().getvalue()
+        self._exported: bytes = image.compiled.export_model().getvalue()
         core = interface.core(properties_of(image.meta))
         self._interface, self._compiled = interface, ctypes.c_void_p()
         self._inputs = len(image.meta.inputs)
         interface.call(
             "ov_core_import_model",
             core,
-            exported,
-            ctypes.c_size_t(len(exported)),
+            self._exported,
+            ctypes.c_size_t(len(self._exported)),
             b"CPU",
             ctypes.byref(self._compiled),
         )
@@ -147,7 +157,7 @@ class Twin:
 
     def request(self, views: Sequence[Bytes]) -> TwinRequest:
         """Return a request on this memory, one view for each argument. Raises `TwinError`."""
-        return TwinRequest(self._interface, self._compiled, views, self._inputs)
+        return TwinRequest(self._interface, self._compiled, self._exported, views, self._inputs)
 
     def infer(self, request: TwinRequest) -> None:
         """Run one inference. Raises `TwinError`."""
