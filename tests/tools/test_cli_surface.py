@@ -29,6 +29,7 @@ pytestmark = pytest.mark.quick
 
 _ROOT = Path(__file__).parents[2]
 _COMMANDS = (
+    "farm",
     "demo",
     "compile",
     "infer",

@@ -184,7 +184,8 @@ def _expected(listings: list[Listing]) -> list[str]:
 
 
 def test_python_runs_and_prints_what_it_says(start_daemon: StartDaemon, tmp_path: Path) -> None:
-    python = [each for each in _listings() if each.language == "python"]
+    # those of farm.md need Ray and a cluster: tests/farm has their like
+    python = [each for each in _listings() if each.language == "python" and each.document != "farm.md"]
     assert {(each.document, each.heading) for each in python} == set(AROUND)
     in_readme = [each for each in python if each.document == "README.md"]
     in_docs = [each for each in python if each not in in_readme and each.heading != "Modules of PyTorch"]

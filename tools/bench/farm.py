@@ -70,7 +70,7 @@ def _scaling(farm: Any, model: Any, batch: Any, batches: int) -> Iterator[Measur
         actors = _actors(model, count, 1.0, spread=True)
         side = _Actors(actors, batch)
         side.run(_WARM)
-        rate = 1 / side.run(batches)
+        rate = count / side.run(batches)
         alone = alone or rate
         yield compared(
             BENCH, f"batches/s of {count} node{'s' if count > 1 else ''}", "1/s", rate, "1 node", alone

@@ -21,7 +21,7 @@ app = application("farm", "Emulated devices of many machines, on Ray: docs/farm.
 _MOST_DEVICES = 8
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(context_settings={"allow_extra_args": True})
 def node(
     context: typer.Context,
     devices: Annotated[int, typer.Option(min=1, max=_MOST_DEVICES, help="Devices of each --platform.")] = 1,
@@ -32,7 +32,7 @@ def node(
     run: Annotated[bool, typer.Option("--run", help="Run it, until Ctrl-C, instead of printing it.")] = False,
     socket: SocketOption = None,
 ) -> None:
-    """Print, or run, what makes this machine a node of a farm. Further options are those of `ray start`.
+    """Print, or run, what makes this machine a node of a farm. What stands behind -- is for `ray start`.
 
     A daemon that runs at the socket is used, and stays; else one is started, and ends with Ray.
     """
