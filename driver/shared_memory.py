@@ -36,7 +36,7 @@ def posix_ipc(call: str) -> ModuleType:
             "module posix_ipc",
             found="not installed",
             expected="the module that opens POSIX names",
-            hint="pip install 'softnpu[tools]', or posix_ipc alone",
+            hint="install it: pip install 'softnpu[tools]', or posix_ipc alone",
         ) from None
     found: ModuleType = module
     return found

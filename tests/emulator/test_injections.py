@@ -297,7 +297,7 @@ def test_every_request_can_be_named_but_those_of_daemons_and_monitors() -> None:
     tags = {str(cls.__struct_config__.tag) for cls in Request.__args__}
     monitors = {
         "activity", "stop", "inject", "inject_status", "inject_clear",
-        "trace_start", "trace_rings", "trace_stop",
+        "trace_start", "trace_rings", "trace_stop", "lease_take",
     }  # fmt: skip
     assert set(REQUESTS) == tags - monitors - {"trace_join"}
 

@@ -94,7 +94,7 @@ class RecordedQueue:
     def engine(self) -> EngineQueue:
         """The queue in an engine: the first one, or one that follows a dead one."""
         memory = SimpleNamespace(mapping=SimpleNamespace(shared=self.shared), offset=0, size=mmap.PAGESIZE)
-        space = SimpleNamespace(memory=lambda _: memory)
+        space = SimpleNamespace(memory=lambda _: memory, own_memory=lambda _: memory)
         context = SimpleNamespace(share=None, number=1, session=0, space=space)
         message = link.QueueAdd(
             context=1, queue=1, ring=MEMORY, slots=_SLOTS, priority=1, turbo=False, state=0

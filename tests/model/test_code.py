@@ -176,13 +176,13 @@ def test_a_queue_that_was_dropped_while_its_fence_was_looked_up_does_not_run(
     recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = recorded.engine()
-    lookup = queue.context.space.memory
+    lookup = queue.context.space.own_memory
 
     def memory(handle: int) -> Any:  # not known: the orders are read, and this is one of them
         queue.closed = True
         return lookup(handle)
 
-    cast(Any, queue.context.space).memory = memory
+    cast(Any, queue.context.space).own_memory = memory
     runner = _runner()
     monkeypatch.setattr(runner, "_run_slice", _must_not_run)
 

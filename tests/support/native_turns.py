@@ -52,7 +52,8 @@ class Session:
         rig._fds.append(staging_fd)
         staging = Staging(staging_fd)
         self.context = EngineContext(number, number, self.doorbell, Share(), staging, lambda: None)
-        self.context.space.add_segment(1, fd, PAGE * len(_PAGES))
+        segment = link.SegmentAdd(context=number, segment=1, size=PAGE * len(_PAGES))
+        self.context.space.add_segment(segment, fd)
         for handle, page in _PAGES.items():
             self.context.space.add_memory(handle, 1, page * PAGE, PAGE)
         message = link.QueueAdd(

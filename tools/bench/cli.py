@@ -329,7 +329,7 @@ def _predict(
 
 @benchmark("farm")
 def _farm(
-    model: Model = _DEFAULT_INFER_MODEL,
+    model: Model = _DEFAULT_MODEL,
     shape: Shapes = None,
     rows: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 32,
     batches: Annotated[int, typer.Option(min=1, help="Batches of a turn.")] = 6,

@@ -71,7 +71,7 @@ def status(
         return
     if not found:
         raise ToolError(
-            f"cluster {address}", found="no node with devices", expected="one", hint="softnpu farm node --run"
+            f"cluster {address}", found="no node with devices", expected="one", hint="start one with softnpu farm node --run"
         )
     _print(found)
 

@@ -48,7 +48,7 @@ def connected(address: str) -> Iterator[None]:
         import ray
     except ModuleNotFoundError as error:
         raise ToolError(
-            "ray", found="not installed", expected="Ray", hint="pip install 'softnpu[ray]'"
+            "ray", found="not installed", expected="Ray", hint="install it: pip install 'softnpu[ray]'"
         ) from error
     try:
         ray.init(address, log_to_driver=False, logging_level="ERROR")
