@@ -283,6 +283,7 @@ def test_an_injected_failure_stays_decided_when_the_engine_dies(start_context: S
         daemon.kill_engine()
         lost(fence)
         assert _has_hit(number)
+        del fence, queue  # a queue is destroyed by the engine, which the next injection may hang
 
 
 def _has_hit(number: int) -> bool:

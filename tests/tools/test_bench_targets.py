@@ -67,6 +67,7 @@ _TABLE = [
     ("submit", "round trip with spin, two cores", "semaphore pair", 0.10),
     ("native", "round trip with spin, two cores", "semaphore pair", 0.06),
     ("copy", "256.0 MiB, from host to device memory", "numpy.copyto", 0.95),
+    ("farm", "a batch of 32, 2 at once", "without Ray", 1.02),
     ("scale", "clients: memory, at the largest", "1, at the smallest", 1.3),
 ]
 """Every figure that has to reach something, as `softnpu bench` names it."""
