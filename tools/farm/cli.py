@@ -71,7 +71,10 @@ def status(
         return
     if not found:
         raise ToolError(
-            f"cluster {address}", found="no node with devices", expected="one", hint="start one with softnpu farm node --run"
+            f"cluster {address}",
+            found="no node with devices",
+            expected="one",
+            hint="start one with softnpu farm node --run",
         )
     _print(found)
 

@@ -94,7 +94,9 @@ class Node:
         """
         command = self.ray_command()
         if shutil.which(command[0]) is None and not Path(sys.executable).with_name("ray").exists():
-            raise ToolError("ray", found="not installed", expected="Ray", hint="install it: pip install 'softnpu[ray]'")
+            raise ToolError(
+                "ray", found="not installed", expected="Ray", hint="install it: pip install 'softnpu[ray]'"
+            )
         keeper = DaemonKeeper(self.settings) if keep_daemon else None
         try:
             return self._run_ray([*command, "--block"], keeper)
