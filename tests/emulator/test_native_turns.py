@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.engine import native_library
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.records import PAGE, StatusWord
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.quick
 
 HERE = MemoryAt(DATA, 0)
 EVENT = MemoryAt(FENCE, 64)
-HEADER = Path(native_library.__file__).with_name("native") / "turns.hpp"
+HEADER = Path(__file__).parents[2] / "emulator/engine/native/turns.hpp"
 _NEVER = 2**63
 LOST = ErrorInfo(result=ZeResult.ERROR_DEVICE_LOST, object="submission", found="condemned")
 

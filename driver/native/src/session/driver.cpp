@@ -47,8 +47,8 @@ bool in_affinity_mask(uint32_t index) {
 Error other_version(const std::string& found, const std::string& hint) {
     return unsupported_version(
         "firmware interface", found,
-        format("interface %u.x, which this library (softnpu " SOFTNPU_VERSION ", interface %u.%u) speaks", interface::MAJOR,
-               interface::MAJOR, interface::MINOR),
+        format("interface %u.x, which this library (softnpu " SOFTNPU_VERSION ", interface %u.%u) speaks",
+               interface::MAJOR, interface::MAJOR, interface::MINOR),
         hint);
 }
 
