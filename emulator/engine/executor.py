@@ -20,7 +20,14 @@ from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta,
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
-from softnpu.emulator.engine import cpu_cache, index_guards, quantised_subgraphs, rounded_states, streams
+from softnpu.emulator.engine import (
+    cpu_cache,
+    index_guards,
+    inner_dimensions,
+    quantised_subgraphs,
+    rounded_states,
+    streams,
+)
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_times
 from softnpu.emulator.engine.fused_states import FusedStates
@@ -296,6 +303,7 @@ class LoadedImage:
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
         self.modelled = modelled(model, self.meta)
         index_guards.guard(model)
+        inner_dimensions.guard(model)
         self.indices = index_guards.checked_in_place(model, bool(self.meta.dynamic_states))
         """Positions of inputs that OpenVINO checks and then reads again."""
         if self.meta.precision == arithmetic.PRECISION:

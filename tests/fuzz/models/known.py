@@ -129,6 +129,11 @@ LIMITS: tuple[Known, ...] = (
         ),
     ),
     Known(
+        "a product whose inner dimensions differ",
+        "docs/reliability.md: the CPU device reads behind a shorter input",
+        _refused("/inner "),
+    ),
+    Known(
         "a batch that PLUGIN cannot split",
         "docs/plugin.md, Batch",
         _refused("PLUGIN cannot split", "NPU_BATCH_MODE", compiled="split"),
