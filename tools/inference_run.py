@@ -16,6 +16,7 @@ import openvino as ov
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.plugin import CompiledModel, Core, InferRequest
 from softnpu.tools import inputs, progress
+from softnpu.tools.cpu_reference import compile_reference
 from softnpu.tools.failures import ToolError
 
 Array = npt.NDArray[Any]
@@ -219,7 +220,7 @@ def _on_openvino(job: Job, device: str, like: Run) -> Run:
         model.reshape({_position(model, name): list(shape) for name, shape in like.shapes.items()})
     config = _config_for(device, like)
     start = time.perf_counter()
-    compiled = core.compile_model(model, device, config)
+    compiled, config = compile_reference(core, model, device, config)
     compile_s = time.perf_counter() - start
     request = compiled.create_infer_request()
     for index, array in enumerate(like.inputs.values()):

@@ -10,6 +10,7 @@ import openvino as ov
 
 from softnpu.tools.comparison import Comparison
 from softnpu.tools.console import format_time, make_table, out, print_line
+from softnpu.tools.cpu_reference import is_unfused
 from softnpu.tools.inference_run import Run
 
 
@@ -48,6 +49,7 @@ def _run(run: Run) -> dict[str, Any]:
     return {
         "device": run.device,
         "precision": run.precision,
+        "config": dict(run.config),
         "compile_s": run.compile_s,
         "load_s": run.load_s,
         "first_s": run.first_s,
@@ -138,6 +140,12 @@ def _show_differences(ours: Run, theirs: Run, found: Comparison) -> None:
     else:
         verdict = f"[red]differs by more than a relative {found.tolerance:g}[/] in {', '.join(found.beyond)}"
     out.print(verdict, highlight=False)
+    if is_unfused(theirs.config):
+        out.print(
+            f"{theirs.device} ran with SNIPPETS_MODE=DISABLE: without it, it fuses the quantised layers of "
+            "this model, which may give other numbers or end the program.",
+            highlight=False,
+        )
     if theirs.default_precision in ("bf16", "f16") and theirs.default_precision != ours.precision:
         out.print(
             f"On this machine {theirs.device} computes in {theirs.default_precision} unless a program sets "

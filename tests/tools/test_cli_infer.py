@@ -21,6 +21,7 @@ from softnpu.tools.models.fetch import get
 from tests.conftest import StartDaemon
 from tests.support.cli import softnpu
 from tests.support.dynamic import non_zero
+from tests.support.quantised import attention, chain
 
 _needs_daemon = pytest.mark.usefixtures("cli_daemon")
 _EQUAL = "every number equals, bit by bit"
@@ -258,3 +259,21 @@ def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path, name: st
     # OpenVINO's frontends may have had their say before
     assert f"softnpu: model {path}: OpenVINO cannot read it" in done.err.splitlines()[-1]
     assert "Traceback" not in done.err
+
+
+@_needs_daemon
+@pytest.mark.parametrize(
+    ("name", "model"), [("chain", chain((16,) * 4, -1.0, 2.0)), ("attention", attention(8, 128))]
+)
+def test_what_the_cpu_device_gets_wrong_is_not_held_against_the_npu(
+    name: str, model: ov.Model, private_dir: Path
+) -> None:
+    path = private_dir / f"{name}.xml"
+    ov.save_model(model, path, compress_to_fp16=False)
+    found = json.loads(softnpu("infer", path, "--compare", "CPU", "-n", "1", "--json").words)
+    assert found["comparison"]["identical"] is True
+    shown = softnpu("infer", path, "--compare", "CPU", "-n", "1").words
+    # whether there are such subgraphs depends on the processor
+    unfused = found["runs"][1]["config"].get("SNIPPETS_MODE") == "DISABLE"
+    assert ("CPU ran with SNIPPETS_MODE=DISABLE" in shown) == unfused
+    assert _EQUAL in softnpu("compare", path).words

@@ -42,6 +42,7 @@ class RightSection:
 
     key = "right"
     title = "Will it be right?"
+    same_for_all = True
 
     def answer(self, subject: Subject, platform: str) -> Right:
         """What both models computed: the same for all platforms, so it is computed once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from softnpu.tools.console import format_count, out, print_line
@@ -24,24 +25,24 @@ def show(prediction: Prediction, *, details: bool) -> None:
 
 
 def as_document(prediction: Prediction) -> dict[str, Any]:
-    """The same for programs: the fields of the answers as they are."""
+    """The same for programs: the fields of the answers as they are, by platform unless it is one for all."""
     return {
         "model": prediction.model,
         "operations": prediction.operations,
         "platforms": prediction.platforms,
-        **{
-            section.key: {
-                platform: _with_verdict(answer)
-                for platform, answer in prediction.answers[section.key].items()
-            }
-            for section in _asked(prediction)
-        },
+        **{section.key: _answers(prediction.answers[section.key], section) for section in _asked(prediction)},
         "hints": prediction.hints,
     }
 
 
 def _asked(prediction: Prediction) -> list[Section]:
     return [section for section in SECTIONS if section.key in prediction.answers]
+
+
+def _answers(answers: Mapping[str, Any], section: Section) -> dict[str, Any]:
+    if section.same_for_all:
+        return _with_verdict(next(iter(answers.values())))
+    return {platform: _with_verdict(answer) for platform, answer in answers.items()}
 
 
 def _finite(value: Any) -> Any:

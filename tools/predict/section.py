@@ -58,10 +58,14 @@ class Hint:
 
 
 class Section(Protocol):
-    """Answers one question for each platform. `key` is its name in the document, `title` the question."""
+    """Answers one question for each platform. `key` is its name in the document, `title` the question.
+
+    With `same_for_all` all platforms have one answer, which the document has once.
+    """
 
     key: str
     title: str
+    same_for_all: bool
 
     def answer(self, subject: Subject, platform: str) -> Any:
         """The answer for one platform, a dataclass that JSON can hold."""

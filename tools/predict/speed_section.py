@@ -35,6 +35,7 @@ class SpeedSection:
 
     key = "speed"
     title = "How fast?"
+    same_for_all = False
 
     def answer(self, subject: Subject, platform: str) -> Speed:
         """What the model of the device says; nothing about open shapes."""

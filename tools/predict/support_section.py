@@ -23,6 +23,7 @@ class SupportSection:
 
     key = "support"
     title = "Will it compile?"
+    same_for_all = False
 
     def answer(self, subject: Subject, platform: str) -> Support:
         """What the rules say."""

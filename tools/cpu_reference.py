@@ -1,0 +1,30 @@
+"""OpenVINO's CPU device as a reference: without the subgraphs in which it gets quantised layers wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import openvino as ov
+
+from softnpu.emulator.engine.quantised_subgraphs import UNFUSED, are_in
+
+
+def compile_reference(
+    core: ov.Core, model: ov.Model, device: str, config: Mapping[str, str]
+) -> tuple[ov.CompiledModel, dict[str, str]]:
+    """Compile `model` for a device of OpenVINO's; also the properties in effect.
+
+    On the CPU device subgraphs of quantised layers may compute other numbers, or end the process when they
+    run (docs/fidelity.md). A model that gets some is compiled without them, unless `config` decides on them.
+    """
+    used = dict(config)
+    compiled = core.compile_model(model, device, used)
+    if device.startswith("CPU") and not UNFUSED.keys() & used.keys() and are_in(model, compiled):
+        used |= UNFUSED
+        compiled = core.compile_model(model, device, used)
+    return compiled, used
+
+
+def is_unfused(config: Mapping[str, str]) -> bool:
+    """Return whether `config` keeps the CPU device from making such subgraphs."""
+    return UNFUSED.items() <= config.items()
