@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
+from softnpu.driver import Lease
 from softnpu.tools.top.app import TopApp
 from softnpu.tools.top.screens import HelpScreen, SessionScreen, SortScreen
 from tests.conftest import OpenContext, StartDaemon, StartPython
@@ -103,6 +105,20 @@ def test_devices_sessions_and_models_and_the_keys_of_htop(
     _run(app, steps)
     assert app.return_code == 0
     assert daemon.status().session_count == 1
+
+
+def test_leases_have_a_table(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(devices=("4000", "3720"), leased_only=True)
+    app = TopApp(daemon.socket, 0.2)
+
+    async def steps(pilot: Pilot[None]) -> None:
+        with Lease.take(daemon.socket, platform="3720"):
+            await _until(pilot, lambda: "Leases 1" in _shown(app, "tabs"))
+            await pilot.press("4")
+            assert _shown(app).split()[:4] == [str(os.getpid()), "NPU.1", "100.0", "0"]
+        await _until(pilot, lambda: "Leases 0" in _shown(app, "tabs"))
+
+    _run(app, steps)
 
 
 @pytest.mark.parametrize("theme", ["ansi", "dark", "light"])

@@ -114,7 +114,8 @@ def test_a_python_program_from_its_calls_to_the_device(
     assert found.names("compilation")["compile_job"] == 1
     assert found.names("execution") == {"digits": 25}
     assert found.names("load") == {"load digits": 1}
-    assert set(found.names("layer").values()) == {25}
+    # OpenVINO counts whole microseconds, and says of a layer that took none that it did not run
+    assert max(found.names("layer").values()) == 25
     assert found.names("event")["session ends: it closed the connection"] == 1
     counters = {event["name"] for event in found.of("C")}
     assert {"queue depth of NPU.0", "memory of NPU.0"} < counters

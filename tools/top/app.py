@@ -52,6 +52,7 @@ class TopApp(App[None]):
         Binding("1", "open(0)"),
         Binding("2", "open(1)"),
         Binding("3", "open(2)"),
+        Binding("4", "open(3)"),
         Binding("escape", "clear"),
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 from softnpu.tools.console import format_bytes, format_time
 from softnpu.tools.monitor.views import View
 
@@ -55,6 +56,10 @@ def percent(share: float) -> str:
 
 def _rate(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _devices(row: Any) -> str:
+    return ", ".join(f"NPU.{number}" for number in row.devices)
 
 
 def _models(row: Any) -> str:
@@ -110,6 +115,19 @@ LISTINGS: Final = (
             _number("AGE", "age_s", format_time),
         ),
         6,
+    ),
+    Listing(
+        "Leases",
+        lambda view: view.sample.status.leases,
+        lambda row: str(row.lease),
+        (
+            _number("PID", "pid"),
+            Column("DEVICES", _devices, _devices),
+            _number("OF EACH%", "share", lambda share: percent(share / WHOLE_DEVICE)),
+            _number("SESSIONS", "sessions"),
+            _text("PROGRAM", "client"),
+        ),
+        0,
     ),
 )
 
