@@ -1,4 +1,4 @@
-"""Where the compiled parts of softnpu lie: the native driver, and the guard of foreign memory."""
+"""Where the compiled parts of softnpu lie: the native driver, the part of the engine in C++, the guard."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
 
 DRIVER_NAME = "libze_softnpu.so"
 GUARD_NAME = "libsoftnpu_guard.so"
+ENGINE_NAME = "engine/libsoftnpu_engine.so"
 
 
 def folder(name: str = DRIVER_NAME) -> Path:
@@ -29,3 +30,8 @@ def folder(name: str = DRIVER_NAME) -> Path:
 def guard() -> Path:
     """The library that guards foreign memory; it need not exist."""
     return folder(GUARD_NAME) / GUARD_NAME
+
+
+def engine() -> Path:
+    """The part of the engine in C++; it need not exist."""
+    return folder(ENGINE_NAME) / ENGINE_NAME

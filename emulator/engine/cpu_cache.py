@@ -25,7 +25,14 @@ from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
 from softnpu.emulator.common import model_bodies, openvino_errors, source_digest
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
-from softnpu.emulator.engine import index_guards, quantised_subgraphs, shared_tensors, streams
+from softnpu.emulator.engine import (
+    index_guards,
+    inner_dimensions,
+    quantised_subgraphs,
+    rounded_states,
+    shared_tensors,
+    streams,
+)
 from softnpu.emulator.interface import environment, profiling
 from softnpu.emulator.interface.messages import CacheOptions
 
@@ -175,4 +182,12 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
 @functools.cache
 def _code_digest() -> str:
     """The digest of the code that changes a model before OpenVINO compiles it."""
-    return source_digest.of_modules(index_guards, model_bodies, quantised_subgraphs, streams, shared_tensors)
+    return source_digest.of_modules(
+        index_guards,
+        inner_dimensions,
+        model_bodies,
+        quantised_subgraphs,
+        rounded_states,
+        shared_tensors,
+        streams,
+    )

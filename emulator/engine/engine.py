@@ -143,14 +143,12 @@ class Engine:
         """Have known submissions run by the part in C++; False if Python has to run the next one."""
         queues = self._queues
         busy = queues.blocked or queues.paced or self._unmapped or self._staging.pending
+        busy = busy or not all(queue.is_between for queue in queues.awake)
         observed = failpoints.active is not None or trace.active is not None
         if busy or observed or self._overlap.has_early or not queues.awake:
             turns.ready = False
             return False
         if self._liveness[link.INJECTION_MESSAGES] != self._faults.messages:
-            return False
-        if not all(queue.is_between for queue in queues.awake):
-            turns.ready = False
             return False
         events = turns.visit()
         if events is None:
@@ -480,7 +478,10 @@ class Engine:
     def _give_back(self, message: link.ContextRelease | link.GraphDrop) -> None:
         context, graph = message.context, message.graph if isinstance(message, link.GraphDrop) else None
         self._queues.drop_lookups(context, None if graph is None else (graph,))
-        self._contexts[context].release() if graph is None else self._contexts[context].drop(graph)
+        if graph is None:
+            self._contexts[context].release()
+        else:
+            self._contexts[context].drop(graph)
 
     def _drop_queue(self, queue: EngineQueue) -> None:
         self._queues.drop(queue)

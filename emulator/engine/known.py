@@ -150,7 +150,7 @@ def _request_of(program: Program) -> TwinRequest | None:
     """Return a request for the inference of a program; None if it has none."""
     if not program.complete or len(program.steps) > MOST_STEPS or len(program.executions) > 1:
         raise Unfit
-    if getattr(program, "foreign", False):
+    if program.foreign:
         raise Unfit
     if not program.executions:
         return None

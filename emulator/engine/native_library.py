@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
-from collections.abc import Iterator
-from pathlib import Path
 
-import softnpu
+from softnpu.emulator.common import native_files
 
 log = logging.getLogger(__name__)
 
-NAME = "libsoftnpu_engine.so"
 VERSION = 2
 """Of what is called, and of the records in `native/`: a library of another build is not used."""
-ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"  # as for the native driver
-_FOLDER = "driver/native/lib"
 
 _loaded: list[ctypes.CDLL | None] = []
 
@@ -32,9 +26,9 @@ def library() -> ctypes.CDLL | None:
 
 
 def _load() -> ctypes.CDLL | None:
-    path = next((path for path in _places() if path.exists()), None)
-    if path is None:
-        log.info("no %s: the engine runs without its part in C++, slower", NAME)
+    path = native_files.engine()
+    if not path.exists():
+        log.info("no %s: the engine runs without its part in C++, slower", path)
         return None
     try:
         loaded = ctypes.CDLL(str(path))
@@ -48,13 +42,3 @@ def _load() -> ctypes.CDLL | None:
     loaded.softnpu_copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
     loaded.softnpu_copy.restype = None
     return loaded
-
-
-def _places() -> Iterator[Path]:
-    chosen = os.environ.get(ENV_NATIVE_DIR)
-    if chosen:
-        yield Path(chosen, "engine", NAME)
-        return
-    # an editable install has the library among the installed files, which is not where the sources are
-    for root in (*map(Path, softnpu.__path__), Path(__file__).parents[2]):
-        yield Path(root, _FOLDER, "engine", NAME)

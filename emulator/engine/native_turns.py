@@ -12,6 +12,7 @@ import ctypes
 import logging
 from collections.abc import Sequence
 
+from softnpu.emulator.common import native_files
 from softnpu.emulator.common.spin import SpinBudget
 from softnpu.emulator.engine import native_library, twins
 from softnpu.emulator.engine.counters import Counters
@@ -90,7 +91,7 @@ class NativeTurns:
         sizes = (ctypes.c_uint64 * len(SIZES))()
         library.softnpu_turns_sizes(sizes)
         if tuple(sizes) != SIZES:
-            log.warning("%s has other records; install softnpu again", native_library.NAME)
+            log.warning("%s has other records; install softnpu again", native_files.engine())
             return None
         return cls(library, queues, scheduler, counters, injections, epoll, spin, ns_per_tick)
 
