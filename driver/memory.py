@@ -142,7 +142,7 @@ class MemoryPool:
         """Memory of this process at `address`: `offset` of a file, whose descriptor stays the caller's."""
         self._check_free(call, address, size)
         try:
-            os.posix_fallocate(fd, offset, size)
+            linux.reserve_pages(fd, offset, size)
         except OSError as failure:
             raise _no_pages(call, size, failure) from failure
         with self._connection.deferred_section(), self._lock:
@@ -163,7 +163,7 @@ class MemoryPool:
         if address:
             self._check_free(call, address, size)
         try:
-            os.posix_fallocate(fd, offset, size)
+            linux.reserve_pages(fd, offset, size)
         except OSError as failure:
             raise _no_pages(call, size, failure) from failure
         with self._connection.deferred_section(), self._lock:

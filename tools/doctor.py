@@ -217,6 +217,25 @@ def _loader(_: Path) -> Iterator[Finding]:
     yield Finding("native driver", "ok", f"{library.driver}, loader {library.loader}")
 
 
+def _native_parts(_: Path) -> Iterator[Finding]:
+    """The compiled parts that softnpu works without, and what it then does not do."""
+    from softnpu.emulator.common import native_files
+
+    missing = [
+        f"no {path}: {effect}"
+        for path, effect in (
+            (native_files.engine(), "small models run slower"),
+            (native_files.guard(), "memory of other programs is refused"),
+        )
+        if not path.exists()
+    ]
+    if missing:
+        step = "install softnpu again on a machine with g++, or a wheel of it"
+        yield Finding("native parts", "warning", "; ".join(missing), step)
+        return
+    yield Finding("native parts", "ok", "the engine's part in C++, the guard of foreign memory")
+
+
 def _device(_: Path) -> Iterator[Finding]:
     """The device computes: a small model on a daemon of our own."""
     from softnpu.plugin import Core
@@ -294,6 +313,7 @@ _CHECKS: Final = (
     _permissions,
     _daemon,
     _loader,
+    _native_parts,
     _device,
     _openvino,
     _f16,

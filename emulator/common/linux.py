@@ -25,6 +25,7 @@ _PR_SET_PDEATHSIG = 1
 _ALL_WAITERS = 0x7FFFFFFF
 _NOT_DUMPED = 1 << 34
 _LAST_STREAM = 2
+_KEEP_SIZE = 1
 _TMPFS = 0x01021994
 
 SEALS_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -49,6 +50,8 @@ _wait_call.restype = ctypes.c_long
 _wake_call = ctypes.PyDLL(None).syscall
 _wake_call.restype = None
 _Pointer = ctypes.c_void_p
+_reserve_call = ctypes.CDLL(None, use_errno=True).fallocate
+_reserve_call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _trim_call = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
 
 
@@ -182,6 +185,13 @@ def map_shared(fd: int, size: int, offset: int = 0) -> mmap.mmap:
     if size >= _NOT_DUMPED:
         mapping.madvise(mmap.MADV_DONTDUMP)  # sparse memory: a core file would be searched for minutes
     return mapping
+
+
+def reserve_pages(fd: int, offset: int, size: int) -> None:
+    """Reserve the pages of a part of a file, which never grows, also if it has become shorter meanwhile."""
+    while _reserve_call(fd, _KEEP_SIZE, offset, size) == -1:
+        if (error := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(error, os.strerror(error))
 
 
 def can_map_shared(fd: int, offset: int = 0) -> bool:

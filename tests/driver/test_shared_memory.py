@@ -135,6 +135,22 @@ def test_a_name_or_a_part_that_is_not_there_is_refused(context: Context, publish
     assert os.fstat(camera.fd).st_size == SIZE
 
 
+def test_memory_cut_while_it_is_imported_is_refused_and_does_not_grow(
+    context: Context, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    camera = publish()
+    reserve = linux.reserve_pages
+
+    def cut_first(fd: int, offset: int, size: int) -> None:
+        camera.resize(100)
+        reserve(fd, offset, size)
+
+    monkeypatch.setattr(linux, "reserve_pages", cut_first)
+    error = failure(partial(context.open_shared_memory, camera.name), ZeResult.ERROR_INVALID_ARGUMENT)
+    assert "100 bytes" in error.info.found
+    assert os.fstat(camera.fd).st_size == 100
+
+
 def test_a_name_without_the_module_that_opens_it_says_what_to_install(
     context: Context, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ CHECKS = {
     "compiled models",
     "daemon",
     "native driver",
+    "native parts",
     "device",
     "OpenVINO",
     "f16",
@@ -70,6 +71,7 @@ def test_without_library_and_home_the_next_steps_are_told_and_the_rest_is_checke
     assert findings.keys() == CHECKS - {"OpenVINO"} | {"home"}
     assert [check for check, found in findings.items() if found["state"] == "failed"] == ["native driver"]
     assert "g++" in findings["native driver"]["next_step"]
+    assert findings["native parts"]["found"].count(str(tmp_path)) == 2
     assert "set HOME" in findings["home"]["next_step"]
     assert findings["limits"]["state"] == "warning"
 

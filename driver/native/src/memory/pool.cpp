@@ -68,14 +68,14 @@ std::shared_ptr<Block> MemoryPool::import_foreign(int fd, uint64_t offset, uint8
     return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
 }
 
-// The request, once the pages are reserved.
+// The request, once the pages are reserved. A file that was cut meanwhile does not grow again.
 MapWriter MemoryPool::part_message(int fd, uint64_t offset, size_t size, std::string_view kind) {
     int code;
     do {
-        code = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(size));
-    } while (code == EINTR);
+        code = fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
+    } while (code != 0 && errno == EINTR);
     if (code != 0) {
-        throw out_of_device_memory(format("%zu bytes of a memory file", size), errno_text(code),
+        throw out_of_device_memory(format("%zu bytes of a memory file", size), errno_text(errno),
                                    "memory of the machine to back it");
     }
     flush();
