@@ -89,13 +89,13 @@ class StatusPage:
 
     def histograms(self, device: int) -> tuple[Histogram, ...]:
         """All histograms of a device."""
-        found = []
+        histograms = []
         for latency in Latency:
             start = records.histogram_offset(self._devices, device, latency)
             words = _HISTOGRAM.unpack_from(self._map, start)
             counts, sum_ns = words[: records.HISTOGRAM_SUM], words[records.HISTOGRAM_SUM]
-            found.append(Histogram(device=device, of=latency.name.lower(), counts=counts, sum_ns=sum_ns))
-        return tuple(found)
+            histograms.append(Histogram(device=device, of=latency.name.lower(), counts=counts, sum_ns=sum_ns))
+        return tuple(histograms)
 
     def close(self) -> None:
         self._map.close()

@@ -90,11 +90,11 @@ class BlobCandidate:
 
     def inputs(self) -> list[Port]:
         """See `Candidate.inputs`."""
-        found = []
+        ports = []
         for port, spec in zip(self._compiled.inputs, self._compiled.signature.inputs, strict=True):
             names = list(dict.fromkeys((spec.name, *sorted(port.names))))
-            found.append(Port(names, port.element_type.to_dtype(), port.partial_shape))
-        return found
+            ports.append(Port(names, port.element_type.to_dtype(), port.partial_shape))
+        return ports
 
     def outputs(self) -> list[tuple[str, set[str]]]:
         """See `Candidate.outputs`."""

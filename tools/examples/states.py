@@ -86,9 +86,9 @@ def listener_state(request: InferRequest) -> Any:
     return state
 
 
-def equal(what: str, found: Samples, expected: Samples) -> bool:
+def equal(what: str, result: Samples, expected: Samples) -> bool:
     """Print whether the numbers are those of the CPU device, bit by bit."""
-    same = found.tobytes() == expected.tobytes()
+    same = result.tobytes() == expected.tobytes()
     print(f"{what}: {'equal, bit by bit' if same else 'NOT EQUAL'}")
     return same
 

