@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from softnpu.emulator.arithmetic import library
 from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, MODE_PARAMS, Arithmetic
+from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.interface.result import Refused
 from softnpu.tools.compare import feeds
 from softnpu.tools.compare.graph import with_unique_names
@@ -123,8 +124,7 @@ def _judged(subject: Subject) -> Right:
         bounded = subject.samples.count is None and not given.arrays
         answer = Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
     except RuntimeError as error:  # it cannot be rewritten, compiled or executed
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return _unknown(f"it does not run in f16 here: {(lines or ['no reason given'])[-1][:300]}")
+        return _unknown(f"it does not run in f16 here: {openvino_errors.reason(error)}")
     return _with_other_params(answer, subject.config.get(MODE_PARAMS, ""))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -61,9 +60,6 @@ class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration
     left_out: dict[str, Calibration]
     spread: Spread
-
-
-UNITS: Final = ("DPU", "SHAVE", "DMA")
 
 
 @dataclass(frozen=True)
