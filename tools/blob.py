@@ -82,7 +82,7 @@ def check(
 
 
 def _described(file: BlobFile) -> dict[str, Any]:
-    """Everything that is told, from the metadata, or of a native blob from the blob itself."""
+    """Everything that is shown, from the metadata, or of a native blob from the blob itself."""
     from softnpu.plugin.compatibility import requirements_of
     from softnpu.plugin.signature import signature_of
 

@@ -101,7 +101,7 @@ def prune(
         float | None, typer.Option(parser=parse_age, metavar="AGE", help="Unused for so long, like 30d.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
 ) -> None:
     """Remove compiled models, the least recently used first. Models in use stay."""
     from softnpu.emulator.compiler.model_cache import maintenance

@@ -29,7 +29,7 @@ def clean(
             "--all", help="Also compiled models, models from PyPI, extensions and reports of stress runs."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     socket: SocketOption = None,
 ) -> None:
     """Remove logs and leftovers of daemons and commands that have ended. What is in use stays."""

@@ -38,7 +38,7 @@ _TOP = ("bus", "class", "devices")
 
 
 class SysfsDevice(Protocol):
-    """What the files tell of a device."""
+    """What the files say of a device."""
 
     info: DeviceInfo
     memory_used: int

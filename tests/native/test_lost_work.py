@@ -143,10 +143,10 @@ memory = next_daemon()
 print(api.ze_command_list_host_synchronize(immediate, 10**10).name)
 print(api.ze_command_list_append_barrier(immediate).name)
 print(execute(queue, filling(memory), fence), synchronize(queue), api.read(memory, 2))
-anew = api.ze_fence_create(queue, FenceDesc()).get()
-print(execute(queue, filling(memory), anew), api.ze_fence_host_synchronize(anew, 10**10).name)
+again = api.ze_fence_create(queue, FenceDesc()).get()
+print(execute(queue, filling(memory), again), api.ze_fence_host_synchronize(again, 10**10).name)
 print(api.ze_command_queue_destroy(queue).name)
-print(api.ze_fence_query_status(fence).name, api.ze_fence_query_status(anew).name)
+print(api.ze_fence_query_status(fence).name, api.ze_fence_query_status(again).name)
 """
     )
     assert _told(start_daemon, surroundings, code) == [

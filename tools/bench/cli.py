@@ -313,7 +313,7 @@ def _predict(
     ] = False,
     calibrate: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Fit the calibration anew into FILE, which takes minutes."),
+        typer.Option(metavar="FILE", help="Fit the calibration again into FILE, which takes minutes."),
     ] = None,
     json: JsonOption = False,
     check: CheckOption = False,

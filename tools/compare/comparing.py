@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.plugin import NpuError
 from softnpu.tools.compare import graph
 from softnpu.tools.compare.bisect import Bisection, Probe, bisect
@@ -258,8 +259,7 @@ class Comparing:
         try:
             return self._together([layer])[layer.key]
         except (NpuError, RuntimeError, ValueError) as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            return Alone(reason=f"not alone: {lines[-1]}")
+            return Alone(reason=f"not alone: {openvino_errors.reason(error)}")
 
     def _part(self, dependencies: Dependencies, layers: Sequence[Layer]) -> Part | None:
         """Some layers as a model whose results are what others read; None if they are none by themselves."""

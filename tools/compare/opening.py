@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.tools.compare import feeds, graph
 from softnpu.tools.compare.candidate import BlobCandidate, Candidate, ModelCandidate, model_port
 from softnpu.tools.compare.feeds import Feeds, Given, Port
@@ -133,10 +134,10 @@ def _reshape(
     try:
         model.reshape({at: ov.PartialShape(list(shape)) for at, shape in shapes.items()})
     except RuntimeError as error:
-        lines = str(error).strip().splitlines()
-        told = ", ".join(f"{ports[at].names[0]}{list(shape)}" for at, shape in shapes.items())
+        asked = ", ".join(f"{ports[at].names[0]}{list(shape)}" for at, shape in shapes.items())
+        reason = openvino_errors.reason(error)
         raise ToolError(
-            f"--shape {told}", found=lines[-1], expected="shapes that the model can have"
+            f"--shape {asked}", found=reason, expected="shapes that the model can have"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What `softnpu compare` tells: tables for a person, or one document."""
+"""What `softnpu compare` prints: tables for a person, or one document."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COLOURS: Final = {Role.CAUSES: "red", Role.OUT_OF_TOLERANCE: "red", Role.INHERI
 
 @dataclass(frozen=True)
 class Shown:
-    """All that there is to tell about a comparison."""
+    """All that is shown of a comparison."""
 
     model: str
     request: Request
@@ -300,9 +300,9 @@ def _print_table(title: str, rows: Sequence[Row], steps: int) -> None:
         step = f", inference {row.step + 1}" if steps > 1 and row.role is not Role.EQUAL else ""
         print_line(f"  {row.name} ({row.kind}){step}" if row.kind != "Result" else f"  {row.name}{step}")
         out.print(Text("  "), line, sep="", soft_wrap=True)
-        for told in (row.note, numbers(row.statistics)):
-            if told:
-                print_line(f"    {told}")
+        for note in (row.note, numbers(row.statistics)):
+            if note:
+                print_line(f"    {note}")
     print_line("")
 
 
@@ -338,9 +338,9 @@ def numbers(statistics: Statistics) -> str:
     """What is no ordinary number on either side, as a sentence; empty if there is none."""
     names = {"nan": "NaN", "infinite": "infinite", "overflow": f"above {F16_LARGEST:g}, the largest of f16"}
     ours, theirs = statistics.ours, statistics.theirs
-    told = [
+    notes = [
         f"{getattr(ours, name)} on the NPU and {getattr(theirs, name)} in the reference {text}"
         for name, text in names.items()
         if getattr(ours, name) or getattr(theirs, name)
     ]
-    return "; ".join(told)
+    return "; ".join(notes)

@@ -20,7 +20,7 @@ from softnpu.tools.demo.digits import load_test_set, model_path
 def main() -> int:
     images, labels = load_test_set()
     core = Core()
-    # THROUGHPUT tells what the program is after; the device says how many requests keep it busy.
+    # THROUGHPUT is what the program wants; the device says how many requests keep it busy.
     compiled = core.compile_model(model_path(), "NPU", {"PERFORMANCE_HINT": "THROUGHPUT"})
     jobs = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
     print(f"{len(images)} images, {jobs} requests")

@@ -83,7 +83,7 @@ def classify(device: Device, context: Context, images: np.ndarray, labels: np.nd
     for inference in inferences:
         record(inference, graph, copied, begun)
 
-    # Both inferences are submitted before their data is there. A fence tells the host of the end of each.
+    # Both inferences are submitted before their data is there. A fence shows the host the end of each.
     fences = [runner.create_fence() for _ in inferences]
     for inference, fence in zip(inferences, fences, strict=True):
         runner.execute_command_lists([inference.commands], fence)

@@ -89,7 +89,7 @@ def nodes() -> list[NodeState]:
         except ray.exceptions.GetTimeoutError:
             problem = f"no answer within {_ANSWER_S:g} s"
             ray.cancel(reference, force=True)
-        except Exception as failure:  # noqa: BLE001 - whatever is wrong with one node is told beside it
+        except Exception as failure:  # noqa: BLE001 - whatever is wrong with one node is shown beside it
             problem = str(failure).strip().splitlines()[-1][:200]
         left = free.get(node["NodeID"], {})
         platforms = tuple(

@@ -1,4 +1,4 @@
-"""Run one model and note all that a report tells about it."""
+"""Run one model and note all that a report shows of it."""
 
 from __future__ import annotations
 

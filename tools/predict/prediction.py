@@ -121,7 +121,7 @@ def _subject(
 
 
 def _read(path: Path) -> ov.Model:
-    with path.open("rb"):  # an unreadable file is told as such
+    with path.open("rb"):  # an unreadable file is reported as such
         pass
     try:
         return ov.Core().read_model(str(path))

@@ -67,7 +67,7 @@ def stress(
         for number in chosen:
             results.append(_run(msgspec.structs.replace(options, seed=number), socket, console))
     finally:
-        # what was found is told though a later run is interrupted
+        # failures are reported although a later run is interrupted
         if json_output:
             print_json(results if seeds is not None else results[0] if results else None)
     failed = [result.seed for result in results if not result.passed]

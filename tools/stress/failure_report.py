@@ -46,7 +46,7 @@ class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
     """One output or state that is wrong. Shapes in elements; `memory` and `offset`: where it lies.
 
     `written`: 'untouched', 'partly' or 'fully'; `unwritten` are ranges of bytes (start, end) that still are
-    what they were filled with, at most eight. Of a state in place 'written' cannot be told and is empty.
+    what they were filled with, at most eight. 'written' is empty for a state in place: it cannot be known.
     """
 
     what: str

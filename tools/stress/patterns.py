@@ -1,7 +1,7 @@
 """Patterns that fill outputs before an inference: they show what the device did not write.
 
 A pattern is eight bytes that repeat. It has the number of the client and a number that this client never uses
-again, so a pattern that is found later tells which inference its memory was prepared for.
+again, so a pattern that is found later shows which inference its memory was prepared for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The few factors that are fitted to published measurements, and how they make up the time of a group.
 
-`data/calibration.json` has the result, with its date; `softnpu bench predict --calibrate` writes it anew.
+`data/calibration.json` has the result, with its date; `softnpu bench predict --calibrate` writes it again.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from softnpu.emulator.prediction.timing.result import Bound, LayerTime, Predicti
 from softnpu.emulator.prediction.timing.work import Precision
 
 _WORTH: Final = 0.05
-"""A change that saves a smaller part of the time is not told."""
+"""Changes that save a smaller part of the time are not reported."""
 _BATCH: Final = 8
+"""Samples of the batch that is proposed."""
 _ACTIVATIONS: Final = frozenset(
     (
         "Swish",
@@ -32,6 +33,7 @@ _ACTIVATIONS: Final = frozenset(
     )
 )
 _USEFUL: Final = 0.6
+"""A layer that uses a smaller part of the MACs wastes them."""
 
 
 class Win(msgspec.Struct, frozen=True, kw_only=True):

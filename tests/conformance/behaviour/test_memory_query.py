@@ -1,4 +1,4 @@
-"""The context memory query counts bytes exactly (facts 3.3), and idle memory is given back."""
+"""The context memory query counts bytes exactly, and idle memory is given back."""
 
 from __future__ import annotations
 

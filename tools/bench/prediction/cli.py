@@ -1,4 +1,4 @@
-"""`softnpu bench predict`: compare, or calibrate anew."""
+"""`softnpu bench predict`: compare, or calibrate again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*, json: bool, workloads: bool) -> bool:
 
 
 def calibrate(target: Path) -> None:
-    """Fit the factors anew, for all models and without each one, and write them to a file."""
+    """Fit the factors again, for all models and without each one, and write them to a file."""
     with out.status("calibrating: a fit for all rows, and one without each model"):
         file = fit.calibrate(model_rows(), time.strftime("%Y-%m-%d", time.gmtime()))
     target.write_bytes(calibration.encode(file))
