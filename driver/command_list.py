@@ -41,7 +41,7 @@ class CommandList(Handle):
         self._has_signals = False  # an event refers to the recording
         self._buffer: Block | None = None
         self._submission: Submission | None = None
-        self._last_queue: Handle | None = None
+        self._last_queue: Handle | None = None  # is kept alive: the list may be all that a program keeps
         self._closed = False
         # the buffer, and memory in use, are freed with the last reference to them
         self._register(context, context._connection, self._commands.clear)

@@ -26,7 +26,7 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 A = TypeVar("A", bound=msg.Message)
 
 ANSWER_S = 30.0
-"""How long the daemon may take for an answer, counted anew from every progress message."""
+"""How long the daemon may take for an answer, which every progress message starts again."""
 LONG_ANSWER_S = 600.0
 """The same while a compiler or the device is at work, which may say nothing for long. The supervisor watches
 them: it answers by itself when one of them makes no progress."""

@@ -127,7 +127,7 @@ class Context(ContextBase):
         check_type(call, "descriptor", fd, int)
         if offset or size is not None or is_foreign(fd):
             taken = part_of(call, f"descriptor {fd}", fd, offset, size)
-            return self._wrap(self._memory.import_foreign(call, fd, offset, taken, kind), kind)
+            return self._wrap(self._memory.import_part(call, fd, offset, taken, kind, foreign=True), kind)
         return self._wrap(self._memory.import_segment(call, fd, kind), kind)
 
     def open_shared_memory(self, name: str, offset: int = 0, size: int | None = None) -> Allocation:
@@ -147,7 +147,7 @@ class Context(ContextBase):
         fd = open_name(call, name)
         try:
             taken = part_of(call, f"shared memory {name!r}", fd, offset, size)
-            return self._wrap(self._memory.import_foreign(call, fd, offset, taken), "host")
+            return self._wrap(self._memory.import_part(call, fd, offset, taken, foreign=True), "host")
         finally:
             os.close(fd)
 
@@ -166,7 +166,7 @@ class Context(ContextBase):
         self._check(call)
         fd = make(call, name, size, mode)
         try:
-            block = self._memory.import_foreign(call, fd, 0, size)
+            block = self._memory.import_part(call, fd, 0, size, foreign=True)
             allocation = PublishedMemory(self, block, next(self._ids), self._connection, name)
         except BaseException:
             published.drop(name)
@@ -191,11 +191,10 @@ class Context(ContextBase):
         check_type(call, "system memory, size", size, int)
         fd, offset = open_system_memory(call, address, size)
         try:
-            if is_foreign(fd):
+            foreign = is_foreign(fd)
+            if foreign:
                 part_of(call, f"{size} bytes at {address:#x}", fd, offset, size)
-                block = self._memory.import_foreign(call, fd, offset, size, address=address)
-            else:
-                block = self._memory.import_part(call, fd, offset, address, size)
+            block = self._memory.import_part(call, fd, offset, size, address=address, foreign=foreign)
             return self._wrap(block, "host")
         finally:
             os.close(fd)

@@ -22,7 +22,7 @@ from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR,
 tracing.register(traced_calls.METHODS)
 API_VERSION = extensions.version(1, 15)
 DRIVER_VERSION = 1_780_000_000
-"""A time in seconds, as the real driver has it. OpenVINO tells GOPS of drivers since May 2024."""
+"""A time in seconds, as the real driver has it. OpenVINO reports GOPS of drivers built since May 2024."""
 NPU_DRIVER_UUID = bytes.fromhex("017de9316b4d4fd4aa9b5bed77fc8e89")
 
 

@@ -186,7 +186,7 @@ class DeviceGraphProperties2(DeviceGraphProperties, frozen=True, kw_only=True):
 class ArgumentProperties(Record, frozen=True, kw_only=True):
     """`ze_graph_argument_properties_t`. `dims` are five, those that the argument does not have are 1.
 
-    Dynamic ones are their upper bounds, or what `argument_bounds` tells in their place.
+    Dynamic ones are their upper bounds, or what `argument_bounds` reports instead.
 
     The build flags are applied to the network before it is compiled: its precision is that of the memory, and
     so are its dimensions. The layout is the default for that many dimensions.

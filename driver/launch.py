@@ -6,7 +6,6 @@ that one connects to the next daemon or starts it: interface.md, "Coming and goi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -16,7 +15,7 @@ import time
 from pathlib import Path
 
 from softnpu.driver.errors import ZeError, error, uninitialized
-from softnpu.emulator.common import failpoints, file_ownership, linux
+from softnpu.emulator.common import failpoints, file_claim, file_ownership, linux
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult
@@ -163,7 +162,8 @@ class DaemonLauncher:
                 hint=f"choose another place with {ENV_SOCKET}",
             ) from failure
         try:
-            self._lock(gate)
+            if not file_claim.lock_before(gate, self._end):
+                raise self._failed(f"another process has been starting it for {_WITHIN_S:g} s")
             outcome = self._try()
             while not isinstance(outcome, socket.socket):
                 self._run_starter()
@@ -173,16 +173,6 @@ class DaemonLauncher:
         finally:
             os.close(gate)
         return outcome
-
-    def _lock(self, gate: int) -> None:
-        while True:
-            try:
-                fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > self._end:
-                    raise self._failed(f"another process has been starting it for {_WITHIN_S:g} s") from None
-            time.sleep(0.01)  # flock has no time-out; this polls for another process's start of a daemon
 
     def _run_starter(self) -> None:
         try:

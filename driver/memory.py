@@ -138,27 +138,20 @@ class MemoryPool:
             )
             return self._map_answer(call, answer, fds, answer.segment_size, self._to_free)
 
-    def import_part(self, call: str, fd: int, offset: int, address: int, size: int) -> Block:
-        """Memory of this process at `address`: `offset` of a file, whose descriptor stays the caller's."""
-        self._check_free(call, address, size)
-        try:
-            linux.reserve_pages(fd, offset, size)
-        except OSError as failure:
-            raise _no_pages(call, size, failure) from failure
-        with self._connection.deferred_section(), self._lock:
-            self.flush()
-            request = msg.MemImportPart(context=self._context, kind="host", offset=offset, size=size)
-            answer, fds = self._connection.request(
-                call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_allocation
-            )
-            return self._map_at(call, answer, fds, SharedMapping.borrowed(address, size), size)
-
-    def import_foreign(
-        self, call: str, fd: int, offset: int, size: int, kind: str = "host", address: int = 0
+    def import_part(
+        self,
+        call: str,
+        fd: int,
+        offset: int,
+        size: int,
+        kind: str = "host",
+        *,
+        address: int = 0,
+        foreign: bool,
     ) -> Block:
-        """`size` bytes from `offset` of a memory file that others can cut; the descriptor stays the caller's.
+        """`size` bytes from `offset` of a memory file, whose descriptor stays the caller's.
 
-        With an `address` they are mapped there already.
+        With an `address` they are mapped there already. `foreign`: others can cut the file.
         """
         if address:
             self._check_free(call, address, size)
@@ -169,16 +162,21 @@ class MemoryPool:
         with self._connection.deferred_section(), self._lock:
             self.flush()
             request = msg.MemImportPart(
-                context=self._context, kind=kind, offset=offset, size=size, foreign=True
+                context=self._context, kind=kind, offset=offset, size=size, foreign=foreign
             )
             answer, fds = self._connection.request(
                 call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_import
             )
+            for made in fds:
+                os.close(made)
             if address:
                 mapping = SharedMapping.borrowed(address - answer.offset, answer.segment_size)
             else:
                 mapping = self._map_foreign(call, answer, fd, offset - answer.offset)
-            return self._map_at(call, answer, fds, mapping, size)
+            self._segments[answer.segment] = (mapping, 0)
+            return self._map_block(
+                call, msgspec.structs.replace(answer, fresh=False), [], size, self._to_free
+            )
 
     def _map_foreign(self, call: str, answer: msg.MemAllocated, fd: int, start: int) -> SharedMapping:
         try:
@@ -187,15 +185,6 @@ class MemoryPool:
             self._connection.post(msg.MemFree(memory=(answer.memory,)))
             raise _no_pages(call, answer.segment_size, failure) from failure
         return SharedMapping.of_pages(memoryview(pages).cast("B"))
-
-    def _map_at(
-        self, call: str, answer: msg.MemAllocated, fds: list[int], mapping: SharedMapping, size: int
-    ) -> Block:
-        """The block of a segment that is mapped already; its descriptors are not needed."""
-        for made in fds:
-            os.close(made)
-        self._segments[answer.segment] = (mapping, 0)
-        return self._map_block(call, msgspec.structs.replace(answer, fresh=False), [], size, self._to_free)
 
     def _check_free(self, call: str, address: int, size: int) -> None:
         """Refuse memory that is an allocation of this context already."""

@@ -4,7 +4,7 @@
 
 A killed program cannot remove its names, so it never makes them: it asks this process, which outlives it by
 a moment. It makes the memory, passes the descriptor, and waits for the end of the program (the pidfd; the pid
-is for whoever lists processes), or of the connection. Then, and when it is told to, it unlinks names that
+is for whoever lists processes), or of the connection. Then, and when it is asked to, it unlinks names that
 still mean what it has made. It ends with its last name. Standard library only: it starts in a few
 milliseconds.
 

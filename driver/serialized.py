@@ -58,7 +58,7 @@ class _Form:
 
 @dataclass(frozen=True)
 class _Constant:
-    """A `Const` layer whose offset and size have to be written anew, from the bytes `begin` to `end`."""
+    """A `Const` layer whose offset and size have to be written again, from the bytes `begin` to `end`."""
 
     piece: Piece
     begin: int

@@ -38,8 +38,8 @@ def posix_ipc(call: str) -> ModuleType:
             expected="the module that opens POSIX names",
             hint="install it: pip install 'softnpu[tools]', or posix_ipc alone",
         ) from None
-    found: ModuleType = module
-    return found
+    posix_ipc: ModuleType = module
+    return posix_ipc
 
 
 def check_name(call: str, kind: str, name: str) -> None:

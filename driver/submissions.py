@@ -10,14 +10,14 @@ from softnpu.emulator.interface.shared import FenceRecord
 if TYPE_CHECKING:
     from softnpu.driver.block import Block
 
-_MOST_KEPT = 1024
+_MOST_KEPT = 1024  # failures that no wait has reported yet
 
 
 class QueueProgress:
-    """How far a queue has come, also for those who ask after its end.
+    """How far a queue has come; also valid after its end.
 
-    A command list, an event or a fence may ask after the queue was destroyed, or collected by Python, which
-    destroys it a little later: until the device has confirmed that, its submissions may still run.
+    A command list, an event or a fence may read it after the queue was destroyed, or collected by Python,
+    which destroys it a little later: until the device has confirmed that, its submissions may still run.
     """
 
     __slots__ = ("_ring", "destroyed", "gone")
@@ -121,7 +121,7 @@ class SubmissionResults:
         self._executions: dict[int, FencedExecution] = {}  # by each of their submissions
 
     def expect(self, execution: FencedExecution, first: int, last: int) -> None:
-        """The submissions from `first` to `last` are of this execution; it is told of its first failure."""
+        """The submissions from `first` to `last` belong to this execution, which notes the first failure."""
         execution.first = execution.first or first
         execution.last = last
         if first == last:

@@ -74,7 +74,7 @@ _lock = threading.RLock()
 def _follow(connection: Connection) -> bool:
     """Join the trace that has begun, or leave the one that has ended; False if another thread is at it.
 
-    Waiting for that could last for ever: the caller may hold locks that the other one's finalizers need.
+    Waiting for that could last forever: the caller may hold locks that the other one's finalizers need.
     """
     _writers.pop(connection, None)
     if not _lock.acquire(blocking=False):

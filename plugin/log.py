@@ -33,7 +33,7 @@ def model_log(level: Any | None) -> logging.Logger:
     """The logger of one compilation, with a level of its own or the plugin's (None)."""
     if level is None:
         return _plugin.getChild("core")
-    # getLogger would keep it for ever
+    # getLogger would keep it forever
     log = logging.Logger("softnpu.plugin.core", _LEVELS[level])
     log.parent = _plugin
     if level != Level.NO:

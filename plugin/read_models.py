@@ -80,7 +80,7 @@ class ReadModels:
         try:
             identity, digest = _look(path)
         except (OSError, ValueError):
-            return None  # reading it tells why
+            return None  # reading it raises the reason
         if not digest:
             return None
         parts = {

@@ -27,30 +27,31 @@ def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
     from softnpu.plugin.blob_file import BlobFile
 
     with BlobFile.open(file) as opened:
-        found = _described(opened)
+        description = _described(opened)
     if json_output:
-        print_json(found)
+        print_json(description)
         return
-    print_line(f"{file}: {format_bytes(found['size'])}, {_kind(found)}")
+    versions = description["versions"]
+    print_line(f"{file}: {format_bytes(description['size'])}, {_kind(description)}")
     for line in (
-        f"model '{found['model']}', {found['operations']} operations, by {found['versions']['compiler']}",
-        f"requires {found['requirements']}",
-        *(f"{name} {text}" for name, text in found["versions"].items() if name != "compiler"),
+        f"model '{description['model']}', {description['operations']} operations, by {versions['compiler']}",
+        f"requires {description['requirements']}",
+        *(f"{name} {text}" for name, text in versions.items() if name != "compiler"),
     ):
         print_line(f"  {line}")
     for kind in ("inputs", "outputs"):
         print_line(f"{kind}")
-        for port in found[kind]:
+        for port in description[kind]:
             layout = f", layout {port['layout']}" if port["layout"] else ""
             print_line(f"  {port['name']}: {port['element_type']} {port['shape']}{layout}")
-    for part in found["blobs"]:
+    for part in description["blobs"]:
         print_line(f"blob '{part['kind']}': {format_bytes(part['size'])} at {part['offset']}")
         for section in part["sections"]:
             print_line(f"  {section['type']}: {format_bytes(section['size'])} at {section['offset']}")
-    _print_weights(found["weights"])
-    if found["properties"]:
+    _print_weights(description["weights"])
+    if description["properties"]:
         print_line("compiled with")
-        for name, value in found["properties"].items():
+        for name, value in description["properties"].items():
             if value:
                 print_line(f"  {name} {value}")
 
@@ -66,14 +67,14 @@ def check(
 
     core = Core()
     try:
-        found = core.check_compatibility(file, f"NPU.{device}")
+        compatibility = core.check_compatibility(file, f"NPU.{device}")
     finally:
         core.unload_plugin()
     if json_output:
-        print_json({"supported": found.supported, "reason": found.reason})
+        print_json({"supported": compatibility.supported, "reason": compatibility.reason})
     else:
-        print_line(f"{'SUPPORTED' if found else 'UNSUPPORTED'}: {found.reason}")
-    if not found:
+        print_line(f"{'SUPPORTED' if compatibility else 'UNSUPPORTED'}: {compatibility.reason}")
+    if not compatibility:
         raise typer.Exit(1)
 
 
@@ -81,7 +82,7 @@ def check(
 
 
 def _described(file: BlobFile) -> dict[str, Any]:
-    """Everything that is told, from the metadata, or of a native blob from the blob itself."""
+    """Everything that is shown, from the metadata, or of a native blob from the blob itself."""
     from softnpu.plugin.compatibility import requirements_of
     from softnpu.plugin.signature import signature_of
 
@@ -155,10 +156,10 @@ def _weights(metadata: Metadata | None, reader: BlobReader) -> dict[str, Any]:
 # ---------------------------------------------------------------- words
 
 
-def _kind(found: dict[str, Any]) -> str:
-    if found["metadata"] is None:
+def _kind(description: dict[str, Any]) -> str:
+    if description["metadata"] is None:
         return "a native blob without metadata"
-    return f"metadata {found['metadata']}"
+    return f"metadata {description['metadata']}"
 
 
 def _print_weights(weights: dict[str, Any]) -> None:

@@ -57,14 +57,14 @@ def list_entries(dir: DirOption = None, json_output: JsonOption = False) -> None
     from softnpu.emulator.compiler.model_cache import maintenance
 
     directory = _directory(dir)
-    found = [maintenance.describe(entry) for entry in _entries(directory)]
+    entries = [maintenance.describe(entry) for entry in _entries(directory)]
     if json_output:
-        print_json([_as_json(described) for described in found])
+        print_json([_as_json(described) for described in entries])
         return
-    if found:
-        out.print(_table(found))
-    total = sum(described.entry.total for described in found)
-    print_line(f"{_models(found)}, {format_bytes(total)}, in {directory}")
+    if entries:
+        out.print(_table(entries))
+    total = sum(described.entry.total for described in entries)
+    print_line(f"{_models(entries)}, {format_bytes(total)}, in {directory}")
 
 
 @app.command()
@@ -76,11 +76,11 @@ def verify(
     from softnpu.emulator.compiler.model_cache import maintenance
 
     directory = _directory(dir)
-    found = _entries(directory)
-    bad = dict(maintenance.bad_entries(found))
+    entries = _entries(directory)
+    bad = dict(maintenance.bad_entries(entries))
     for entry, reason in bad.items():
         print_line(f"bad: {entry.path}: {reason}")
-    print_line(f"{_models(found)} checked, {len(bad)} bad")
+    print_line(f"{_models(entries)} checked, {len(bad)} bad")
     if bad and fix:
         names = {(entry.key, entry.created_ns) for entry in bad}
         removed, kept = maintenance.remove(
@@ -101,7 +101,7 @@ def prune(
         float | None, typer.Option(parser=parse_age, metavar="AGE", help="Unused for so long, like 30d.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
 ) -> None:
     """Remove compiled models, the least recently used first. Models in use stay."""
     from softnpu.emulator.compiler.model_cache import maintenance
@@ -112,8 +112,8 @@ def prune(
     limit = 0 if everything else max_size
     since_ns = None if older_than is None else time.time_ns() - int(older_than * 1e9)
 
-    def choose(found: list[Entry]) -> list[Entry]:
-        return maintenance.surplus(found, limit, since_ns)
+    def choose(entries: list[Entry]) -> list[Entry]:
+        return maintenance.surplus(entries, limit, since_ns)
 
     if dry_run:
         chosen = choose(_entries(directory))
@@ -148,15 +148,15 @@ def explain(
     given = parse_pairs("--config", config or [], "KEY=VALUE")
     digest, wanted = request_of(model, given, parse_shapes(shape or []), platform)
     key = cache_key.key(digest, wanted.encoded())
-    found = {entry.key: maintenance.describe(entry) for entry in _entries(directory)}
+    described = {entry.key: maintenance.describe(entry) for entry in _entries(directory)}
     print_line(f"{model}: key {key}")
-    if key not in found:
+    if key not in described:
         print_line("miss: it would be compiled")
-        _print_nearest(maintenance.nearest(key, wanted.description(), found.values()), wanted)
-    elif reason := maintenance.defect_of(found[key].entry):
+        _print_nearest(maintenance.nearest(key, wanted.description(), described.values()), wanted)
+    elif reason := maintenance.defect_of(described[key].entry):
         print_line(f"miss: the entry is bad and would be replaced: {reason}")
     else:
-        print_line(f"hit: {_summary(found[key])}")
+        print_line(f"hit: {_summary(described[key])}")
 
 
 # ---------------------------------------------------------------- where, and what is there
@@ -284,13 +284,13 @@ def _short(key: str) -> str:
     return f"{key[:8]}..{key[64:72]}"
 
 
-def _table(found: list[EntryDescription]) -> Table:
+def _table(entries: list[EntryDescription]) -> Table:
     from rich.text import Text
 
     table = make_table(None, "name", "model", "platform", right=("size", "unused for", "hits"))
     table.columns[1].no_wrap = False  # the only one that a terminal of 80 columns makes narrower
     table.columns[1].overflow = "fold"
-    for described in found:
+    for described in entries:
         entry, parts = described.entry, described.parts
         table.add_row(
             _short(entry.key),

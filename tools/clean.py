@@ -29,7 +29,7 @@ def clean(
             "--all", help="Also compiled models, models from PyPI, extensions and reports of stress runs."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     socket: SocketOption = None,
 ) -> None:
     """Remove logs and leftovers of daemons and commands that have ended. What is in use stays."""
@@ -146,7 +146,9 @@ def _clean_compiled_models(dry_run: bool) -> int:
 def _clean_cache(folder: Path, dry_run: bool) -> int:
     from softnpu.emulator.compiler.model_cache import entry_files, maintenance
 
-    removed = entry_files.entries(folder) if dry_run else maintenance.remove(folder, lambda found: found)[0]
+    removed = (
+        entry_files.entries(folder) if dry_run else maintenance.remove(folder, lambda entries: entries)[0]
+    )
     size = sum(entry.total for entry in removed)
     what = format_count(len(removed), "compiled model")
     print_line(f"{'would remove' if dry_run else 'removed'} {what} in {folder}, {format_bytes(size)}")

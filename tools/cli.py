@@ -71,7 +71,7 @@ app.command("clean")(clean.clean)
 
 
 def main() -> None:
-    """The console script. Exit codes: 0 done, 1 a failure told on stderr, 2 wrong usage, 130 Ctrl-C."""
+    """The console script. Exit codes: 0 done, 1 a failure, 2 wrong usage, 130 Ctrl-C."""
     linux.open_streams()  # a descriptor with the number of a stream would get what is printed
     try:
         doctor.home_is_missing = ensure_home()

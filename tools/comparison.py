@@ -44,12 +44,14 @@ class Comparison:
     @property
     def beyond(self) -> list[str]:
         """The outputs that are not the same result."""
-        return [name for name, found in self.differences.items() if not found.within(self.tolerance)]
+        return [
+            name for name, difference in self.differences.items() if not difference.within(self.tolerance)
+        ]
 
     @property
     def identical(self) -> bool:
         """Whether every bit is the same."""
-        return all(found.identical for found in self.differences.values())
+        return all(difference.identical for difference in self.differences.values())
 
 
 def compare(value: npt.NDArray[Any], reference: npt.NDArray[Any], *, floor: float = _FLOOR) -> Difference:

@@ -126,7 +126,7 @@ def daemon(
         str | None, typer.Option(metavar="RULES", help="For tests: make the daemon fail at named points.")
     ] = None,
 ) -> None:
-    """Start a daemon with emulated NPUs, in the background unless told otherwise."""
+    """Start a daemon with emulated NPUs, in the background unless --foreground is given."""
     import msgspec
 
     from softnpu.emulator.daemon import start_background
@@ -307,7 +307,7 @@ def _device_line(engine: EngineStatus, status: StatusAnswer) -> str:
 
 
 class EndingProcess(NamedTuple):
-    """A process that was told to end. `pidfd` is -1 when it had ended before we could watch it.
+    """A process that was asked to end. `pidfd` is -1 when it had ended before we could watch it.
 
     `lock`: its lock file, of a process in another container, whose pid means nothing here.
     """
@@ -372,7 +372,7 @@ def _open_pidfd(pid: int) -> int:
 
 
 def _await_end(ending: EndingProcess) -> None:
-    """Wait until a process that was told to end has ended; `ToolError` if it still runs after 15 s."""
+    """Wait until a process that was asked to end has ended; `ToolError` if it still runs after 15 s."""
     if ending.lock is not None:
         ended = _await_removal(ending.lock)
     elif ending.pidfd < 0:

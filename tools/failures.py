@@ -1,4 +1,4 @@
-"""What can go wrong in front of a person, and how it is told: one line, on stderr."""
+"""Failures that a user sees: one line on stderr."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ToolError(Exception):
 
 
 def expected() -> tuple[type[Exception], ...]:
-    """The exceptions that are told without a traceback; anything else is a defect of ours."""
+    """The exceptions that are reported without a traceback; anything else is a defect of ours."""
     from softnpu.driver.errors import ZeError
     from softnpu.emulator.interface.result import Refused
     from softnpu.tools.models.errors import ModelError

@@ -1,4 +1,4 @@
-"""Groups of commands: one that tells failures in a line, one that is imported only when it is used."""
+"""Groups of commands: one that reports failures in a line, one that is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RootGroup(TyperGroup):
             self.commands[name] = DeferredGroup(name, module, summary)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what ends it in order is told in a line, without a traceback."""
+        """Run the command; what ends it in order is reported in a line, without a traceback."""
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _Interrupts.handle)
         try:

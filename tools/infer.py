@@ -72,12 +72,12 @@ def infer(
     peer = None if compare is None else inference_run.peer_device(compare)
     ours = inference_run.on_npu(job, device, socket)
     theirs = None if peer is None else inference_run.on_openvino(job, peer, ours)
-    found = None if theirs is None else _compare(ours, theirs)
+    comparison = None if theirs is None else _compare(ours, theirs)
     if json_output:
-        print_json(report.as_document(ours, theirs, found))
+        print_json(report.as_document(ours, theirs, comparison))
     else:
-        report.show(ours, theirs, found)
-    if found is not None and found.beyond:
+        report.show(ours, theirs, comparison)
+    if comparison is not None and comparison.beyond:
         raise typer.Exit(1)
 
 

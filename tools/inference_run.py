@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.plugin import CompiledModel, Core, InferRequest
 from softnpu.tools import inputs, progress
@@ -209,8 +210,8 @@ def on_openvino(job: Job, device: str, like: Run) -> Run:
     try:
         return _on_openvino(job, device, like)
     except RuntimeError as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ToolError(f"model {job.model} on OpenVINO's {device}", found=lines[-1]) from error
+        subject = f"model {job.model} on OpenVINO's {device}"
+        raise ToolError(subject, found=openvino_errors.reason(error)) from error
 
 
 def _on_openvino(job: Job, device: str, like: Run) -> Run:

@@ -41,10 +41,10 @@ def _parse_count(text: str) -> int | str:
     return _EVERY if count is None else count
 
 
-def _add(kind: FaultKind, facts: KindInfo) -> None:
+def _add(kind: FaultKind, info: KindInfo) -> None:
     """The command of one kind."""
-    takes = facts.value is not Value.NONE
-    described = facts.value.value + (f" [{facts.default}]" if facts.default else "")
+    takes = info.value is not Value.NONE
+    described = info.value.value + (f" [{info.default}]" if info.default else "")
     value_option: Any = typer.Option(
         None, "--value", help=f"{described[:1].upper()}{described[1:]}.", hidden=not takes
     )
@@ -83,8 +83,8 @@ def _add(kind: FaultKind, facts: KindInfo) -> None:
         (state,) = [state for state in faults.status(place) if state.id == made]
         print_line(f"injection {made}: {_summary(state)}")
 
-    text = f"{facts.summary[:1].upper()}{facts.summary[1:]}."
-    app.command(kind.value, help=text, rich_help_panel=_PANELS[facts.operation])(command)
+    text = f"{info.summary[:1].upper()}{info.summary[1:]}."
+    app.command(kind.value, help=text, rich_help_panel=_PANELS[info.operation])(command)
 
 
 for _kind, _facts in KINDS.items():

@@ -60,4 +60,4 @@ def _following(log: Path, position: int) -> Iterator[bytes]:
             if part := file.read():
                 position += len(part)
                 yield part
-            time.sleep(_LOOK_S)  # several processes write: nothing tells of every line
+            time.sleep(_LOOK_S)  # several processes write: nothing notifies of every line

@@ -59,7 +59,7 @@ def predict(
         rendering.check_target("--html", html)
     names = [name for given in platform or [] for name in given.split(",")] or list(PLATFORMS)
     questions = [word for each in only or [] for word in each.split(",")] or list(prediction.WORDS)
-    found = prediction.predict(
+    predicted = prediction.predict(
         model,
         names,
         shapes=inputs.parse_shapes(shape or []),
@@ -68,13 +68,13 @@ def predict(
         only=questions,
     )
     if html is not None:
-        page.write_page(found, html)
+        page.write_page(predicted, html)
     if json_output:
-        print_json(screen.as_document(found))
+        print_json(screen.as_document(predicted))
     else:
-        screen.show(found, details=details)
+        screen.show(predicted, details=details)
     verdicts = {
-        answer.verdict for key in ("support", "right") for answer in found.answers.get(key, {}).values()
+        answer.verdict for key in ("support", "right") for answer in predicted.answers.get(key, {}).values()
     }
     if check and verdicts & {Verdict.REFUSES, Rightness.WRONG}:
         raise typer.Exit(1)

@@ -22,7 +22,7 @@ def watch(
     meanwhile: Callable[[], None] = lambda: None,
     every_s: float | None = None,
 ) -> int:
-    """Run the program and return its exit code as a shell tells it; signals to us go to it.
+    """Run the program and return its exit code as a shell reports it; signals to us go to it.
 
     With `every_s` calls `meanwhile()` in these intervals.
     """

@@ -21,7 +21,7 @@ from softnpu.emulator.interface.result import Refused
 def try_to_run(arguments: Sequence[str]) -> None:
     """Become the program in `arguments`, what stands behind `run`, with a daemon that serves it.
 
-    Returns if `softnpu run` has to parse, check or tell something.
+    Returns if `softnpu run` has to parse, check or report something.
     """
     command = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
     if not command or (command == list(arguments) and command[0].startswith("-")):

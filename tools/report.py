@@ -14,7 +14,7 @@ from softnpu.tools.cpu_reference import is_unfused
 from softnpu.tools.inference_run import Run
 
 
-def show(ours: Run, theirs: Run | None, found: Comparison | None) -> None:
+def show(ours: Run, theirs: Run | None, comparison: Comparison | None) -> None:
     """Print the outputs, the layers if they were asked for, the times, and how the two compare."""
     _show_outputs(ours)
     if ours.layers:
@@ -25,21 +25,21 @@ def show(ours: Run, theirs: Run | None, found: Comparison | None) -> None:
         f"staged bytes in {len(ours.times_s) + 1} inferences: {ours.staged_by_driver} by the driver, "
         f"{ours.staged_by_engine} by the engine"
     )
-    if theirs is not None and found is not None:
-        _show_differences(ours, theirs, found)
+    if theirs is not None and comparison is not None:
+        _show_differences(ours, theirs, comparison)
 
 
-def as_document(ours: Run, theirs: Run | None, found: Comparison | None) -> dict[str, Any]:
+def as_document(ours: Run, theirs: Run | None, comparison: Comparison | None) -> dict[str, Any]:
     """The same for programs; times in seconds."""
     document: dict[str, Any] = {"runs": [_run(run) for run in (ours, theirs) if run is not None]}
-    if found is not None:
+    if comparison is not None:
         document["comparison"] = {
-            "tolerance": found.tolerance,
-            "identical": found.identical,
-            "beyond": found.beyond,
+            "tolerance": comparison.tolerance,
+            "identical": comparison.identical,
+            "beyond": comparison.beyond,
             "outputs": {
                 name: {"absolute": each.absolute, "relative": each.relative, "identical": each.identical}
-                for name, each in found.differences.items()
+                for name, each in comparison.differences.items()
             },
         }
     return document
@@ -118,7 +118,7 @@ def _show_times(runs: list[Run]) -> None:
     out.print(table)
 
 
-def _show_differences(ours: Run, theirs: Run, found: Comparison) -> None:
+def _show_differences(ours: Run, theirs: Run, comparison: Comparison) -> None:
     how = f"both {ours.precision}"
     if theirs.precision != ours.precision:
         how = f"{ours.precision} against {theirs.precision}"
@@ -129,16 +129,17 @@ def _show_differences(ours: Run, theirs: Run, found: Comparison) -> None:
     )
     table.add_column("bit by bit")
     _fold_first(table)
-    for name, difference in found.differences.items():
+    for name, difference in comparison.differences.items():
         equal = "equal" if difference.identical else "differs"
         table.add_row(name, f"{difference.absolute:.3g}", f"{difference.relative:.3g}", equal)
     out.print(table)
-    if found.identical:
+    if comparison.identical:
         verdict = "[green]every number equals, bit by bit[/]"
-    elif not found.beyond:
-        verdict = f"[green]equal within a relative {found.tolerance:g}[/]"
+    elif not comparison.beyond:
+        verdict = f"[green]equal within a relative {comparison.tolerance:g}[/]"
     else:
-        verdict = f"[red]differs by more than a relative {found.tolerance:g}[/] in {', '.join(found.beyond)}"
+        outputs = ", ".join(comparison.beyond)
+        verdict = f"[red]differs by more than a relative {comparison.tolerance:g}[/] in {outputs}"
     out.print(verdict, highlight=False)
     if is_unfused(theirs.config):
         out.print(

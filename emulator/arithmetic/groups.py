@@ -35,10 +35,10 @@ class Origin(enum.Enum):
 
 def origins(model: ov.Model) -> dict[Name, Origin]:
     """What each operation of a model computes from."""
-    found: dict[Name, Origin] = {}
+    origins: dict[Name, Origin] = {}
     for operation in model.get_ordered_ops():
         kind = operation.get_type_name()
-        inputs = {found[port.get_node().get_name()] for port in operation.input_values()}
+        inputs = {origins[port.get_node().get_name()] for port in operation.input_values()}
         if kind == "Constant":
             origin = Origin.CONSTANTS
         elif kind == "ShapeOf":
@@ -47,8 +47,8 @@ def origins(model: ov.Model) -> dict[Name, Origin]:
             origin = Origin.DATA
         else:
             origin = Origin.SHAPES if Origin.SHAPES in inputs else Origin.CONSTANTS
-        found[operation.get_name()] = origin
-    return found
+        origins[operation.get_name()] = origin
+    return origins
 
 
 def readers(operation: ov.Node) -> list[ov.Node]:
@@ -59,20 +59,20 @@ def readers(operation: ov.Node) -> list[ov.Node]:
 
 def kept(model: ov.Model, names: frozenset[str]) -> set[Name]:
     """The operations that a list of types and patterns keeps in f32."""
-    found = set()
+    f32_names = set()
     for operation in model.get_ordered_ops():
         if operation.get_type_name() in names:
-            found.add(operation.get_name())
+            f32_names.add(operation.get_name())
         if operation.get_type_name() == "Add":
             if RMS_EPSILON in names and _is_rms_epsilon(operation):
-                found.add(operation.get_name())
+                f32_names.add(operation.get_name())
             if BEFORE_RMS in names and any(_squares_mean(reader) for reader in readers(operation)):
-                found.add(operation.get_name())
+                f32_names.add(operation.get_name())
         if operation.get_type_name() == "Power" and REDUCE_SQUARE in names:
-            found |= {each.get_name() for each in _reduce_square(operation)}
+            f32_names |= {each.get_name() for each in _reduce_square(operation)}
         if "RMS" in names and _squares_mean(operation):
-            found |= {each.get_name() for each in _rms(operation)}
-    return found
+            f32_names |= {each.get_name() for each in _rms(operation)}
+    return f32_names
 
 
 def chain(head: ov.Node, origin: dict[Name, Origin], in_f32: set[Name]) -> list[ov.Node]:

@@ -142,11 +142,11 @@ def compiler() -> str:
     """The C++ compiler: what CXX names, or the usual one. Refuses with `ERROR_UNSUPPORTED_FEATURE`."""
     chosen = os.environ.get("CXX", "")
     for candidate in (chosen,) if chosen else _COMPILERS:
-        found = shutil.which(candidate)
-        if found:
-            return found
-    found = f"no {chosen}, which CXX names" if chosen else f"none of {', '.join(_COMPILERS)}"
-    raise _missing(found, "install g++ (Debian: apt install g++, Fedora: dnf install gcc-c++)")
+        path = shutil.which(candidate)
+        if path:
+            return path
+    missing = f"no {chosen}, which CXX names" if chosen else f"none of {', '.join(_COMPILERS)}"
+    raise _missing(missing, "install g++ (Debian: apt install g++, Fedora: dnf install gcc-c++)")
 
 
 def _missing(found: str, hint: str) -> Refused:

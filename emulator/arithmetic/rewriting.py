@@ -212,10 +212,10 @@ def _is_setting(reader: ov.Input) -> bool:
     return position in types.FULL_PRECISION_INPUTS.get(kind, ()) or (kind == "Gather" and position == 0)
 
 
-def _is_compressed(operation: ov.Node, found: set[Name]) -> bool:
+def _is_compressed(operation: ov.Node, compressed: set[Name]) -> bool:
     """Whether constants are f16 or less in their file, or quantised: they are used as they are.
 
-    `found` are the operations before this one that are.
+    `compressed` are the operations before this one that are.
     """
     kind = operation.get_type_name()
     if kind == "Constant":
@@ -225,7 +225,7 @@ def _is_compressed(operation: ov.Node, found: set[Name]) -> bool:
         return bool(source.get_type_name() == "f16" or source.bitwidth <= 8)
     before = [port.get_node() for port in operation.input_values()]
     read = [each for each in before if each.get_type_name() != "Constant"]
-    return kind == types.QUANTISED or any(each.get_name() in found for each in read)
+    return kind == types.QUANTISED or any(each.get_name() in compressed for each in read)
 
 
 def _rounded(constant: ov.op.Constant) -> ov.op.Constant:

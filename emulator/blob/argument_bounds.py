@@ -1,4 +1,4 @@
-"""The dimensions that programs are told of an argument without a largest shape.
+"""The dimensions reported to programs for an argument without a largest shape.
 
 OpenVINO's plugin allocates their product before it knows any shape. So they are as large as a number of bytes
 allows, and memory of just that size is sparse: it gets pages where it is used.
@@ -38,15 +38,17 @@ def dimensions(meta: ArgumentMeta, config: Mapping[str, str]) -> tuple[int, ...]
 
 
 def sparse_sizes(arguments: tuple[ArgumentMeta, ...], config: Mapping[str, str]) -> set[int]:
-    """The sizes that programs allocate for arguments without a largest shape: as told, and in whole pages."""
-    told = [math.prod(dimensions(meta, config)) * meta.alignment for meta in arguments if meta.unbounded]
-    return {size for exact in told for size in (exact, -(-exact // PAGE) * PAGE)}
+    """The sizes that programs allocate for arguments without a largest shape: exact, and in whole pages."""
+    exact_sizes = [
+        math.prod(dimensions(meta, config)) * meta.alignment for meta in arguments if meta.unbounded
+    ]
+    return {size for exact in exact_sizes for size in (exact, -(-exact // PAGE) * PAGE)}
 
 
 def most_bytes(meta: ArgumentMeta, config: Mapping[str, str]) -> int:
     """The bytes of memory that an argument with dynamic dimensions may use, however much there is.
 
-    More than what programs were told they would not find: OpenVINO's plugin takes new memory for it.
+    More than what was reported to programs they would not find: OpenVINO's plugin takes new memory for it.
     """
     if not meta.unbounded:
         return meta.byte_size

@@ -76,10 +76,10 @@ class AddressRange:
         with open("/proc/self/pagemap", "rb", buffering=0) as file:
             for start in range(0, count, _PAGES_AT_ONCE):
                 pages = min(_PAGES_AT_ONCE, count - start)
-                found = os.pread(file.fileno(), pages * _ENTRY, (first + start) * _ENTRY)
-                if len(found) != pages * _ENTRY:
-                    raise OSError(errno.EIO, f"pagemap: {len(found)} bytes; expected {pages * _ENTRY}")
-                flags = np.frombuffer(found, np.uint64) >> np.uint64(61)
+                entries = os.pread(file.fileno(), pages * _ENTRY, (first + start) * _ENTRY)
+                if len(entries) != pages * _ENTRY:
+                    raise OSError(errno.EIO, f"pagemap: {len(entries)} bytes; expected {pages * _ENTRY}")
+                flags = np.frombuffer(entries, np.uint64) >> np.uint64(61)
                 # a written page of a private mapping is there, or swapped out, and no longer the file's
                 if bool(((flags != 0) & (flags & np.uint64(1) == 0)).any()):
                     return True

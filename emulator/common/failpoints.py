@@ -95,7 +95,7 @@ ACTIONS = {
     "abort": "SIGABRT to itself, without a core file",
     "memory": "raises MemoryError",
     "descriptors": "no descriptor can be opened in this process from now on",
-    "hang": "this thread sleeps for ever",
+    "hang": "this thread sleeps forever",
     "sleep": "this thread sleeps: sleep(MILLISECONDS)",
     "trace": "writes the name of the point as a line to the end of a file: trace(PATH)",
 }

@@ -2,7 +2,7 @@
 
 A claim is an exclusive `flock` on a lock file. The kernel drops the lock with the last descriptor of its
 holder, so a crashed process never blocks others. The holder removes the file before it drops the lock:
-whoever gets the lock of a file that has lost its name starts anew.
+whoever gets the lock of a file that has lost its name starts again.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ def folder(name: str = DRIVER_NAME) -> Path:
     if chosen:
         return Path(chosen).absolute()
     # found and not imported: whoever looks for a file needs no driver
-    found = importlib.util.find_spec("softnpu.driver")
-    assert found is not None
+    spec = importlib.util.find_spec("softnpu.driver")
+    assert spec is not None
     # an editable install has the library among the installed files, which is not where the sources are
-    folders = [Path(entry, "native", "lib") for entry in found.submodule_search_locations or ()]
+    folders = [Path(entry, "native", "lib") for entry in spec.submodule_search_locations or ()]
     return next((path for path in folders if (path / name).exists()), folders[0])
 
 

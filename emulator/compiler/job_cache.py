@@ -2,7 +2,7 @@
 
 An entry is the blob and its placement. With a digest over all weights in the key both fit exactly. A
 program may give a 64-bit hash of its model instead, which nothing can check; then the constants of its
-weights are compared with the digests in the blob, and an entry that does not fit is compiled anew.
+weights are compared with the digests in the blob, and an entry that does not fit is compiled again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CacheEntry:
         return self.model is not None
 
     def claim(self, claims: ExitStack, stages: Stages) -> None:
-        """Wait for the right to compile; progress tells the client that the job still waits."""
+        """Wait for the right to compile; `progress` messages go to the client meanwhile."""
         for turn in range(_WAITS):
             claim = ExitStack()
             if claim.enter_context(self._cache.claim(self._key, _WAIT_S)) or turn + 1 == _WAITS:

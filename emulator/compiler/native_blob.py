@@ -245,7 +245,7 @@ def _check_strict(meta: GraphMeta, subject: str) -> None:
             f"{subject}, config",
             found=f"compiled without {options.STRICT}",
             expected="a model that a strict compiler has taken, as this daemon is strict",
-            hint="compile the model anew",
+            hint="compile the model again",
         )
 
 

@@ -113,8 +113,8 @@ class AddressSpace:
 
     def foreign_of(self, handles: Iterable[int]) -> tuple[ForeignFile, ...]:
         """Return the foreign files in which some of these allocations lie; other handles do not matter."""
-        found = (self._memory[handle].mapping.foreign for handle in handles if handle in self._memory)
-        return tuple({id(file): file for file in found if file is not None}.values())
+        files = (self._memory[handle].mapping.foreign for handle in handles if handle in self._memory)
+        return tuple({id(file): file for file in files if file is not None}.values())
 
     def resolve(self, at: MemoryAt, size: int, alignment: int = 1) -> Memory:
         """Return the allocation of `at`, after checking that `size` bytes from its offset lie inside."""

@@ -122,7 +122,7 @@ class DeviceClock:
 
 
 def modelled_times(platform: Platform, clock: DeviceClock | None, fixed_ns: int) -> Modelled:
-    """Return what tells the modelled time of a model that is loaded."""
+    """Return the function that gives the modelled time of a loaded model."""
 
     def of(model: ov.Model, meta: GraphMeta) -> ModelledTime | None:
         if clock is None and meta.config.get(CLOCK_PROPERTY) != _DEVICE:

@@ -67,7 +67,7 @@ def core() -> ov.Core:
 
 def load_device() -> None:
     """Load OpenVINO's CPU device: the first image need not wait for it."""
-    with contextlib.suppress(RuntimeError):  # the first image tells why
+    with contextlib.suppress(RuntimeError):  # the first image reports why
         core().get_property("CPU", "FULL_DEVICE_NAME")
 
 

@@ -207,7 +207,7 @@ class InjectedFaults:
         with self._lock:
             for each in self._injections.values():
                 injection = each.injection
-                if injection.facts.operation is not operation:
+                if injection.kind_info.operation is not operation:
                     continue
                 if injection.sessions and session not in injection.sessions:
                     continue
@@ -219,7 +219,7 @@ class InjectedFaults:
 
 
 def _note(queue: EngineQueue, message: link.InjectionAdd, hits: int) -> None:
-    """Note a failure that the client is told also if the engine dies before it acts, or before it counts."""
+    """Note a failure; the client gets it also if the engine dies before it acts, or before it counts."""
     result = _certain_result(message.injection)
     if result is not None:
         queue.note_injected(result, message.id, hits)

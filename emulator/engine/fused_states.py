@@ -89,13 +89,13 @@ class FusedStates:
             self._check_pair(pair, states[pair.keys.variable], states[pair.values.variable])
         inferred = self._infer(inputs, states)
         for pair in self._pairs:
-            found = []
+            caches = []
             for cache in (pair.keys, pair.values):
                 given = states[cache.variable]
                 known = inferred[cache.variable]
                 self._check_cache(cache, given or known.begin, known, begins=not given)
-                found.append((given or known.begin, known.new))
-            (keys, new_keys), (values, new_values) = found
+                caches.append((given or known.begin, known.new))
+            (keys, new_keys), (values, new_values) = caches
             # initial values are known only now
             self._check_pair(pair, keys, values)
             if not _agree(new_keys, new_values, pair.one_shape):
@@ -150,7 +150,7 @@ class FusedStates:
             if key in self._known:
                 return self._known[key]
             try:
-                found = self._first_inferred(given, begins)
+                shapes = self._first_inferred(given, begins)
             except RuntimeError as error:
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,
@@ -158,7 +158,7 @@ class FusedStates:
                     found=openvino_errors.reason(error),
                     expected="inputs and states whose shapes fit each other",
                 ) from error
-            if found is None:
+            if shapes is None:
                 raise refuse(
                     ZeResult.ERROR_UNSUPPORTED_FEATURE,
                     self._subject,
@@ -167,8 +167,8 @@ class FusedStates:
                 )
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            self._known[begins, self._needed_of(given)] = found
-            return found
+            self._known[begins, self._needed_of(given)] = shapes
+            return shapes
 
     def _needed_of(self, given: Mapping[int, Shape]) -> tuple[int, ...]:
         # -1: a variable that begins
@@ -180,17 +180,17 @@ class FusedStates:
         for at, axis in self._needed:
             if at in given:
                 opened[at][axis] = given[at][axis]
-        found = self._results(self._begun(opened, begins), begins)
-        if found is not None:
-            return found
+        shapes = self._results(self._begun(opened, begins), begins)
+        if shapes is not None:
+            return shapes
         full = [list(given.get(at, declared)) for at, declared in enumerate(self._declared)]
         full = self._begun(full, begins)
-        found = self._results(full, begins)
-        if found is not None:
-            needed = self._find_needed(full, begins, found)
+        shapes = self._results(full, begins)
+        if shapes is not None:
+            needed = self._find_needed(full, begins, shapes)
             self._needed += [each for each in needed if each not in self._needed]
             self._known.clear()
-        return found
+        return shapes
 
     def _begun(self, dims: list[list[int]], begins: frozenset[str]) -> list[list[int]]:
         """`dims` of all parameters, those of variables that begin as they are inferred."""
@@ -214,7 +214,7 @@ class FusedStates:
     def _results(self, dims: Sequence[Sequence[int]], begins: frozenset[str]) -> _Result | None:
         """What is inferred; None if something of it stays open."""
         self._validate(dims)
-        found = {}
+        shapes = {}
         for cache in (each for pair in self._pairs for each in (pair.keys, pair.values)):
             new = _static(cache.new)
             samples = cache.chosen.partial_shape[cache.batch]
@@ -224,13 +224,13 @@ class FusedStates:
                 begin = zeros if cache.begin is None else _static(cache.begin)
             if new is None or begin is None or samples.is_dynamic:
                 return None
-            found[cache.variable] = _Inferred(new, begin, samples.get_length())
-        return found
+            shapes[cache.variable] = _Inferred(new, begin, samples.get_length())
+        return shapes
 
     def _find_needed(
-        self, full: Sequence[Sequence[int]], begins: frozenset[str], found: _Result
+        self, full: Sequence[Sequence[int]], begins: frozenset[str], shapes: _Result
     ) -> list[tuple[int, int]]:
-        """The dimensions that `found` depends on: it is the same while all others are open."""
+        """The dimensions that `shapes` depend on: they are the same while all others are open."""
         opened = [list(dims) for dims in full]
         needed: list[tuple[int, int]] = []
 
@@ -238,7 +238,7 @@ class FusedStates:
             # halves: most dimensions of a large model do not matter
             for at, axis in some:
                 opened[at][axis] = OPEN
-            if not some or self._results(opened, begins) == found:
+            if not some or self._results(opened, begins) == shapes:
                 return
             for at, axis in some:
                 opened[at][axis] = full[at][axis]

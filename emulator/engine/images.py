@@ -114,7 +114,7 @@ class ImageLoader:
         while True:
             image, message, fds = self._jobs.get()
             load_ms = 0.0
-            begun = time.monotonic_ns()
+            started = time.monotonic_ns()
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
                 self._before_load()
@@ -131,7 +131,9 @@ class ImageLoader:
                 log.warning("image %d: %s", message.image, error)
             if trace.active is not None:
                 name = f"image {message.image}" if image.loaded is None else image.loaded.meta.name
-                tracing.write_load(trace.active, name, begun, 0 if image.info is None else image.info.result)
+                tracing.write_load(
+                    trace.active, name, started, 0 if image.info is None else image.info.result
+                )
             self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
             if lacking:
                 self._cache_writer.add(message, kept_fds, lacking)

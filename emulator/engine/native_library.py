@@ -32,12 +32,12 @@ def _load() -> ctypes.CDLL | None:
         return None
     try:
         loaded = ctypes.CDLL(str(path))
-        found = int(loaded.softnpu_engine_version())
+        version = int(loaded.softnpu_engine_version())
     except (OSError, AttributeError) as error:
         log.warning("%s cannot be used: %s; install softnpu again", path, error)
         return None
-    if found != VERSION:
-        log.warning("%s has version %d; expected %d: install softnpu again", path, found, VERSION)
+    if version != VERSION:
+        log.warning("%s has version %d; expected %d: install softnpu again", path, version, VERSION)
         return None
     loaded.softnpu_copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
     loaded.softnpu_copy.restype = None

@@ -1,4 +1,4 @@
-"""The records of `native/turns.hpp`, by which Python and C++ tell each other what there is to run."""
+"""The records of `native/turns.hpp`, through which Python and C++ pass what there is to run."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _BYTES = ("i8", "u8")
 def are_in(model: ov.Model, compiled: ov.CompiledModel) -> bool:
     """Return whether a subgraph of what was compiled works on 8 bits.
 
-    `compiled` does not tell of bodies: there it may be so if they quantise.
+    `compiled` does not show bodies: they count as affected if they quantise.
     """
     bodies = any(_quantises(body) for body in all_bodies(model))
     if bodies or not _quantises(model):

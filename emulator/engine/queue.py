@@ -237,8 +237,8 @@ class EngineQueue(DeviceRing):
     @property
     def is_between(self) -> bool:
         """Whether its next submission has not begun, and nothing special is known of it."""
-        begun = self.program is not None or self.decoding is not None or self.step
-        return not begun and self.parts is None and self.lost is None and not self.closed
+        started = self.program is not None or self.decoding is not None or self.step
+        return not started and self.parts is None and self.lost is None and not self.closed
 
     @property
     def state_words(self) -> memoryview:

@@ -24,9 +24,9 @@ import numpy as np
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.engine.memory import Bytes
+from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
 
-_PAGE = mmap.PAGESIZE
 _HEADER = struct.Struct("<8sQ")
 _MAGIC = b"SNPSTAGE"
 _DATA = 64  # offset of the data in a piece: aligned as OpenVINO's own tensors are
@@ -121,10 +121,10 @@ class Staging:
             os.ftruncate(self._fd, 0)
             return
         mapping = self._map_file(size)
-        self._free.allocate(_LARGEST, _PAGE)
+        self._free.allocate(_LARGEST, PAGE)
         end, kept = 0, {}
         for page in sorted(pages):
-            start, length = page * _PAGE, self._length(page, size)
+            start, length = page * PAGE, self._length(page, size)
             if not length or start < end:
                 continue  # no step has noted it like this: `find` will refuse it
             if start > end:
@@ -160,11 +160,11 @@ class Staging:
 
     def _length(self, page: int, size: int) -> int:
         """Return the length of the piece at a page of the file, 0 if none begins there."""
-        start = page * _PAGE
+        start = page * PAGE
         if self._map is None or start + _DATA > size:
             return 0
         magic, length = _HEADER.unpack_from(self._map, start)
-        return length if magic == _MAGIC and 0 < length <= size - start and not length % _PAGE else 0
+        return length if magic == _MAGIC and 0 < length <= size - start and not length % PAGE else 0
 
     # ------------------------------------------------------------ pieces
 
@@ -174,7 +174,7 @@ class Staging:
             at, freed, owner = self._returned.popleft()
             self._free.free(at, freed)
             owner.staging_bytes -= freed
-        length = -(-(size + _DATA) // _PAGE) * _PAGE
+        length = -(-(size + _DATA) // PAGE) * PAGE
         if account.staging_bytes + length > self._limit:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
@@ -183,7 +183,7 @@ class Staging:
                 expected=f"at most {self._limit} bytes a session",
                 hint="use other memory for results, or start the daemon with a larger --session-memory",
             )
-        start = self._free.allocate(length, _PAGE)
+        start = self._free.allocate(length, PAGE)
         if start is None:
             raise MemoryError(f"staging: {size} bytes")
         try:
@@ -206,7 +206,7 @@ class Staging:
         # views refer to this array: it lives as long as the last of them
         freed = weakref.finalize(whole, _free_range, memory, self._returned, start, length, account)
         freed.atexit = False
-        return Piece(start // _PAGE, np.frombuffer(whole, np.uint8)[_DATA:])
+        return Piece(start // PAGE, np.frombuffer(whole, np.uint8)[_DATA:])
 
     def _map_file(self, size: int) -> mmap.mmap:
         # views of smaller mappings stay valid: it is the same file

@@ -20,7 +20,7 @@ _LAYER = "layerType"
 def are_wrong_for(model: ov.Model, compiled: ov.CompiledModel) -> bool:
     """Return whether constants are computed in several steps when streams are made.
 
-    `compiled` tells what is left of the model. It does not tell of bodies: there the model decides.
+    `compiled` shows what is left of the model, but no bodies: for them the model decides.
     """
     return _has_steps(compiled.get_runtime_model().get_ordered_ops()) or any(
         _has_steps(body.get_ordered_ops()) for body in all_bodies(model)

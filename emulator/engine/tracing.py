@@ -32,16 +32,16 @@ def run_with_layers(
     run: Callable[[Callable[[], bool]], bool], binding: Binding, is_cancelled: Callable[[], bool]
 ) -> bool:
     """Run an inference; while layers are traced, write those of it."""
-    begun = time.monotonic_ns()
+    started = time.monotonic_ns()
     if not run(is_cancelled):
         return False
     writer = trace.active
     if writer is not None and writer.layers:
-        _write_layers(writer, binding.layers(), begun, time.monotonic_ns() - begun)
+        _write_layers(writer, binding.layers(), started, time.monotonic_ns() - started)
     return True
 
 
-def _write_layers(writer: TraceWriter, layers: Sequence[LayerRecord], begun: int, taken: int) -> None:
+def _write_layers(writer: TraceWriter, layers: Sequence[LayerRecord], started: int, taken: int) -> None:
     """Write the layers one behind the other, within the time that the inference took.
 
     OpenVINO's times may be a little more in all: its threads are measured one by one.
@@ -54,7 +54,7 @@ def _write_layers(writer: TraceWriter, layers: Sequence[LayerRecord], begun: int
         if measured > taken:
             start, duration = start * taken // measured, duration * taken // measured
         number = layer.layer | int(layer.unit) << 32
-        writer.write(_LAYER, name, begun + start, duration, 0, number, layer.duration, layer.cpu)
+        writer.write(_LAYER, name, started + start, duration, 0, number, layer.duration, layer.cpu)
 
 
 def write_load(writer: TraceWriter, name: str, begun_ns: int, result: int) -> None:

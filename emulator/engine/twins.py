@@ -230,8 +230,8 @@ def _make(image: LoadedImage, inputs: list[bytes]) -> None:
     except (TwinError, RuntimeError) as error:
         log.warning("'%s' runs through Python: %s", image.meta.name, openvino_errors.reason(error))
         return
-    found = [view.tobytes() for view in views[len(inputs) :]]
-    if found != expected:
+    computed = [view.tobytes() for view in views[len(inputs) :]]
+    if computed != expected:
         log.warning("'%s' runs through Python: its twin computes other bits", image.meta.name)
         return
     image.twin = twin

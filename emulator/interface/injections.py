@@ -204,14 +204,14 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int = 0
 
     @property
-    def facts(self) -> KindInfo:
+    def kind_info(self) -> KindInfo:
         """The description of its kind."""
         return KINDS[self.kind]
 
     @property
     def effective(self) -> str:
         """Its value, or the default of its kind."""
-        return self.value or self.facts.default
+        return self.value or self.kind_info.default
 
     @property
     def result(self) -> ZeResult | None:
@@ -222,9 +222,9 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def requests(self) -> tuple[str, ...]:
         """Tags of the requests on which it acts; empty: all of a session, once it is open."""
-        if self.facts.value in (Value.REQUEST, Value.REQUEST_TIME):
+        if self.kind_info.value in (Value.REQUEST, Value.REQUEST_TIME):
             return (self.value.partition("=")[0],)
-        return self.facts.requests
+        return self.kind_info.requests
 
     @property
     def seconds(self) -> float:
@@ -247,7 +247,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def check(self) -> None:
         """Refuse options that contradict each other or are out of range, by their names."""
-        facts, name = self.facts, f"injection of {self.kind.value}"
+        info, name = self.kind_info, f"injection of {self.kind.value}"
         if not 0 <= self.after <= _MAX_NUMBER:
             raise _refuse(name, found=f"after {self.after}", expected="0 or more operations that pass")
         if self.count is not None and not 1 <= self.count <= _MAX_NUMBER:
@@ -264,7 +264,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise _refuse(
                 name, found=f"device {self.device}", expected="none: it acts on connections, not on devices"
             )
-        if self.sessions and facts.operation is Operation.LOAD:
+        if self.sessions and info.operation is Operation.LOAD:
             raise _refuse(name, found="a session", expected="none: sessions share what is loaded")
         if self.sessions and self.requests == ("hello",):
             raise _refuse(name, found="a session", expected="none: it has no number before the handshake")
@@ -274,7 +274,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.kind in _DEVICELESS or self.requests in (("hello",), ("status",), ("cancel",))
 
     def _check_value(self, name: str) -> None:
-        kind, text = self.facts.value, self.value
+        kind, text = self.kind_info.value, self.value
         if kind is Value.NONE:
             if text:
                 raise _refuse(name, found=f"value {text!r}", expected="no value")

@@ -104,8 +104,6 @@ SLOT_SIZE = SLOT.size
 SLOT_TICKET = SLOT_LAYOUT.offset("ticket")
 SLOT_RESULT = SLOT_LAYOUT.offset("result")
 MIN_SLOTS = 2
-PAGE = 4096
-"""Bytes of a page: what segments, weights and the sections of a blob are aligned to."""
 MAX_SLOTS = 4096
 
 

@@ -43,7 +43,7 @@ MAX_RECORDS: Final = 65536
 
 
 class TraceKind(enum.IntEnum):
-    """What a record tells, with the meaning of `first`, `second` and `third`."""
+    """What a record says, with the meaning of `first`, `second` and `third`."""
 
     CALL = 1  # a call of an API
     SUBMIT = 2  # queue, sequence number of the first submission, of the last
@@ -59,7 +59,7 @@ class TraceKind(enum.IntEnum):
 
 
 class TraceFlag(enum.IntFlag):
-    """`BEGIN`: it has begun, and a second record tells its end. `END`: it has ended."""
+    """`BEGIN`: it has begun; a second record marks its end. `END`: it has ended."""
 
     BEGIN = 1
     END = 2

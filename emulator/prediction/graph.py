@@ -110,8 +110,8 @@ class Operation:
 
     def integers(self, attribute: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         """An attribute that is a list of integers (strides, pads, axes); `default` if there is none."""
-        found = self.attributes.get(attribute, default)
-        return tuple(int(each) for each in found) if isinstance(found, tuple) else default
+        value = self.attributes.get(attribute, default)
+        return tuple(int(each) for each in value) if isinstance(value, tuple) else default
 
 
 @dataclass(frozen=True)
@@ -172,17 +172,17 @@ class Graph:
     @cached_property
     def constant_like(self) -> frozenset[int]:
         """What depends on no input: constants, and operations that are folded when the model is compiled."""
-        found: set[int] = set()
+        constants: set[int] = set()
         variable = ("Parameter", "ReadValue", "Assign", "Result", "RandomUniform")
         for each in self.operations:
             if each.type == "Constant":
-                found.add(each.index)
+                constants.add(each.index)
             elif each.type not in variable and each.inputs:
                 of_shapes = each.type in ("ShapeOf", "PriorBox", "PriorBoxClustered")
                 known = of_shapes and all(tensor.static for tensor in self.input_tensors(each))
-                if known or all(source.operation in found for source in each.inputs):
-                    found.add(each.index)
-        return frozenset(found)
+                if known or all(source.operation in constants for source in each.inputs):
+                    constants.add(each.index)
+        return frozenset(constants)
 
     @cached_property
     def _consumers(self) -> tuple[tuple[int, ...], ...]:

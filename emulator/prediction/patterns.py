@@ -27,14 +27,14 @@ class Pattern:
 def find_patterns(graph: Graph) -> Mapping[int, Pattern]:
     """The patterns of a graph, each by the index of its first member."""
     finder = _Finder(graph)
-    found: dict[int, Pattern] = {}
+    patterns: dict[int, Pattern] = {}
     taken: set[int] = set()
     for pattern in (*finder.gelus(), *finder.normalisations()):
         indices = {member.index for member in pattern.members}
         if not indices & taken and finder.is_closed(indices, pattern.members[-1].index):
             taken |= indices
-            found[min(indices)] = pattern
-    return found
+            patterns[min(indices)] = pattern
+    return patterns
 
 
 class _Finder:
@@ -113,9 +113,9 @@ class _Finder:
 
     def _variable(self, operation: Operation) -> Source | None:
         """The one input that is no constant."""
-        found = [source for source in operation.inputs if source.operation not in self._folded]
-        return found[0] if len(found) == 1 else None
+        sources = [source for source in operation.inputs if source.operation not in self._folded]
+        return sources[0] if len(sources) == 1 else None
 
     def _only_reader(self, operation: Operation) -> Operation | None:
-        found = [each for each in self._graph.consumers(operation) if each.index not in self._folded]
-        return found[0] if len(found) == 1 else None
+        consumers = [each for each in self._graph.consumers(operation) if each.index not in self._folded]
+        return consumers[0] if len(consumers) == 1 else None

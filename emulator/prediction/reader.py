@@ -71,12 +71,12 @@ def _tensor(port: Any) -> Tensor:
 def _attributes(node: Any) -> dict[str, Value]:
     if node.get_type_name() == "Constant":
         return {}
-    found: dict[str, Value] = {}
+    attributes: dict[str, Value] = {}
     for name, value in node.get_attributes().items():
         known = _attribute(value)
         if known is not None:
-            found[name] = known
-    return found
+            attributes[name] = known
+    return attributes
 
 
 def _attribute(value: Any) -> Value | None:

@@ -1,4 +1,4 @@
-"""What the engine of a device is told of the objects that exist; a new engine is told of all again."""
+"""Announces objects to the engine of a device; a new engine gets all of them again."""
 
 from __future__ import annotations
 

@@ -266,11 +266,11 @@ class Client:
         if trace.active is None:
             session.handle(call, request)
             return
-        begun = time.monotonic_ns()
+        started = time.monotonic_ns()
         try:
             session.handle(call, request)
         finally:
-            trace.active.request(request.tag, begun, self.number)
+            trace.active.request(request.tag, started, self.number)
 
     def _take_lease(self, request: msg.LeaseTake) -> msg.Leased:
         if not self._leases_devices:

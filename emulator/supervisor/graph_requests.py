@@ -56,7 +56,7 @@ class GraphRequests:
         check_sources(request.weights, f"model '{request.name}'")
         fds = call.packet.take_fds(1 + len(request.weights))
         # workers have the rights of the daemon's owner: files of its cache are no business of others
-        cache = request.cache if self._state.user.commands else None
+        cache = request.cache if self._state.user.may_command else None
         job = job_of(CompileJob, request, platform=self._platform(context), cache=cache, strict=self._strict)
         self._compile(call, context, job, fds)
 
@@ -76,7 +76,7 @@ class GraphRequests:
             request,
             platform=self._platform(context),
             strict=self._strict,
-            remembered=self._state.user.commands,
+            remembered=self._state.user.may_command,
         )
         self._compile(call, context, job, fds)
 

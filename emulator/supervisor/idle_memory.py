@@ -55,7 +55,7 @@ class IdleMemory:
         idle, activity = context.idle, self._activity(context)
         if activity is None:
             return
-        # the engine is told once: a client may ask faster than it can follow
+        # one message to the engine: a client may ask faster than it can follow
         if activity != idle.released or slow_images > idle.released_slow:
             idle.released, idle.released_slow = activity, slow_images
             self._post(link.ContextRelease(context=context.number), [])

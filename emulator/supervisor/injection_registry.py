@@ -98,7 +98,7 @@ class InjectionRegistry:
         self._next += 1
         counts.clear(entry.slot)
         self._entries[entry.id] = entry
-        if injection.facts.operation is Operation.REQUEST:
+        if injection.kind_info.operation is Operation.REQUEST:
             self._of_requests.append(entry)
         else:
             for device in self._devices:
@@ -174,7 +174,7 @@ class InjectionRegistry:
     def _disarm(self, entry: _Entry) -> None:
         if entry in self._of_requests:
             self._of_requests.remove(entry)
-        if entry.injection.facts.operation is not Operation.REQUEST:
+        if entry.injection.kind_info.operation is not Operation.REQUEST:
             for device in self._devices:
                 device.post_injection(link.InjectionDrop(id=entry.id))
 
@@ -197,7 +197,7 @@ class InjectionRegistry:
     def announce_all(self, device: Device) -> None:
         """Send the active injections to a new engine."""
         for entry in self._entries.values():
-            if entry.injection.facts.operation is not Operation.REQUEST and self._state(entry) == _ACTIVE:
+            if entry.injection.kind_info.operation is not Operation.REQUEST and self._state(entry) == _ACTIVE:
                 assert self._counts is not None
                 self._announce(entry, device, self._counts)
 

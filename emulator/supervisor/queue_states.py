@@ -59,8 +59,8 @@ class QueueStates:
         completed, running, _, reached = link.QUEUE_STATE.unpack_from(
             self._map, state * link.QUEUE_STATE_SIZE
         )
-        begun = completed + 1 in (running, reached >> link.REACHED_BITS)
-        return None if begun else completed
+        started = completed + 1 in (running, reached >> link.REACHED_BITS)
+        return None if started else completed
 
     def running(self, state: int) -> Running | None:
         """What runs of this queue."""

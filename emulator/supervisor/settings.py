@@ -26,7 +26,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one daemon. Memory in bytes (0: what the machine has), times as named.
 
     `idle_timeout_s` 0 means that the daemon stays; `spin_us` 0 that its engines never wait busily;
-    `command_limit_s` 0 that a command may compute for ever. `failpoints`: see `common.failpoints`.
+    `command_limit_s` 0 that a command may compute forever. `failpoints`: see `common.failpoints`.
     `inject`: see `interface.injections`, empty: what `SOFTNPU_INJECT` says.
     `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
     `clock`: which one the devices show, and whether they take the modelled time; `inference_us`: the modelled

@@ -32,14 +32,14 @@ class StageTrace:
         self._write(self._stage, self._reached, now)
         self._write(f"{self._job} ({how})" if how else self._job, self._begun, now, result)
 
-    def _write(self, name: str, begun: int, now: int, result: int = 0) -> None:
+    def _write(self, name: str, started: int, now: int, result: int = 0) -> None:
         writer = trace.active
         if writer is not None and name:
             writer.write(
                 TraceKind.STAGE,
                 writer.name(name),
-                begun,
-                now - begun,
+                started,
+                now - started,
                 first=self._session,
                 result=result,
                 thread=self._worker,

@@ -54,7 +54,7 @@ class StatusPage:
         linux.seal(self.fd, linux.SEALS_FIXED_SIZE)
         self.reader_fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
         # a memory file is open to everybody who holds a descriptor of it: who got the one for reading could
-        # open it anew for writing. Clients of the daemon's own user could change this back
+        # open it again for writing. Clients of the daemon's own user could change this back
         os.fchmod(self.fd, 0o400)
         self._map = linux.map_shared(self.fd, size)
         header = (records.STATUS_MAGIC, records.STATUS_VERSION, devices, os.getpid(), time.time_ns(), 0)
@@ -89,13 +89,13 @@ class StatusPage:
 
     def histograms(self, device: int) -> tuple[Histogram, ...]:
         """All histograms of a device."""
-        found = []
+        histograms = []
         for latency in Latency:
             start = records.histogram_offset(self._devices, device, latency)
             words = _HISTOGRAM.unpack_from(self._map, start)
             counts, sum_ns = words[: records.HISTOGRAM_SUM], words[records.HISTOGRAM_SUM]
-            found.append(Histogram(device=device, of=latency.name.lower(), counts=counts, sum_ns=sum_ns))
-        return tuple(found)
+            histograms.append(Histogram(device=device, of=latency.name.lower(), counts=counts, sum_ns=sum_ns))
+        return tuple(histograms)
 
     def close(self) -> None:
         self._map.close()

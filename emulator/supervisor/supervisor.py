@@ -201,7 +201,7 @@ class Supervisor:
         user.connections.check()
         user.handshakes.check()
         most = self._settings.max_clients
-        reserved = 0 if user.commands else min(_OWNER_RESERVE, most // 2)
+        reserved = 0 if user.may_command else min(_OWNER_RESERVE, most // 2)
         if len(self._clients) >= most - reserved:
             raise refuse(
                 ZeResult.ERROR_NOT_AVAILABLE,
@@ -223,7 +223,7 @@ class Supervisor:
     def watch_idle(self) -> None:
         """Restart the idle time. It begins when the daemon is ready: nobody can connect before.
 
-        Monitors do not count, or one that watches would keep every daemon for ever. The client that started
+        Monitors do not count, or one that watches would keep every daemon forever. The client that started
         the daemon may need some time to connect, and a monitor that has come some time to ask.
         """
         if self._idle is not None:
@@ -289,7 +289,7 @@ class Supervisor:
     def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer:
         """The state of the daemon and of these devices, of other users only what `user` may see."""
         sessions = self._sessions_for(user)
-        users = self._users.status(lambda other: user.commands or other is user)
+        users = self._users.status(lambda other: user.may_command or other is user)
         return msg.StatusAnswer(
             pid=os.getpid(),
             server=SERVER_NAME,
@@ -301,7 +301,7 @@ class Supervisor:
             session_count=len(sessions),
             sessions=tuple(session.status() for session in sessions[:_LISTED_SESSIONS]),
             users=users[:_LISTED_USERS],
-            leases=self._leases.status() if user.commands else (),
+            leases=self._leases.status() if user.may_command else (),
         )
 
     def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer:
@@ -311,4 +311,4 @@ class Supervisor:
 
     def _sessions_for(self, user: User) -> list[Session]:
         sessions = [client.session for client in self._clients.values() if client.session is not None]
-        return [session for session in sessions if user.commands or session.user is user]
+        return [session for session in sessions if user.may_command or session.user is user]

@@ -38,7 +38,7 @@ _TOP = ("bus", "class", "devices")
 
 
 class SysfsDevice(Protocol):
-    """What the files tell of a device."""
+    """What the files say of a device."""
 
     info: DeviceInfo
     memory_used: int
@@ -100,9 +100,9 @@ class SysfsTree:
             raise _unusable(self._path, f"it belongs to user {info.st_uid}")
         if others_write(self._root, info):
             raise _unusable(self._path, f"others may write it (mode {stat.S_IMODE(info.st_mode):o})")
-        found = set(os.listdir(self._root))
-        if found and (_MARK not in found or not found <= {_MARK, *_TOP}):
-            other = min(found - {_MARK, *_TOP}, default=min(found))
+        entries = set(os.listdir(self._root))
+        if entries and (_MARK not in entries or not entries <= {_MARK, *_TOP}):
+            other = min(entries - {_MARK, *_TOP}, default=min(entries))
             raise _unusable(self._path, f"it has {other!r} in it, which is not ours")
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -113,7 +113,7 @@ class SysfsTree:
             os.close(self._mark)
             raise _unusable(self._path, "another daemon keeps its files there")
         # by a daemon that was killed
-        for name in found & set(_TOP):
+        for name in entries & set(_TOP):
             _remove(self._root, name)
 
     # ------------------------------------------------------------ the files

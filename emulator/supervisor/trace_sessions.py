@@ -187,7 +187,7 @@ class TraceSessions:
     def _rings(self, current: _Trace) -> tuple[msg.Message, list[int]]:
         self._listen(current)
         now, current.waiting = current.waiting[:_RINGS_AN_ANSWER], current.waiting[_RINGS_AN_ANSWER:]
-        # a ring is named before its end is told
+        # a ring is announced before its end
         later = {ring.ring for ring, _ in current.waiting}
         ended = tuple(ring for ring in current.ended if ring not in later)
         current.ended = [ring for ring in current.ended if ring in later]

@@ -1,4 +1,4 @@
-"""The users behind the connections: who may connect, what each holds, and how much of it one may hold.
+"""The users behind the connections: who may connect, what each one holds, and its limits.
 
 A user is a uid, as the kernel reports it for the peer of a socket (`SO_PEERCRED`). The owner of the daemon
 and root may always connect and may command it; others may if the owner allows them, and they only use it.
@@ -28,7 +28,7 @@ def _groups_of(peer: Credentials, connection: socket.socket) -> set[int]:
     try:
         groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _LONGEST_OPTION)
     except OSError as error:
-        # more than 256 of them: the groups of the account have to do
+        # more than 256 groups: take those of the account
         if error.errno != errno.ERANGE:
             raise
         return {peer.gid, *_groups_of_account(peer.uid, peer.gid)}
@@ -43,13 +43,14 @@ def _groups_of_account(uid: int, gid: int) -> list[int]:
 
 
 class User:
-    """What one user holds, counted over all of its connections. `commands`: it may command the daemon.
+    """What one user holds, counted over all of its connections.
 
-    `memory` is its limit in bytes, `everybody` counts the segments of all users.
+    `may_command`: it may stop the daemon and inject faults. `memory` is its limit in bytes, `everybody`
+    counts the segments of all users.
     """
 
     def __init__(
-        self, uid: int, commands: bool, limits: ResourceLimits, memory: int, everybody: Quota
+        self, uid: int, may_command: bool, limits: ResourceLimits, memory: int, everybody: Quota
     ) -> None:
         whose = f"user {uid}"
 
@@ -58,7 +59,7 @@ class User:
 
         host, busy = ZeResult.ERROR_OUT_OF_HOST_MEMORY, ZeResult.ERROR_NOT_AVAILABLE
         self.uid = uid
-        self.commands = commands
+        self.may_command = may_command
         self.unread = Quota(_UNREAD_BYTES, "", "bytes of unread answers", whose, "connection", busy)
         self.connections = quota("user_connections", "connections", "connection", busy)
         self.handshakes = quota("user_handshakes", "connections without a hello", "connection", busy)
@@ -98,7 +99,7 @@ class User:
 
     def check_commands(self, object: str) -> None:
         """Refuse what only the owner of the daemon and root may ask for."""
-        if not self.commands:
+        if not self.may_command:
             raise refuse(
                 ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                 object,
@@ -137,8 +138,8 @@ class Users:
 
     def admit(self, peer: Credentials, connection: socket.socket) -> User:
         """The user of a new connection; refuses one whom the owner has not allowed."""
-        commands = peer.uid in (os.getuid(), 0)
-        if not commands and peer.uid not in self._allowed and not self._in_allowed_group(peer, connection):
+        may_command = peer.uid in (os.getuid(), 0)
+        if not may_command and peer.uid not in self._allowed and not self._in_allowed_group(peer, connection):
             raise refuse(
                 ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                 "connection",
@@ -148,7 +149,7 @@ class Users:
             )
         user = self._users.get(peer.uid)
         if user is None:
-            user = User(peer.uid, commands, self._limits, self._memory, self._segments)
+            user = User(peer.uid, may_command, self._limits, self._memory, self._segments)
             self._users[peer.uid] = user
         return user
 

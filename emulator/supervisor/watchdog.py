@@ -8,7 +8,7 @@ Long is not hung. What counts as progress:
 - A thread that wants to run or waits for a disk counts: a busy machine is no reason to kill.
 
 Only time that the supervisor itself has seen counts, in ticks: a pause of its own is no hang. The limit of
-one command ends a command that burns CPU for ever.
+one command ends a command that burns CPU forever.
 """
 
 from __future__ import annotations

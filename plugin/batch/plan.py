@@ -16,6 +16,7 @@ import openvino as ov
 from softnpu.driver import GraphSource
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.compiler.options import STRIDES_FOR
+from softnpu.emulator.interface.commands import MAX_DIMS
 from softnpu.plugin.batch.axes import Candidate, Evidence, batch_axis, candidates, only_batch_is_dynamic
 from softnpu.plugin.batch.input_scan import ModelInputs, scan_model, scan_xml
 from softnpu.plugin.batch.tracking import NotSplittable, Tracked, track, with_dimension
@@ -25,7 +26,6 @@ from softnpu.plugin.signature import PortSpec, Signature, signature_of
 
 BATCH_MODE = "NPU_BATCH_MODE"
 AUTO, PLUGIN, COMPILER = "AUTO", "PLUGIN", "COMPILER"
-_STRIDE_DIMS = 5
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -223,13 +223,13 @@ def _plugin_plan(
     strided = []
     for index, port in enumerate(split.ports):
         if port.needs_strides:
-            if len(port.sample) > _STRIDE_DIMS:
+            if len(port.sample) > MAX_DIMS:
                 is_input = index < len(inputs)
                 name = (
                     f"input '{scanned.inputs[index].name}'" if is_input else f"output {index - len(inputs)}"
                 )
                 raise NotSplittable(
-                    f"a sample of {name} is not contiguous, and it has more than {_STRIDE_DIMS} dimensions",
+                    f"a sample of {name} is not contiguous, and it has more than {MAX_DIMS} dimensions",
                     mixes=False,
                 )
             strided.append(str(index))

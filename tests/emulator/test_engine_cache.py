@@ -221,6 +221,22 @@ def test_models_that_the_cache_does_not_keep_are_compiled(
     assert load(blob_of(context, digits), cache).lacking == ""
 
 
+def test_the_key_has_all_that_changes_what_openvino_compiles(
+    blob: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = BlobReader(blob)
+    meta = reader.metadata()
+    properties = executor.properties_of(meta)
+
+    def key(**other: str) -> str:
+        return cpu_cache.key_of(reader, meta, properties | other)
+
+    first = key()
+    assert key() == first != key(ENABLE_CPU_PINNING="OTHER")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    assert key() != first
+
+
 def test_a_blob_that_was_checked_is_not_read_again(
     start_context: StartContext, private_dir: Path, directory: Path
 ) -> None:

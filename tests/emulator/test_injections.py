@@ -287,8 +287,8 @@ def test_text_that_is_not_understood_is_refused_by_the_part(monkeypatch: pytest.
 @pytest.mark.quick
 def test_every_kind_has_a_default_that_it_takes_itself() -> None:
     needed = {Value.REQUEST: "mem_alloc", Value.REQUEST_TIME: "mem_alloc=1s"}
-    for kind, facts in KINDS.items():
-        Injection(kind=kind, value=facts.default or needed.get(facts.value, "")).check()
+    for kind, info in KINDS.items():
+        Injection(kind=kind, value=info.default or needed.get(info.value, "")).check()
     assert set(KINDS) == set(FaultKind)
 
 

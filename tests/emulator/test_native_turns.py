@@ -242,6 +242,18 @@ def test_memory_that_was_freed_is_not_kept(rig: Rig) -> None:
     assert session.fence.result == ZeResult.ERROR_INVALID_ARGUMENT
 
 
+def test_a_fence_in_memory_that_was_freed_is_not_signalled(rig: Rig) -> None:
+    session = rig.session()
+    rig.teach(session, _fill(1))
+    rig.queues.drop_lookups(session.context.number, (FENCE,))
+    session.context.drop(FENCE)
+    ticket = session.submit()
+
+    assert not rig.visit()
+
+    assert _untouched(session, ticket, 2)
+
+
 # ---------------------------------------------------------------- turns
 
 

@@ -191,7 +191,7 @@ def test_owner_and_root_may_command_and_nobody_else(monkeypatch: pytest.MonkeyPa
     left, right = socket.socketpair()
     with left, right:
         for uid, commands in ((1000, True), (0, True), (GUEST, False)):
-            assert users.admit(Credentials(1, uid, uid), left).commands == commands
+            assert users.admit(Credentials(1, uid, uid), left).may_command == commands
         with pytest.raises(Refused) as caught:
             users.admit(Credentials(1, STRANGER, STRANGER), left)
         assert caught.value.info.result == ZeResult.ERROR_INSUFFICIENT_PERMISSIONS

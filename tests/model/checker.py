@@ -21,7 +21,7 @@ class Process:
     """`phases` by name, each a generator function; it begins with the one called "start".
 
     A process that `dies` may do so before each of its steps, as often as the model allows: then it begins
-    anew with the phase "restart", and the words that are `lost` with it have their first values again.
+    again with the phase "restart", and the words that are `lost` with it have their first values again.
     """
 
     name: str
@@ -180,7 +180,7 @@ class _Exploration:
         for process, position in zip(self._model.processes, positions, strict=True):
             operation = self._next[position]
             if isinstance(operation, Operation) and not process.background:
-                raise _Stop(f"{process.name} waits for ever ({operation.label})")
+                raise _Stop(f"{process.name} waits forever ({operation.label})")
         try:
             self._model.at_end(dict(zip(self._words, values, strict=True)))
         except Violation as violation:

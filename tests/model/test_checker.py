@@ -40,7 +40,7 @@ def test_it_finds_who_waits_for_ever() -> None:
     finding = explore(Model("waiting", {"count": 0}, (Process("one", {"start": waits}),))).finding
 
     assert finding is not None
-    assert finding.what == "one waits for ever (waited: the count is 1)"
+    assert finding.what == "one waits forever (waited: the count is 1)"
 
 
 def test_a_process_dies_before_each_of_its_steps_and_loses_its_own_words() -> None:

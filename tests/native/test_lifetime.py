@@ -123,15 +123,15 @@ sys.stdin.readline()
 fresh = api.ze_mem_alloc_host(context, HostMemDesc(), 64).get()
 assert api.ze_init_drivers().get()[0] == driver and api.ze_device_get(driver).get()[0] == device
 # what was made before stays lost, its memory readable
-anew = list_in(context)
-print(api.ze_command_list_append_memory_fill(anew, memory, b"\\2", 64).name, api.read(memory, 2))
-print(api.ze_command_list_append_signal_event(anew, event).name)
-print(api.ze_command_list_append_wait_on_events(anew, 1, [event]).name)
+again = list_in(context)
+print(api.ze_command_list_append_memory_fill(again, memory, b"\\2", 64).name, api.read(memory, 2))
+print(api.ze_command_list_append_signal_event(again, event).name)
+print(api.ze_command_list_append_wait_on_events(again, 1, [event]).name)
 run(commands)
 # what is made from then on works, on the queue too
-api.ze_command_list_append_memory_fill(anew, fresh, b"\\3", 64)
-api.ze_command_list_close(anew)
-run(anew)
+api.ze_command_list_append_memory_fill(again, fresh, b"\\3", 64)
+api.ze_command_list_close(again)
+run(again)
 print(api.read(fresh, 2), api.ze_mem_free(context, memory).name, api.ze_mem_free(context, fresh).name)
 print(api.ze_context_destroy(context).name, api.ze_event_destroy(event).name)
 """
@@ -389,7 +389,7 @@ if os.fork() == 0:
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 api.ze_command_queue_destroy(queue)
 api.ze_context_destroy(context)
-# the driver begins anew beside them
+# the driver begins again beside them
 api, driver, device, context = start()
 fresh = api.ze_mem_alloc_host(context, HostMemDesc(), 64).get()
 queue, commands = queue_in(context), list_in(context)

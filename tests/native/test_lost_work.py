@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.conftest import StartDaemon
 from tests.native.conftest import client
 from tests.native.test_lifetime import PROLOGUE
+
+Printed = Callable[..., list[str]]
 
 _LOST = "ERROR_DEVICE_LOST"
 
@@ -40,35 +44,30 @@ def next_daemon():
 )
 
 
-def _told(
-    start_daemon: StartDaemon,
-    surroundings: dict[str, str],
-    code: str,
-    restarts: int = 1,
-    inject: str = "",
-) -> list[str]:
-    """What a program says whose daemon is replaced whenever it is ready, by one with these faults."""
-    daemon = start_daemon(tdr_ms=60000)
-    with client(code, surroundings, "ready") as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for restart in range(restarts):
-            if restart:
-                assert process.stdout.readline() == "ready\n"
-            daemon.kill()
-            daemon = start_daemon(tdr_ms=60000, inject=inject)
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        said, _ = process.communicate(timeout=30)
-    return said.splitlines()
+@pytest.fixture
+def printed(start_daemon: StartDaemon, surroundings: dict[str, str]) -> Printed:
+    """What a program prints whose daemon is replaced whenever it is ready, by one with these faults."""
+
+    def run(code: str, *, restarts: int = 1, inject: str = "", **variables: str) -> list[str]:
+        daemon = start_daemon(tdr_ms=60000)
+        with client(HELD + code, surroundings | variables, "ready") as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for restart in range(restarts):
+                if restart:
+                    assert process.stdout.readline() == "ready\n"
+                daemon.kill()
+                daemon = start_daemon(tdr_ms=60000, inject=inject)
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            said, _ = process.communicate(timeout=30)
+        return said.splitlines()
+
+    return run
 
 
-def test_work_that_was_lost_is_told_once_by_the_queue_of_the_next_session(
-    start_daemon: StartDaemon, surroundings: dict[str, str]
-) -> None:
-    code = (
-        HELD
-        + """
+def test_work_that_was_lost_is_reported_once_by_the_queue_of_the_next_session(printed: Printed) -> None:
+    code = """
 idle, asked, used = queue_in(context), hold(), hold()
 memory = next_daemon()
 print(synchronize(idle))
@@ -77,8 +76,7 @@ print(synchronize(asked))
 # work of the new session does not hide it, and is not lost with it
 print(execute(used, filling(memory)), synchronize(used), synchronize(used), api.read(memory, 2))
 """
-    )
-    assert _told(start_daemon, surroundings, code) == [
+    assert printed(code) == [
         "SUCCESS",
         f"{_LOST} True",
         "SUCCESS",
@@ -86,27 +84,18 @@ print(execute(used, filling(memory)), synchronize(used), synchronize(used), api.
     ]
 
 
-def test_lost_work_is_told_though_the_next_daemon_is_lost_too(
-    start_daemon: StartDaemon, surroundings: dict[str, str]
-) -> None:
-    code = (
-        HELD
-        + """
+def test_lost_work_is_reported_though_the_next_daemon_is_lost_too(printed: Printed) -> None:
+    code = """
 queue = hold()
 next_daemon()
 next_daemon()
 print(synchronize(queue), synchronize(queue))
 """
-    )
-    assert _told(start_daemon, surroundings, code, restarts=2) == [f"{_LOST} SUCCESS"]
+    assert printed(code, restarts=2) == [f"{_LOST} SUCCESS"]
 
 
-def test_lost_work_that_a_waiter_or_a_fence_has_told_of_is_not_told_again(
-    start_daemon: StartDaemon, surroundings: dict[str, str]
-) -> None:
-    code = (
-        HELD
-        + """
+def test_lost_work_that_a_waiter_or_a_fence_has_reported_is_not_reported_again(printed: Printed) -> None:
+    code = """
 waited, fenced = hold(), queue_in(context)
 fence = api.ze_fence_create(fenced, FenceDesc()).get()
 assert execute(fenced, held, fence) == "SUCCESS"
@@ -120,8 +109,7 @@ print(api.ze_fence_host_synchronize(fence, 10**10).name, synchronize(fenced))
 for queue in (waited, fenced):
     print(execute(queue, filling(memory)), synchronize(queue))
 """
-    )
-    assert _told(start_daemon, surroundings, code) == [
+    assert printed(code) == [
         f"['{_LOST}'] SUCCESS",
         f"{_LOST} SUCCESS",
         "SUCCESS SUCCESS",
@@ -129,12 +117,8 @@ for queue in (waited, fenced):
     ]
 
 
-def test_fences_and_immediate_lists_stay_lost(
-    start_daemon: StartDaemon, surroundings: dict[str, str]
-) -> None:
-    code = (
-        HELD
-        + """
+def test_fences_and_immediate_lists_stay_lost(printed: Printed) -> None:
+    code = """
 queue = queue_in(context)
 fence = api.ze_fence_create(queue, FenceDesc()).get()
 immediate = api.ze_command_list_create_immediate(context, device, CommandQueueDesc()).get()
@@ -143,13 +127,12 @@ memory = next_daemon()
 print(api.ze_command_list_host_synchronize(immediate, 10**10).name)
 print(api.ze_command_list_append_barrier(immediate).name)
 print(execute(queue, filling(memory), fence), synchronize(queue), api.read(memory, 2))
-anew = api.ze_fence_create(queue, FenceDesc()).get()
-print(execute(queue, filling(memory), anew), api.ze_fence_host_synchronize(anew, 10**10).name)
+again = api.ze_fence_create(queue, FenceDesc()).get()
+print(execute(queue, filling(memory), again), api.ze_fence_host_synchronize(again, 10**10).name)
 print(api.ze_command_queue_destroy(queue).name)
-print(api.ze_fence_query_status(fence).name, api.ze_fence_query_status(anew).name)
+print(api.ze_fence_query_status(fence).name, api.ze_fence_query_status(again).name)
 """
-    )
-    assert _told(start_daemon, surroundings, code) == [
+    assert printed(code) == [
         _LOST,
         _LOST,
         f"{_LOST} SUCCESS b'\\x00\\x00'",
@@ -159,12 +142,8 @@ print(api.ze_fence_query_status(fence).name, api.ze_fence_query_status(anew).nam
     ]
 
 
-def test_a_queue_that_is_destroyed_meanwhile_leaves_no_other_lost(
-    start_daemon: StartDaemon, surroundings: dict[str, str]
-) -> None:
-    code = (
-        HELD
-        + """
+def test_a_queue_that_is_destroyed_meanwhile_leaves_no_other_lost(printed: Printed) -> None:
+    code = """
 from softnpu.driver import Driver
 from tests.support.waiting import wait_until
 queues = [queue_in(context) for _ in range(4)]
@@ -184,17 +163,12 @@ for queue in (queues[1], queues[3]):
 with Driver.open(role="monitor") as monitor:
     print(sum(one.queues for one in monitor.status("status").sessions))
 """
-    )
-    said = _told(start_daemon, surroundings, code, inject="delay=queue_create=1s")
+    said = printed(code, inject="delay=queue_create=1s")
     assert said == ["SUCCESS SUCCESS", "SUCCESS SUCCESS", "SUCCESS SUCCESS", "2"]
 
 
-def test_a_queue_of_background_work_stays_one(
-    start_daemon: StartDaemon, surroundings: dict[str, str]
-) -> None:
-    code = (
-        HELD
-        + """
+def test_a_queue_of_background_work_stays_one(printed: Printed) -> None:
+    code = """
 from softnpu.driver import faults
 background, back_again, other = (queue_in(context) for _ in range(3))
 for queue, workloads in ((background, [1]), (back_again, [1, 0])):
@@ -206,22 +180,12 @@ print(asked.hits)
 for queue in (background, back_again, other):
     print(execute(queue, filling(memory)), synchronize(queue))
 """
-    )
-    said = _told(start_daemon, surroundings, code, inject="delay=queue_workload=1ms:count=*")
+    said = printed(code, inject="delay=queue_workload=1ms:count=*")
     assert said == ["1", *["SUCCESS SUCCESS"] * 3]
 
 
-@pytest.fixture
-def with_metrics(surroundings: dict[str, str]) -> dict[str, str]:
-    return {**surroundings, "ZET_ENABLE_METRICS": "1"}
-
-
-def test_metrics_of_a_lost_session_are_not_used_in_the_next_one(
-    start_daemon: StartDaemon, with_metrics: dict[str, str]
-) -> None:
-    code = (
-        HELD
-        + """
+def test_metrics_of_a_lost_session_are_not_used_in_the_next_one(printed: Printed) -> None:
+    code = """
 def activated():
     groups = api.zet_metric_group_get(device).get()
     return groups[0], api.zet_context_activate_metric_groups(context, device, groups).name
@@ -249,8 +213,7 @@ queue = queue_in(context)
 print(execute(queue, commands), synchronize(queue))
 print({api.read(memory, 64) for memory in memories} == {bytes(64)})
 """
-    )
-    assert _told(start_daemon, with_metrics, code) == [
+    assert printed(code, ZET_ENABLE_METRICS="1") == [
         *[_LOST] * 5,
         "SUCCESS",
         _LOST,

@@ -139,7 +139,7 @@ for workload in ("EFFICIENT", "DEFAULT"):
 for name in compiled.get_property("SUPPORTED_PROPERTIES"): compiled.get_property(name)
 assert len(core.query_model(model, "NPU")) == len(model.get_ops())
 """,
-    "remote inputs, tensors that are set anew": """
+    "remote inputs, tensors that are set again": """
 context = core.get_default_context("NPU")
 compiled = core.compile_model(model, context, {})
 request, reference = compiled.create_infer_request(), reference_of(model)

@@ -94,7 +94,7 @@ for bypass in (True, False, False):
     kept.append(sorted(os.listdir(folder)))
 assert kept[0] == [] and kept[1] and kept[1] == kept[2], kept
 """,
-    "tensors that are set anew": """
+    "tensors that are set again": """
 request = core.compile_model(digits(), "NPU").create_infer_request()
 for _ in range(3):
     image = images()

@@ -1,4 +1,4 @@
-"""Requests with states in use: busy, failed, cancelled, started anew, exported, many at once."""
+"""Requests with states in use: busy, failed, cancelled, started again, exported, many at once."""
 
 from __future__ import annotations
 

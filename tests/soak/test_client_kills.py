@@ -112,7 +112,7 @@ def _kill_loop(daemon: Daemon, context: Context, start_python: StartPython, digi
             clients.tell(number)
             word, signal_number, pid = clients.hear(60)
             died = time.monotonic()
-            assert word == "r", f"loop {number}: the result of a client that started anew is wrong"
+            assert word == "r", f"loop {number}: the result of a client that started again is wrong"
             assert signal_number in (9, 14), f"loop {number}: it ended with signal {signal_number}"
 
             def gone(pid: int = pid) -> bool:

@@ -59,7 +59,7 @@ def test_a_cache_where_none_should_be_is_noticed_and_none_where_one_should_be(
     with pytest.raises(ToolError, match="start 'cold': the model came from a cache"):
         starts.on_npu(Way.COLD)
     monkeypatch.setattr(load, "_run", lambda _: _started())
-    with pytest.raises(ToolError, match="start 'driver cache': the model was compiled anew; expected"):
+    with pytest.raises(ToolError, match="start 'driver cache': the model was compiled again; expected"):
         starts.on_npu(Way.DRIVER_CACHE)
 
 

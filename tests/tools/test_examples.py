@@ -115,9 +115,9 @@ def test_states(cli_daemon: Daemon) -> None:
     assert example.lines[0] == "inputs: ['x'] states: <VariableState: 'last' f32[1]>"
     assert [line for line in example.lines if line.endswith("equal, bit by bit")] == [
         "8 chunks, one after the other: equal, bit by bit",
-        "another listener begins anew: equal, bit by bit",
+        "another listener begins again: equal, bit by bit",
         "with the other's state it goes on there: equal, bit by bit",
-        "after a reset it begins anew: equal, bit by bit",
+        "after a reset it begins again: equal, bit by bit",
     ]
     assert example.lines[-1] == "6 steps in place: 0 bytes copied, 2 buffers in turn"
     assert example.staged_bytes == 0

@@ -63,11 +63,11 @@ def _finish(measurements: Iterator[Measurement], flags: Flags) -> None:
         from softnpu.tools.bench import page
 
         page.check(flags.html, "--html")
-    found = report.show(measurements, flags.json)
+    rows = report.show(measurements, flags.json)
     if flags.html is not None:
-        page.write(found, flags.html)
+        page.write(rows, flags.html)
         print_line(f"wrote {flags.html}: open it in a browser", console=err)
-    missed = [row for row in found if row.ok is False]
+    missed = [row for row in rows if row.ok is False]
     if flags.check and missed:
         for row in missed:
             print_line(f"missed: {report.sentence(row)}", console=err)
@@ -313,7 +313,7 @@ def _predict(
     ] = False,
     calibrate: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Fit the calibration anew into FILE, which takes minutes."),
+        typer.Option(metavar="FILE", help="Fit the calibration again into FILE, which takes minutes."),
     ] = None,
     json: JsonOption = False,
     check: CheckOption = False,
@@ -382,16 +382,16 @@ def _compare(
     """Two saved runs, figure by figure: what has become slower."""
     from softnpu.tools.bench import comparison
 
-    found = comparison.compare(comparison.read(before), comparison.read(after), tolerance)
-    slower = [change for change in found.changes if change.slower]
+    compared = comparison.compare(comparison.read(before), comparison.read(after), tolerance)
+    slower = [change for change in compared.changes if change.slower]
     if json or ctx.obj.json:
-        print_json(found)
+        print_json(compared)
     else:
-        out.print(comparison.table(found))
-        for what, names in (("only before", found.missing), ("only after", found.added)):
+        out.print(comparison.table(compared))
+        for what, names in (("only before", compared.missing), ("only after", compared.added)):
             for name in names:
                 print_line(f"{what}: {name}")
-        print_line(f"{format_count(len(found.changes), 'figure')} compared, {len(slower)} slower")
+        print_line(f"{format_count(len(compared.changes), 'figure')} compared, {len(slower)} slower")
     if slower and (check or ctx.obj.check):
         for change in slower:
             print_line(f"slower: {comparison.sentence(change)}", console=err)

@@ -40,10 +40,10 @@ def run(
             "one": partial(_turn, peers[:1], seconds, turns["one"]),
             "several": partial(_turn, peers, seconds, turns["several"]),
         }
-        found = {name: median(rates) for name, rates in interleave(sides, rounds).items()}
+        rates_of = {name: median(rates) for name, rates in interleave(sides, rounds).items()}
     metric = f"{model.name}: total throughput, {clients} processes"
     for peer, name in ((f"{_PEER}, 1 process", "one"), (f"{_PEER}, {clients} processes", "several")):
-        yield compared(BENCH, metric, "1/s", found["ours"], peer, found[name])
+        yield compared(BENCH, metric, "1/s", rates_of["ours"], peer, rates_of[name])
     yield _fairness(model.name, turns["ours"])
     last = turns["ours"][-1]
     yield absolute(

@@ -1,4 +1,4 @@
-"""A process of `bench clients`: it holds one request, and runs it for as long as it is told to."""
+"""A process of `bench clients`: it holds one request, and runs it for as long as its parent asks."""
 
 from __future__ import annotations
 

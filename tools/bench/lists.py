@@ -53,7 +53,7 @@ def _against_time(metric: str, value: float) -> Measurement:
 
 
 class Fills:
-    """A list of `count` fills of 64 bytes side by side, made anew for every round."""
+    """A list of `count` fills of 64 bytes side by side, made again for every round."""
 
     def __init__(self, driver: Driver, count: int) -> None:
         self._context: Context = driver.devices[0].create_context()

@@ -54,9 +54,9 @@ def find_compiler() -> str:
     """The C++ compiler: what `CXX` names, or the usual one."""
     chosen = os.environ.get("CXX", "")
     for name in (chosen,) if chosen else _COMPILERS:
-        found = shutil.which(name)
-        if found is not None:
-            return found
+        path = shutil.which(name)
+        if path is not None:
+            return path
     raise ToolError(
         "C++ compiler",
         found=f"no {chosen}, which CXX names" if chosen else f"none of {', '.join(_COMPILERS)}",
@@ -165,8 +165,8 @@ def _measure(
         times = interleave(
             {"device": partial(device.round, count), "peer": partial(peer.round, count)}, rounds
         )
-    found = {name: median(values) * 1e6 for name, values in times.items()}
-    return compared(BENCH, metric, "us", found["device"], PEER, found["peer"])
+    medians = {name: median(values) * 1e6 for name, values in times.items()}
+    return compared(BENCH, metric, "us", medians["device"], PEER, medians["peer"])
 
 
 def _first_line(text: str) -> str:

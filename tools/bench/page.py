@@ -50,23 +50,23 @@ def cost_of_target(row: Measurement) -> float | None:
 
 def _targets(rows: Sequence[Measurement]) -> str:
     """Bars: the ratios in parts of their targets. Empty when no row has one."""
-    found = [(row, cost) for row in rows if (cost := cost_of_target(row)) is not None]
-    if not found:
+    costs = [(row, cost) for row in rows if (cost := cost_of_target(row)) is not None]
+    if not costs:
         return ""
-    figure, axes = plotting.figure(_WIDTH, 0.8 + 0.25 * len(found))
-    colours = ["--series-1" if row.ok else "--series-2" for row, _ in found]
-    places = range(len(found))
+    figure, axes = plotting.figure(_WIDTH, 0.8 + 0.25 * len(costs))
+    colours = ["--series-1" if row.ok else "--series-2" for row, _ in costs]
+    places = range(len(costs))
     axes.barh(
         places,
-        [cost - 1 for _, cost in found],
+        [cost - 1 for _, cost in costs],
         left=1,
         color=[plotting.COLOURS[colour] for colour in colours],
         height=0.7,
     )
     axes.axvline(1, color=plotting.COLOURS["--soft"], linewidth=1)
-    axes.set_yticks(list(places), [_label(row) for row, _ in found], fontsize=8)
+    axes.set_yticks(list(places), [_label(row) for row, _ in costs], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlim(0, min(4.0, max(1.2, *(cost for _, cost in found)) + 0.1))
+    axes.set_xlim(0, min(4.0, max(1.2, *(cost for _, cost in costs)) + 0.1))
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("cost, in parts of the target")
     return plotting.svg(figure)

@@ -13,16 +13,16 @@ from softnpu.tools.console import out, print_json
 
 def show(measurements: Iterable[Measurement], json: bool) -> list[Measurement]:
     """Print and return all. What was measured is shown though the rest fails."""
-    found: list[Measurement] = []
+    rows: list[Measurement] = []
     try:
         for measurement in measurements if json else _with_status(measurements):
-            found.append(measurement)
+            rows.append(measurement)
     finally:
         if json:
-            print_json(found)
-        elif found:
-            out.print(table(found))
-    return found
+            print_json(rows)
+        elif rows:
+            out.print(table(rows))
+    return rows
 
 
 def sentence(row: Measurement) -> str:

@@ -50,12 +50,12 @@ def run(names: Sequence[str], most: int) -> Iterator[Measurement]:
 
 def curves(axis: str, points: Iterator[Point]) -> Iterator[Measurement]:
     """A figure for each point, as it comes, and the verdicts on the curves at the end."""
-    found: dict[tuple[str, str], dict[int, float]] = {}
+    values: dict[tuple[str, str], dict[int, float]] = {}
     for point in points:
         if point.judged:
-            found.setdefault((point.cost, point.unit), {})[point.size] = point.value
+            values.setdefault((point.cost, point.unit), {})[point.size] = point.value
         yield absolute(BENCH, f"{axis}: {point.cost}", point.unit, point.value, size=point.size)
-    for (cost, unit), curve in found.items():
+    for (cost, unit), curve in values.items():
         yield from _verdicts(f"{axis}: {cost}", unit, curve)
 
 

@@ -64,9 +64,9 @@ def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:
         }
         for side in sides.values():
             side()  # files are in memory then, and the model is in the cache
-        found = interleave(sides, rounds)
-    peer = median(found.pop(_PEER)) * 1e3
-    for name, times in found.items():
+        times_of = interleave(sides, rounds)
+    peer = median(times_of.pop(_PEER)) * 1e3
+    for name, times in times_of.items():
         yield compared(BENCH, f"{model.name}: {name}", "ms", median(times) * 1e3, _PEER, peer)
     different = len(programs.outputs) - 1
     yield absolute(BENCH, f"{model.name}: outputs that differ", "outputs", different, exactly=0)

@@ -57,10 +57,10 @@ def run(layers: int, width: int, count: int, rounds: int) -> Iterator[Measuremen
         sides: dict[str, Round] = {
             way: partial(_turn, writer, count, digests) for way, writer in writers.items()
         }
-        found = {way: count / median(times) for way, times in interleave(sides, rounds).items()}
+        rates = {way: count / median(times) for way, times in interleave(sides, rounds).items()}
     name = f"{layers} layers"
     for way in (PLUGIN, _NATIVE):
-        yield compared(BENCH, f"{name}: {way}", "1/s", found[way], _PEER, found[_PEER])
+        yield compared(BENCH, f"{name}: {way}", "1/s", rates[way], _PEER, rates[_PEER])
     yield absolute(BENCH, f"{name}: outputs that differ", "outputs", len(digests) - 1, exactly=0)
 
 

@@ -1,4 +1,4 @@
-"""A process of `bench tokens`: it holds a language model, and makes as many tokens as it is told to."""
+"""A process of `bench tokens`: it holds a language model, and makes as many tokens as its parent asks for."""
 
 from __future__ import annotations
 

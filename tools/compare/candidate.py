@@ -1,4 +1,4 @@
-"""The model that is judged, on the emulated NPU: a model, or one that was compiled before."""
+"""The candidate of a comparison, on the emulated NPU: a model, or a compiled model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Candidate(Protocol):
         """What it takes."""
 
     def outputs(self) -> list[tuple[str, set[str]]]:
-        """The name to tell of each output, and all of its names."""
+        """The name to show of each output, and all of its names."""
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
         """All inferences, with the values of these layers."""
@@ -45,7 +45,7 @@ class Candidate(Protocol):
 
 
 class ModelCandidate:
-    """A model, compiled for each question anew."""
+    """A model, compiled for each question again."""
 
     def __init__(self, model: ov.Model, runner: NpuRunner) -> None:
         self.model: ov.Model | None = model
@@ -63,7 +63,7 @@ class ModelCandidate:
 
     def outputs(self) -> list[tuple[str, set[str]]]:
         """See `Candidate.outputs`."""
-        return [(_told(port), port_names(port)) for port in self._model.outputs]
+        return [(_shown_name(port), port_names(port)) for port in self._model.outputs]
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
         """See `Candidate.run`."""
@@ -77,7 +77,7 @@ class ModelCandidate:
 
 
 class BlobCandidate:
-    """A compiled model. Its layers are those of the model that it was made from, compiled anew."""
+    """A compiled model. Its layers are those of the model that it was made from, compiled again."""
 
     def __init__(
         self, compiled: CompiledModel, source: ov.Model | None, runner: NpuRunner, name: str
@@ -90,11 +90,11 @@ class BlobCandidate:
 
     def inputs(self) -> list[Port]:
         """See `Candidate.inputs`."""
-        found = []
+        ports = []
         for port, spec in zip(self._compiled.inputs, self._compiled.signature.inputs, strict=True):
             names = list(dict.fromkeys((spec.name, *sorted(port.names))))
-            found.append(Port(names, port.element_type.to_dtype(), port.partial_shape))
-        return found
+            ports.append(Port(names, port.element_type.to_dtype(), port.partial_shape))
+        return ports
 
     def outputs(self) -> list[tuple[str, set[str]]]:
         """See `Candidate.outputs`."""
@@ -116,11 +116,13 @@ class BlobCandidate:
 
 def model_port(port: Any) -> Port:
     """An input of a model as feeds see it."""
-    names = list(dict.fromkeys((_told(port), *sorted(port.get_names()), port.get_node().get_friendly_name())))
+    names = list(
+        dict.fromkeys((_shown_name(port), *sorted(port.get_names()), port.get_node().get_friendly_name()))
+    )
     return Port(names, port.get_element_type().to_dtype(), port.get_partial_shape())
 
 
-def _told(port: Any) -> str:
+def _shown_name(port: Any) -> str:
     names = sorted(port.get_names())
     node = port.get_node()
     behind = node.input(0).get_source_output().get_node() if node.get_type_name() == "Result" else node

@@ -15,7 +15,7 @@ from softnpu.tools.daemon_connection import SocketOption
 from softnpu.tools.failures import ToolError
 
 if TYPE_CHECKING:
-    from softnpu.tools.compare.comparing import Comparing, Found
+    from softnpu.tools.compare.comparing import Comparing, Outcome
     from softnpu.tools.compare.writing import Reduced
 
 _OUT_OF_TOLERANCE, _NOT_COMPARED = 1, 2
@@ -125,11 +125,13 @@ def compare(
             from softnpu.tools.compare.comparing import Comparing
 
             comparing = Comparing(sides, tolerances, progress)
-            found = _compared(comparing, layers=layers or (reduce is not None and not bisect), bisect=bisect)
-            reduced = None if reduce is None else _reduced(comparing, found, reduce)
+            outcome = _compared(
+                comparing, layers=layers or (reduce is not None and not bisect), bisect=bisect
+            )
+            reduced = None if reduce is None else _reduced(comparing, outcome, reduce)
         from softnpu.tools.compare import show
 
-        shown = show.Shown(str(model), request, sides, tolerances, found, reduced, reduce is not None)
+        shown = show.Shown(str(model), request, sides, tolerances, outcome, reduced, reduce is not None)
         if html is not None:
             from softnpu.tools.compare.page import write_page
 
@@ -143,21 +145,21 @@ def compare(
             raise
         failures.print_error(error)
         raise typer.Exit(_NOT_COMPARED) from error
-    if not found.ok:
+    if not outcome.ok:
         raise typer.Exit(_OUT_OF_TOLERANCE)
 
 
-def _compared(comparing: Comparing, *, layers: bool, bisect: bool) -> Found:
-    found = comparing.outputs()
+def _compared(comparing: Comparing, *, layers: bool, bisect: bool) -> Outcome:
+    outcome = comparing.outputs()
     if layers:
-        return comparing.layers(found)
-    return comparing.bisect(found) if bisect else found
+        return comparing.layers(outcome)
+    return comparing.bisect(outcome) if bisect else outcome
 
 
-def _reduced(comparing: Comparing, found: Found, path: Path) -> Reduced | None:
+def _reduced(comparing: Comparing, outcome: Outcome, path: Path) -> Reduced | None:
     from softnpu.tools.compare.writing import write
 
-    part = comparing.reduced(found)
+    part = comparing.reduced(outcome)
     return None if part is None else write(*part, path)
 
 

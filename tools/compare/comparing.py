@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.plugin import NpuError
 from softnpu.tools.compare import graph
 from softnpu.tools.compare.bisect import Bisection, Probe, bisect
@@ -39,7 +40,7 @@ class Marking:
 
 
 @dataclass(frozen=True)
-class Found:
+class Outcome:
     """The result. `unpaired` layers have no counterpart in the reference; `executions` are those of the model
     on the NPU, of which parts of it are not counted."""
 
@@ -95,21 +96,21 @@ class Comparing:
     """What the reference computed in the first inference out of tolerance, and its inputs, by layer."""
     _plain: list[Sequence[Array]] = field(default_factory=list)
 
-    def outputs(self) -> Found:
+    def outputs(self) -> Outcome:
         """Compare the outputs, with nothing marked."""
         self.progress("outputs")
         candidate, reference, feeds = self.sides.candidate, self.sides.reference, self.sides.feeds
-        found: list[list[Statistics]] = [[] for _ in candidate.outputs()]
+        by_output: list[list[Statistics]] = [[] for _ in candidate.outputs()]
         steps = zip(candidate.run(feeds, ()), reference.run(feeds, ()), strict=True)
         for ours, theirs in steps:
             self._plain.append(ours.outputs)
-            for statistics, value, expected in zip(found, ours.outputs, theirs.outputs, strict=True):
+            for statistics, value, expected in zip(by_output, ours.outputs, theirs.outputs, strict=True):
                 statistics.append(measure(value, expected))
         names = [name for name, _ in candidate.outputs()]
-        rows = [self._row(name, "Result", each) for name, each in zip(names, found, strict=True)]
-        return Found(rows)
+        rows = [self._row(name, "Result", each) for name, each in zip(names, by_output, strict=True)]
+        return Outcome(rows)
 
-    def layers(self, found: Found) -> Found:
+    def layers(self, outcome: Outcome) -> Outcome:
         """Compare every layer that the reference has as well, and say which of them cause a difference."""
         layers, unpaired = self._paired()
         self.progress(f"{len(layers)} layers")
@@ -121,26 +122,26 @@ class Comparing:
             return self._alone([by_key[row.name] for row in bad])
 
         rows = with_causes(rows, states, try_alone, self.tolerances)
-        return replace(found, layers=rows, unpaired=unpaired, marking=marking, executions=2)
+        return replace(outcome, layers=rows, unpaired=unpaired, marking=marking, executions=2)
 
-    def bisect(self, found: Found) -> Found:
+    def bisect(self, outcome: Outcome) -> Outcome:
         """Search for the first layer out of tolerance, marking few at a time."""
         layers, unpaired = self._paired()
-        bad = [at for at, row in enumerate(found.outputs) if row.bad]
+        bad = [at for at, row in enumerate(outcome.outputs) if row.bad]
         if not bad:
-            return replace(found, unpaired=unpaired)
+            return replace(outcome, unpaired=unpaired)
         searched = self._dependencies(layers).leading_to(bad)
         if not searched.order:
             raise ToolError("--bisect", found="no layer has a counterpart in the reference", expected="some")
         by_key = {layer.key: layer for layer in layers}
-        last = min(found.outputs[at].step for at in bad)
+        last = min(outcome.outputs[at].step for at in bad)
         self._know([by_key[key] for key in searched.order], last)
         probes = _Probes(self, by_key, last, bad)
         ended = bisect(searched, probes)
-        statistics = probes.seen.get(ended.layer, found.outputs[bad[0]].statistics)
+        statistics = probes.seen.get(ended.layer, outcome.outputs[bad[0]].statistics)
         row = Row(ended.layer, by_key[ended.layer].kind, statistics, Role.CAUSES, last)
         return replace(
-            found,
+            outcome,
             layers=[row],
             unpaired=unpaired,
             marking=probes.marking,
@@ -149,9 +150,9 @@ class Comparing:
             candidates=len(searched.order),
         )
 
-    def reduced(self, found: Found) -> tuple[Part, Values] | None:
+    def reduced(self, outcome: Outcome) -> tuple[Part, Values] | None:
         """The smallest part that shows the difference of the culprit, and what its results should be."""
-        culprit = found.culprit
+        culprit = outcome.culprit
         layers, _ = self._paired()
         by_key = {layer.key: layer for layer in layers}
         if culprit is None or by_key[culprit.name].is_state:
@@ -178,8 +179,8 @@ class Comparing:
 
     # ------------------------------------------------------------
 
-    def _row(self, name: str, kind: str, found: Sequence[Statistics]) -> Row:
-        return judged(name, kind, found, worst(found, self.tolerances), self.tolerances)
+    def _row(self, name: str, kind: str, by_step: Sequence[Statistics]) -> Row:
+        return judged(name, kind, by_step, worst(by_step, self.tolerances), self.tolerances)
 
     @property
     def _model(self) -> ov.Model:
@@ -204,7 +205,7 @@ class Comparing:
 
     def _marked(self, layers: Sequence[Layer]) -> tuple[list[Row], Marking]:
         """The rows of all layers, and what marking them did. Keeps the values of the first bad inference."""
-        found: dict[str, list[Statistics]] = {layer.key: [] for layer in layers}
+        by_layer: dict[str, list[Statistics]] = {layer.key: [] for layer in layers}
         changes: list[Statistics] = []
         feeds, bad = self.sides.feeds, False
         steps = zip(
@@ -213,11 +214,11 @@ class Comparing:
         for number, (ours, theirs) in enumerate(steps):
             changes += self.changes(number, ours)
             for layer in layers:
-                found[layer.key].append(measure(ours.layers[layer.key], theirs.layers[layer.key]))
+                by_layer[layer.key].append(measure(ours.layers[layer.key], theirs.layers[layer.key]))
             if not bad:
                 self.values = {**theirs.layers, **self._inputs(number)}
-                bad = any(not each[-1].within(self.tolerances) for each in found.values())
-        rows = [self._row(layer.key, layer.kind, found[layer.key]) for layer in layers]
+                bad = any(not each[-1].within(self.tolerances) for each in by_layer.values())
+        rows = [self._row(layer.key, layer.kind, by_layer[layer.key]) for layer in layers]
         return rows, _marking(len(layers), changes)
 
     def changes(self, number: int, step: Step) -> list[Statistics]:
@@ -236,16 +237,16 @@ class Comparing:
 
     def _alone(self, layers: Sequence[Layer]) -> dict[str, Alone]:
         """Every layer by itself, fed with the reference's values: many in one model if that can be."""
-        found: dict[str, Alone] = {}
+        results: dict[str, Alone] = {}
         for at in range(0, len(layers), _ALONE_AT_ONCE):
             some = layers[at : at + _ALONE_AT_ONCE]
             self.progress(f"layers alone, {at + len(some)} of {len(layers)}")
             try:
-                found.update(self._together(some))
+                results.update(self._together(some))
             except (NpuError, RuntimeError, ValueError):
                 for layer in some:
-                    found[layer.key] = self._single(layer)
-        return found
+                    results[layer.key] = self._single(layer)
+        return results
 
     def _together(self, layers: Sequence[Layer]) -> dict[str, Alone]:
         part = graph.part_of(self._model, layers, self.values, ())
@@ -258,8 +259,7 @@ class Comparing:
         try:
             return self._together([layer])[layer.key]
         except (NpuError, RuntimeError, ValueError) as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            return Alone(reason=f"not alone: {lines[-1]}")
+            return Alone(reason=f"not alone: {openvino_errors.reason(error)}")
 
     def _part(self, dependencies: Dependencies, layers: Sequence[Layer]) -> Part | None:
         """Some layers as a model whose results are what others read; None if they are none by themselves."""

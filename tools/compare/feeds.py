@@ -23,7 +23,7 @@ _PICTURES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", 
 
 @dataclass(frozen=True)
 class Port:
-    """An input as feeds see it: its names (the first is told), its type, its shape."""
+    """An input as feeds see it: its names (the first is shown), its type, its shape."""
 
     names: Sequence[str]
     type: np.dtype[Any]
@@ -32,7 +32,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Feeds:
-    """For each inference the arrays of all inputs, in the order of the model. `origin` tells a person."""
+    """For each inference the arrays of all inputs, in the order of the model. `origin`: where from."""
 
     steps: Sequence[Sequence[Array]]
     origin: str

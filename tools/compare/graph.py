@@ -55,7 +55,7 @@ def layers_of(model: ov.Model) -> list[Layer]:
 
     What depends on shapes alone is a constant as soon as these are known, and is left out.
     """
-    found: list[Layer] = []
+    layers: list[Layer] = []
     depends: set[str] = set()
     for node in model.get_ordered_ops():
         kind, name = node.get_type_name(), node.get_friendly_name()
@@ -64,8 +64,8 @@ def layers_of(model: ov.Model) -> list[Layer]:
         if kind == "Parameter" or kind in _STATES or (read & depends and not is_shape):
             depends.add(name)
         if name in depends and kind not in _NO_LAYERS:
-            found.extend(_outputs(node))
-    return found
+            layers.extend(_outputs(node))
+    return layers
 
 
 def _outputs(node: Any) -> Iterator[Layer]:
@@ -89,13 +89,13 @@ def pairs(ours: Sequence[Layer], theirs: Sequence[Layer]) -> dict[str, str]:
     """The layers of one model that another one has as well: by a tensor's name, else by name and type."""
     by_tensor = {name: layer.key for layer in theirs for name in layer.names}
     by_name = {(layer.key, layer.kind): layer.key for layer in theirs}
-    found = {}
+    keys = {}
     for layer in ours:
         key = next((by_tensor[name] for name in sorted(layer.names) if name in by_tensor), None)
         key = by_name.get((layer.key, layer.kind)) if key is None else key
         if key is not None:
-            found[layer.key] = key
-    return found
+            keys[layer.key] = key
+    return keys
 
 
 def dependencies(model: ov.Model, keys: Collection[str]) -> Dependencies:

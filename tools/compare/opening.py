@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.tools.compare import feeds, graph
 from softnpu.tools.compare.candidate import BlobCandidate, Candidate, ModelCandidate, model_port
 from softnpu.tools.compare.feeds import Feeds, Given, Port
@@ -107,20 +108,20 @@ def _source_of(blob: Path) -> Path | None:
 
 def _shapes(ports: Sequence[Port], given: Given, request: Request) -> dict[int, list[int]]:
     """The static shape of each input by position: the one asked for, else its array's, else its own."""
-    found = {}
+    shapes = {}
     for at, port in enumerate(ports):
         asked = next((request.shapes[name] for name in port.names if name in request.shapes), None)
         array = next((given.arrays[name] for name in port.names if name in given.arrays), None)
         if asked is not None:
-            found[at] = list(asked)
+            shapes[at] = list(asked)
         elif array is not None and port.shape.is_dynamic and port.shape.rank.is_static:
             extra = array.ndim - port.shape.rank.get_length()
             shape = list(array.shape[1:] if request.steps > 1 and extra == 1 else array.shape)
             if port.shape.compatible(ov.PartialShape(shape)):  # else it is refused with its name
-                found[at] = shape
+                shapes[at] = shape
         elif port.shape.is_static:
-            found[at] = list(port.shape.to_shape())
-    return found
+            shapes[at] = list(port.shape.to_shape())
+    return shapes
 
 
 def _reshape(
@@ -133,20 +134,20 @@ def _reshape(
     try:
         model.reshape({at: ov.PartialShape(list(shape)) for at, shape in shapes.items()})
     except RuntimeError as error:
-        lines = str(error).strip().splitlines()
-        told = ", ".join(f"{ports[at].names[0]}{list(shape)}" for at, shape in shapes.items())
+        asked = ", ".join(f"{ports[at].names[0]}{list(shape)}" for at, shape in shapes.items())
+        reason = openvino_errors.reason(error)
         raise ToolError(
-            f"--shape {told}", found=lines[-1], expected="shapes that the model can have"
+            f"--shape {asked}", found=reason, expected="shapes that the model can have"
         ) from error
 
 
 def _asked(ports: Sequence[Port], shapes: Shapes) -> list[Port]:
     """The inputs with the shapes that were asked for: a picture is resized to them."""
-    found = []
+    fixed = []
     for port in ports:
         asked = next((shapes[name] for name in port.names if name in shapes), None)
-        found.append(port if asked is None else replace(port, shape=ov.PartialShape(list(asked))))
-    return found
+        fixed.append(port if asked is None else replace(port, shape=ov.PartialShape(list(asked))))
+    return fixed
 
 
 def _check_shapes(shapes: Shapes, ports: Sequence[Port]) -> None:

@@ -140,14 +140,14 @@ class NumbersFile:
         self._outputs = [self._find(names) for names in outputs]
 
     def _find(self, names: set[str]) -> str:
-        found = next((name for name in sorted(names) if name in self._values), None)
-        if found is None:
+        known = next((name for name in sorted(names) if name in self._values), None)
+        if known is None:
             raise ToolError(
                 f"{self._path}",
                 found=f"arrays {', '.join(sorted(self._values)) or 'none'}",
                 expected=f"the output under a name of its own: {' or '.join(sorted(names))}",
             )
-        return found
+        return known
 
     def knows(self, layers: Sequence[Layer]) -> list[Layer]:
         """Those of which the file has the numbers."""
@@ -163,8 +163,10 @@ class NumbersFile:
             values = {
                 name: _at(self._path, name, array, number, count) for name, array in self._values.items()
             }
-            found = {layer.key: values[name] for layer in layers if (name := self._name(layer)) is not None}
-            yield Step([values[name] for name in self._outputs], found)
+            computed = {
+                layer.key: values[name] for layer in layers if (name := self._name(layer)) is not None
+            }
+            yield Step([values[name] for name in self._outputs], computed)
 
 
 def _at(path: Path, name: str, array: Array, number: int, count: int) -> Array:
@@ -205,6 +207,6 @@ def _matched(kind: str, path: Path, ours: Sequence[set[str]], theirs: Sequence[s
         raise ToolError(
             f"{path}", found=f"{len(theirs)} {kind}s", expected=f"{len(ours)}, as the model has them"
         )
-    found = [[at for at, names in enumerate(theirs) if names & mine] for mine in ours]
-    places = [at[0] for at in found if len(at) == 1]
+    matches = [[at for at, names in enumerate(theirs) if names & mine] for mine in ours]
+    places = [at[0] for at in matches if len(at) == 1]
     return places if len(set(places)) == len(ours) else list(range(len(ours)))

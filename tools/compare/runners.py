@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.plugin import CompiledModel, Core
 from softnpu.tools.cpu_reference import compile_reference
 from softnpu.tools.failures import ToolError
@@ -79,8 +80,8 @@ class OpenVinoRunner:
                 request.infer(dict(enumerate(feed)))
                 yield [_numbers(request.get_output_tensor(at)) for at in range(len(compiled.outputs))]
         except RuntimeError as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise ToolError(f"model '{model.get_friendly_name()}' on {self.name}", found=lines[-1]) from error
+            subject = f"model '{model.get_friendly_name()}' on {self.name}"
+            raise ToolError(subject, found=openvino_errors.reason(error)) from error
 
 
 class OnnxRunner:
@@ -148,7 +149,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _numbers(tensor: Any) -> Array:
-    """A copy of what a tensor holds; numpy has no bf16, so these numbers are told in f32."""
+    """A copy of what a tensor holds; numpy has no bf16, so these numbers are shown in f32."""
     value = np.array(tensor.data)
     if tensor.element_type == ov.Type.bf16:
         return (value.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""What `softnpu compare` tells: tables for a person, or one document."""
+"""What `softnpu compare` prints: tables for a person, or one document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from softnpu.tools.compare.comparing import Found
+from softnpu.tools.compare.comparing import Outcome
 from softnpu.tools.compare.opening import Request, Sides
 from softnpu.tools.compare.reduce import MOST_OPERATIONS
 from softnpu.tools.compare.statistics import F16_LARGEST, Statistics
@@ -33,13 +33,13 @@ _COLOURS: Final = {Role.CAUSES: "red", Role.OUT_OF_TOLERANCE: "red", Role.INHERI
 
 @dataclass(frozen=True)
 class Shown:
-    """All that there is to tell about a comparison."""
+    """All that is shown of a comparison."""
 
     model: str
     request: Request
     sides: Sides
     tolerances: Tolerances
-    found: Found
+    outcome: Outcome
     reduced: Reduced | None
     reducing: bool = False
 
@@ -53,21 +53,21 @@ class Shown:
     @property
     def verdict(self) -> str:
         """The result in a sentence."""
-        found = self.found
-        rows = [*found.outputs, *found.layers]
+        outcome = self.outcome
+        rows = [*outcome.outputs, *outcome.layers]
         if all(row.role is Role.EQUAL for row in rows):
             return "every number equals, bit by bit"
         if not any(row.bad for row in rows):
             return "every number is in tolerance"
         if self.ok:
             return "the outputs are in tolerance, and no layer causes a difference"
-        bad = ", ".join(row.name for row in found.bad)
+        bad = ", ".join(row.name for row in outcome.bad)
         return f"out of tolerance: {bad}" if bad else "the outputs are in tolerance, but not every layer"
 
     @property
     def ok(self) -> bool:
         """Whether everything is in tolerance."""
-        return self.found.ok
+        return self.outcome.ok
 
     def notes(self) -> list[str]:
         """What else a person should know, a sentence each."""
@@ -78,8 +78,8 @@ def print_found(shown: Shown) -> None:
     """Print outputs, layers, verdict and notes."""
     steps = len(shown.sides.feeds.steps)
     print_line(f"{shown.title}, inputs: {shown.sides.feeds.origin}")
-    _print_table("outputs", shown.found.outputs, steps)
-    rows, left_out = selected(shown.found.layers)
+    _print_table("outputs", shown.outcome.outputs, steps)
+    rows, left_out = selected(shown.outcome.layers)
     if rows:
         _print_table("layers that differ", rows, steps)
     if left_out:
@@ -108,8 +108,8 @@ def selected(layers: Sequence[Row]) -> tuple[list[Row], int]:
 
 def as_document(shown: Shown) -> dict[str, Any]:
     """The same for programs. What is no finite number is null."""
-    found = shown.found
-    culprit = found.culprit
+    outcome = shown.outcome
+    culprit = outcome.culprit
     return {
         "model": shown.model,
         "candidate": shown.sides.candidate.name,
@@ -122,16 +122,16 @@ def as_document(shown: Shown) -> dict[str, Any]:
             "relative": dict(shown.tolerances.relative),
         },
         "in_tolerance": shown.ok,
-        "identical": all(row.role is Role.EQUAL for row in (*found.outputs, *found.layers)),
-        "outputs": [row_document(row) for row in found.outputs],
-        "layers": [row_document(row) for row in found.layers],
-        "layers_without_counterpart": found.unpaired,
-        "first": None if found.first is None else found.first.name,
-        "begins": None if found.begins is None else found.begins.name,
-        "causes": [row.name for row in found.causes],
+        "identical": all(row.role is Role.EQUAL for row in (*outcome.outputs, *outcome.layers)),
+        "outputs": [row_document(row) for row in outcome.outputs],
+        "layers": [row_document(row) for row in outcome.layers],
+        "layers_without_counterpart": outcome.unpaired,
+        "first": None if outcome.first is None else outcome.first.name,
+        "begins": None if outcome.begins is None else outcome.begins.name,
+        "causes": [row.name for row in outcome.causes],
         "culprit": None if culprit is None else culprit.name,
-        "marking_changes_outputs": None if found.marking is None else found.marking.largest is not None,
-        "executions": found.executions,
+        "marking_changes_outputs": None if outcome.marking is None else outcome.marking.largest is not None,
+        "executions": outcome.executions,
         "reduced": None
         if shown.reduced is None
         else {
@@ -156,20 +156,20 @@ def row_document(row: Row) -> dict[str, Any]:
     }
 
 
-def _statistics(found: Statistics) -> dict[str, Any]:
+def _statistics(statistics: Statistics) -> dict[str, Any]:
     counts = {
         f"{name}_{side}": getattr(each, name)
-        for side, each in (("npu", found.ours), ("reference", found.theirs))
+        for side, each in (("npu", statistics.ours), ("reference", statistics.theirs))
         for name in ("nan", "infinite", "overflow")
     }
     return {
-        "type": found.type,
-        "shape": list(found.shape),
-        "absolute": _finite(found.difference.absolute),
-        "relative": _finite(found.difference.relative),
-        "cosine": _finite(found.cosine),
-        "ulps": found.ulps,
-        "identical": found.difference.identical,
+        "type": statistics.type,
+        "shape": list(statistics.shape),
+        "absolute": _finite(statistics.difference.absolute),
+        "relative": _finite(statistics.difference.relative),
+        "cosine": _finite(statistics.cosine),
+        "ulps": statistics.ulps,
+        "identical": statistics.difference.identical,
         **counts,
     }
 
@@ -182,27 +182,27 @@ def _finite(value: float) -> float | None:
 
 
 def _about_layers(shown: Shown) -> list[str]:
-    found = shown.found
+    outcome = shown.outcome
     notes = []
-    if found.bisection is not None:
+    if outcome.bisection is not None:
         notes += _about_bisection(shown)
-    elif found.layers:
-        equal = sum(row.role is Role.EQUAL for row in found.layers)
-        notes.append(f"{format_count(len(found.layers), 'layer')} compared, {equal} equal bit by bit")
-        notes += _about_roles(found)
+    elif outcome.layers:
+        equal = sum(row.role is Role.EQUAL for row in outcome.layers)
+        notes.append(f"{format_count(len(outcome.layers), 'layer')} compared, {equal} equal bit by bit")
+        notes += _about_roles(outcome)
     elif shown.request.bisect:
         notes.append("the outputs are in tolerance: there is nothing to search for")
-    elif found.bad and shown.sides.candidate.model is not None:
+    elif outcome.bad and shown.sides.candidate.model is not None:
         notes.append(
             "softnpu compare --layers shows which layers differ, --bisect searches for the first one"
         )
-    if found.unpaired:
-        notes.append(f"{format_count(found.unpaired, 'layer')} without a counterpart in the reference")
+    if outcome.unpaired:
+        notes.append(f"{format_count(outcome.unpaired, 'layer')} without a counterpart in the reference")
     return notes
 
 
-def _about_roles(found: Found) -> list[str]:
-    first, causes = found.first, found.causes
+def _about_roles(outcome: Outcome) -> list[str]:
+    first, causes = outcome.first, outcome.causes
     if first is None:
         return []
     notes = [f"first out of tolerance: {_named(first)}"]
@@ -212,18 +212,18 @@ def _about_roles(found: Found) -> list[str]:
         notes.append(
             "no layer is out of tolerance alone: small differences add up, or only fused layers differ"
         )
-        if found.begins is not None:
-            notes.append(f"differences, in tolerance at first, begin at {_named(found.begins)}")
+        if outcome.begins is not None:
+            notes.append(f"differences, in tolerance at first, begin at {_named(outcome.begins)}")
     return notes
 
 
 def _about_bisection(shown: Shown) -> list[str]:
-    found = shown.found
-    ended = found.bisection
+    outcome = shown.outcome
+    ended = outcome.bisection
     assert ended is not None
     notes = [
-        f"first out of tolerance: {_named(found.layers[0])}; what it reads is in tolerance",
-        f"found in {found.executions} executions among {format_count(found.candidates, 'layer')}",
+        f"first out of tolerance: {_named(outcome.layers[0])}; what it reads is in tolerance",
+        f"found in {outcome.executions} executions among {format_count(outcome.candidates, 'layer')}",
     ]
     if ended.hidden_by:
         notes.append(
@@ -234,7 +234,7 @@ def _about_bisection(shown: Shown) -> list[str]:
 
 
 def _about_marking(shown: Shown) -> list[str]:
-    marking = shown.found.marking
+    marking = shown.outcome.marking
     if marking is None:
         return []
     what = f"marking {format_count(marking.layers, 'layer')}"
@@ -242,7 +242,7 @@ def _about_marking(shown: Shown) -> list[str]:
         return [f"{what} changed no bit of the outputs"]
     return [
         f"{what} changed the outputs by up to a relative {marking.largest.relative:.3g}, as less is fused"
-        + ("" if shown.found.bisection is not None else "; --bisect marks few")
+        + ("" if shown.outcome.bisection is not None else "; --bisect marks few")
     ]
 
 
@@ -250,7 +250,7 @@ def _about_reduced(shown: Shown) -> list[str]:
     reduced = shown.reduced
     if reduced is None and not shown.reducing:
         return []
-    if reduced is None and shown.found.culprit is None:
+    if reduced is None and shown.outcome.culprit is None:
         return ["nothing is out of tolerance: no reduced model was written"]
     if reduced is None:
         return [
@@ -288,10 +288,10 @@ def _print_table(title: str, rows: Sequence[Row], steps: int) -> None:
     table = make_table(title, "type and shape", right=headings)
     table.add_column("", no_wrap=True)
     for row in rows:
-        found = row.statistics
-        shape = "x".join(map(str, found.shape)) or "scalar"
+        statistics = row.statistics
+        shape = "x".join(map(str, statistics.shape)) or "scalar"
         role = f"[{_COLOURS[row.role]}]{row.role}[/]" if row.role in _COLOURS else str(row.role)
-        table.add_row(f"{found.type} {shape}", *figures(found), role)
+        table.add_row(f"{statistics.type} {shape}", *figures(statistics), role)
     lines = _lines(table)
     out.print(lines[0], soft_wrap=True)
     for line in lines[1:_HEADING]:
@@ -300,9 +300,9 @@ def _print_table(title: str, rows: Sequence[Row], steps: int) -> None:
         step = f", inference {row.step + 1}" if steps > 1 and row.role is not Role.EQUAL else ""
         print_line(f"  {row.name} ({row.kind}){step}" if row.kind != "Result" else f"  {row.name}{step}")
         out.print(Text("  "), line, sep="", soft_wrap=True)
-        for told in (row.note, numbers(row.statistics)):
-            if told:
-                print_line(f"    {told}")
+        for note in (row.note, numbers(row.statistics)):
+            if note:
+                print_line(f"    {note}")
     print_line("")
 
 
@@ -317,15 +317,15 @@ def _lines(table: Table) -> list[Text]:
     return [Text.from_ansi(line.rstrip()) for line in capture.get().splitlines() if line.strip()]
 
 
-def figures(found: Statistics) -> list[str]:
+def figures(statistics: Statistics) -> list[str]:
     """Absolute and relative difference, cosine, ULPs as texts."""
-    if found.mismatch:
+    if statistics.mismatch:
         return ["-", "-", "-", "-"]
     return [
-        f"{found.difference.absolute:.3g}",
-        f"{found.difference.relative:.3g}",
-        "1" if found.difference.identical else f"{found.cosine:.7f}",
-        "-" if found.ulps is None else ulps_text(found.ulps),
+        f"{statistics.difference.absolute:.3g}",
+        f"{statistics.difference.relative:.3g}",
+        "1" if statistics.difference.identical else f"{statistics.cosine:.7f}",
+        "-" if statistics.ulps is None else ulps_text(statistics.ulps),
     ]
 
 
@@ -334,12 +334,13 @@ def ulps_text(count: int) -> str:
     return str(count) if count < 100_000 else f"{count:.2g}"
 
 
-def numbers(found: Statistics) -> str:
+def numbers(statistics: Statistics) -> str:
     """What is no ordinary number on either side, as a sentence; empty if there is none."""
     names = {"nan": "NaN", "infinite": "infinite", "overflow": f"above {F16_LARGEST:g}, the largest of f16"}
-    told = [
-        f"{getattr(found.ours, name)} on the NPU and {getattr(found.theirs, name)} in the reference {text}"
+    ours, theirs = statistics.ours, statistics.theirs
+    notes = [
+        f"{getattr(ours, name)} on the NPU and {getattr(theirs, name)} in the reference {text}"
         for name, text in names.items()
-        if getattr(found.ours, name) or getattr(found.theirs, name)
+        if getattr(ours, name) or getattr(theirs, name)
     ]
-    return "; ".join(told)
+    return "; ".join(notes)

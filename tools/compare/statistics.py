@@ -77,12 +77,12 @@ def measure(value: Array, reference: Array) -> Statistics:
     )
 
 
-def worst(found: Sequence[Statistics], tolerances: Tolerances) -> int:
+def worst(by_step: Sequence[Statistics], tolerances: Tolerances) -> int:
     """The number of the first one that is out of tolerance, else of the one that differs most."""
-    for number, each in enumerate(found):
+    for number, each in enumerate(by_step):
         if not each.within(tolerances):
             return number
-    return max(range(len(found)), key=lambda number: found[number].difference.relative)
+    return max(range(len(by_step)), key=lambda number: by_step[number].difference.relative)
 
 
 def cosine(value: Array, reference: Array) -> float:
@@ -121,8 +121,8 @@ def numbers_of(value: Array) -> Numbers:
 
 def type_name(type: npt.DTypeLike) -> str:
     """As OpenVINO writes it: `f32`, `i64`, `boolean`."""
-    found = np.dtype(type)
-    return "boolean" if found.kind == "b" else f"{found.kind}{8 * found.itemsize}"
+    dtype = np.dtype(type)
+    return "boolean" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"
 
 
 def _common(ours: np.dtype[Any], theirs: np.dtype[Any]) -> np.dtype[Any]:

@@ -51,13 +51,13 @@ class Alone:
     reason: str = ""
 
 
-def judged(name: str, kind: str, found: Sequence[Statistics], number: int, tolerances: Tolerances) -> Row:
+def judged(name: str, kind: str, by_step: Sequence[Statistics], number: int, tolerances: Tolerances) -> Row:
     """The row of one tensor, of whose statistics in all steps `number` is the one to show."""
-    shown = found[number]
+    shown = by_step[number]
     if not shown.within(tolerances):
         role = Role.OUT_OF_TOLERANCE
     else:
-        role = Role.EQUAL if all(each.difference.identical for each in found) else Role.IN_TOLERANCE
+        role = Role.EQUAL if all(each.difference.identical for each in by_step) else Role.IN_TOLERANCE
     return Row(name, kind, shown, role, number, note=shown.mismatch)
 
 

@@ -112,20 +112,20 @@ def _show_images(images: Any, labels: Any, probabilities: Any) -> None:
 
     from softnpu.tools.demo.digits import as_text
 
-    found = probabilities.argmax(axis=1)
-    wrong = (found != labels).nonzero()[0]
+    classes = probabilities.argmax(axis=1)
+    wrong = (classes != labels).nonzero()[0]
     chosen = [*range(_SHOWN - 1), int(wrong[0]) if len(wrong) else _SHOWN - 1]
     table = Table.grid(padding=(0, 3))
     table.add_row(*(as_text(images[index]) for index in chosen))
-    table.add_row(*(_verdict(labels[index], found[index], probabilities[index].max()) for index in chosen))
+    table.add_row(*(_verdict(labels[index], classes[index], probabilities[index].max()) for index in chosen))
     out.print(table)
     out.print()
 
 
-def _verdict(label: int, found: int, share: float) -> str:
-    if label == found:
-        return f"[green]{found}[/] ({share:.1%})"
-    return f"[red]{found}[/] ({share:.1%}), is {label}"
+def _verdict(label: int, predicted: int, share: float) -> str:
+    if label == predicted:
+        return f"[green]{predicted}[/] ({share:.1%})"
+    return f"[red]{predicted}[/] ({share:.1%}), is {label}"
 
 
 def _show_run(shares: list[Share], accuracy: float) -> None:

@@ -131,8 +131,8 @@ def to_model(layers: list[Layer]) -> ov.Model:
 def accuracy(model: ov.Model, data: Images) -> float:
     """The share of `data` that the model gets right on OpenVINO's CPU device in f32, one image at a time."""
     compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    found = [int(compiled(image[None].astype(np.float32))[0].argmax()) for image in data.images]
-    return float(np.mean(np.array(found) == data.labels))
+    predicted = [int(compiled(image[None].astype(np.float32))[0].argmax()) for image in data.images]
+    return float(np.mean(np.array(predicted) == data.labels))
 
 
 def main(out: Annotated[Path, typer.Option(help="The directory for the three files.")] = _DATA) -> None:

@@ -40,21 +40,21 @@ def classify(model: Path, images: npt.NDArray[Any]) -> Share:
     probabilities = request.get_tensor("probabilities").data
     device = compiled.context.device
     staged_before = device.get_status().staged_bytes
-    found = np.empty((len(images), probabilities.shape[1]), np.float32)
+    results = np.empty((len(images), probabilities.shape[1]), np.float32)
     times_s = []
     for index, pixels in enumerate(images):
         image[0] = pixels
         start = time.perf_counter()
         request.infer()
         times_s.append(time.perf_counter() - start)
-        found[index] = probabilities[0]
+        results[index] = probabilities[0]
     status = device.get_status()
     return Share(
         pid=os.getpid(),
         daemon_pid=core.driver.daemon_pid,
         engine_pid=status.engine_pid,
         platform=device.info.platform,
-        probabilities=found,
+        probabilities=results,
         times_s=times_s,
         staged_by_driver=compiled.staged_bytes,
         staged_by_engine=status.staged_bytes - staged_before,

@@ -20,30 +20,30 @@ from softnpu.tools.demo.digits import load_test_set, model_path
 def main() -> int:
     images, labels = load_test_set()
     core = Core()
-    # THROUGHPUT tells what the program is after; the device says how many requests keep it busy.
+    # THROUGHPUT is what the program wants; the device says how many requests keep it busy.
     compiled = core.compile_model(model_path(), "NPU", {"PERFORMANCE_HINT": "THROUGHPUT"})
     jobs = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
     print(f"{len(images)} images, {jobs} requests")
 
-    found, threads = classify(compiled, images, jobs)
-    print(f"callbacks: {len(found)}, all in one thread besides this one: {threads == 1}")
-    right = sum(found[number] == label for number, label in enumerate(labels))
+    classes, threads = classify(compiled, images, jobs)
+    print(f"callbacks: {len(classes)}, all in one thread besides this one: {threads == 1}")
+    right = sum(classes[number] == label for number, label in enumerate(labels))
     print(f"right: {right} of {len(labels)}")
 
     alone = one_by_one(compiled, images)
-    same = alone == [found[number] for number in range(len(images))]
+    same = alone == [classes[number] for number in range(len(images))]
     print(f"the same as one after the other: {same}")
-    return 0 if same and len(found) == len(images) and right > 0.9 * len(labels) else 1
+    return 0 if same and len(classes) == len(images) and right > 0.9 * len(labels) else 1
 
 
 def classify(compiled: CompiledModel, images: np.ndarray, jobs: int) -> tuple[dict[int, int], int]:
     """The digit of each image by its number, and how many threads called back."""
-    found: dict[int, int] = {}
+    classes: dict[int, int] = {}
     threads = set()
 
     def take(request: InferRequest, number: int) -> None:
         # results are views of device memory, and valid until the request begins its next inference
-        found[number] = int(request.results["probabilities"].argmax())
+        classes[number] = int(request.results["probabilities"].argmax())
         threads.add(threading.get_ident())
 
     queue = AsyncInferQueue(compiled, jobs)
@@ -52,19 +52,19 @@ def classify(compiled: CompiledModel, images: np.ndarray, jobs: int) -> tuple[di
         # waits only when no request is idle
         queue.start_async({"image": image[np.newaxis]}, number)
     queue.wait_all()
-    return found, len(threads - {threading.get_ident()})
+    return classes, len(threads - {threading.get_ident()})
 
 
 def one_by_one(compiled: CompiledModel, images: np.ndarray) -> list[int]:
     """The digits, with a single request."""
     request = compiled.create_infer_request()
     place = request.get_tensor("image").data  # device memory: written here, and copied no more
-    found = []
+    classes = []
     for image in images:
         place[0] = image
         request.infer()
-        found.append(int(request.get_tensor("probabilities").data.argmax()))
-    return found
+        classes.append(int(request.get_tensor("probabilities").data.argmax()))
+    return classes
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ def expected(model: ov.Model, images: Any) -> Any:
     return compiled([images])[0]
 
 
-def equals(found: Any, reference: Any) -> bool:
+def equals(result: Any, reference: Any) -> bool:
     """Up to rounding: a batch may be added up in another order than its samples."""
-    return bool(np.allclose(found, reference, rtol=1e-4, atol=1e-6))
+    return bool(np.allclose(result, reference, rtol=1e-4, atol=1e-6))
 
 
 if __name__ == "__main__":

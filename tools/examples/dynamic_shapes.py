@@ -30,8 +30,8 @@ def main() -> None:
 
     request = compiled.create_infer_request()
     for rows, columns in ((2, 3), (8, 100), (1, 1)):
-        found = request.infer({"matrix": np.eye(rows, columns, dtype=np.float32)})["places"]
-        print(f"matrix {rows} x {columns}: {found.shape[1]} places, result {list(found.shape)}")
+        result = request.infer({"matrix": np.eye(rows, columns, dtype=np.float32)})["places"]
+        print(f"matrix {rows} x {columns}: {result.shape[1]} places, result {list(result.shape)}")
 
     # without a copy: the request's own tensor takes the shape, and what is written there is the input
     tensor = request.get_tensor("matrix")

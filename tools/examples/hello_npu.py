@@ -83,7 +83,7 @@ def classify(device: Device, context: Context, images: np.ndarray, labels: np.nd
     for inference in inferences:
         record(inference, graph, copied, begun)
 
-    # Both inferences are submitted before their data is there. A fence tells the host of the end of each.
+    # Both inferences are submitted before their data is there. A fence shows the host the end of each.
     fences = [runner.create_fence() for _ in inferences]
     for inference, fence in zip(inferences, fences, strict=True):
         runner.execute_command_lists([inference.commands], fence)
@@ -94,9 +94,9 @@ def classify(device: Device, context: Context, images: np.ndarray, labels: np.nd
             raise TimeoutError("an inference did not end within 10 s")
     print(f"data copied: {copied.query_status()}, first inference begun: {begun.query_status()}")
 
-    found = [show(inference, device, int(labels[inference.number])) for inference in inferences]
+    digits = [show(inference, device, int(labels[inference.number])) for inference in inferences]
     show_profile(inferences[1].query)
-    return found == [int(label) for label in labels[:2]]
+    return digits == [int(label) for label in labels[:2]]
 
 
 def compile_model(context: Context) -> Graph:
@@ -148,10 +148,10 @@ def record(inference: Inference, graph: Graph, copied: Event, begun: Event) -> N
 def show(inference: Inference, device: Device, label: int) -> int:
     """What the image was taken for."""
     probabilities = inference.probabilities.view(np.float32)
-    found = int(probabilities.argmax())
+    digit = int(probabilities.argmax())
     time_us = inference.microseconds(device)
-    print(f"image {inference.number}: a {found} ({probabilities[found]:.1%}), is a {label}; {time_us:.0f} us")
-    return found
+    print(f"image {inference.number}: a {digit} ({probabilities[digit]:.1%}), is a {label}; {time_us:.0f} us")
+    return digit
 
 
 def show_profile(query: ProfilingQuery) -> None:

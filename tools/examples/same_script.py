@@ -110,18 +110,18 @@ class Application:
 
     def in_a_queue(self, compiled: Any) -> None:
         """All images through requests that work in parallel."""
-        found = np.zeros((IMAGES, 10), np.float32)
+        results = np.zeros((IMAGES, 10), np.float32)
 
         def done(request: Any, number: int) -> None:
-            found[number] = request.get_output_tensor().data[0]
+            results[number] = request.get_output_tensor().data[0]
 
         queue = self.ov.AsyncInferQueue(compiled, IN_FLIGHT)
         queue.set_callback(done)
         for number, image in enumerate(self.images):
             queue.start_async({"image": image}, userdata=number)
         queue.wait_all()
-        self.numbers["queue"] = found
-        right = int((found.argmax(axis=1) == self.labels[:IMAGES]).sum())
+        self.numbers["queue"] = results
+        right = int((results.argmax(axis=1) == self.labels[:IMAGES]).sum())
         print(f"queue of {len(queue)}: {right} of {IMAGES} digits recognised")
 
     def exported(self, compiled: Any) -> None:

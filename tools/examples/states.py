@@ -58,7 +58,7 @@ def main() -> int:
 
     last = listener_state(one)
     print(f"its state is the last sample: {last.state.data[0]:.6f}, of {expected[-1]:.6f}")
-    right.append(equal("another listener begins anew", listen(two, chunks[:4]), expected[: 4 * CHUNK]))
+    right.append(equal("another listener begins again", listen(two, chunks[:4]), expected[: 4 * CHUNK]))
 
     last.state = ov.Tensor(listener_state(two).state.data.copy())
     right.append(
@@ -66,7 +66,7 @@ def main() -> int:
     )
 
     one.reset_state()
-    right.append(equal("after a reset it begins anew", listen(one, chunks), expected))
+    right.append(equal("after a reset it begins again", listen(one, chunks), expected))
 
     one.get_tensor("x").data[:] = chunks[0]
     before, places = compiled.staged_bytes, []
@@ -86,9 +86,9 @@ def listener_state(request: InferRequest) -> Any:
     return state
 
 
-def equal(what: str, found: Samples, expected: Samples) -> bool:
+def equal(what: str, result: Samples, expected: Samples) -> bool:
     """Print whether the numbers are those of the CPU device, bit by bit."""
-    same = found.tobytes() == expected.tobytes()
+    same = result.tobytes() == expected.tobytes()
     print(f"{what}: {'equal, bit by bit' if same else 'NOT EQUAL'}")
     return same
 

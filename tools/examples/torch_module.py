@@ -50,15 +50,15 @@ def main() -> int:
     # It is called like the module, and returns what the module returns.
     with torch.no_grad():
         expected = module.eval()(images[:1], scale=0.5)
-    found = compiled(images[:1], scale=0.5)
-    close = torch.allclose(found["scores"], expected["scores"], rtol=1e-4, atol=1e-5)
-    print(f"returns {sorted(found)}, close to torch: {close}")
+    results = compiled(images[:1], scale=0.5)
+    close = torch.allclose(results["scores"], expected["scores"], rtol=1e-4, atol=1e-5)
+    print(f"returns {sorted(results)}, close to torch: {close}")
 
     # A tensor in device memory is not copied on the way.
     place = compiled.new_input("image")
     place[:] = images[:1]
     before = model.staged_bytes
-    same = torch.equal(compiled(place, scale=0.5)["scores"], found["scores"])
+    same = torch.equal(compiled(place, scale=0.5)["scores"], results["scores"])
     print(f"the same from device memory: {same}, bytes copied: {model.staged_bytes - before}")
     right = close and same and model.staged_bytes == before
     return 0 if right and saved(torch, module, compiled, images) else 1

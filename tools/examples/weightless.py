@@ -44,14 +44,14 @@ def _show(folder: Path) -> None:
     print("requires", compiled.get_property("RUNTIME_REQUIREMENTS"))
     print("runs here:", core.check_compatibility(exported).supported)
 
-    found = core.import_model(exported)  # the file knows where its weights were
-    print("imported, weights where they were:", np.array_equal(found(image)[0], expected))
+    imported = core.import_model(exported)  # the file knows where its weights were
+    print("imported, weights where they were:", np.array_equal(imported(image)[0], expected))
 
     moved = weights.rename(folder / "moved.safetensors")
-    found = core.import_model(exported, "NPU", {"WEIGHTS_PATH": moved})
-    print("imported, weights moved:", np.array_equal(found(image)[0], expected))
-    found = core.import_model(exported, "NPU", model=model)
-    print("imported, weights of the model:", np.array_equal(found(image)[0], expected))
+    imported = core.import_model(exported, "NPU", {"WEIGHTS_PATH": moved})
+    print("imported, weights moved:", np.array_equal(imported(image)[0], expected))
+    imported = core.import_model(exported, "NPU", model=model)
+    print("imported, weights of the model:", np.array_equal(imported(image)[0], expected))
 
     arrays = _arrays()
     arrays["second"][0, 0] += 1

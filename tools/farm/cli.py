@@ -40,16 +40,16 @@ def node(
 
     place = socket_path(socket)
     chosen = tuple(one for one in platform or () for _ in range(devices))
-    found = Node(place, chosen, address, tuple(context.args)).found()
+    running = Node(place, chosen, address, tuple(context.args)).found()
     wanted = chosen or (DEFAULT_PLATFORM,) * devices
-    planned = found or Node(place, wanted, address, tuple(context.args))
+    planned = running or Node(place, wanted, address, tuple(context.args))
     planned.settings.check()
     if run:
-        _announce(planned.platforms, place, found is not None)
-        raise typer.Exit(planned.run(keep_daemon=found is None))
+        _announce(planned.platforms, place, running is not None)
+        raise typer.Exit(planned.run(keep_daemon=running is None))
     for name, value in planned.environment().items():
         print_line(f"export {name}={shlex.quote(value)}")
-    if found is None:
+    if running is None:
         print_line(shlex.join(planned.daemon_command()))
     print_line(shlex.join(planned.ray_command()))
 
@@ -65,18 +65,18 @@ def status(
     from softnpu.tools.farm.cluster import connected, nodes
 
     with connected(address):
-        found = nodes()
+        states = nodes()
     if json_output:
-        print_json([node.document() for node in found])
+        print_json([node.document() for node in states])
         return
-    if not found:
+    if not states:
         raise ToolError(
             f"cluster {address}",
             found="no node with devices",
             expected="one",
             hint="start one with softnpu farm node --run",
         )
-    _print(found)
+    _print(states)
 
 
 def _announce(platforms: tuple[str, ...], place: Path, is_found: bool) -> None:
@@ -84,11 +84,11 @@ def _announce(platforms: tuple[str, ...], place: Path, is_found: bool) -> None:
     print_line(f"devices {', '.join(platforms)}; daemon at {place}: {daemon}")
 
 
-def _print(found: list[NodeState]) -> None:
+def _print(nodes: list[NodeState]) -> None:
     table = make_table(
         "nodes", "node", "platform", right=("devices", "free", "leased", "inferences", "resets")
     )
-    for node in found:
+    for node in nodes:
         for platform in node.platforms:
             table.add_row(
                 f"{node.name} {node.node_id[:8]}",
@@ -102,6 +102,6 @@ def _print(found: list[NodeState]) -> None:
                 ),
             )
     out.print(table)
-    for node in found:
+    for node in nodes:
         if node.problem:
             print_line(f"{node.name} {node.node_id[:8]}: {node.problem}")

@@ -79,7 +79,7 @@ def nodes() -> list[NodeState]:
     if asked:
         ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
     free = _free_by_node()
-    found = []
+    states = []
     for node, reference in zip(alive, asked, strict=True):
         offered = _offered(node["Resources"])
         said: Mapping[str, PlatformState] = {}
@@ -89,15 +89,15 @@ def nodes() -> list[NodeState]:
         except ray.exceptions.GetTimeoutError:
             problem = f"no answer within {_ANSWER_S:g} s"
             ray.cancel(reference, force=True)
-        except Exception as failure:  # noqa: BLE001 - whatever is wrong with one node is told beside it
+        except Exception as failure:  # noqa: BLE001 - whatever is wrong with one node is shown beside it
             problem = str(failure).strip().splitlines()[-1][:200]
         left = free.get(node["NodeID"], {})
         platforms = tuple(
             _state(platform, count, left.get(platform, 0.0), said.get(platform))
             for platform, count in sorted(offered.items())
         )
-        found.append(NodeState(node["NodeManagerHostname"], node["NodeID"], platforms, problem))
-    return sorted(found, key=lambda node: (node.name, node.node_id))
+        states.append(NodeState(node["NodeManagerHostname"], node["NodeID"], platforms, problem))
+    return sorted(states, key=lambda node: (node.name, node.node_id))
 
 
 def daemon_says() -> dict[str, PlatformState]:
@@ -110,17 +110,17 @@ def daemon_says() -> dict[str, PlatformState]:
     for lease in answer.leases:
         for index in lease.devices:
             leased[index] += lease.share
-    found: dict[str, PlatformState] = {}
+    platforms: dict[str, PlatformState] = {}
     for platform in {engine.device.platform for engine in answer.engines}:
         engines = [engine for engine in answer.engines if engine.device.platform == platform]
-        found[platform] = PlatformState(
+        platforms[platform] = PlatformState(
             platform,
             len(engines),
             leased=sum(leased[engine.device.index] for engine in engines) / WHOLE_DEVICE,
             inferences=sum(engine.inferences for engine in engines),
             restarts=sum(engine.restarts for engine in engines),
         )
-    return found
+    return platforms
 
 
 def _state(platform: str, count: float, free: float | None, said: PlatformState | None) -> PlatformState:

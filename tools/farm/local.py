@@ -60,11 +60,6 @@ class LocalNode:
                 )
             time.sleep(_LOOK_S)
 
-    @property
-    def raylet_pid(self) -> int:
-        (raylet,) = self.ray_node.all_processes["raylet"]
-        return int(raylet.process.pid)
-
 
 class LocalFarm:
     """Ray's head without devices, and nodes that are added and killed. One in a process at a time."""

@@ -1,4 +1,4 @@
-"""Run one model and note all that a report tells about it."""
+"""Run one model and note all that a report shows of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import openvino as ov
 from softnpu.plugin import CompiledModel, InferRequest
 from softnpu.tools import progress
 from softnpu.tools.compare import tolerances
-from softnpu.tools.compare.comparing import Comparing, Found
+from softnpu.tools.compare.comparing import Comparing, Outcome
 from softnpu.tools.compare.opening import Request, Sides, open_sides
 from softnpu.tools.compare.runners import NpuRunner
 from softnpu.tools.compare.tolerances import Tolerances
@@ -77,7 +77,7 @@ class Gathered:
     tensors: int
     staged: int
     roof: Roofline
-    found: Found
+    outcome: Outcome
     tolerances: Tolerances
     environment: Mapping[str, str]
 
@@ -114,7 +114,7 @@ def gather(request: Request, count: int, tell: Callable[[str], None]) -> Gathere
             hint="give it with --source-model FILE",
         )
     limits = tolerances.parse((), (), sides.candidate.precision, sides.reference.precision)
-    found = Comparing(sides, limits, tell).outputs()
+    outcome = Comparing(sides, limits, tell).outputs()
     tell("compile")
     runner = NpuRunner(request.device, {}, request.socket)
     config = {**request.config, "PERF_COUNT": "YES"}
@@ -140,7 +140,7 @@ def gather(request: Request, count: int, tell: Callable[[str], None]) -> Gathere
         tensors=sum(each.byte_size for each in compiled.meta.arguments),
         staged=compiled.staged_bytes,
         roof=roofline.measure(),
-        found=found,
+        outcome=outcome,
         tolerances=limits,
         environment=_environment(compiled),
     )

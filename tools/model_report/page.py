@@ -20,7 +20,7 @@ from softnpu.tools.pages import rendering
 def write_page(gathered: Gathered, request: Request, path: Path) -> None:
     """Write the report. Raises `ToolError` without jinja2 or matplotlib, and `OSError`."""
     shown = Shown(
-        str(request.model), request, gathered.sides, gathered.tolerances, gathered.found, reduced=None
+        str(request.model), request, gathered.sides, gathered.tolerances, gathered.outcome, reduced=None
     )
     drawing = draw(gathered.model)
     used = {spot.series for spot in drawing.spots}
@@ -37,7 +37,7 @@ def write_page(gathered: Gathered, request: Request, path: Path) -> None:
         ],
         "outputs": [
             (row.name, row.statistics.type, "x".join(map(str, row.statistics.shape)) or "scalar")
-            for row in gathered.found.outputs
+            for row in gathered.outcome.outputs
         ],
         "by_kind": plots.time_by_kind(gathered),
         "by_layer": plots.time_by_layer(gathered),

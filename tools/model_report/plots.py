@@ -69,8 +69,8 @@ def roofline(gathered: Gathered) -> str:
 
 
 def _ends(counted: Sequence[LayerTime], ridge: float) -> tuple[float, float]:
-    found = [layer.work.intensity for layer in counted]
-    return min([*found, ridge]) / 3, max([*found, ridge]) * 3
+    intensities = [layer.work.intensity for layer in counted]
+    return min([*intensities, ridge]) / 3, max([*intensities, ridge]) * 3
 
 
 def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], colours: Sequence[str]) -> str:

@@ -28,25 +28,25 @@ class Work:
 
 def work_of(model: ov.Model) -> dict[str, Work]:
     """The work of every operation by friendly name; 0 operations where only sizes are known of it."""
-    found = {}
+    work = {}
     for node in model.get_ordered_ops():
         if all(output.get_partial_shape().is_static for output in node.outputs()):
             sizes = [_bytes(port.get_source_output()) for port in node.inputs()]
             sizes += [_bytes(output) for output in node.outputs()]
-            found[node.get_friendly_name()] = Work(_operations(node), float(sum(sizes)))
-    return found
+            work[node.get_friendly_name()] = Work(_operations(node), float(sum(sizes)))
+    return work
 
 
 def parameters_of(model: ov.Model) -> Mapping[str, tuple[int, int]]:
     """Elements and bytes of all constants by element type."""
-    found: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for node in model.get_ops():
         if node.get_type_name() == "Constant":
             name = node.get_element_type().get_type_name()
-            elements, size = found.get(name, (0, 0))
+            elements, size = counts.get(name, (0, 0))
             count = math.prod(node.get_output_shape(0))
-            found[name] = (elements + count, size + node.get_byte_size())
-    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+            counts[name] = (elements + count, size + node.get_byte_size())
+    return dict(sorted(counts.items(), key=lambda item: -item[1][1]))
 
 
 def _operations(node: Any) -> float:

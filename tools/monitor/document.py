@@ -1,4 +1,4 @@
-"""A view of a daemon as one JSON document: what the daemon told, and what can be computed of it."""
+"""A view of a daemon as one JSON document: what the daemon reported, and what follows from it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a daemon told at one moment. `at`: by `time.monotonic`."""
+    """What a daemon reported at one moment. `at`: by `time.monotonic`."""
 
     at: float
     status: StatusAnswer
@@ -58,7 +58,7 @@ class Monitor:
         self._driver: Driver | None = None
 
     def poll(self) -> Sample | Exception:
-        """What the daemon tells, or why it tells nothing."""
+        """What the daemon reports, or why it does not."""
         from softnpu.driver import ZeError
 
         try:

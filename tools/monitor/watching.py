@@ -122,9 +122,9 @@ class CsvForm:
 
 
 def watch(path: Path, seconds: float, count: int | None, form: Form) -> None:
-    """Show a look every so many seconds, for ever if `count` is None.
+    """Show a look every so many seconds, forever if `count` is None.
 
-    A daemon has to be there when it begins. One that ends is told on stderr, and the next one is shown.
+    A daemon has to be there when it begins. The end of one is reported on stderr, and the next one is shown.
     """
     monitor, programs = Monitor(path), Programs()
     before: Sample | None = None

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import openvino as ov
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.platforms import PLATFORMS, check_platform
 from softnpu.emulator.prediction.bodies import read_bodies
 from softnpu.emulator.prediction.reader import read_graph
@@ -120,13 +121,15 @@ def _subject(
 
 
 def _read(path: Path) -> ov.Model:
-    with path.open("rb"):  # an unreadable file is told as such
+    with path.open("rb"):  # an unreadable file is reported as such
         pass
     try:
         return ov.Core().read_model(str(path))
     except RuntimeError as error:
         raise ToolError(
-            f"model {path}", found=_last_line(error), expected="a file that OpenVINO reads: .xml, .onnx, ..."
+            f"model {path}",
+            found=openvino_errors.reason(error),
+            expected="a file that OpenVINO reads: .xml, .onnx, ...",
         ) from error
 
 
@@ -148,12 +151,5 @@ def _reshape(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
     except RuntimeError as error:
         inputs = ", ".join(f"{port.get_any_name()} {port.partial_shape}" for port in model.inputs)
         raise ToolError(
-            "--shape", found=_last_line(error), expected=f"shapes that the model takes: {inputs}"
+            "--shape", found=openvino_errors.reason(error), expected=f"shapes that the model takes: {inputs}"
         ) from error
-
-
-def _last_line(error: RuntimeError) -> str:
-    """The reason in an exception of OpenVINO, without the places in its source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Exception from", "Check "))]
-    return (told or lines or ["no reason given"])[-1][:300]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from softnpu.emulator.arithmetic import library
 from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, MODE_PARAMS, Arithmetic
+from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.interface.result import Refused
 from softnpu.tools.compare import feeds
 from softnpu.tools.compare.graph import with_unique_names
@@ -49,45 +50,45 @@ class RightSection:
         del platform
         if self.key not in subject.shared:
             subject.shared[self.key] = _answered(subject)
-        found: Right = subject.shared[self.key]
-        return found
+        answer: Right = subject.shared[self.key]
+        return answer
 
     def hints(self, answers: Mapping[str, Right]) -> Sequence[Hint]:
         """The list of layers in f32."""
-        found = next(iter(answers.values()))
-        if found.repair is None or not found.causes:
+        answer = next(iter(answers.values()))
+        if answer.repair is None or not answer.causes:
             return []
-        first = found.causes[0]
-        text = f"set {MODE_PARAMS} to {found.repair.setting}"
+        first = answer.causes[0]
+        text = f"set {MODE_PARAMS} to {answer.repair.setting}"
         return [Hint(text, f"{_whole_name(first)} {first.trouble} in f16", tuple(answers), 2)]
 
     def show(self, answers: Mapping[str, Right], *, details: bool) -> None:
         """The verdict, the layers that cause it, and the list with its proof; with `details` all layers."""
-        found = next(iter(answers.values()))
-        if found.verdict is Rightness.UNKNOWN:
-            print_line(f"  not known: {found.obstacle}")
+        answer = next(iter(answers.values()))
+        if answer.verdict is Rightness.UNKNOWN:
+            print_line(f"  not known: {answer.obstacle}")
             return
-        _show_verdict(found)
-        if found.causes:
-            for each in found.causes if details else found.causes[:_ROWS]:
+        _show_verdict(answer)
+        if answer.causes:
+            for each in answer.causes if details else answer.causes[:_ROWS]:
                 _show_layer(each)
-            if len(found.causes) > _ROWS and not details:
-                print_line(f"\n  and {len(found.causes) - _ROWS} more (--details)")
+            if len(answer.causes) > _ROWS and not details:
+                print_line(f"\n  and {len(answer.causes) - _ROWS} more (--details)")
             print_line("")
-        if found.inherits:
-            names = ", ".join(_whole_name(each) for each in found.inherits[: None if details else 3])
-            more = ", ..." if len(found.inherits) > 3 and not details else ""
-            verb = "inherits" if len(found.inherits) == 1 else "inherit"
-            print_line(f"  {format_count(len(found.inherits), 'layer')} {verb} it: {names}{more}")
-        if found.without_effect:
-            names = ", ".join(_with_largest(each) for each in found.without_effect[: None if details else 3])
-            more = ", ..." if len(found.without_effect) > 3 and not details else ""
-            count = format_count(len(found.without_effect), "layer")
-            verb = "overflows" if len(found.without_effect) == 1 else "overflow"
+        if answer.inherits:
+            names = ", ".join(_whole_name(each) for each in answer.inherits[: None if details else 3])
+            more = ", ..." if len(answer.inherits) > 3 and not details else ""
+            verb = "inherits" if len(answer.inherits) == 1 else "inherit"
+            print_line(f"  {format_count(len(answer.inherits), 'layer')} {verb} it: {names}{more}")
+        if answer.without_effect:
+            names = ", ".join(_with_largest(each) for each in answer.without_effect[: None if details else 3])
+            more = ", ..." if len(answer.without_effect) > 3 and not details else ""
+            count = format_count(len(answer.without_effect), "layer")
+            verb = "overflows" if len(answer.without_effect) == 1 else "overflow"
             print_line(f"  {count} {verb} without effect on these outputs: {names}{more}")
-        if found.verdict is Rightness.WRONG:
-            _show_repair(found)
-        for note in found.notes:
+        if answer.verdict is Rightness.WRONG:
+            _show_repair(answer)
+        for note in answer.notes:
             print_line(f"  note: {note}")
 
 
@@ -121,11 +122,10 @@ def _judged(subject: Subject) -> Right:
         return _unknown(str(refusal.info))
     try:
         bounded = subject.samples.count is None and not given.arrays
-        found = Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
+        answer = Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
     except RuntimeError as error:  # it cannot be rewritten, compiled or executed
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return _unknown(f"it does not run in f16 here: {(lines or ['no reason given'])[-1][:300]}")
-    return _with_other_params(found, subject.config.get(MODE_PARAMS, ""))
+        return _unknown(f"it does not run in f16 here: {openvino_errors.reason(error)}")
+    return _with_other_params(answer, subject.config.get(MODE_PARAMS, ""))
 
 
 def _bytes_of_weights(model: ov.Model) -> int:
@@ -134,13 +134,13 @@ def _bytes_of_weights(model: ov.Model) -> int:
     return sum(4 * math.prod(node.get_output_shape(0)) for node in constants)
 
 
-def _with_other_params(found: Right, params: str) -> Right:
+def _with_other_params(answer: Right, params: str) -> Right:
     """The answer, whose setting has the parameters that are set already as well."""
     others = [part for part in params.split() if not part.startswith(f"{HIGHER_PRECISION}=")]
-    if found.repair is None or not others:
-        return found
-    setting = " ".join([*others, found.repair.setting])
-    return replace(found, repair=replace(found.repair, setting=setting))
+    if answer.repair is None or not others:
+        return answer
+    setting = " ".join([*others, answer.repair.setting])
+    return replace(answer, repair=replace(answer.repair, setting=setting))
 
 
 def _unknown(obstacle: str) -> Right:
@@ -150,23 +150,23 @@ def _unknown(obstacle: str) -> Right:
 # ---------------------------------------------------------------- text
 
 
-def _show_verdict(found: Right) -> None:
-    worst = max(found.outputs, key=lambda each: (not each.right, each.error.worst), default=None)
+def _show_verdict(answer: Right) -> None:
+    worst = max(answer.outputs, key=lambda each: (not each.right, each.error.worst), default=None)
     if worst is None:
-        print_line(f"  {found.verdict}: it has no outputs")
+        print_line(f"  {answer.verdict}: it has no outputs")
         return
     by = f"{_error(worst.error)} in output '{worst.name}'"
-    if found.verdict is Rightness.WRONG:
-        wrong = sum(not each.right for each in found.outputs)
-        print_line(f"  wrong: {wrong} of {format_count(len(found.outputs), 'output')}, off by {by}")
+    if answer.verdict is Rightness.WRONG:
+        wrong = sum(not each.right for each in answer.outputs)
+        print_line(f"  wrong: {wrong} of {format_count(len(answer.outputs), 'output')}, off by {by}")
     else:
         print_line(f"  right: outputs are off by at most {by}")
     print_line(f"  tolerated: {MEAN:.0%} in the mean, {PEAK:.0%} of the largest value")
-    looked = f"{format_count(found.points, 'rounding')} looked at"
-    print_line(f"  {format_count(found.samples, 'sample')} ({found.inputs}), {looked}, {found.runs} runs")
-    if found.largest is not None:
-        place = f"{found.largest.layer} at {_index(found.largest.index)}"
-        print_line(f"  largest value {found.largest.value:.6g}, of {F16_LARGEST:.0f} that f16 has: {place}")
+    looked = f"{format_count(answer.points, 'rounding')} looked at"
+    print_line(f"  {format_count(answer.samples, 'sample')} ({answer.inputs}), {looked}, {answer.runs} runs")
+    if answer.largest is not None:
+        place = f"{answer.largest.layer} at {_index(answer.largest.index)}"
+        print_line(f"  largest value {answer.largest.value:.6g}, of {F16_LARGEST:.0f} that f16 has: {place}")
 
 
 def _show_layer(each: LayerTrouble) -> None:
@@ -186,11 +186,11 @@ def _show_layer(each: LayerTrouble) -> None:
         print_line(f"    seen when what is above was repaired ({each.found})")
 
 
-def _show_repair(found: Right) -> None:
-    if found.repair is None:
-        print_line(f"  no list of layers in f32 was found that makes it right ({found.runs} runs)")
+def _show_repair(answer: Right) -> None:
+    if answer.repair is None:
+        print_line(f"  no list of layers in f32 was found that makes it right ({answer.runs} runs)")
         return
-    repair: Repair = found.repair
+    repair: Repair = answer.repair
     worst = max((each.error for each in repair.outputs), key=lambda error: error.worst)
     kept = f"{repair.kept} of {format_count(repair.operations, 'operation')} in f32"
     search = "" if repair.smallest else "; the search was ended, a smaller list may exist"

@@ -48,7 +48,7 @@ class Subject:
 class Hint:
     """Something to change: what to do, why, and on which platforms it counts.
 
-    Hints of a greater `weight` are told first: 3 makes the model possible at all, 2 makes it right, 1 faster.
+    Hints of a greater `weight` come first: 3 makes the model possible at all, 2 makes it right, 1 faster.
     """
 
     text: str

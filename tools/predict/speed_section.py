@@ -40,11 +40,11 @@ class SpeedSection:
     def answer(self, subject: Subject, platform: str) -> Speed:
         """What the model of the device says; nothing about open shapes."""
         try:
-            found = timing.predict(subject.graph, platform)
+            all_tiles = timing.predict(subject.graph, platform)
             single = timing.predict(subject.graph, platform, tiles=1)
         except Refused as refusal:
             return Speed(obstacle=str(refusal.info))
-        return Speed(all_tiles=found, one_tile=single, wins=wins(subject.graph, found))
+        return Speed(all_tiles=all_tiles, one_tile=single, wins=wins(subject.graph, all_tiles))
 
     def hints(self, answers: Mapping[str, Speed]) -> Sequence[Hint]:
         """The few changes that save most, once for all platforms that they save it on."""
@@ -78,23 +78,24 @@ class SpeedSection:
 def _show_times(speeds: Mapping[str, Speed]) -> None:
     table = make_table(None, "platform", right=("tiles", "latency", "80 % between", "a second", "DDR"))
     for platform, speed in speeds.items():
-        for found in (speed.all_tiles, speed.one_tile):
-            if found is not None:
+        for predicted in (speed.all_tiles, speed.one_tile):
+            if predicted is not None:
+                latency = predicted.latency_us
                 table.add_row(
                     platform,
-                    str(found.tiles),
-                    format_time(found.latency_us.value / _US),
-                    f"{format_time(found.latency_us.low / _US)}, {format_time(found.latency_us.high / _US)}",
-                    f"{found.throughput.value:.0f}",
-                    format_bytes(found.memory.ddr_traffic),
+                    str(predicted.tiles),
+                    format_time(latency.value / _US),
+                    f"{format_time(latency.low / _US)}, {format_time(latency.high / _US)}",
+                    f"{predicted.throughput.value:.0f}",
+                    format_bytes(predicted.memory.ddr_traffic),
                 )
     out.print(table)
 
 
-def _show_layers(platform: str, found: timing.Prediction, *, details: bool) -> None:
-    shares = ", ".join(f"{share:.0%} {bound}" for bound, share in found.shares.items() if share >= 0.005)
+def _show_layers(platform: str, predicted: timing.Prediction, *, details: bool) -> None:
+    shares = ", ".join(f"{share:.0%} {bound}" for bound, share in predicted.shares.items() if share >= 0.005)
     print_line(f"  {platform}: the time is {shares}")
-    slowest = found.slowest(len(found.layers) if details else _SLOWEST)
+    slowest = predicted.slowest(len(predicted.layers) if details else _SLOWEST)
     table = make_table(None, "layer", "type", "unit", "waits for", right=("time",))
     table.columns[0].no_wrap = False
     for each in slowest:

@@ -32,9 +32,9 @@ class SupportSection:
     def hints(self, answers: Mapping[str, Support]) -> Sequence[Hint]:
         """What to do about each finding that is not good."""
         return [
-            Hint(found.hint, found.found, platforms, 3 if found.verdict is Verdict.REFUSES else 0)
-            for found, platforms in _merged(answers)
-            if found.hint
+            Hint(finding.hint, finding.found, platforms, 3 if finding.verdict is Verdict.REFUSES else 0)
+            for finding, platforms in _merged(answers)
+            if finding.hint
         ]
 
     def show(self, answers: Mapping[str, Support], *, details: bool) -> None:
@@ -43,8 +43,8 @@ class SupportSection:
             alike = [platform for platform, support in answers.items() if support.verdict is verdict]
             if alike:
                 print_line(f"  {', '.join(alike)}: {verdict}; {_MEANINGS[verdict]}")
-        for found, platforms in _merged(answers):
-            _show_finding(found, platforms if len(platforms) < len(answers) else ())
+        for finding, platforms in _merged(answers):
+            _show_finding(finding, platforms if len(platforms) < len(answers) else ())
         if details:
             _show_operations(next(iter(answers.values())))
 

@@ -76,9 +76,9 @@ class Output:
     def differs(self) -> Array:
         """For every number whether one bit of it is wrong."""
         size = self.expected.dtype.itemsize
-        found = np.frombuffer(self.raw, np.uint8).reshape(-1, size)
+        samples = np.frombuffer(self.raw, np.uint8).reshape(-1, size)
         wanted = np.frombuffer(self.expected.tobytes(), np.uint8).reshape(-1, size)
-        return np.asarray((found != wanted).any(axis=1))
+        return np.asarray((samples != wanted).any(axis=1))
 
     def is_right_now(self) -> bool:
         """Whether its memory has what was expected by now."""
@@ -123,12 +123,12 @@ def check(inference: Inference, when: str = "") -> None:
 def _wrong(kind: str, blocks: Sequence[ArgumentMemory], expected: Sequence[Array], what: str) -> list[Output]:
     if len(blocks) != len(expected):
         raise WrongResult(f"{what}: {len(blocks)} {kind}s; expected {len(expected)}")
-    found = []
+    outputs = []
     for index, (block, array) in enumerate(zip(blocks, expected, strict=True)):
         if len(block.view) != array.nbytes:
             raise WrongResult(f"{what}: {kind} {index} has {len(block.view)} bytes; expected {array.nbytes}")
         # compared once: a second read could see what was written meanwhile
         raw = block.view.tobytes()
         if raw != array.tobytes():
-            found.append(Output(f"{kind} {index}", block, raw, array))
-    return found
+            outputs.append(Output(f"{kind} {index}", block, raw, array))
+    return outputs

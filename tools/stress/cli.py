@@ -67,7 +67,7 @@ def stress(
         for number in chosen:
             results.append(_run(msgspec.structs.replace(options, seed=number), socket, console))
     finally:
-        # what was found is told though a later run is interrupted
+        # failures are reported although a later run is interrupted
         if json_output:
             print_json(results if seeds is not None else results[0] if results else None)
     failed = [result.seed for result in results if not result.passed]
@@ -85,10 +85,10 @@ def _run(options: Options, socket: Path | None, console: Console) -> StressResul
     from softnpu.tools.stress.result import evaluate
     from softnpu.tools.stress.view import View, print_result
 
-    with target(socket) as found, View(console) as view:
-        coordinator = Coordinator(options, found, view.show)
+    with target(socket) as daemon, View(console) as view:
+        coordinator = Coordinator(options, daemon, view.show)
         coordinator.run()
-    result = evaluate(coordinator.state, coordinator.deaths.done, found.failures)
+    result = evaluate(coordinator.state, coordinator.deaths.done, daemon.failures)
     print_result(result, console)
     return result
 
@@ -101,18 +101,18 @@ def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
         return [secrets.randbelow(1 << 31) if seed is None else seed]
     if seed is not None:
         raise ToolError("--seeds", found=f"given together with --seed {seed}", expected="one of the two")
-    found: list[int] = []
+    chosen: list[int] = []
     for part in seeds.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part, re.ASCII)
         first = last = int(match[1]) if match else 0
         if match and match[2]:
             last = int(match[2])
-        if not match or last < first or last - first + len(found) >= _MOST_SEEDS:
+        if not match or last < first or last - first + len(chosen) >= _MOST_SEEDS:
             raise ToolError(
                 "--seeds", found=repr(part), expected=f"numbers such as 1-10 or 3,5,8, at most {_MOST_SEEDS}"
             )
-        found += range(first, last + 1)
-    return found
+        chosen += range(first, last + 1)
+    return chosen
 
 
 def _path(name: str) -> str:

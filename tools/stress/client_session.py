@@ -240,7 +240,7 @@ class Session:
         self._loaded.pop(workload, None)
 
     def graph(self, workload: int, cached: bool = True) -> Graph:
-        """A model compiled anew, or out of the cache of this run; not loaded."""
+        """A model compiled again, or out of the cache of this run; not loaded."""
         cache = CacheOptions(directory=str(self._cache), limit=_CACHE_BYTES) if cached else None
         model, _ = self.workloads[workload]
         config = {"PERFORMANCE_HINT": "THROUGHPUT"} if self._throughput and model.streams else {}

@@ -243,12 +243,12 @@ class Coordinator:
 
 
 def _leaks(before: Sample, after: Sample) -> list[str]:
-    found = []
+    leaks = []
     for what in ("sessions", "device_memory", "orphaned", "descriptors", "threads"):
         early, late = getattr(before, what), getattr(after, what)
         if late > early:
-            found.append(f"{what.replace('_', ' ')} of the daemon: {early} before, {late} when all had ended")
-    return found
+            leaks.append(f"{what.replace('_', ' ')} of the daemon: {early} before, {late} when all had ended")
+    return leaks
 
 
 def _kill_process(pid: int) -> None:

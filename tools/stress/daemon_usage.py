@@ -88,10 +88,10 @@ def own_memory(pid: int) -> int:
     Pages of files do not count: its share of a library falls when another program maps the same one.
     """
     with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-        found = _ANONYMOUS.search(file.read())
-    if found is None:
+        match = _ANONYMOUS.search(file.read())
+    if match is None:
         raise ProcessLookupError(pid)  # a zombie has no memory
-    return 1024 * int(found[1])
+    return 1024 * int(match[1])
 
 
 def _descriptors(pid: int) -> int:
@@ -100,13 +100,13 @@ def _descriptors(pid: int) -> int:
 
 def _warm(samples: Sequence[Sample]) -> list[Sample]:
     """Without those of a new engine that still loads what the one before it had."""
-    found, restarts, since = [], -1, 0.0
+    counts, restarts, since = [], -1, 0.0
     for sample in samples:
         if sample.restarts != restarts:
             restarts, since = sample.restarts, sample.at
         if sample.at - since >= _WARM_S:
-            found.append(sample)
-    return found
+            counts.append(sample)
+    return counts
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,14 +135,14 @@ def growths(samples: Sequence[Sample], seconds: float) -> list[Growth]:
     if len(after) < 4:
         return []
     part = max(2, len(after) // 3)
-    found = []
+    growths = []
     for what in ("supervisor", "daemon"):
         values = [int(getattr(sample, what)) for sample in after]
-        found.append(
+        growths.append(
             Growth(
                 what=what,
                 early=int(statistics.median(values[:part])),
                 late=int(statistics.median(values[-part:])),
             )
         )
-    return found
+    return growths

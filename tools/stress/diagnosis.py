@@ -126,7 +126,7 @@ def _tell_finding(report: Report, finding: Finding, journal: Journal, workloads:
 def _output(
     output: Output, pattern: Pattern, in_place: bool, journal: Journal, workloads: Sequence[Samples]
 ) -> OutputReport:
-    expected, found = output.expected, output.found
+    expected, result = output.expected, output.found
     wrong = np.flatnonzero(output.differs())
     untouched = pattern.untouched_in(output.raw)
     # inputs were never filled with the pattern, and states in place neither
@@ -140,13 +140,13 @@ def _output(
         offset=output.block.offset,
         numbers=expected.size,
         wrong=len(wrong),
-        largest=f"{largest_difference(found, expected):g}",
+        largest=f"{largest_difference(result, expected):g}",
         first=[_difference(output, int(index)) for index in wrong[:_FIRST]],
         last=_index(output, int(wrong[-1])),
         written=_written(untouched) if filled else "",
         unwritten_bytes=int(np.count_nonzero(untouched)) if filled else 0,
         unwritten=_ranges(untouched)[:_FIRST] if filled else [],
-        zeros=not np.any(found),
+        zeros=not np.any(result),
         equals=similar_results(output, workloads),
         leftovers=[
             Leftover(

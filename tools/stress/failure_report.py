@@ -46,7 +46,7 @@ class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
     """One output or state that is wrong. Shapes in elements; `memory` and `offset`: where it lies.
 
     `written`: 'untouched', 'partly' or 'fully'; `unwritten` are ranges of bytes (start, end) that still are
-    what they were filled with, at most eight. Of a state in place 'written' cannot be told and is empty.
+    what they were filled with, at most eight. 'written' is empty for a state in place: it cannot be known.
     """
 
     what: str
@@ -149,17 +149,17 @@ class Report(msgspec.Struct, kw_only=True):
 
     def lines(self) -> list[str]:
         """What a person wants to know first."""
-        found = [line for output in self.outputs for line in _output_lines(output)]
+        lines = [line for output in self.outputs for line in _output_lines(output)]
         if self.later:
-            found.append(self.later)
+            lines.append(self.later)
         if self.submission is not None and self.fence is not None:
-            found.append(_submission_line(self.submission, self.fence, self.queues))
-        found += [
+            lines.append(_submission_line(self.submission, self.fence, self.queues))
+        lines += [
             f"engine {engine.device}: pid {engine.pid}, {engine.state}, {engine.restarts} restarts,"
             f" {engine.overlapped} inferences begun early"
             for engine in self.engines
         ]
-        return found
+        return lines
 
 
 def _output_lines(output: OutputReport) -> list[str]:

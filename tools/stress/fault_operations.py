@@ -168,10 +168,10 @@ def _result(call: Callable[[], object]) -> int:
     return _GOOD
 
 
-def _check(kind: str, found: int, allowed: tuple[ZeResult, ...]) -> None:
-    if found not in allowed:
+def _check(kind: str, code: int, allowed: tuple[ZeResult, ...]) -> None:
+    if code not in allowed:
         wanted = " or ".join(_name(result) for result in allowed)
-        raise WrongResult(f"fault '{kind}' ended with {_name(found)}; expected {wanted}")
+        raise WrongResult(f"fault '{kind}' ended with {_name(code)}; expected {wanted}")
 
 
 def _name(result: int) -> str:

@@ -286,7 +286,7 @@ def cancel(client: Client, step: Step) -> int:
 
 
 def compile_anew(client: Client, step: Step) -> int:
-    """A model is compiled anew, from its file or out of the cache, and computes."""
+    """A model is compiled again, from its file or out of the cache, and computes."""
     client.session.drop(step.workload)
     made = client.compiling(lambda: client.session.compiled(step.workload, cached=bool(step.seed % 3)))
     if made is None:

@@ -1,7 +1,7 @@
 """Patterns that fill outputs before an inference: they show what the device did not write.
 
 A pattern is eight bytes that repeat. It has the number of the client and a number that this client never uses
-again, so a pattern that is found later tells which inference its memory was prepared for.
+again, so a pattern that is found later shows which inference its memory was prepared for.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Pattern(NamedTuple):
 
         Parts are the eight bytes of one repetition; the last one may be shorter.
         """
-        found = np.frombuffer(raw, np.uint8)
-        wanted = np.resize(np.frombuffer(self.word, np.uint8), len(found))
-        same = found == wanted
-        parts = np.add.reduceat(~same, np.arange(0, len(found), _SIZE)) == 0 if len(found) else same
-        return np.repeat(parts, _SIZE)[: len(found)]
+        bytes_now = np.frombuffer(raw, np.uint8)
+        wanted = np.resize(np.frombuffer(self.word, np.uint8), len(bytes_now))
+        same = bytes_now == wanted
+        parts = np.add.reduceat(~same, np.arange(0, len(bytes_now), _SIZE)) == 0 if len(bytes_now) else same
+        return np.repeat(parts, _SIZE)[: len(bytes_now)]
 
 
 def patterns_in(raw: bytes) -> dict[Pattern, int]:

@@ -118,15 +118,15 @@ class Deaths:
 
     def overdue(self, now: float) -> list[str]:
         """Describes what has taken too long, and stops watching it."""
-        found = []
+        overdue = []
         for each in list(self._watched):
             death = each[0]
             limit = MEMORY_LIMIT_S + (RESET_ALLOWANCE_S if death.reset else 0.0)
             if now - death.at - death.waited_back > limit:
                 state = "noticed, its memory is not back" if death.noticed else "not noticed"
-                found.append(f"death of client {death.client} (pid {death.pid}): {state} after {limit:g} s")
+                overdue.append(f"death of client {death.client} (pid {death.pid}): {state} after {limit:g} s")
                 self._watched.remove(each)
-        return found
+        return overdue
 
 
 def _delay(pid: int) -> float:

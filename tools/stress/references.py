@@ -16,6 +16,7 @@ import openvino as ov
 from openvino import opset6
 from openvino import opset13 as ops
 
+from softnpu.emulator.common import openvino_errors
 from softnpu.tools.demo.digits import model_path
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import cached
@@ -40,8 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         models = _models(core, given, random)
         workloads = [_workload(core, folder, index, model, random) for index, model in enumerate(models)]
     except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        print(lines[-1] if lines else "OpenVINO cannot read a model", file=sys.stderr)
+        print(openvino_errors.reason(error), file=sys.stderr)
         return 1
     write_list(folder, workloads)
     return 0
@@ -172,9 +172,9 @@ def _workload(
         streams.reset_state()
         for step in range(steps):
             given = [_random_array(port, random) for port in model.inputs]
-            found = request.infer(given)
+            computed = request.infer(given)
             arrays.update({f"in.{sample}.{step}.{at}": array for at, array in enumerate(given)})
-            outputs = [np.array(found[port]) for port in request.model_outputs]
+            outputs = [np.array(computed[port]) for port in request.model_outputs]
             others = streams.infer(given)
             same = same and all(
                 one.tobytes() == others[port].tobytes()

@@ -1,4 +1,4 @@
-"""What clients tell the coordinator when something is wrong, and how it travels."""
+"""Reports of clients to the coordinator when something is wrong, and how they travel."""
 
 from __future__ import annotations
 

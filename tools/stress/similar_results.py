@@ -31,19 +31,19 @@ def similar_results(output: Output, workloads: Sequence[Samples]) -> list[Simila
     all samples of all models.
     """
     size = output.expected.dtype.itemsize
-    found = np.frombuffer(output.raw, np.uint8).reshape(-1, size)
+    samples = np.frombuffer(output.raw, np.uint8).reshape(-1, size)
     wrong = output.differs()
     similar = []
     for known in _known(workloads):
         other = np.frombuffer(known.array.tobytes(), np.uint8)
         other = other[: len(other) // size * size].reshape(-1, size)
-        count = min(len(found), len(other))
+        count = min(len(samples), len(other))
         if not count or known.array is output.expected:
             continue
-        same = np.zeros(len(found), np.bool_)
-        same[:count] = (found[:count] == other[:count]).all(axis=1)
+        same = np.zeros(len(samples), np.bool_)
+        same[:count] = (samples[:count] == other[:count]).all(axis=1)
         # zeros are everywhere behind a Relu
-        telling = same & wrong & found.any(axis=1)
+        telling = same & wrong & samples.any(axis=1)
         share = float(np.count_nonzero(telling)) / int(np.count_nonzero(wrong))
         if share >= _LEAST_SHARE:
             similar.append((float(same.mean()), share, known))

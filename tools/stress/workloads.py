@@ -76,11 +76,11 @@ def read_list(folder: Path) -> list[Workload]:
     return msgspec.json.decode((folder / LIST_FILE).read_bytes(), type=list[Workload])
 
 
-def largest_difference(found: Array, expected: Array) -> float:
+def largest_difference(result: Array, expected: Array) -> float:
     """The largest absolute difference of two arrays; infinite where one alone has no number."""
-    if not found.size:
+    if not result.size:
         return 0.0
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    a, b = result.astype(np.float64), expected.astype(np.float64)
     gap = np.abs(a - b)
     gap[np.isnan(a) & np.isnan(b)] = 0.0
     return float(np.where(np.isnan(gap), np.inf, gap).max())

@@ -138,9 +138,9 @@ class TopApp(App[None]):
         screen = self.screen
         if isinstance(screen, SessionScreen) and view is not None:
             number = screen.session.session
-            found = [each for each in view.sessions if each.session == number]
-            session = found[0] if found else screen.session
-            screen.show(session, self._history.get(number, ()), ended=not found)
+            matching = [each for each in view.sessions if each.session == number]
+            session = matching[0] if matching else screen.session
+            screen.show(session, self._history.get(number, ()), ended=not matching)
 
     def _head(self) -> Text:
         text = Text("softnpu top", "bold", no_wrap=True, overflow="ellipsis")

@@ -65,13 +65,13 @@ class RingReader:
 
     def names(self) -> dict[int, str]:
         """The names of the ring by index."""
-        found = {}
+        names = {}
         for index in range(1, trace.NAMES):
             at = index * trace.NAME_SIZE
             data = bytes(self._memory[at : at + trace.NAME_SIZE]).split(b"\0", 1)[0]
             if data:
-                found[index] = "".join(c if c.isprintable() else "?" for c in data.decode(errors="replace"))
-        return found
+                names[index] = "".join(c if c.isprintable() else "?" for c in data.decode(errors="replace"))
+        return names
 
     def _read_part(self, at: int, count: int) -> Records:
         """The records from slot `at` on that are complete, and are those that come next."""

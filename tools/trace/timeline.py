@@ -134,7 +134,7 @@ class _Builder:
     def _add_client(self, ring: RecordedRing) -> None:
         pid, session = ring.info.pid, ring.info.session
         self._timeline.processes.setdefault(pid, f"{ring.info.name} (session {session})")
-        begun: dict[int, list[Span]] = defaultdict(list)
+        open_spans: dict[int, list[Span]] = defaultdict(list)
         for record in _rows(ring):
             place = Place(pid, record["thread"])
             if record["kind"] == TraceKind.SUBMIT:
@@ -147,25 +147,27 @@ class _Builder:
                 key = session, record["first"]
                 self._completions.setdefault(key, []).append((record["second"], place, record["time"]))
             else:
-                self._add_call(ring, record, place, begun[record["thread"]])
-        for spans in begun.values():
+                self._add_call(ring, record, place, open_spans[record["thread"]])
+        for spans in open_spans.values():
             for span in spans:  # its process ended inside
                 span.duration = max(0, self._recording.end - span.start)
                 span.args["unfinished"] = True
 
-    def _add_call(self, ring: RecordedRing, record: dict[str, int], place: Place, begun: list[Span]) -> None:
+    def _add_call(
+        self, ring: RecordedRing, record: dict[str, int], place: Place, open_spans: list[Span]
+    ) -> None:
         name = _name(ring, record["name"])
         if record["flags"] & TraceFlag.END:
-            for index in range(len(begun) - 1, -1, -1):
-                if begun[index].start == record["time"] and begun[index].name == name:
-                    span = begun.pop(index)
+            for index in range(len(open_spans) - 1, -1, -1):
+                if open_spans[index].start == record["time"] and open_spans[index].name == name:
+                    span = open_spans.pop(index)
                     span.duration = record["duration"]
                     span.args = _result(record)
                     return
         span = Span(name, "call", place, record["time"], record["duration"], _result(record))
         self._timeline.spans.append(span)
         if record["flags"] & TraceFlag.BEGIN:
-            begun.append(span)
+            open_spans.append(span)
 
     # ------------------------------------------------------------ engines
 
@@ -260,7 +262,7 @@ class _Builder:
     # ------------------------------------------------------------ what belongs together
 
     def _connect(self) -> None:
-        """Draw the arrows: call, execution, and the wait that told the client the end."""
+        """Draw the arrows: call, execution, and the wait that showed the client the end."""
         for (session, queue), ends in self._completions.items():
             for sequence, place, at in ends:
                 way = self._ways.get(_Submission(session, queue, sequence))

@@ -17,9 +17,9 @@ def check(
     `bodies` are the graphs of its If, Loop and TensorIterator, `config` the properties to compile it with.
     """
     graphs = (graph, *bodies)
-    supports, found = operations.check(graphs)
+    supports, of_operations = operations.check(graphs)
     findings = [
-        *found,
+        *of_operations,
         *element_types.check(graphs, platform),
         *shapes.check(graph),
         *configuration.check(config or {}, platform),

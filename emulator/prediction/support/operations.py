@@ -42,9 +42,9 @@ def check(graphs: Iterable[Graph]) -> tuple[tuple[OperationSupport, ...], tuple[
     groups: dict[tuple[str, str, str], _Group] = {}
     for graph in graphs:
         for operation in _kept(graph):
-            found = judge(graph, operation)
-            key = (operation.type, operation.opset, found.rule)
-            groups.setdefault(key, _Group(found)).layers.append(operation.name)
+            judgement = judge(graph, operation)
+            key = (operation.type, operation.opset, judgement.rule)
+            groups.setdefault(key, _Group(judgement)).layers.append(operation.name)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1].layers), item[0]))
     table = operation_table()
     supports = tuple(

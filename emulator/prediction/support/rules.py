@@ -19,7 +19,7 @@ MAX_ARGUMENT_NAME: Final = 256
 MAX_DIMENSION: Final = 2**32 - 1
 """Dimensions of an argument are `uint32_t`."""
 VERSION: Final = 1
-"""Raise it when a rule changes: what a strict compiler has taken by other rules is compiled anew."""
+"""Raise it when a rule changes: what a strict compiler has taken by other rules is compiled again."""
 ALL_PLATFORMS: Final = ("3720", "4000", "5010")
 
 IMPORTER: Final = Source(
@@ -112,7 +112,7 @@ RULES: Final = {
             "operation.version",
             Verdict.UNKNOWN,
             "a version that the NPU compiler imports, or that a pass of OpenVINO converts first",
-            "convert the model anew, with a newer opset",
+            "convert the model again, with a newer opset",
             (IMPORTER,),
         ),
         Rule(

@@ -90,9 +90,9 @@ def _only_batch_is_open(graph: Graph) -> bool:
 def _states(graph: Graph) -> Iterator[Finding]:
     states = [each for each in graph.of_type(*_STATES) if not all(tensor.static for tensor in each.outputs)]
     for rule, matches in (("state.unbounded", True), ("state.bounded", False)):
-        found = [each for each in states if any(map(_is_open, each.outputs)) is matches]
-        if found:
-            yield RULES[rule].finding(f"shape of {_named(graph, found, 'state')}", _names(found))
+        matching = [each for each in states if any(map(_is_open, each.outputs)) is matches]
+        if matching:
+            yield RULES[rule].finding(f"shape of {_named(graph, matching, 'state')}", _names(matching))
 
 
 def _is_open(tensor: Tensor) -> bool:

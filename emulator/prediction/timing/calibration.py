@@ -1,6 +1,6 @@
 """The few factors that are fitted to published measurements, and how they make up the time of a group.
 
-`data/calibration.json` has the result, with its date; `softnpu bench predict --calibrate` writes it anew.
+`data/calibration.json` has the result, with its date; `softnpu bench predict --calibrate` writes it again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -61,9 +60,6 @@ class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration
     left_out: dict[str, Calibration]
     spread: Spread
-
-
-UNITS: Final = ("DPU", "SHAVE", "DMA")
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,8 @@ class MeasuredProvider:
     def time(self, work: Work, device: Device, tiles: int) -> UnitTime | None:
         """The measured time, if this group was measured."""
         key = (device.platform, work.kernel, work.int8, tiles, work.elements, work.macs)
-        found = self._times.get(key)
-        return None if found is None else UnitTime(found.us, "measured", found.source, measured=True)
+        time = self._times.get(key)
+        return None if time is None else UnitTime(time.us, "measured", time.source, measured=True)
 
 
 DEFAULT_PROVIDERS: Final[tuple[Provider, ...]] = (TableProvider(), RooflineProvider())
@@ -101,7 +101,7 @@ DEFAULT_PROVIDERS: Final[tuple[Provider, ...]] = (TableProvider(), RooflineProvi
 def ask(providers: Iterable[Provider], work: Work, device: Device, tiles: int) -> UnitTime:
     """The first answer; the roofline's if nobody else knows."""
     for provider in providers:
-        found = provider.time(work, device, tiles)
-        if found is not None:
-            return found
+        unit_time = provider.time(work, device, tiles)
+        if unit_time is not None:
+            return unit_time
     return RooflineProvider().time(work, device, tiles)

@@ -14,8 +14,9 @@ from softnpu.emulator.prediction.timing.result import Bound, LayerTime, Predicti
 from softnpu.emulator.prediction.timing.work import Precision
 
 _WORTH: Final = 0.05
-"""A change that saves a smaller part of the time is not told."""
+"""Changes that save a smaller part of the time are not reported."""
 _BATCH: Final = 8
+"""Samples of the batch that is proposed."""
 _ACTIVATIONS: Final = frozenset(
     (
         "Swish",
@@ -32,6 +33,7 @@ _ACTIVATIONS: Final = frozenset(
     )
 )
 _USEFUL: Final = 0.6
+"""A layer that uses a smaller part of the MACs wastes them."""
 
 
 class Win(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +49,8 @@ def wins(graph: Graph, prediction: Prediction) -> tuple[Win, ...]:
     total = prediction.device_us.value
     if not total:
         return ()
-    found = [*_quantise(graph, prediction), *_of_layers(prediction.layers, total)]
-    return tuple(sorted((win for win in found if win.saved >= _WORTH), key=lambda win: -win.saved))
+    candidates = [*_quantise(graph, prediction), *_of_layers(prediction.layers, total)]
+    return tuple(sorted((win for win in candidates if win.saved >= _WORTH), key=lambda win: -win.saved))
 
 
 def _quantise(graph: Graph, prediction: Prediction) -> Iterator[Win]:
@@ -105,18 +107,18 @@ def _of_kernels(layers: Iterable[LayerTime], total: float) -> Iterator[Win]:
     for each in layers:
         if each.unit == "SHAVE":
             by_kernel.setdefault(each.kernel, []).append(each)
-    for kernel, found in by_kernel.items():
-        saved = sum(each.time_us.value for each in found) / total
+    for kernel, members in by_kernel.items():
+        saved = sum(each.time_us.value for each in members) / total
         if kernel in _ACTIVATIONS:
             text = f"use Relu, or another activation of the DPU, for {kernel}"
-            reason = f"{_count(found, 'software kernel')}; the DPU computes Relu on its way out"
+            reason = f"{_count(members, 'software kernel')}; the DPU computes Relu on its way out"
         elif kernel == "MemPermute":
             text = "avoid transpositions"
-            reason = f"{_count(found, 'software kernel')}; images are stored with channels last"
+            reason = f"{_count(members, 'software kernel')}; images are stored with channels last"
         elif kernel in SELECTIONS:
             text = f"compute {kernel} on the host"
             reason = "selecting boxes is a software kernel, and slow"
         else:
             text = f"use less of {kernel}"
-            reason = f"{_count(found, 'software kernel')} on the SHAVEs, not on the DPU"
+            reason = f"{_count(members, 'software kernel')} on the SHAVEs, not on the DPU"
         yield Win(text=text, reason=reason, saved=saved)

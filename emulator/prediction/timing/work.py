@@ -136,8 +136,8 @@ def _compressed(graph: Graph, source: Source) -> Tensor:
         if graph.tensor(following).elements < whole.elements:
             break
         operation = graph.operations[following.operation]
-    found = operation.outputs[0]
-    return found if found.elements == whole.elements and found.bits < whole.bits else whole
+    output = operation.outputs[0]
+    return output if output.elements == whole.elements and output.bits < whole.bits else whole
 
 
 def _is_int8(graph: Graph, group: Group, precision: Precision) -> bool:

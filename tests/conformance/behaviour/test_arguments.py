@@ -1,4 +1,4 @@
-"""Every call refuses null handles, null pointers and destroyed objects (facts 7.5)."""
+"""Every call refuses null handles, null pointers and destroyed objects."""
 
 from __future__ import annotations
 

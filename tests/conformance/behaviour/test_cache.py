@@ -1,4 +1,4 @@
-"""The disk cache of compiled models, as a program sees it (facts 3.4)."""
+"""The disk cache of compiled models, as a program sees it."""
 
 from __future__ import annotations
 

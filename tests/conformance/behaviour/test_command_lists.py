@@ -1,4 +1,4 @@
-"""Command lists: recording, closing, running, resetting (facts 7.4)."""
+"""Command lists: recording, closing, running, resetting."""
 
 from __future__ import annotations
 

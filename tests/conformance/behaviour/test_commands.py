@@ -1,4 +1,4 @@
-"""Copies, fills, regions and timestamps, and the events of a command (facts 1.4, 7.5)."""
+"""Copies, fills, regions and timestamps, and the events of a command."""
 
 from __future__ import annotations
 

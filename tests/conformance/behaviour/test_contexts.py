@@ -1,4 +1,4 @@
-"""Contexts own what is created in them and know nothing of each other (facts 1.3)."""
+"""Contexts own what is created in them and know nothing of each other."""
 
 from __future__ import annotations
 

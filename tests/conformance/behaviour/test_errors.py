@@ -1,4 +1,4 @@
-"""The table of arguments and results (facts 7.5), beside the nulls of `test_arguments.py`."""
+"""The table of arguments and results, beside the nulls of `test_arguments.py`."""
 
 from __future__ import annotations
 

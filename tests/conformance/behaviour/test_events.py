@@ -1,4 +1,4 @@
-"""Events and their pools (facts 7.3)."""
+"""Events and their pools: signals and resets by host and commands."""
 
 from __future__ import annotations
 

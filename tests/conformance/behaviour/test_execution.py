@@ -1,4 +1,4 @@
-"""Inferences: arguments, snapshots, order (facts 3.5)."""
+"""Inferences: arguments, snapshots, order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fences (facts 7.1, 7.2)."""
+"""Fences: how they are created, waited for, signalled and reset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph says of its arguments, and what build flags make of them (facts 3.1, 3.2)."""
+"""What a graph says of its arguments, and what build flags make of them."""
 
 from __future__ import annotations
 

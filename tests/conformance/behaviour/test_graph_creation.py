@@ -1,4 +1,4 @@
-"""Creating graphs, from models and from blobs, and what is said when it fails (facts 3.1, 3.3)."""
+"""Creating graphs, from models and from blobs, and what is said when it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who the driver and its devices say they are (facts 2.1, 2.3, 7.6)."""
+"""Who the driver and its devices say they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Immediate command lists: every append is a submission (facts 7.4)."""
+"""Immediate command lists: every append is a submission."""
 
 from __future__ import annotations
 

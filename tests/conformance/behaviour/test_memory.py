@@ -1,4 +1,4 @@
-"""Allocations, what the driver knows of them, and their end (facts 1.7, 7.5)."""
+"""Allocations, what the driver knows of them, and their end."""
 
 from __future__ import annotations
 

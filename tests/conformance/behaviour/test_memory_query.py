@@ -1,4 +1,4 @@
-"""The context memory query counts bytes exactly (facts 3.3), and idle memory is given back."""
+"""The context memory query counts bytes exactly, and idle memory is given back."""
 
 from __future__ import annotations
 
@@ -138,3 +138,5 @@ def test_an_image_stays_for_a_context_that_has_not_released_it(rig: Rig, model: 
     ok(rig.api.ze_context_release_memory(rig.context))
     assert rig.memory_in_use() < used
     assert inference.run() == inference.results
+    ok(rig.api.ze_context_release_memory(other))
+    assert rig.memory_in_use() == used, "the first context has used it again"

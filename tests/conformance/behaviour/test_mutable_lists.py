@@ -1,4 +1,4 @@
-"""Mutable command lists: other arguments in recorded commands (facts 3.5)."""
+"""Mutable command lists: other arguments in recorded commands."""
 
 from __future__ import annotations
 

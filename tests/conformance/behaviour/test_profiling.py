@@ -1,4 +1,4 @@
-"""Profiling pools, queries and records (facts 3.6)."""
+"""Profiling pools, queries and records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command queues: creation, order, waiting, and the watchdog (facts 1.4, 7.1, 7.4)."""
+"""Command queues: creation, order, waiting, and the watchdog."""
 
 from __future__ import annotations
 

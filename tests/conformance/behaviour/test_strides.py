@@ -1,4 +1,4 @@
-"""Strided arguments (facts 3.5): elements between the steps of each dimension, innermost first."""
+"""Strided arguments: elements between the steps of each dimension, innermost first."""
 
 from __future__ import annotations
 

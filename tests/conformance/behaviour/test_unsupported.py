@@ -1,4 +1,4 @@
-"""Functions that the device does not have answer UNSUPPORTED_FEATURE (facts 2.2)."""
+"""Functions that the device does not have answer UNSUPPORTED_FEATURE."""
 
 from __future__ import annotations
 

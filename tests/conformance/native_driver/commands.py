@@ -78,7 +78,9 @@ class NativeCommands(Session):
     ze_command_list_reset = plain("zeCommandListReset")
     ze_command_list_host_synchronize = plain("zeCommandListHostSynchronize", c_uint64)
 
-    ze_command_list_is_immediate = told("zeCommandListIsImmediate", c_uint8, lambda found: bool(found.value))
+    ze_command_list_is_immediate = told(
+        "zeCommandListIsImmediate", c_uint8, lambda struct: bool(struct.value)
+    )
 
     def ze_command_list_get_next_command_id_exp(
         self, command_list: Handle, desc: api.MutableCommandIdDesc | None, out: bool = True

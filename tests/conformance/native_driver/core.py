@@ -48,22 +48,22 @@ class NativeCore(Session):
         result = call("zeInitDrivers", ctypes.byref(count), entries, ctypes.byref(desc))
         return answer(result, lambda: list(entries))
 
-    ze_driver_get_api_version = told("zeDriverGetApiVersion", c_uint32, lambda found: int(found.value))
+    ze_driver_get_api_version = told("zeDriverGetApiVersion", c_uint32, lambda struct: int(struct.value))
 
     ze_driver_get_properties = told(
         "zeDriverGetProperties",
         lib.DriverProperties,
-        lambda found: api.DriverProperties(bytes(found.uuid), found.driverVersion),
+        lambda struct: api.DriverProperties(bytes(struct.uuid), struct.driverVersion),
     )
 
     ze_driver_get_ipc_properties = told(
-        "zeDriverGetIpcProperties", lambda: lib.Flags(flags=77), lambda found: int(found.flags)
+        "zeDriverGetIpcProperties", lambda: lib.Flags(flags=77), lambda struct: int(struct.flags)
     )
 
     ze_driver_get_extension_properties = listed(
         "zeDriverGetExtensionProperties",
         lib.ExtensionProperties,
-        lambda found: api.ExtensionProperties(found.name.decode(), found.version),
+        lambda struct: api.ExtensionProperties(struct.name.decode(), struct.version),
     )
 
     def ze_driver_get_extension_function_address(
@@ -73,7 +73,7 @@ class NativeCore(Session):
         return made("zeDriverGetExtensionFunctionAddress", out, handle(driver), text)
 
     ze_driver_get_last_error_description = told(
-        "zeDriverGetLastErrorDescription", c_char_p, lambda found: (found.value or b"").decode()
+        "zeDriverGetLastErrorDescription", c_char_p, lambda struct: (struct.value or b"").decode()
     )
 
     def zex_disk_cache_set_size(self, driver: Handle, size: int) -> ZeResult:
@@ -121,18 +121,18 @@ class NativeCore(Session):
     def ze_device_get_properties(
         self, device: Handle, version: tuple[int, int] = (1, 0), out: bool = True
     ) -> Answer[api.DeviceProperties]:
-        found = lib.DeviceProperties(stype=_PROPERTIES_1_2 if version >= (1, 2) else _PROPERTIES)
-        result = properties("zeDeviceGetProperties", found, out, handle(device))
-        return answer(result, lambda: api.DeviceProperties(**_device_fields(found)))
+        struct = lib.DeviceProperties(stype=_PROPERTIES_1_2 if version >= (1, 2) else _PROPERTIES)
+        result = properties("zeDeviceGetProperties", struct, out, handle(device))
+        return answer(result, lambda: api.DeviceProperties(**_device_fields(struct)))
 
     ze_device_get_compute_properties = told(
-        "zeDeviceGetComputeProperties", lib.ComputeProperties, lambda found: list(found.numbers)
+        "zeDeviceGetComputeProperties", lib.ComputeProperties, lambda struct: list(struct.numbers)
     )
 
     ze_device_get_image_properties = told(
         "zeDeviceGetImageProperties",
         lib.ImageProperties,
-        lambda found: [*found.dims, found.maxImageBufferSize, *found.numbers],
+        lambda struct: [*struct.dims, struct.maxImageBufferSize, *struct.numbers],
     )
 
     ze_device_get_memory_properties = listed(
@@ -144,17 +144,17 @@ class NativeCore(Session):
     ze_device_get_memory_access_properties = told(
         "zeDeviceGetMemoryAccessProperties",
         lib.MemoryAccessProperties,
-        lambda found: api.MemoryAccessProperties(*found.capabilities),
+        lambda struct: api.MemoryAccessProperties(*struct.capabilities),
     )
 
     ze_device_get_external_memory_properties = told(
         "zeDeviceGetExternalMemoryProperties",
         lib.ExternalMemoryProperties,
-        lambda found: api.ExternalMemoryProperties(*found.types[:2]),
+        lambda struct: api.ExternalMemoryProperties(*struct.types[:2]),
     )
 
     ze_device_get_p2p_properties = told(
-        "zeDeviceGetP2PProperties", lambda: lib.Flags(flags=77), lambda found: int(found.flags), [c_void_p]
+        "zeDeviceGetP2PProperties", lambda: lib.Flags(flags=77), lambda struct: int(struct.flags), [c_void_p]
     )
 
     ze_device_get_command_queue_group_properties = listed(
@@ -176,7 +176,7 @@ class NativeCore(Session):
     ze_device_pci_get_properties_ext = told(
         "zeDevicePciGetPropertiesExt",
         lib.PciProperties,
-        lambda found: api.PciProperties(found.domain, found.bus, found.device, found.function),
+        lambda struct: api.PciProperties(struct.domain, struct.bus, struct.device, struct.function),
     )
 
     # ------------------------------------------------------------ context
@@ -248,22 +248,22 @@ class NativeCore(Session):
     def ze_mem_get_alloc_properties(
         self, context: Handle, pointer: Pointer, out: bool = True, export: int = 0
     ) -> Answer[api.AllocationProperties]:
-        found = lib.AllocationProperties()
+        struct = lib.AllocationProperties()
         exported = lib.ExternalFd(stype=_EXPORT_FD, flags=export, fd=-1)
         if export:
-            found.pNext = ctypes.addressof(exported)
+            struct.pNext = ctypes.addressof(exported)
         device = c_void_p()
         result = call(
             "zeMemGetAllocProperties",
             handle(context),
             c_void_p(pointer),
-            ctypes.byref(found) if out else None,
+            ctypes.byref(struct) if out else None,
             ctypes.byref(device),
         )
         return answer(
             result,
             lambda: api.AllocationProperties(
-                found.type, found.id, found.pageSize, device.value, exported.fd if export else -1
+                struct.type, struct.id, struct.pageSize, device.value, exported.fd if export else -1
             ),
         )
 
@@ -278,8 +278,8 @@ class NativeCore(Session):
     zes_device_get_properties = told(
         "zesDeviceGetProperties",
         lib.SysmanProperties,
-        lambda found: api.SysmanProperties(
-            *(getattr(found, name).decode() for name in api.SysmanProperties._fields)
+        lambda struct: api.SysmanProperties(
+            *(getattr(struct, name).decode() for name in api.SysmanProperties._fields)
         ),
     )
 
@@ -288,7 +288,7 @@ class NativeCore(Session):
     zes_engine_get_activity = told(
         "zesEngineGetActivity",
         lib.EngineStats,
-        lambda found: api.EngineActivity(found.activeTime, found.timestamp),
+        lambda struct: api.EngineActivity(struct.activeTime, struct.timestamp),
     )
 
     # ------------------------------------------------------------ what the device does not have
@@ -318,6 +318,6 @@ def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
     return extra
 
 
-def _device_fields(found: Any) -> dict[str, Any]:
-    fields = {name: getattr(found, name) for name in api.DeviceProperties._fields}
-    return {**fields, "uuid": bytes(found.uuid), "name": found.name.decode()}
+def _device_fields(struct: Any) -> dict[str, Any]:
+    fields = {name: getattr(struct, name) for name in api.DeviceProperties._fields}
+    return {**fields, "uuid": bytes(struct.uuid), "name": struct.name.decode()}

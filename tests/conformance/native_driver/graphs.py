@@ -36,19 +36,19 @@ class NativeGraphs(Session):
     def ze_device_get_graph_properties(
         self, device: Handle, out: bool = True
     ) -> Answer[api.DeviceGraphProperties]:
-        found = lib.DeviceGraphProperties2()
-        result = self.graphs.DeviceGetGraphProperties(handle(device), pointer(found, out))
+        struct = lib.DeviceGraphProperties2()
+        result = self.graphs.DeviceGetGraphProperties(handle(device), pointer(struct, out))
         names = api.DeviceGraphProperties._fields
-        return answer(result, lambda: api.DeviceGraphProperties(*(getattr(found, name) for name in names)))
+        return answer(result, lambda: api.DeviceGraphProperties(*(getattr(struct, name) for name in names)))
 
     def ze_device_get_graph_properties2(
         self, device: Handle, out: bool = True
     ) -> Answer[api.DeviceGraphProperties2]:
-        found = lib.DeviceGraphProperties2()
-        result = self.graphs.DeviceGetGraphProperties2(handle(device), pointer(found, out))
+        struct = lib.DeviceGraphProperties2()
+        result = self.graphs.DeviceGetGraphProperties2(handle(device), pointer(struct, out))
         return answer(
             result,
-            lambda: api.DeviceGraphProperties2(tuple(found.elf_version), tuple(found.runtime_version)),
+            lambda: api.DeviceGraphProperties2(tuple(struct.elf_version), tuple(struct.runtime_version)),
         )
 
     def ze_graph_compiler_get_supported_options(self, device: Handle, kind: int) -> Answer[str]:
@@ -121,17 +121,17 @@ class NativeGraphs(Session):
     def ze_graph_get_argument_metadata(
         self, graph: Handle, index: int, out: bool = True
     ) -> Answer[api.ArgumentMetadata]:
-        found = lib.ArgumentMetadata()
-        result = self.graphs.GraphGetArgumentMetadata(handle(graph), c_uint32(index), pointer(found, out))
+        struct = lib.ArgumentMetadata()
+        result = self.graphs.GraphGetArgumentMetadata(handle(graph), c_uint32(index), pointer(struct, out))
         return answer(
             result,
             lambda: api.ArgumentMetadata(
-                found.type,
-                found.friendly_name.decode(),
-                found.data_type,
-                tuple(found.shape[: found.shape_size]),
-                tuple(name.value.decode() for name in found.tensor_names[: found.tensor_names_count]),
-                found.input_name.decode(),
+                struct.type,
+                struct.friendly_name.decode(),
+                struct.data_type,
+                tuple(struct.shape[: struct.shape_size]),
+                tuple(name.value.decode() for name in struct.tensor_names[: struct.tensor_names_count]),
+                struct.input_name.decode(),
             ),
         )
 
@@ -167,9 +167,9 @@ class NativeGraphs(Session):
     def ze_graph_query_context_memory(
         self, context: Handle, kind: int, out: bool = True
     ) -> Answer[api.MemoryUse]:
-        found = lib.MemoryQuery()
-        result = self.graphs.QueryContextMemory(handle(context), c_uint32(kind), pointer(found, out))
-        return answer(result, lambda: api.MemoryUse(found.total, found.allocated))
+        struct = lib.MemoryQuery()
+        result = self.graphs.QueryContextMemory(handle(context), c_uint32(kind), pointer(struct, out))
+        return answer(result, lambda: api.MemoryUse(struct.total, struct.allocated))
 
     # ------------------------------------------------------------ execution
 
@@ -206,9 +206,9 @@ class NativeGraphs(Session):
     # ------------------------------------------------------------ profiling
 
     def ze_device_get_profiling_data_properties(self, device: Handle, out: bool = True) -> Answer[int]:
-        found = lib.ProfilingProperties()
-        result = self.profiling.DeviceGetProfilingDataProperties(handle(device), pointer(found, out))
-        return answer(result, lambda: found.version)
+        struct = lib.ProfilingProperties()
+        result = self.profiling.DeviceGetProfilingDataProperties(handle(device), pointer(struct, out))
+        return answer(result, lambda: struct.version)
 
     def ze_graph_profiling_pool_create(self, graph: Handle, count: int, out: bool = True) -> Answer[Handle]:
         pool = c_void_p()
@@ -242,9 +242,11 @@ class NativeGraphs(Session):
         return answer(result, lambda: slot.value)
 
     def _properties(self, function: Any, graph: Handle, out: bool) -> Answer[api.GraphProperties]:
-        found = lib.GraphProperties()
-        result = function(handle(graph), pointer(found, out))
-        return answer(result, lambda: api.GraphProperties(found.num_arguments, found.init_stage, found.flags))
+        struct = lib.GraphProperties()
+        result = function(handle(graph), pointer(struct, out))
+        return answer(
+            result, lambda: api.GraphProperties(struct.num_arguments, struct.init_stage, struct.flags)
+        )
 
     def _argument(
         self, function: Any, version: int, graph: Handle, index: int, out: bool
@@ -254,24 +256,24 @@ class NativeGraphs(Session):
         wild = lib.ArgumentProperties(stype=_OTHER_RECORD, pNext=_NOWHERE)
         function(handle(graph), c_uint32(index), pointer(wild, out))
         stype = _ARGUMENT_PROPERTIES[version - 1]
-        found = lib.ArgumentProperties(stype=stype, pNext=ctypes.addressof(strides))
-        result = function(handle(graph), c_uint32(index), pointer(found, out))
-        count = found.associated_tensor_names_count
+        struct = lib.ArgumentProperties(stype=stype, pNext=ctypes.addressof(strides))
+        result = function(handle(graph), c_uint32(index), pointer(struct, out))
+        count = struct.associated_tensor_names_count
         return answer(
             result,
             lambda: api.ArgumentProperties(
-                found.name.decode(),
-                found.type,
-                tuple(found.dims),
-                found.network_precision,
-                found.network_layout,
-                found.device_precision,
-                found.device_layout,
-                found.quant_reverse_scale,
-                found.quant_zero_point,
-                found.dims_count,
-                found.debug_friendly_name.decode(),
-                tuple(name.value.decode() for name in found.associated_tensor_names[:count]),
+                struct.name.decode(),
+                struct.type,
+                tuple(struct.dims),
+                struct.network_precision,
+                struct.network_layout,
+                struct.device_precision,
+                struct.device_layout,
+                struct.quant_reverse_scale,
+                struct.quant_zero_point,
+                struct.dims_count,
+                struct.debug_friendly_name.decode(),
+                tuple(name.value.decode() for name in struct.associated_tensor_names[:count]),
                 bool(strides.supports),
             ),
         )

@@ -38,9 +38,9 @@ class Library:
 
 def function(name: str) -> Any:
     """The exported function of this name."""
-    found = getattr(Library.get(), name)
-    found.restype = _RESTYPE
-    return found
+    struct = getattr(Library.get(), name)
+    struct.restype = _RESTYPE
+    return struct
 
 
 class Base(ctypes.Structure):

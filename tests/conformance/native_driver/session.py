@@ -77,10 +77,10 @@ def told(
     """A call on handles, or a handle and values of these kinds, that fills a structure or a number."""
 
     def method(_self: object, first: Handle, *arguments: Any, out: bool = True) -> Answer[T]:
-        found = structure()
+        struct = structure()
         values = [kind(value) for kind, value in zip(kinds, arguments, strict=True)]
-        result = call(name, handle(first), *values, pointer(found, out))
-        return answer(result, lambda: read(found))
+        result = call(name, handle(first), *values, pointer(struct, out))
+        return answer(result, lambda: read(struct))
 
     return method
 
@@ -89,8 +89,8 @@ def listed(name: str, kind: Any, read: Callable[[Any], T]) -> Callable[..., Answ
     """A call on a handle that gives an array."""
 
     def method(_self: object, first: Handle, out: bool = True) -> Answer[list[T]]:
-        result, found = each(name, kind, out, handle(first))
-        return answer(result, lambda: [read(entry) for entry in found])
+        result, struct = each(name, kind, out, handle(first))
+        return answer(result, lambda: [read(entry) for entry in struct])
 
     return method
 

@@ -63,21 +63,21 @@ class PythonCommands(Keeper):
     def ze_command_queue_execute_command_lists(
         self, queue: Handle, count: int, lists: Handles, fence: Handle = None
     ) -> None:
-        found = live(queue, CommandQueue)
+        this = live(queue, CommandQueue)
         if lists is None or any(entry is None for entry in lists):
             raise error("adapter", ZeResult.ERROR_INVALID_NULL_POINTER, "command lists", found="null pointer")
         entries = [live(entry, CommandList) for entry in lists[:count]]
-        found.execute_command_lists(entries, None if fence is None else live(fence, Fence))
+        this.execute_command_lists(entries, None if fence is None else live(fence, Fence))
 
     ze_command_queue_synchronize = method(CommandQueue, "synchronize")
 
     @results
     def ze_command_queue_set_workload_type(self, queue: Handle, workload: int) -> None:
-        found = live(queue, CommandQueue)
+        this = live(queue, CommandQueue)
         if workload not in tuple(WorkloadType):
             # a flag in Python: there is no third value
             raise error("adapter", ZeResult.ERROR_INVALID_ENUMERATION, "workload type", found=f"{workload}")
-        found.set_workload_type(workload == WorkloadType.BACKGROUND)
+        this.set_workload_type(workload == WorkloadType.BACKGROUND)
 
     # ------------------------------------------------------------ lists
 
@@ -100,39 +100,39 @@ class PythonCommands(Keeper):
     ze_command_list_reset = method(CommandList, "reset")
     ze_command_list_host_synchronize = method(CommandList, "host_synchronize")
 
-    ze_command_list_is_immediate = told(CommandList, lambda found: found.is_immediate())
+    ze_command_list_is_immediate = told(CommandList, lambda this: this.is_immediate())
 
     @answers
     def ze_command_list_get_next_command_id_exp(
         self, command_list: Handle, desc: MutableCommandIdDesc | None, out: bool = True
     ) -> int:
-        found = _mutable(command_list)
+        this = _mutable(command_list)
         given(desc, out)
         assert desc is not None
-        return found.get_next_command_id(desc.flags)
+        return this.get_next_command_id(desc.flags)
 
     @results
     def ze_command_list_update_mutable_commands_exp(
         self, command_list: Handle, desc: MutableCommandsDesc | None
     ) -> None:
-        found = _mutable(command_list)
+        this = _mutable(command_list)
         given(desc)
         assert desc is not None
-        found.update_mutable_commands(_mutations(desc), desc.flags)
+        this.update_mutable_commands(_mutations(desc), desc.flags)
 
     # ------------------------------------------------------------ commands
 
     @results
     def ze_command_list_append_barrier(self, command_list: Handle, *events: Any) -> None:
-        found = live(command_list, CommandList)
-        found.append_barrier(*events_of(*events))
+        this = live(command_list, CommandList)
+        this.append_barrier(*events_of(*events))
 
     @results
     def ze_command_list_append_memory_copy(
         self, command_list: Handle, target: Pointer, source: Pointer, size: int, *events: Any
     ) -> None:
-        found = live(command_list, CommandList)
-        found.append_memory_copy(target, source, size, *events_of(*events))
+        this = live(command_list, CommandList)
+        this.append_memory_copy(target, source, size, *events_of(*events))
 
     @results
     def ze_command_list_append_memory_copy_region(
@@ -148,9 +148,9 @@ class PythonCommands(Keeper):
         source_slice_pitch: int,
         *events: Any,
     ) -> None:
-        found = live(command_list, CommandList)
+        this = live(command_list, CommandList)
         given(target_region, source_region)
-        found.append_memory_copy_region(
+        this.append_memory_copy_region(
             target,
             _region(target_region),
             target_pitch,
@@ -166,17 +166,17 @@ class PythonCommands(Keeper):
     def ze_command_list_append_memory_fill(
         self, command_list: Handle, target: Pointer, pattern: bytes | None, size: int, *events: Any
     ) -> None:
-        found = live(command_list, CommandList)
+        this = live(command_list, CommandList)
         given(pattern)
         assert pattern is not None
-        found.append_memory_fill(target, pattern, size, *events_of(*events))
+        this.append_memory_fill(target, pattern, size, *events_of(*events))
 
     @results
     def ze_command_list_append_write_global_timestamp(
         self, command_list: Handle, target: Pointer, *events: Any
     ) -> None:
-        found = live(command_list, CommandList)
-        found.append_write_global_timestamp(target, *events_of(*events))
+        this = live(command_list, CommandList)
+        this.append_write_global_timestamp(target, *events_of(*events))
 
     @results
     def ze_command_list_append_signal_event(self, command_list: Handle, event: Handle) -> None:
@@ -186,9 +186,9 @@ class PythonCommands(Keeper):
     def ze_command_list_append_wait_on_events(
         self, command_list: Handle, count: int, events: Handles
     ) -> None:
-        found = live(command_list, CommandList)
+        this = live(command_list, CommandList)
         waits = counted(count, events, Event, without=ZeResult.ERROR_INVALID_NULL_POINTER)
-        found.append_wait_on_events(waits)
+        this.append_wait_on_events(waits)
 
     @results
     def ze_command_list_append_event_reset(self, command_list: Handle, event: Handle) -> None:
@@ -211,11 +211,11 @@ class PythonCommands(Keeper):
     def ze_event_pool_create(
         self, context: Handle, desc: EventPoolDesc | None, count: int, devices: Handles, out: bool = True
     ) -> Handle:
-        found = live(context, Context)
+        this = live(context, Context)
         given(desc, out)
         assert desc is not None
         counted(count, devices, Device)
-        return self.keep(found.create_event_pool(desc.count))
+        return self.keep(this.create_event_pool(desc.count))
 
     ze_event_pool_destroy = destruction("zeEventPoolDestroy", EventPool)
 
@@ -230,10 +230,10 @@ class PythonCommands(Keeper):
 
 def _mutable(command_list: Handle) -> CommandListMutable:
     """A list of the class that has the calls; an ordinary one is INVALID_ARGUMENT in C."""
-    found = live(command_list, CommandList)
-    if not isinstance(found, CommandListMutable):
+    this = live(command_list, CommandList)
+    if not isinstance(this, CommandListMutable):
         raise error("adapter", ZeResult.ERROR_INVALID_ARGUMENT, "command list", found="not mutable")
-    return found
+    return this
 
 
 def _mutations(desc: MutableCommandsDesc) -> list[Mutation]:

@@ -68,22 +68,22 @@ class PythonCore(Keeper):
 
     ze_driver_get_api_version = told(Driver, Driver.get_api_version)
 
-    ze_driver_get_properties = told(Driver, lambda found: convert(DriverProperties, found.get_properties()))
+    ze_driver_get_properties = told(Driver, lambda this: convert(DriverProperties, this.get_properties()))
 
-    ze_driver_get_ipc_properties = told(Driver, lambda found: found.get_ipc_properties().flags)
+    ze_driver_get_ipc_properties = told(Driver, lambda this: this.get_ipc_properties().flags)
 
     ze_driver_get_extension_properties = told(
-        Driver, lambda found: [convert(ExtensionProperties, e) for e in found.get_extension_properties()]
+        Driver, lambda this: [convert(ExtensionProperties, e) for e in this.get_extension_properties()]
     )
 
     @answers
     def ze_driver_get_extension_function_address(
         self, driver: Handle, name: str | None, out: bool = True
     ) -> object:
-        found = live(driver, Driver)
+        this = live(driver, Driver)
         given(name, out)
         assert name is not None
-        return found.get_extension_function_address(name)
+        return this.get_extension_function_address(name)
 
     ze_driver_get_last_error_description = told(Driver, Driver.get_last_error_description)
 
@@ -113,59 +113,59 @@ class PythonCore(Keeper):
 
     # ------------------------------------------------------------ device
 
-    ze_device_get = told(Driver, lambda found: list(found.devices))
+    ze_device_get = told(Driver, lambda this: list(this.devices))
 
-    ze_device_get_sub_devices = told(Device, lambda found: list(found.get_sub_devices()))
+    ze_device_get_sub_devices = told(Device, lambda this: list(this.get_sub_devices()))
 
     @answers
     def ze_device_get_properties(
         self, device: Handle, version: tuple[int, int] = (1, 0), out: bool = True
     ) -> DeviceProperties:
-        found = live(device, Device)
+        this = live(device, Device)
         given(out)
-        properties = convert(DeviceProperties, found.get_properties())
+        properties = convert(DeviceProperties, this.get_properties())
         if version >= (1, 2):
             # one structure in Python: its resolution is the older one
             cycles = round(1e9 / properties.timer_resolution)
             return properties._replace(timer_resolution=cycles)
         return properties
 
-    ze_device_get_compute_properties = told(Device, lambda found: _numbers(found.get_compute_properties()))
+    ze_device_get_compute_properties = told(Device, lambda this: _numbers(this.get_compute_properties()))
 
-    ze_device_get_image_properties = told(Device, lambda found: _numbers(found.get_image_properties()))
+    ze_device_get_image_properties = told(Device, lambda this: _numbers(this.get_image_properties()))
 
     ze_device_get_memory_properties = told(
-        Device, lambda found: [convert(MemoryProperties, e) for e in found.get_memory_properties()]
+        Device, lambda this: [convert(MemoryProperties, e) for e in this.get_memory_properties()]
     )
 
     ze_device_get_memory_access_properties = told(
         Device,
-        lambda found: MemoryAccessProperties(*msgspec.structs.astuple(found.get_memory_access_properties())),
+        lambda this: MemoryAccessProperties(*msgspec.structs.astuple(this.get_memory_access_properties())),
     )
 
     ze_device_get_external_memory_properties = told(
-        Device, lambda found: _external(found.get_external_memory_properties())
+        Device, lambda this: _external(this.get_external_memory_properties())
     )
 
     @answers
     def ze_device_get_p2p_properties(self, device: Handle, peer: Handle, out: bool = True) -> int:
-        found, other = live(device, Device), live(peer, Device)
+        this, other = live(device, Device), live(peer, Device)
         given(out)
-        return found.get_p2p_properties(other).flags
+        return this.get_p2p_properties(other).flags
 
     ze_device_get_command_queue_group_properties = told(
         Device,
-        lambda found: [convert(QueueGroupProperties, e) for e in found.get_command_queue_group_properties()],
+        lambda this: [convert(QueueGroupProperties, e) for e in this.get_command_queue_group_properties()],
     )
 
     ze_device_get_status = method(Device, "get_status")
 
     ze_device_get_global_timestamps = told(
-        Device, lambda found: GlobalTimestamps(*found.get_global_timestamps())
+        Device, lambda this: GlobalTimestamps(*this.get_global_timestamps())
     )
 
     ze_device_pci_get_properties_ext = told(
-        Device, lambda found: convert(PciProperties, found.pci_get_properties_ext())
+        Device, lambda this: convert(PciProperties, this.pci_get_properties_ext())
     )
 
     # ------------------------------------------------------------ context
@@ -181,14 +181,14 @@ class PythonCore(Keeper):
     def ze_mem_alloc_host(
         self, context: Handle, desc: HostMemDesc | None, size: int, alignment: int = 0, out: bool = True
     ) -> Pointer:
-        found = live(context, Context)
+        this = live(context, Context)
         given(desc, out)
         assert desc is not None
         if desc.import_fd is not None:
-            return self._place(found.import_memory(desc.import_fd, "host"))
+            return self._place(this.import_memory(desc.import_fd, "host"))
         if desc.system_memory is not None:
-            return self._place(found.import_system_memory(*desc.system_memory))
-        return self._place(found.alloc_host(size, alignment, _exportable(desc.export)))
+            return self._place(this.import_system_memory(*desc.system_memory))
+        return self._place(this.alloc_host(size, alignment, _exportable(desc.export)))
 
     @answers
     def ze_mem_alloc_device(
@@ -200,13 +200,13 @@ class PythonCore(Keeper):
         device: Handle,
         out: bool = True,
     ) -> Pointer:
-        found = live(context, Context)
+        this = live(context, Context)
         live(device, Device)
         given(desc, out)
         assert desc is not None
         if desc.import_fd is not None:
-            return self._place(found.import_memory(desc.import_fd, "device"))
-        return self._place(found.alloc_device(size, alignment, _exportable(desc.export)))
+            return self._place(this.import_memory(desc.import_fd, "device"))
+        return self._place(this.alloc_device(size, alignment, _exportable(desc.export)))
 
     @answers
     def ze_mem_alloc_shared(
@@ -220,15 +220,15 @@ class PythonCore(Keeper):
         out: bool = True,
     ) -> Pointer:
         del device  # may be null: then the memory belongs to no device
-        found = live(context, Context)
+        this = live(context, Context)
         given(device_desc, host_desc, out)
         assert device_desc is not None
         assert host_desc is not None
         for desc in (device_desc, host_desc):
             if desc.import_fd is not None:
-                return self._place(found.import_memory(desc.import_fd, "shared"))
+                return self._place(this.import_memory(desc.import_fd, "shared"))
         export = _exportable(device_desc.export) or _exportable(host_desc.export)
-        return self._place(found.alloc_shared(size, alignment, export))
+        return self._place(this.alloc_shared(size, alignment, export))
 
     @results
     def ze_mem_free(self, context: Handle, pointer: Pointer) -> None:
@@ -239,13 +239,13 @@ class PythonCore(Keeper):
     def ze_mem_get_alloc_properties(
         self, context: Handle, pointer: Pointer, out: bool = True, export: int = 0
     ) -> AllocationProperties:
-        found = live(context, Context)
+        this = live(context, Context)
         given(out)
-        properties = found.get_alloc_properties(pointer)
+        properties = this.get_alloc_properties(pointer)
         fd = -1
         if _exportable(export):
-            fd = found.export_memory(live(self._kept.get(pointer), Allocation))
-        return AllocationProperties(properties.type, properties.id, properties.page_size, found.device, fd)
+            fd = this.export_memory(live(self._kept.get(pointer), Allocation))
+        return AllocationProperties(properties.type, properties.id, properties.page_size, this.device, fd)
 
     @answers
     def ze_mem_get_address_range(self, context: Handle, pointer: Pointer) -> AddressRange:
@@ -258,7 +258,7 @@ class PythonCore(Keeper):
     # ------------------------------------------------------------ sysman
 
     zes_device_get_properties = told(
-        Device, lambda found: convert(SysmanProperties, found.sysman().get_properties())
+        Device, lambda this: convert(SysmanProperties, this.sysman().get_properties())
     )
 
     @answers
@@ -268,8 +268,8 @@ class PythonCore(Keeper):
 
     @answers
     def zes_engine_get_activity(self, engine: Handle) -> EngineActivity:
-        found = live(engine, _Engine)
-        stats = found.sysman.engine_get_activity(found.group)
+        this = live(engine, _Engine)
+        stats = this.sysman.engine_get_activity(this.group)
         return EngineActivity(stats.active_time, stats.timestamp)
 
     # ------------------------------------------------------------ what the device does not have
@@ -286,10 +286,8 @@ def _numbers(record: msgspec.Struct) -> list[int]:
     return [value for value in msgspec.structs.astuple(record) if isinstance(value, int)]
 
 
-def _external(found: Any) -> ExternalMemoryProperties:
-    return ExternalMemoryProperties(
-        found.memory_allocation_import_types, found.memory_allocation_export_types
-    )
+def _external(this: Any) -> ExternalMemoryProperties:
+    return ExternalMemoryProperties(this.memory_allocation_import_types, this.memory_allocation_export_types)
 
 
 def _exportable(export: int) -> bool:

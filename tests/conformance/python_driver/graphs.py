@@ -53,9 +53,9 @@ class PythonGraphs(Keeper):
 
     @answers
     def ze_device_get_graph_properties(self, device: Handle, out: bool = True) -> DeviceGraphProperties:
-        found = live(device, Device)
+        this = live(device, Device)
         given(out)
-        properties = GraphExtension(found).device_get_graph_properties()
+        properties = GraphExtension(this).device_get_graph_properties()
         return DeviceGraphProperties(
             properties.graph_extension_version,
             *properties.compiler_version,
@@ -65,7 +65,7 @@ class PythonGraphs(Keeper):
 
     ze_device_get_graph_properties2 = told(
         Device,
-        lambda found: convert(DeviceGraphProperties2, GraphExtension(found).device_get_graph_properties()),
+        lambda this: convert(DeviceGraphProperties2, GraphExtension(this).device_get_graph_properties()),
     )
 
     @answers
@@ -93,9 +93,9 @@ class PythonGraphs(Keeper):
     ) -> tuple[ZeResult, GraphOutcome]:
         log = BuildLog()
         try:
-            found, extension = live(context, Context), GraphExtension(live(device, Device))
+            this, extension = live(context, Context), GraphExtension(live(device, Device))
             given(out)
-            graph = self.keep(extension.create3(found, _desc(desc), log))
+            graph = self.keep(extension.create3(this, _desc(desc), log))
         except ZeError as failure:
             return ZeResult(failure.result), GraphOutcome(None, log)
         return ZeResult.SUCCESS, GraphOutcome(graph, log)
@@ -106,11 +106,11 @@ class PythonGraphs(Keeper):
 
     # ------------------------------------------------------------ what a graph is
 
-    ze_graph_get_properties = told(Graph, lambda found: _properties(found, 1))
+    ze_graph_get_properties = told(Graph, lambda this: _properties(this, 1))
 
-    ze_graph_get_properties2 = told(Graph, lambda found: _properties(found, 2))
+    ze_graph_get_properties2 = told(Graph, lambda this: _properties(this, 2))
 
-    ze_graph_get_properties3 = told(Graph, lambda found: _properties(found, 3))
+    ze_graph_get_properties3 = told(Graph, lambda this: _properties(this, 3))
 
     @answers
     def ze_graph_get_argument_properties(
@@ -131,7 +131,7 @@ class PythonGraphs(Keeper):
         return convert(ArgumentProperties, _argument(graph, index, out))
 
     ze_graph_get_argument_metadata = told(
-        Graph, lambda found, index: convert(ArgumentMetadata, found.get_argument_metadata(index))
+        Graph, lambda this, index: convert(ArgumentMetadata, this.get_argument_metadata(index))
     )
 
     ze_graph_get_native_binary = told(Graph, Graph.get_native_binary)
@@ -147,15 +147,15 @@ class PythonGraphs(Keeper):
 
     @answers
     def ze_graph_build_log_get_string(self, graph: Handle) -> tuple[int, str]:
-        found = None if graph is None else live(graph, Graph)
+        this = None if graph is None else live(graph, Graph)
         # version 1 belongs to no device in C; what it needs of the extension is the last failure only
-        text = GraphExtension(self._some_device()).build_log_get_string(found)
+        text = GraphExtension(self._some_device()).build_log_get_string(this)
         return len(text.encode()) + 1, text
 
     @answers
     def ze_graph_build_log_get_string2(self, log: Handle) -> tuple[int, str]:
-        found = live(log, BuildLog)
-        return found.size, found.get_string()
+        this = live(log, BuildLog)
+        return this.size, this.get_string()
 
     ze_graph_build_log_destroy = method(BuildLog, "destroy")
 
@@ -170,9 +170,7 @@ class PythonGraphs(Keeper):
 
     ze_graph_query_context_memory = told(
         Context,
-        lambda found, kind: convert(
-            MemoryUse, GraphExtension(found.device).query_context_memory(found, kind)
-        ),
+        lambda this, kind: convert(MemoryUse, GraphExtension(this.device).query_context_memory(this, kind)),
     )
 
     # ------------------------------------------------------------ execution
@@ -187,28 +185,28 @@ class PythonGraphs(Keeper):
     ) -> None:
         tensors = [link.pointer for link in chain if isinstance(link, TensorValue)]
         strides = [link.strides for link in chain if isinstance(link, StridesValue)]
-        found = live(graph, Graph)
-        found.set_argument_value2(index, tensors[0] if tensors else None, strides[0] if strides else None)
+        this = live(graph, Graph)
+        this.set_argument_value2(index, tensors[0] if tensors else None, strides[0] if strides else None)
 
     @results
     def ze_command_list_append_graph_initialize(
         self, command_list: Handle, graph: Handle, *events: Any
     ) -> None:
-        found = live(command_list, CommandList)
+        this = live(command_list, CommandList)
         if graph is None:
             # the null graph of this call has a result of its own
             raise error("adapter", ZeResult.ERROR_UNINITIALIZED, "graph", found="null handle")
         signal, waits = events_of(*events)
-        found.append_graph_initialize(live(graph, Graph), signal, waits)
+        this.append_graph_initialize(live(graph, Graph), signal, waits)
 
     @results
     def ze_command_list_append_graph_execute(
         self, command_list: Handle, graph: Handle, query: Handle = None, *events: Any
     ) -> None:
-        found = live(command_list, CommandList)
+        this = live(command_list, CommandList)
         signal, waits = events_of(*events)
         profiling = None if query is None else live(query, ProfilingQuery)
-        found.append_graph_execute(live(graph, Graph), profiling, signal, waits)
+        this.append_graph_execute(live(graph, Graph), profiling, signal, waits)
 
     # ------------------------------------------------------------ profiling
 
@@ -232,15 +230,15 @@ class PythonGraphs(Keeper):
 
 def _properties(graph: Graph, version: int) -> GraphProperties:
     """What this version of the call tells."""
-    found = graph.get_properties()
-    fields = (found.num_graph_args, found.init_stage_required, found.flags)
+    this = graph.get_properties()
+    fields = (this.num_graph_args, this.init_stage_required, this.flags)
     return GraphProperties(*fields[:version])
 
 
 def _argument(graph: Handle, index: int, out: bool) -> ArgumentProperties3:
-    found = live(graph, Graph)
+    this = live(graph, Graph)
     given(out)
-    return found.get_argument_properties(index)
+    return this.get_argument_properties(index)
 
 
 def _desc(desc: GraphDesc | None) -> DriverGraphDesc | None:

@@ -82,9 +82,9 @@ def told(kind: type[K], read: Callable[..., T]) -> Callable[..., Answer[T]]:
 
     @answers
     def call(_self: object, handle: object, *arguments: object, out: bool = True) -> T:
-        found = live(handle, kind)
+        this = live(handle, kind)
         given(out)
-        return read(found, *arguments)
+        return read(this, *arguments)
 
     return call
 

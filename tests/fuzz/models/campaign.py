@@ -33,7 +33,7 @@ class Plan:
     """What to run. `ways`: parts that a way has to contain (none: one or two of all).
 
     `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved. `json`:
-    a file with all that was counted, written anew while it runs. `stop`: end with the first new one.
+    a file with all that was counted, written again while it runs. `stop`: end with the first new one.
     """
 
     models: int = 60

@@ -54,7 +54,7 @@ def run(case: Case, job: Job) -> Answer:
 def _steps(case: Case, model: Any, more: dict[str, str] | None = None, zeros: bool = False) -> Answer:
     """Every step on a request of its own; states are handed on.
 
-    A compiled model that has failed once may refuse what is right from then on: it is compiled anew.
+    A compiled model that has failed once may refuse what is right from then on: it is compiled again.
     """
     compiled = _compile(model, more)
     steps: list[Step] = []

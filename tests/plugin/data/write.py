@@ -1,6 +1,6 @@
 """Writes the file of the current version: `python -m tests.plugin.data.write`, once a version.
 
-Committed files are never written anew: they are what users have.
+Committed files are never written again: they are what users have.
 """
 
 from __future__ import annotations

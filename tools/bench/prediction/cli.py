@@ -1,4 +1,4 @@
-"""`softnpu bench predict`: compare, or calibrate anew."""
+"""`softnpu bench predict`: compare, or calibrate again."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def run(*, json: bool, workloads: bool) -> bool:
     cases = fit.cases(model_rows())
     models = evaluate.compare_models(cases, file)
     single = evaluate.compare_workloads(workload_rows())
-    found = (
+    summaries = (
         *evaluate.summaries(cases, file),
         evaluate.summarise("single workloads", single, held=False),
     )
     rows = [*models, *single]
     if json:
-        show.show_json(rows, found, file)
+        show.show_json(rows, summaries, file)
     else:
-        show.show(rows, found, file, workloads=workloads)
-    return all(each.met is not False for each in found)
+        show.show(rows, summaries, file, workloads=workloads)
+    return all(each.met is not False for each in summaries)
 
 
 def calibrate(target: Path) -> None:
-    """Fit the factors anew, for all models and without each one, and write them to a file."""
+    """Fit the factors again, for all models and without each one, and write them to a file."""
     with out.status("calibrating: a fit for all rows, and one without each model"):
         file = fit.calibrate(model_rows(), time.strftime("%Y-%m-%d", time.gmtime()))
     target.write_bytes(calibration.encode(file))

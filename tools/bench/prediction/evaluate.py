@@ -46,7 +46,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What many rows say together. `pairs` are those that differ clearly, `ordered` the part told right.
+    """What many rows say together. `pairs` are those that differ clearly, `ordered` those in the right order.
 
     `met`: whether this is what predictions are held to; None for what is shown for comparison only.
     """

@@ -120,9 +120,9 @@ def _descend(loss: Callable[[Calibration], float]) -> Calibration:
                     if name == "latency":
                         value = max(value, 1.0)
                     tried = msgspec.structs.replace(best, **{name: value})
-                    found = loss(tried)
-                    if found < least:
-                        best, least = tried, found
+                    tried_loss = loss(tried)
+                    if tried_loss < least:
+                        best, least = tried, tried_loss
             if before - least < 1e-6:
                 break
     return best

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    rows: Sequence[Compared], found: Sequence[Summary], file: CalibrationFile, *, workloads: bool
+    rows: Sequence[Compared], summaries: Sequence[Summary], file: CalibrationFile, *, workloads: bool
 ) -> None:
     """Tables for a person; single workloads only if asked for."""
     models = [row for row in rows if row.left_out]
@@ -26,7 +26,7 @@ def show(
     if workloads:
         single = [row for row in rows if not row.left_out]
         out.print(_rows("\nworkloads on one tile or one SHAVE, not calibrated", single))
-    out.print(_summaries(found))
+    out.print(_summaries(summaries))
     print_line(
         f"calibrated on {file.date} with {file.rows} rows; held to: median {MEDIAN:.0%}, p90 {P90:.0%}, "
         f"{ORDERED:.0%} of pairs"
@@ -52,22 +52,22 @@ def _time(us: float) -> str:
     return f"{us:.1f} us" if us < 100 else format_time(us / 1e6)
 
 
-def _summaries(found: Sequence[Summary]) -> Table:
+def _summaries(summaries: Sequence[Summary]) -> Table:
     table = make_table("\ntogether", "", right=("rows", "median", "p90", "pairs", "in order", "targets"))
     verdicts = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
-    for each in found:
+    for each in summaries:
         pairs = ("", "") if each.ordered is None else (str(each.pairs), f"{each.ordered:.0%}")
         row = (each.name, str(each.rows), f"{each.median:.0%}", f"{each.p90:.0%}", *pairs)
         table.add_row(*row, verdicts[each.met])
     return table
 
 
-def show_json(rows: Sequence[Compared], found: Sequence[Summary], file: CalibrationFile) -> None:
+def show_json(rows: Sequence[Compared], summaries: Sequence[Summary], file: CalibrationFile) -> None:
     """One document: every row, the summaries, the calibration."""
     print_json(
         {
             "rows": rows,
-            "summaries": found,
+            "summaries": summaries,
             "targets": {"median": MEDIAN, "p90": P90, "ordered": ORDERED},
             "calibration": file,
         }

@@ -24,11 +24,11 @@ class Results:
 
     def find(self, sequence: int) -> bytes | None:
         """A result, or None if it is not there: its process was killed, and the next one infers it again."""
-        found = self._look(sequence)
-        if found is None:
+        result = self._look(sequence)
+        if result is None:
             self._open()
-            found = self._look(sequence)
-        return found
+            result = self._look(sequence)
+        return result
 
     def _look(self, sequence: int) -> bytes | None:
         if self._memory is None:
@@ -61,12 +61,12 @@ def main(name: str, expected: Path) -> None:
     free.release()  # an earlier consumer may have been killed before it did
     while True:
         while (sequence := counters[layout.CONSUMED]) < counters[layout.INFERRED]:
-            found = results.find(sequence)
-            if found is None:
+            result = results.find(sequence)
+            if result is None:
                 break
             at = sequence % layout.VARIANTS * _BYTES
-            if found != right[at : at + _BYTES]:
-                sys.exit(f"frame {sequence}: {found.hex()}; expected {right[at : at + _BYTES].hex()}")
+            if result != right[at : at + _BYTES]:
+                sys.exit(f"frame {sequence}: {result.hex()}; expected {right[at : at + _BYTES].hex()}")
             counters[layout.CONSUMED] = sequence + 1
             free.release()
         try:

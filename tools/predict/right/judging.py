@@ -81,11 +81,11 @@ class Judge:
         self._runs.samples = self._feeds.steps[:count]
         seen = self._look(halved)
         wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
-        found = self._findings(halved, seen, wrong)
-        told = [self._told(halved, seen, key, trouble) for key, trouble in found.reaching.items()]
+        findings = self._findings(halved, seen, wrong)
+        told = [self._told(halved, seen, key, trouble) for key, trouble in findings.reaching.items()]
         first = [each for each in told if each.trouble is not Trouble.INHERITS]
-        without = [self._told(halved, seen, key, each) for key, each in found.without_effect.items()]
-        repair, later = self._repair(halved, seen, found) if wrong else (None, [])
+        without = [self._told(halved, seen, key, each) for key, each in findings.without_effect.items()]
+        repair, later = self._repair(halved, seen, findings) if wrong else (None, [])
         return Right(
             verdict=Rightness.WRONG if wrong else Rightness.RIGHT,
             overflow=SATURATE if self._arithmetic.saturates else INFINITY,
@@ -179,17 +179,17 @@ class Judge:
     # ------------------------------------------------------------ what repairs it
 
     def _repair(
-        self, halved: Halved, seen: _Seen, found: Findings
+        self, halved: Halved, seen: _Seen, findings: Findings
     ) -> tuple[Repair | None, list[LayerTrouble]]:
         """The smallest list that makes it right, and the causes that showed when others were repaired."""
         self._end = time.monotonic() + _LONGEST_S
         later: list[LayerTrouble] = []
-        known = set(found.causes)
+        known = set(findings.causes)
         names: frozenset[str] = frozenset()
         for turn in range(1, _WIDENINGS + 1):
-            wider = names | self._closure(halved, found)
+            wider = names | self._closure(halved, findings)
             if wider == names:
-                wider = names | self._closure(halved, found, wide=True)
+                wider = names | self._closure(halved, findings, wide=True)
             if wider == names or time.monotonic() > self._end:
                 break
             names = wider
@@ -198,18 +198,18 @@ class Judge:
             wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
             if not wrong and self._is_worthy(seen.outputs):
                 return self._shortest(names), later
-            found = self._findings(halved, seen, wrong or set(range(len(seen.outputs))))
+            findings = self._findings(halved, seen, wrong or set(range(len(seen.outputs))))
             later += [
-                self._told(halved, seen, key, found.reaching[key], turn)
-                for key in found.causes
+                self._told(halved, seen, key, findings.reaching[key], turn)
+                for key in findings.causes
                 if key not in known
             ]
-            known |= set(found.causes)
+            known |= set(findings.causes)
         everything = frozenset(self._names.kept)
         return (self._shortest(everything) if self._is_right(everything) else None), later
 
-    def _closure(self, halved: Halved, found: Findings, wide: bool = False) -> frozenset[str]:
-        causing = {key: found.reaching[key] for key in found.causes} or found.reaching
+    def _closure(self, halved: Halved, findings: Findings, wide: bool = False) -> frozenset[str]:
+        causing = {key: findings.reaching[key] for key in findings.causes} or findings.reaching
 
         def moving(layer: str) -> bool:
             return self._kinds.get(layer) in types.MOVING

@@ -45,13 +45,13 @@ class Points:
     def reaching(self, wrong: set[str], outputs: set[int]) -> set[str]:
         """Which points of `wrong` lead to one of `outputs` through points of `wrong` only."""
         pending = [key for number in outputs for key in self.outputs[number] if key in wrong]
-        found: set[str] = set()
+        reached: set[str] = set()
         while pending:
             key = pending.pop()
-            if key not in found:
-                found.add(key)
+            if key not in reached:
+                reached.add(key)
                 pending += [each for each in self.points[key].reads if each in wrong]
-        return found
+        return reached
 
 
 def key_of(value: ov.Output) -> str:
@@ -76,16 +76,16 @@ def points_of(model: ov.Model) -> Points:
         {node.get_name(): at for at, node in enumerate(model.get_ordered_ops())},
         {node.get_name(): key for key, node in rounded.items()},
     )
-    found = {}
+    points = {}
     for key, node in rounded.items():
         value = node.input_value(0)
         layer = value.get_node()
         group, reads = graph.behind(value)
         after = tuple(dict.fromkeys(each.friendly_name for each in _readers(node)))
-        found[key] = Point(
+        points[key] = Point(
             key, layer.friendly_name, layer.get_type_name(), value.get_index(), group, reads, after
         )
-    return Points(found, tuple(graph.behind(each.input_value(0))[1] for each in model.get_results()))
+    return Points(points, tuple(graph.behind(each.input_value(0))[1] for each in model.get_results()))
 
 
 def _computes(node: ov.Node) -> bool:

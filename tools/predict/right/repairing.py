@@ -48,7 +48,7 @@ class Names:
             name: frozenset(by_name[each] for each in groups.kept(source, frozenset({name})))
             for name in sorted({*kinds, *_PATTERNS})
         }
-        return cls(owners, {name: found for name, found in kept.items() if found})
+        return cls(owners, {name: names for name, names in kept.items() if names})
 
     def of_layers(self, layers: Iterable[str]) -> frozenset[str]:
         """The types of these operations, as far as a list can name them."""
@@ -66,14 +66,14 @@ class Names:
 
 
 def wanted(
-    points: Points, found: Mapping[str, Trouble], moving: Callable[[str], bool], wide: bool = False
+    points: Points, troubles: Mapping[str, Trouble], moving: Callable[[str], bool], wide: bool = False
 ) -> Iterator[str]:
     """The operations that have to stay in f32 for these points, by name.
 
     A value that f16 cannot hold must reach its readers in f32; what cancels must be given its sources in f32.
     `wide`: both, for all of them.
     """
-    for key, trouble in found.items():
+    for key, trouble in troubles.items():
         point = points.points[key]
         yield from (each for each in point.group if not moving(each) or trouble not in _LOST)
         if wide or trouble in _LOST:

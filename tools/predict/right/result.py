@@ -99,7 +99,7 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
     """The answer. `obstacle` says why the verdict is unknown.
 
     `causes` are in execution order, before them nothing is wrong; `inherits` follow from them. `overflow` is
-    what becomes of a value beyond f16. `inputs` tells where the samples are from; `points` is how many
+    what becomes of a value beyond f16. `inputs` says where the samples are from; `points` is how many
     roundings were looked at; `runs` how many models were executed.
     """
 

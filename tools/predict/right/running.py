@@ -79,11 +79,11 @@ class Runs:
         """The model in f16. Raises `RuntimeError` if it has an operation unlike those that are known."""
         model = self._source.clone()
         try:
-            found = rewriting.rewrite(model, arithmetic, counted=_has_bodies(model))
+            rewritten = rewriting.rewrite(model, arithmetic, counted=_has_bodies(model))
         except (LookupError, TypeError, AttributeError) as error:
             raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
         here = {node.get_attributes()["counter"] for node in roundings(model).values()}
-        inner = tuple(each for each in found if each.counter >= 0 and each.counter not in here)
+        inner = tuple(each for each in rewritten if each.counter >= 0 and each.counter not in here)
         return Halved(model, points_of(model), inner)
 
     def looked(self, halved: Halved) -> Iterator[Look]:
@@ -95,16 +95,16 @@ class Runs:
             ours = self._infer(_marked_roundings(halved.model, keys))
             theirs = self._infer(_marked(self._base, portion))
             first = len(halved.model.outputs)
-            for number, (found, reference) in enumerate(zip(ours, theirs, strict=True)):
-                pairs = list(zip(found, reference, strict=True))
+            for number, (values, reference) in enumerate(zip(ours, theirs, strict=True)):
+                pairs = list(zip(values, reference, strict=True))
                 yield Look(number, pairs[:first], dict(zip(keys, pairs[first:], strict=True)))
 
     def outputs(self, halved: Halved) -> Iterator[Look]:
         """Each sample in both models, without their points."""
         if self._reference is None:
-            self._reference = [[np.array(each) for each in found] for found in self._infer(self._base)]
-        for number, found in enumerate(self._infer(halved.model)):
-            yield Look(number, list(zip(found, self._reference[number], strict=True)), {})
+            self._reference = [[np.array(each) for each in values] for values in self._infer(self._base)]
+        for number, values in enumerate(self._infer(halved.model)):
+            yield Look(number, list(zip(values, self._reference[number], strict=True)), {})
 
     def alone(self, halved: Halved, keys: Sequence[str]) -> Iterator[Look]:
         """Each sample, with the values of `keys` computed in f16 from what their layers read in f32."""
@@ -114,8 +114,8 @@ class Runs:
         first = len(self._base.outputs)
         references = self._infer(_marked(self._base, [points[key] for key in wanted]))
         request = self._compiled(_cut(halved.model, keys, sources)).create_infer_request()
-        for number, (sample, found) in enumerate(zip(self.samples, references, strict=True)):
-            values = dict(zip(wanted, found[first:], strict=True))
+        for number, (sample, reference) in enumerate(zip(self.samples, references, strict=True)):
+            values = dict(zip(wanted, reference[first:], strict=True))
             request.infer(dict(enumerate([*sample, *(values[key] for key in sources)])))
             own = [request.get_output_tensor(at).data for at in range(len(keys))]
             pairs = {key: (each, values[key]) for key, each in zip(keys, own, strict=True)}
@@ -139,11 +139,11 @@ def _has_bodies(model: ov.Model) -> bool:
 
 def _portions(model: ov.Model, points: Sequence[Point]) -> Iterator[list[Point]]:
     """The points in portions whose values are not too large together; one at least, which may be empty."""
-    found = roundings(model)
+    nodes = roundings(model)
     portion: list[Point] = []
     held = 0
     for point in points:
-        shape = found[point.key].output(0).partial_shape
+        shape = nodes[point.key].output(0).partial_shape
         size = _UNKNOWN if shape.is_dynamic else 4 * math.prod(shape.to_shape())
         if portion and held + size > LARGEST_PORTION:
             yield portion
@@ -156,8 +156,8 @@ def _portions(model: ov.Model, points: Sequence[Point]) -> Iterator[list[Point]]
 def _marked_roundings(model: ov.Model, keys: Sequence[str]) -> ov.Model:
     """A copy whose last outputs are the results of these roundings."""
     copy = model.clone()
-    found = roundings(copy)
-    copy.add_results([_result(found[key].output(0)) for key in keys])
+    nodes = roundings(copy)
+    copy.add_results([_result(nodes[key].output(0)) for key in keys])
     return copy
 
 
@@ -172,10 +172,10 @@ def _marked(base: ov.Model, points: Sequence[Point]) -> ov.Model:
 def _cut(model: ov.Model, keys: Sequence[str], sources: Sequence[str]) -> ov.Model:
     """A copy that computes only `keys`. Its last inputs are the values of `sources`, which it rounds."""
     copy = model.clone()
-    found = roundings(copy)
+    nodes = roundings(copy)
     added = []
     for key in sources:
-        node = found[key]
+        node = nodes[key]
         readers = list(node.output(0).get_target_inputs())
         given = ops.parameter(node.output(0).partial_shape, ov.Type.f32, name=f"{key}/given")
         given.output(0).set_names({f"{key}/given"})
@@ -187,7 +187,7 @@ def _cut(model: ov.Model, keys: Sequence[str], sources: Sequence[str]) -> ov.Mod
     for result in copy.get_results():
         copy.remove_result(result)
     copy.add_parameters(added)
-    copy.add_results([_result(found[key].output(0)) for key in keys])
+    copy.add_results([_result(nodes[key].output(0)) for key in keys])
     return copy
 
 

@@ -76,7 +76,7 @@ const HandleTable::Slot& HandleTable::find(Kind kind, uint64_t handle) const {
         // OpenVINO reports another reason
         log_once(format(
             "process %d: was forked off by one that uses the NPU, whose handles mean nothing here. Start "
-            "processes before the first use of the NPU, or anew (multiprocessing: spawn)",
+            "processes before the first use of the NPU, or from scratch (multiprocessing: spawn)",
             static_cast<int>(getpid())));
         throw uninitialized(
             wanted, format("created before this process (%d) was forked off", static_cast<int>(getpid())),

@@ -30,10 +30,10 @@ std::optional<std::pair<Failure, size_t>> Outcomes::take_unreported(uint64_t las
     return std::make_pair(first, more);
 }
 
-bool Outcomes::has_unreported_loss(uint64_t told) const {
+bool Outcomes::has_unreported_loss(uint64_t reported) const {
     uint64_t sequence = read_;
     for (const auto& execution : unread_) {
-        if (++sequence > told && (execution == nullptr || !execution->lost_reported)) return true;
+        if (++sequence > reported && (execution == nullptr || !execution->lost_reported)) return true;
     }
     return false;
 }

@@ -49,8 +49,8 @@ public:
     void mark_reported(uint64_t sequence) { unreported_.erase(sequence); }
     // The oldest unreported failure up to `last`, and how many more there are. All of them count as reported.
     std::optional<std::pair<Failure, size_t>> take_unreported(uint64_t last);
-    // Whether a submission after `told` has no result, and was not reported as lost by its fence.
-    bool has_unreported_loss(uint64_t told) const;
+    // Whether a submission after `reported` has no result, and was not reported as lost by its fence.
+    bool has_unreported_loss(uint64_t reported) const;
 
 private:
     void note(uint64_t sequence, uint32_t result);

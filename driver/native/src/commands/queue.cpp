@@ -167,7 +167,7 @@ bool CommandQueue::synchronize(uint64_t timeout) {
     } catch (const Error& failed) {
         if (failed.result() == ZE_RESULT_ERROR_DEVICE_LOST) {
             std::lock_guard lock(mutex_);
-            told_ = std::max(told_, tail);
+            reported_ = std::max(reported_, tail);
         }
         throw;
     }
@@ -206,10 +206,10 @@ void CommandQueue::throw_unreported() {
         std::lock_guard lock(mutex_);
         if (retired_) return;
         read_results(load64(ring() + ring_header::COMPLETED));
-        const bool queue_lost = load32(ring() + ring_header::LOST) != 0 && told_ < tail_;
-        lost = queue_lost || outcomes_.has_unreported_loss(told_);
+        const bool queue_lost = load32(ring() + ring_header::LOST) != 0 && reported_ < tail_;
+        lost = queue_lost || outcomes_.has_unreported_loss(reported_);
         failed = outcomes_.take_unreported(tail_);
-        told_ = tail_;
+        reported_ = tail_;
     }
     if (lost) throw context->connection->lost_error();
     if (failed) throw failure(failed->first, failed->second);

@@ -68,7 +68,7 @@ public:
     void check_alive(uint64_t sequence) const;
     // Throws the failure of the first submission of an ended execution that failed, if one did.
     void throw_failure(const Execution& execution);
-    // The caller is told that this execution is lost with the session: synchronize does not tell it again.
+    // The caller knows that this execution is lost with the session: synchronize does not report it.
     void mark_lost(Execution& execution);
 
 private:
@@ -95,7 +95,7 @@ private:
     void check_not_retired() const;
     void keep_submissions();
     bool wait_for_all(uint64_t tail, uint64_t timeout);
-    // Throws, once, what no one was told of the submissions of a lost session.
+    // Throws, once, what was not reported of the submissions of a lost session.
     void check_lost();
     void throw_unreported();
     // Takes what the submissions in flight use.
@@ -127,7 +127,7 @@ private:
     std::atomic<uint64_t> tail_{0};
     std::deque<Submission> in_flight_;
     Outcomes outcomes_;
-    uint64_t told_ = 0;  // up to here a synchronize has told that the session is lost
+    uint64_t reported_ = 0;  // up to here a synchronize has reported that the session is lost
 };
 
 }  // namespace softnpu

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint8_t UUID[16] = {0x01, 0x7d, 0xe9, 0x31, 0x6b, 0x4d, 0x4f, 0xd4,
                               0xaa, 0x9b, 0x5b, 0xed, 0x77, 0xfc, 0x8e, 0x89};
-// a time in seconds, as the real driver has that of its build: OpenVINO tells GOPS of drivers since May 2024
+// a time in seconds, as the real driver has that of its build: OpenVINO has GOPS of drivers since May 2024
 constexpr uint32_t DRIVER_VERSION = 1'780'000'000;
 
 // The handle of the driver; the reason of a failure goes to stderr.

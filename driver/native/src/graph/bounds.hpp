@@ -1,4 +1,4 @@
-// The dimensions that programs are told of an argument without a largest shape.
+// The dimensions reported to programs for an argument without a largest shape.
 //
 // OpenVINO's plugin allocates their product before it knows any shape. So they are as large as a number of
 // bytes allows, and memory of just that size is sparse: it gets pages where it is used.
@@ -16,7 +16,7 @@ namespace softnpu {
 // dimensions have their bounds, what they leave is divided among the others.
 std::vector<uint32_t> dimensions(const GraphMeta& graph, const ArgumentMeta& meta);
 
-// The sizes that programs allocate for arguments without a largest shape: as told, and in whole pages.
+// The sizes that programs allocate for arguments without a largest shape: exact, and in whole pages.
 std::set<size_t> sparse_sizes(const GraphMeta& graph);
 
 }  // namespace softnpu

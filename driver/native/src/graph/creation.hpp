@@ -32,7 +32,7 @@ std::shared_ptr<Graph> create_graph(const std::shared_ptr<Context>& context, con
 std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& context,
                                             const ze_graph_desc_t* desc);
 
-// The log of what failed last in this thread under `with_build_failure`. The creation of a graph begins anew,
+// The log of what failed last in this thread under `with_build_failure`. The creation of a graph clears it,
 // and leaves what became of the cache.
 const std::string& last_build_log();
 void keep_build_failure(const ErrorInfo& info);

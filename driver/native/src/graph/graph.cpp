@@ -157,7 +157,7 @@ Strides Graph::checked_strides(uint32_t index, const uint32_t* strides) const {
 
 void Graph::check_room(uint32_t index, uint64_t room, const std::optional<Strides>& strides) const {
     const ArgumentMeta& of = meta.arguments[index];
-    if (of.is_dynamic()) return;  // what it needs depends on the shape, which each execution tells
+    if (of.is_dynamic()) return;  // what it needs depends on the shape, which each execution sets
     uint64_t needed = of.byte_size;
     if (strides) {
         uint64_t last = 0;

@@ -29,7 +29,7 @@ std::shared_ptr<Block> import_foreign_file(MemoryPool& pool, int fd, std::string
     struct stat status;
     if (fstat(fd, &status) != 0 || status.st_size <= 0)
         throw invalid_argument(name, "an empty file", "a file with the bytes that are to be shared");
-    return pool.import_foreign(fd, 0, nullptr, static_cast<size_t>(status.st_size), kind);
+    return pool.import_part(fd, 0, nullptr, static_cast<size_t>(status.st_size), kind, true);
 }
 
 }  // namespace softnpu

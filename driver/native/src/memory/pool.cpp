@@ -50,26 +50,10 @@ std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind)
                  false);
 }
 
-std::shared_ptr<Block> MemoryPool::import_part(int fd, uint64_t offset, uint8_t* address, size_t size) {
-    check_free(address, size);
-    MapWriter request = part_message(fd, offset, size, memory_kind::HOST);
-    std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
-    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
-}
-
-std::shared_ptr<Block> MemoryPool::import_foreign(int fd, uint64_t offset, uint8_t* address, size_t size,
-                                                  std::string_view kind) {
+std::shared_ptr<Block> MemoryPool::import_part(int fd, uint64_t offset, uint8_t* address, size_t size,
+                                               std::string_view kind, bool foreign) {
     if (address != nullptr) check_free(address, size);
-    MapWriter request = part_message(fd, offset, size, kind);
-    request.put_bool(mem_import_part::FOREIGN, true);
-    std::lock_guard lock(order_mutex_);
-    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
-    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
-}
-
-// The request, once the pages are reserved. A file that was cut meanwhile does not grow again.
-MapWriter MemoryPool::part_message(int fd, uint64_t offset, size_t size, std::string_view kind) {
+    // a file that was cut meanwhile does not grow again
     int code;
     do {
         code = fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
@@ -84,7 +68,10 @@ MapWriter MemoryPool::part_message(int fd, uint64_t offset, size_t size, std::st
         .put(mem_import_part::KIND, kind)
         .put(mem_import_part::OFFSET, offset)
         .put(mem_import_part::SIZE, size);
-    return request;
+    if (foreign) request.put_bool(mem_import_part::FOREIGN, true);
+    std::lock_guard lock(order_mutex_);
+    Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
+    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
 }
 
 void MemoryPool::check_free(const uint8_t* address, size_t size) const {

@@ -34,12 +34,11 @@ public:
                                     bool exportable = false);
     // Memory that another process has exported; the descriptor stays the caller's.
     std::shared_ptr<Block> import_segment(int fd, std::string_view kind);
-    // Memory of this process: `offset` of a file whose size is sealed, mapped by the program at `address`.
-    // INVALID_ARGUMENT for what lies in an allocation.
-    std::shared_ptr<Block> import_part(int fd, uint64_t offset, uint8_t* address, size_t size);
-    // The same of a file whose size is not sealed. Without an address it is mapped here; `offset` is 0 then.
-    std::shared_ptr<Block> import_foreign(int fd, uint64_t offset, uint8_t* address, size_t size,
-                                          std::string_view kind);
+    // Memory of this process: `offset` of a file, mapped by the program at `address`. Without an address it
+    // is mapped here; `offset` is 0 then. `foreign`: the size of the file is not sealed. INVALID_ARGUMENT for
+    // what lies in an allocation.
+    std::shared_ptr<Block> import_part(int fd, uint64_t offset, uint8_t* address, size_t size,
+                                       std::string_view kind, bool foreign);
     // A descriptor of the block's segment. INVALID_ENUMERATION for memory that is not exportable.
     Fd export_segment(const Block& block);
     // A queue of so many slots: its handle, and its ring, which the daemon frees with it.
@@ -85,7 +84,6 @@ private:
     std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,
                                  bool freed_by_daemon, bool exportable, size_t alignment = 0,
                                  uint8_t* mapped = nullptr);
-    MapWriter part_message(int fd, uint64_t offset, size_t size, std::string_view kind);
     void collect(Freed freed) noexcept;
     void flush_locked();
     void release_segment(uint64_t segment);

@@ -36,13 +36,14 @@ std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, siz
         if (!fd.valid()) throw not_shared(name, area.path + " cannot be opened");
         const uint64_t offset = area.offset + (start - area.start);
         auto* const pages = static_cast<uint8_t*>(address);
-        if (has_fixed_size(fd.get())) return pool.import_part(fd.get(), offset, pages, size);
+        if (has_fixed_size(fd.get()))
+            return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, false);
         if (!is_shared_memory(fd.get()))
             throw not_shared(name, "in " + area.path + ", which is no shared memory");
         struct stat status;
         if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < offset + size)
             throw not_shared(name, "behind the end of " + area.path);
-        return pool.import_foreign(fd.get(), offset, pages, size, schema::memory_kind::HOST);
+        return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, true);
     }
     throw not_shared(name, "not in one mapping");
 }

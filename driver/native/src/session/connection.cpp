@@ -181,7 +181,7 @@ Error Connection::lost_error() {
     std::string reason = !lost_ ? "it has ended" : reason_.empty() ? "no memory for its answer" : reason_;
     return device_lost("daemon at " + name_, std::move(reason),
                        "a running daemon and the descriptors of its session",
-                       "initialise the driver anew; the daemon's log may say why it ended");
+                       "initialise the driver again; the daemon's log may say why it ended");
 }
 
 void Connection::descriptor_is_gone(const char* what, int number) {

@@ -38,8 +38,8 @@ def efficientdet_d0() -> Graph:
     classes = [_head(build, each, _CLASSES) for each in levels]
     score = build.activation(build.concat(*classes), "Sigmoid")
     anchors = build.constant(1, 2, 49104 * 4)
-    found = build.add("DetectionOutput", [build.concat(*boxes), score, anchors], (1, 1, 100, 7))
-    return build.build(found)
+    detections = build.add("DetectionOutput", [build.concat(*boxes), score, anchors], (1, 1, 100, 7))
+    return build.build(detections)
 
 
 def _swish(build: GraphBuilder, source: Source) -> Source:

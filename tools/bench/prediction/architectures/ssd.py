@@ -23,8 +23,8 @@ def ssd_mobilenet_v1() -> Graph:
     boxes = [_flat(build, each, count, 4) for each, count in zip(maps, _BOXES, strict=True)]
     classes = [_flat(build, each, count, _CLASSES) for each, count in zip(maps, _BOXES, strict=True)]
     box, score = build.concat(*boxes), build.activation(build.concat(*classes), "Sigmoid")
-    found = build.add("DetectionOutput", [box, score, build.constant(1, 2, 1917 * 4)], (1, 1, 100, 7))
-    return build.build(found)
+    detections = build.add("DetectionOutput", [box, score, build.constant(1, 2, 1917 * 4)], (1, 1, 100, 7))
+    return build.build(detections)
 
 
 def _flat(build: GraphBuilder, source: Source, count: int, values: int) -> Source:

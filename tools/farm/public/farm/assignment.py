@@ -63,9 +63,9 @@ def _assigned() -> Assigned:
     if ray.is_initialized():
         context = ray.get_runtime_context()
         in_worker = context.worker.mode == ray.WORKER_MODE
-        found = Assigned.of(context.get_assigned_resources()) if in_worker else None
-        if found is not None:
-            return found
+        assigned = Assigned.of(context.get_assigned_resources()) if in_worker else None
+        if assigned is not None:
+            return assigned
     raise FarmError(
         "devices",
         found="none are assigned to this process",

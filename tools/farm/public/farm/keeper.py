@@ -128,7 +128,7 @@ def _keep(settings: DaemonSettings, owner: int) -> int:
     except ProcessLookupError:
         return 0
     keeper = DaemonKeeper(settings)
-    # told to end, it ends the daemon too
+    # asked to end, it ends the daemon too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with suppress(KeyboardInterrupt):

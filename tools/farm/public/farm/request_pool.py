@@ -52,7 +52,7 @@ class RequestPool:
     def _abandon(self, flight: deque[tuple[slice, Any]]) -> None:
         """After a failure: let what is in flight end, so that the next batch has all requests again."""
         for _, request in flight:
-            with contextlib.suppress(RuntimeError):  # it has failed too, and one failure is told
+            with contextlib.suppress(RuntimeError):  # it has failed too, and one failure is reported
                 request.wait()
             self._free.put(request)
 

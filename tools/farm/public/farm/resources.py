@@ -48,21 +48,21 @@ class Assigned:
     @classmethod
     def of(cls, resources: Mapping[str, float]) -> Assigned | None:
         """What these resources of a worker have of devices; None without any."""
-        found = {
+        platforms = {
             name.removeprefix(PREFIX): amount
             for name, amount in resources.items()
             if name.startswith(PREFIX) and amount > 0
         }
-        if not found:
+        if not platforms:
             return None
-        if len(found) > 1:
+        if len(platforms) > 1:
             raise FarmError(
                 "resources",
-                found=f"devices of platforms {', '.join(sorted(found))} in one worker",
+                found=f"devices of platforms {', '.join(sorted(platforms))} in one worker",
                 expected="one platform a worker",
                 hint="use an actor for each platform",
             )
-        ((platform, amount),) = found.items()
+        ((platform, amount),) = platforms.items()
         if amount >= 1:
             return cls(platform, round(amount))
         return cls(platform, 1, max(1, round(amount * WHOLE_DEVICE)))
