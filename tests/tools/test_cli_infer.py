@@ -276,4 +276,6 @@ def test_what_the_cpu_device_gets_wrong_is_not_held_against_the_npu(
     # whether there are such subgraphs depends on the processor
     unfused = found["runs"][1]["config"].get("SNIPPETS_MODE") == "DISABLE"
     assert ("CPU ran with SNIPPETS_MODE=DISABLE" in shown) == unfused
-    assert _EQUAL in softnpu("compare", path).words
+    compared = softnpu("compare", path).words
+    assert _EQUAL in compared
+    assert ("against CPU SNIPPETS_MODE=DISABLE," in compared) == unfused

@@ -50,8 +50,12 @@ class SameModel:
     """The model itself, executed by somebody else."""
 
     def __init__(self, model: ov.Model, runner: Runner) -> None:
-        self.name = runner.name
         self._model, self._runner = model, runner
+
+    @property
+    def name(self) -> str:
+        """That of the runner."""
+        return self._runner.name
 
     @property
     def precision(self) -> str:
@@ -76,7 +80,7 @@ class OtherModel:
     """
 
     def __init__(self, path: Path, model: ov.Model, ours: ov.Model, runner: Runner) -> None:
-        self.name = f"{path.name} on {runner.name}"
+        self._file = path.name
         self.precision = runner.precision
         self._runner = runner
         self._model = model
@@ -84,6 +88,11 @@ class OtherModel:
         self._pairs = graph.pairs(graph.layers_of(ours), list(self._by_key.values()))
         self.inputs = _matched("input", path, _port_names(ours.inputs), _port_names(model.inputs))
         self._outputs = _matched("output", path, _port_names(ours.outputs), _port_names(model.outputs))
+
+    @property
+    def name(self) -> str:
+        """`model.xml on CPU`."""
+        return f"{self._file} on {self._runner.name}"
 
     def knows(self, layers: Sequence[Layer]) -> list[Layer]:
         """Those with a pair by name."""

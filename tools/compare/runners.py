@@ -57,11 +57,15 @@ class NpuRunner:
 
 
 class OpenVinoRunner:
-    """A device of OpenVINO's own in this process, in f32, without the subgraphs that get layers wrong."""
+    """A device of OpenVINO's own in this process, in f32, without the subgraphs that get layers wrong.
+
+    Where that takes a property, it is in the name from then on.
+    """
 
     def __init__(self, device: str) -> None:
         self.name = device
         self.precision = "f32"
+        self._device = device
         self._core = ov.Core()
         if device not in self._core.available_devices:
             raise ToolError(
@@ -74,7 +78,9 @@ class OpenVinoRunner:
     def run(self, model: ov.Model, feeds: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
         """See `Runner.run`. Raises `ToolError` with OpenVINO's reason."""
         try:
-            compiled, _ = compile_reference(self._core, model, self.name, _CPU)
+            compiled, config = compile_reference(self._core, model, self._device, _CPU)
+            if chosen := [f"{key}={value}" for key, value in config.items() if key not in _CPU]:
+                self.name = " ".join([self._device, *chosen])
             request = compiled.create_infer_request()
             for feed in feeds:
                 request.infer(dict(enumerate(feed)))
