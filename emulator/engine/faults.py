@@ -52,6 +52,7 @@ class InjectedFaults:
     def __init__(self, tdr_ms: int) -> None:
         self._tdr_ns = tdr_ms * 1_000_000
         self.messages = 0  # about injections, that were handled
+        self.stalled_ns = 0  # in all
         self._injections: dict[int, link.InjectionAdd] = {}
         self._lock = threading.Lock()  # images are loaded in a thread of their own
         self._counters: InjectionCounters | None = None
@@ -142,8 +143,10 @@ class InjectedFaults:
             case FaultKind.RESET:
                 os.kill(os.getpid(), signal.SIGKILL)
             case FaultKind.STALL:
+                start = time.monotonic_ns()
                 while not is_cancelled():
                     time.sleep(_STEP_S)
+                self.stalled_ns += time.monotonic_ns() - start
             case FaultKind.LOST:
                 raise _failed(ZeResult.ERROR_DEVICE_LOST, "command queue", "the device was lost")
             case FaultKind.ECC:

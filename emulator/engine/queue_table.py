@@ -140,8 +140,15 @@ class QueueTable:
         self.blocked.clear()
 
     def take_overdue(self, now_ns: int) -> list[EngineQueue]:
-        """Remove the blocked queues whose deadline has passed, and return them."""
-        overdue = [queue for queue in self.blocked if 0 < queue.deadline_ns <= now_ns]
+        """Remove the blocked queues whose deadline has passed, and return them.
+
+        A queue stays while another one of its session waits for its turn: that may be what would signal.
+        """
+        late = [queue for queue in self.blocked if 0 < queue.deadline_ns <= now_ns]
+        if not late:
+            return []
+        shares = {id(queue.share) for queue in self.awake if queue.pending()}
+        overdue = [queue for queue in late if id(queue.share) not in shares]
         for queue in overdue:
             self.blocked.remove(queue)
         return overdue

@@ -45,7 +45,7 @@ _POLL_NS = 2_000_000
 _DECODE_NS = 2_000_000
 _LONG_BUFFER = 64 * 1024
 _MAX_DECODING = 4
-_SHORT_NS = 100_000  # shorter times are charged as they are: reading the CPU time takes 0.4 us
+_SHORT_NS = 100_000  # shorter times are charged as they are
 _MIN_CHARGED_PART = 32
 _PAUSES = {
     BLOCKED: link.QueuePause.EVENT,
@@ -105,7 +105,8 @@ class Runner:
         self._poll_due_ns = 0
         self._slice_end_ns = 0
         self._charged_ns = 0  # until when the time of this slice is charged
-        self._cpu_ns = 0  # CPU time of this process at the last charge
+        self._cpu_ns = 0  # CPU time of this process at the beginning of this turn, or at its last charge
+        self._stalled_ns = 0  # of the faults, at the last charge
 
     # ------------------------------------------------------------ one slice of one submission
 
@@ -117,6 +118,7 @@ class Runner:
 
     def _run(self, queue: EngineQueue) -> None:
         start = queue.ran_ns = self._charged_ns = time.monotonic_ns()
+        self._cpu_ns = time.process_time_ns()
         try:
             submission = queue.next()
         except Refused as error:
@@ -293,9 +295,11 @@ class Runner:
         self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))
 
     def _own_time(self, used: int) -> int:
-        """Leave out the time in which the machine ran other programs."""
+        """Leave out the time in which the machine ran other programs, or an injected fault stalled."""
         before, self._cpu_ns = self._cpu_ns, time.process_time_ns()
-        return max(min(used, self._cpu_ns - before), used // _MIN_CHARGED_PART)
+        stalled, self._stalled_ns = self._stalled_ns, self._faults.stalled_ns
+        worked = used - (self._stalled_ns - stalled)
+        return max(min(worked, self._cpu_ns - before), used // _MIN_CHARGED_PART)
 
     # ------------------------------------------------------------ its program
 

@@ -5,14 +5,23 @@ Measured by what was done and in which order, not in seconds: a busy machine slo
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from softnpu.driver import Allocation, CommandList, Context, Fence, ZeResult
+from softnpu.emulator.common import failpoints
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.injections import FaultKind, Injection
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.injection_counts import InjectionCounters
 from tests.conftest import OpenContext
 from tests.support.daemon import Daemon
+from tests.support.native_turns import DATA, Rig
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, barrier, execute, failure, fill, recorded, run
 
@@ -113,6 +122,36 @@ def test_a_session_with_many_queues_and_contexts_gets_no_more(new_context: NewCo
     assert theirs <= 125, "about 75; four contexts with claims of their own would have had 300"
     for each in (single, *session):
         each.wait()
+
+
+def test_a_stalled_submission_costs_its_session_no_more_than_the_work_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    session, counters = rig.session(), InjectionCounters.new(1)
+    stall = link.InjectionAdd(id=1, slot=0, counters=1, injection=Injection(kind=FaultKind.STALL))
+    start, other_work_ns = time.monotonic_ns(), 200_000_000
+    until = time.process_time_ns() + other_work_ns
+
+    def load_images() -> None:  # what else the engine does meanwhile costs CPU time as well
+        now = time.process_time_ns()
+        while time.process_time_ns() < now + other_work_ns // 10:
+            pass
+        if now > until:
+            session.fence.cancel(ticket)
+
+    session.record(cmd.Fill(MemoryAt(DATA, 0), 64, b"\x01"))
+    ticket = session.submit()
+    rig.loop.read_messages = load_images
+    monkeypatch.setattr(failpoints, "active", None)
+    rig.runner._faults.add(stall, os.dup(counters.fd))
+    rig.runner.run(session.queue)
+    (spent_ns,) = filter(None, session.context.share.spent_ns)
+    assert spent_ns < (time.monotonic_ns() - start) // 32 + other_work_ns // 2
+    rig.runner._faults.drop(link.InjectionDrop(id=1))
+    rig.runner._faults.prune()
+    counters.close()
+    rig.close()
 
 
 def _stamped(

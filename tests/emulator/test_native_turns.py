@@ -77,7 +77,8 @@ def test_a_known_submission_ends_like_any_other(rig: Rig) -> None:
     assert (_data(session, 63), _data(session, 64)) == (7, 0)
     assert rig.counters.submissions == before + 3
     assert rig.counters._words[StatusWord.WRITTEN] == 5 * 64
-    assert session.notes[link.STATE_SPENT] == rig.counters.busy_ns == session.context.share.spent_ns[2] > 0
+    # the account of the session leaves out what the machine did meanwhile
+    assert session.notes[link.STATE_SPENT] == rig.counters.busy_ns >= session.context.share.spent_ns[2] > 0
 
 
 @pytest.mark.parametrize(

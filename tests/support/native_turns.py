@@ -113,8 +113,9 @@ class Rig:
         self._channel = os.eventfd(1, os.EFD_CLOEXEC)  # ready from the start, as a channel with a message
         self._fds.append(self._channel)
         self._poller.register(self._channel, select.EPOLLIN)
+        self.loop = SimpleNamespace(alive=True, send=print, read_messages=int, poll_doorbells=int)
         self.runner = Runner(
-            cast(Any, SimpleNamespace(alive=True, send=print, read_messages=int, poll_doorbells=int)),
+            cast(Any, self.loop),
             self.queues,
             self.scheduler,
             self.counters,

@@ -18,6 +18,7 @@ namespace ring = schema::ring_header;
 
 constexpr uint64_t JOURNAL_MASK = 63;  // progress is noted behind so many steps at the latest
 constexpr uint64_t SHORT_NS = 100000;  // shorter times are charged as they are
+constexpr uint64_t LARGE = 1 << 20;    // bytes that take about so long to write
 constexpr uint64_t LEAST_CHARGED_PART = 32;
 
 uint64_t time_of(clockid_t clock) {
@@ -142,6 +143,13 @@ void count(Turns& turns, Queue& queue, const Known& known, uint64_t inferring_ns
     add(counters.written, known.written);
 }
 
+uint64_t process_ns() { return time_of(CLOCK_PROCESS_CPUTIME_ID); }
+
+// Whether its CPU time is likely to be charged.
+bool is_long(const Known& known) {
+    return known.inferences ? known.image[1] >= SHORT_NS * known.image[0] : known.written >= LARGE;
+}
+
 // Charges the time of a turn; that in which the machine ran other programs is left out.
 void charge(Turns& turns, Queue& queue, const Known& known, uint64_t used) {
     add(turns.counters.busy, used);
@@ -149,7 +157,7 @@ void charge(Turns& turns, Queue& queue, const Known& known, uint64_t used) {
     add(&queue.state[STATE_SPENT], used);
     uint64_t own = used;
     if (used >= SHORT_NS) {
-        const uint64_t cpu = time_of(CLOCK_PROCESS_CPUTIME_ID), since = cpu - turns.cpu_ns;
+        const uint64_t cpu = process_ns(), since = cpu - turns.cpu_ns;
         turns.cpu_ns = cpu;
         own = std::max(std::min(used, since), used / LEAST_CHARGED_PART);
     }
@@ -198,6 +206,7 @@ bool run_next(Turns& turns, Queue& queue, Why& why) {
     };
     if (is_cancelled()) return false;
 
+    if (is_long(*known)) turns.cpu_ns = process_ns();
     put(queue.state[STATE_PAUSE], 0);
     put(queue.state[STATE_STARTED], start);
     put(queue.state[STATE_RUNNING], sequence);
