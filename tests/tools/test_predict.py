@@ -140,7 +140,7 @@ def test_what_cannot_be_predicted_is_told_in_a_line(refused: Path, tmp_path: Pat
         ((refused, "--platform", "3721"), "expected 3720 or 4000 or 5010"),
         ((refused, "--shape", "y=1,2"), "--shape y: no such input; expected one of x"),
         ((refused, "--shape", "x=0"), "expected positive integers"),
-        ((refused, "--config", "NPU_TILES"), "expected NAME=VALUE"),
+        ((refused, "--config", "NPU_TILES"), "expected KEY=VALUE"),
         ((refused, "--only", "size"), "expected some of compile, right, speed"),
         ((refused, "--inputs", "y=nothing.npy"), "No such file"),
     ):
