@@ -119,10 +119,10 @@ def compare(
             from softnpu.tools.compare.comparing import Comparing
 
             comparing = Comparing(sides, tolerances, progress)
-            outcome = _compared(
+            outcome = _compare_sides(
                 comparing, layers=layers or (reduce is not None and not bisect), bisect=bisect
             )
-            reduced = None if reduce is None else _reduced(comparing, outcome, reduce)
+            reduced = None if reduce is None else _write_reduced(comparing, outcome, reduce)
         from softnpu.tools.compare import show
 
         shown = show.Shown(str(model), request, sides, tolerances, outcome, reduced, reduce is not None)
@@ -143,17 +143,17 @@ def compare(
         raise typer.Exit(_OUT_OF_TOLERANCE)
 
 
-def _compared(comparing: Comparing, *, layers: bool, bisect: bool) -> Outcome:
+def _compare_sides(comparing: Comparing, *, layers: bool, bisect: bool) -> Outcome:
     outcome = comparing.outputs()
     if layers:
         return comparing.layers(outcome)
     return comparing.bisect(outcome) if bisect else outcome
 
 
-def _reduced(comparing: Comparing, outcome: Outcome, path: Path) -> Reduced | None:
+def _write_reduced(comparing: Comparing, outcome: Outcome, path: Path) -> Reduced | None:
     from softnpu.tools.compare.writing import write
 
-    part = comparing.reduced(outcome)
+    part = comparing.smallest_part(outcome)
     return None if part is None else write(*part, path)
 
 
