@@ -110,7 +110,7 @@ def test_an_engine_that_dies_advances_a_state_in_place_once(
     assert daemon.engine().restarts == 1
 
 
-def test_too_little_memory_leaves_the_rows_and_tells_the_shape(context: Context, tmp_path: Path) -> None:
+def test_too_little_memory_leaves_the_rows_and_reports_the_shape(context: Context, tmp_path: Path) -> None:
     bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), **{READ: 12 * 10})
     first = np.arange(24, dtype=np.float32).reshape(8, 3)
     bound.append(first)
@@ -124,7 +124,7 @@ def test_too_little_memory_leaves_the_rows_and_tells_the_shape(context: Context,
     np.testing.assert_array_equal(bound.rows(), np.concatenate([first, first[:2]]))
 
 
-def test_too_little_memory_for_an_output_tells_the_shape_after_one_step(
+def test_too_little_memory_for_an_output_reports_the_shape_after_one_step(
     context: Context, tmp_path: Path
 ) -> None:
     # OpenVINO advances its variables before it finds out that the output does not fit

@@ -283,7 +283,7 @@ def test_weights_are_copied_only_if_they_are_in_no_file(digits: Path) -> None:
         assert weights.stat().st_size <= file.length <= weights.stat().st_size + 64 * 16
 
 
-def test_progress_is_told_and_cancels(context: Context, digits: Path) -> None:
+def test_progress_is_reported_and_cancels(context: Context, digits: Path) -> None:
     stages: list[str] = []
     with GraphSource.from_ir(digits) as source:
         compile_source(context, source, progress=lambda stage, _: stages.append(stage))

@@ -77,7 +77,7 @@ def test_the_layer_is_named_and_the_list_makes_it_right(
         assert not error_of(value, exact).worst < 0.05, f"{left_out} is not needed"
 
 
-def test_the_largest_value_is_told_with_its_place() -> None:
+def test_the_largest_value_is_reported_with_its_place() -> None:
     case = CASES["feed_forward"]()
     first = judged(case.model, list(case.given)).causes[0]
     nodes = {node.friendly_name: node for node in case.model.get_ordered_ops()}
@@ -191,7 +191,7 @@ def test_a_batch_norm_is_part_of_its_convolution_as_openvino_makes_it() -> None:
     assert found.outputs[0].error.worst < 0.001
 
 
-def test_an_overflow_without_effect_is_told_as_such() -> None:
+def test_an_overflow_without_effect_is_reported_as_such() -> None:
     x = np.random.default_rng(1).normal(size=(1, 6, 6)).astype(np.float32)
     found = judged(_masked(), [x, np.array([[[1, 1, 0, 1, 0, 1]]])])
     assert found.verdict is Rightness.RIGHT

@@ -251,7 +251,7 @@ class _Marked:
 @pytest.mark.parametrize(
     ("change", "told"), [(0.0, "changed no bit"), (1e-6, "changed the outputs by up to")]
 )
-def test_marks_that_change_the_outputs_are_told(change: float, told: str) -> None:
+def test_marks_that_change_the_outputs_are_reported(change: float, told: str) -> None:
     side: Any = _Marked(change)
     comparing = Comparing(Sides(side, side, Feeds([[_ONE]], "one")), Tolerances())
     found = comparing.layers(comparing.outputs())
