@@ -82,8 +82,8 @@ class Judge:
         seen = self._observe(f16)
         wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
         findings = self._findings(f16, seen, wrong)
-        told = [self._describe(f16, seen, key, trouble) for key, trouble in findings.reaching.items()]
-        first = [each for each in told if each.trouble is not Trouble.INHERITS]
+        layers = [self._describe(f16, seen, key, trouble) for key, trouble in findings.reaching.items()]
+        first = [each for each in layers if each.trouble is not Trouble.INHERITS]
         without = [self._describe(f16, seen, key, each) for key, each in findings.without_effect.items()]
         repair, later = self._repair(f16, seen, findings) if wrong else (None, [])
         return Right(
@@ -94,7 +94,7 @@ class Judge:
             points=len(seen.points),
             outputs=self._outputs(seen.outputs),
             causes=(*first, *(seen.inner if wrong else ()), *later),
-            inherits=tuple(each for each in told if each.trouble is Trouble.INHERITS),
+            inherits=tuple(each for each in layers if each.trouble is Trouble.INHERITS),
             without_effect=(*without, *(() if wrong else seen.inner)),
             largest=_largest(f16, seen),
             repair=repair,
