@@ -41,7 +41,7 @@ class PublishedNames:
             self._inodes.setdefault(name, 0)  # so that no finalizer ends the keeper meanwhile
             try:
                 fd = linux.above_streams(
-                    self._asked({"request": "make", "name": name, "size": size, "mode": mode})
+                    self._ask_keeper({"request": "make", "name": name, "size": size, "mode": mode})
                 )
                 self._inodes[name] = os.fstat(fd).st_ino
                 return fd
@@ -69,10 +69,10 @@ class PublishedNames:
             self._keeper.close()
             self._keeper = None
 
-    def _asked(self, request: dict[str, Any]) -> int:
+    def _ask_keeper(self, request: dict[str, Any]) -> int:
         """The descriptor that the keeper answers with; a keeper that was killed is replaced."""
         for known in (self._keeper, None):
-            keeper = self._keeper = known or self._started()
+            keeper = self._keeper = known or self._start_keeper()
             try:
                 return self._answer(keeper, request)
             except ConnectionError:
@@ -96,7 +96,7 @@ class PublishedNames:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         return fds[0]
 
-    def _started(self) -> socket.socket:
+    def _start_keeper(self) -> socket.socket:
         """A new keeper, which knows the names that there are."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pidfd = os.pidfd_open(os.getpid())

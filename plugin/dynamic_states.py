@@ -84,9 +84,6 @@ class DynamicStateBuffers:
     def reset(self, turn: int) -> int:
         """Have the next inference begin with the initial value. Copies 0 bytes."""
         self._shapes[turn][:] = _BEGINS
-        size = math.prod(self._shape(turn)) * self._item
-        self._make_room(turn, size)
-        self._memory[turn][:size] = 0
         return 0
 
     def set(self, turn: int, tensor: Any) -> int:

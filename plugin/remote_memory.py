@@ -105,12 +105,7 @@ def _imported(subject: str, context: Context, properties: RemoteProperties, size
             f"{subject}: no open descriptor; expected the one that export() of a remote tensor has returned, "
             "not closed yet"
         ) from None
-    try:
-        _check_descriptor(subject, os.fstat(descriptor), offset + size)
-        return _shared(subject, context, descriptor, offset, size)
-    except BaseException:
-        os.close(descriptor)
-        raise
+    return _shared(subject, context, descriptor, offset, size)
 
 
 def _named(subject: str, context: Context, name: str, offset: int, size: int) -> RemoteMemory:
@@ -118,21 +113,22 @@ def _named(subject: str, context: Context, name: str, offset: int, size: int) ->
     subject = f"{subject}, MEM_NAME {name}"
     with translated(subject, InputError):
         descriptor = open_name("create_tensor", name)
-    try:
-        _check_descriptor(subject, os.fstat(descriptor), offset + size)
-        return _shared(subject, context, descriptor, offset, size)
-    except BaseException:
-        os.close(descriptor)
-        raise
+    return _shared(subject, context, descriptor, offset, size)
 
 
 def _shared(subject: str, context: Context, descriptor: int, offset: int, size: int) -> RemoteMemory:
-    with translated(subject, InputError):
-        if is_foreign(descriptor) or offset:
-            allocation = context.import_memory(descriptor, offset=offset, size=max(1, size))
-        else:
-            allocation = context.import_memory(descriptor)
-    return RemoteMemory(allocation.view(np.uint8, (size,)), allocation, descriptor, offset)
+    """Memory behind a descriptor, which it takes."""
+    try:
+        _check_descriptor(subject, os.fstat(descriptor), offset + size)
+        with translated(subject, InputError):
+            if is_foreign(descriptor) or offset:
+                allocation = context.import_memory(descriptor, offset=offset, size=max(1, size))
+            else:
+                allocation = context.import_memory(descriptor)
+        return RemoteMemory(allocation.view(np.uint8, (size,)), allocation, descriptor, offset)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _check_descriptor(subject: str, status: os.stat_result, size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import tempfile
@@ -162,6 +163,21 @@ def shared_daemon(lasting_daemon: LastingDaemon) -> Iterator[Daemon]:
         yield daemon
 
 
+FARM = ("4000", "3720", "4000")
+"""Platforms of the devices of `farm`."""
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon whose devices are for leases."""
+    socket = tmp_path_factory.mktemp("farm") / "npu.sock"
+    daemon = Daemon(DaemonSettings(socket=str(socket), devices=FARM, leased_only=True))
+    try:
+        yield daemon
+    finally:
+        daemon.close()
+
+
 @pytest.fixture
 def driver(daemon: Daemon) -> Iterator[Driver]:
     """A session of the test process."""
@@ -174,6 +190,12 @@ def context(driver: Driver) -> Iterator[Context]:
     """A context on the first device."""
     with driver.devices[0].create_context() as context:
         yield context
+
+
+@pytest.fixture
+def posix_name() -> str:
+    """A POSIX name that nobody has."""
+    return f"/softnpu-test-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from softnpu.tools.console import (
 )
 from softnpu.tools.failures import ToolError
 from softnpu.tools.groups import application
+from softnpu.tools.model_options import ConfigOption, ShapeOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -129,12 +130,8 @@ def prune(
 @app.command()
 def explain(
     model: Annotated[Path, typer.Argument(help="Any file that OpenVINO reads: .xml, .onnx, .tflite, ...")],
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property. Repeatable.")
-    ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
-    ] = None,
+    config: ConfigOption = None,
+    shape: ShapeOption = None,
     platform: Annotated[
         str | None, typer.Option(help="Platform of the device; default: SOFTNPU_DEVICES, else 4000.")
     ] = None,

@@ -12,6 +12,7 @@ import typer
 from softnpu.tools.console import format_bytes, format_time, print_line
 from softnpu.tools.daemon_connection import SocketOption
 from softnpu.tools.failures import ToolError
+from softnpu.tools.model_options import ConfigOption, ShapeOption
 
 if TYPE_CHECKING:
     from softnpu.plugin import CompiledModel
@@ -27,12 +28,8 @@ def compile_model(
         str | None, typer.Option(help="Compile for 3720, 4000 or 5010, whether it is here or not.")
     ] = None,
     device: Annotated[str, typer.Option(help="Compile for this device: NPU, or NPU.N of several.")] = "NPU",
-    shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
-    ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="OpenVINO property. Repeatable.")
-    ] = None,
+    shape: ShapeOption = None,
+    config: ConfigOption = None,
     weightless: Annotated[
         bool, typer.Option("--weightless", help="Leave the weights out: they stay in the model's file.")
     ] = False,
@@ -44,7 +41,7 @@ def compile_model(
 
     target = Path(f"{model.stem}.blob") if output is None else output
     _check_target(model, target)
-    chosen = _config(inputs.parse_pairs("--config", config or [], "NAME=VALUE"), platform, weightless)
+    chosen = _config(inputs.parse_pairs("--config", config or [], "KEY=VALUE"), platform, weightless)
     shapes = inputs.parse_shapes(shape or [])
     # a device that is here would load the model, only to give it back
     unloaded = {"NPU_DEFER_WEIGHTS_LOAD": "YES", **chosen}

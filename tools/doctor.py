@@ -47,10 +47,10 @@ def doctor(
     json_output: JsonOption = False,
 ) -> None:
     """Check whether programs can find and use the emulated NPU here; exit code 1 if something is wrong."""
-    place = socket_path(socket)
+    socket_file = socket_path(socket)
     findings = []
     for check in _CHECKS:
-        for finding in _run_check(check, place):
+        for finding in _run_check(check, socket_file):
             findings.append(finding)
             if not json_output:
                 _print(finding)
@@ -60,10 +60,10 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _run_check(check: Callable[[Path], Iterator[Finding]], place: Path) -> Iterator[Finding]:
+def _run_check(check: Callable[[Path], Iterator[Finding]], socket_file: Path) -> Iterator[Finding]:
     """The findings of a check; one that fails is a finding too."""
     try:
-        yield from check(place)
+        yield from check(socket_file)
     except expected() as error:
         yield Finding(check.__name__.strip("_"), "failed", describe(error))
     except Exception as error:  # noqa: BLE001 - it may come from OpenVINO, and the other checks go on
@@ -144,14 +144,14 @@ def _memory(_: Path) -> Iterator[Finding]:
     yield Finding("shared memory", "ok", found)
 
 
-def _permissions(place: Path) -> Iterator[Finding]:
+def _permissions(socket_file: Path) -> Iterator[Finding]:
     from softnpu.driver.cache_options import cache_options_from_environment
 
-    if not os.access(place.parent, os.W_OK | os.X_OK):
+    if not os.access(socket_file.parent, os.W_OK | os.X_OK):
         step = "choose another socket with SOFTNPU_SOCKET, in a directory that you can write to"
-        yield Finding("permissions", "failed", f"{place.parent} cannot be written to", step)
+        yield Finding("permissions", "failed", f"{socket_file.parent} cannot be written to", step)
     else:
-        yield Finding("permissions", "ok", f"socket {place}")
+        yield Finding("permissions", "ok", f"socket {socket_file}")
     cache = cache_options_from_environment(os.environ)
     if cache is None:
         yield Finding("compiled models", "ok", "not kept: ZE_INTEL_NPU_CACHE_DIR is empty")
@@ -172,37 +172,37 @@ def _home(_: Path) -> Iterator[Finding]:
         yield Finding("home", "warning", found, step)
 
 
-def _daemon(place: Path) -> Iterator[Finding]:
+def _daemon(socket_file: Path) -> Iterator[Finding]:
     from softnpu.emulator.interface import endpoint
 
     try:
-        with connect(place) as driver:
+        with connect(socket_file) as driver:
             state = driver.status()
     except (SilentDaemonError, OtherVersionError) as error:
         yield Finding("daemon", "failed", f"{error.object}: {error.found}", error.hint)
         return
     except ToolError:
-        yield _first_start(place)
+        yield _first_start(socket_file)
         return
     devices = ", ".join(f"{engine.device.platform} {engine.state}" for engine in state.engines)
     found = f"{state.server}, interface {state.interface}, pid {state.pid}, devices: {devices}"
     broken = [engine for engine in state.engines if engine.state != "ready"]
     if broken:
-        yield Finding("daemon", "warning", found, f"read {endpoint.log_path(place)}")
+        yield Finding("daemon", "warning", found, f"read {endpoint.log_path(socket_file)}")
         return
     yield Finding("daemon", "ok", found)
 
 
-def _first_start(place: Path) -> Finding:
+def _first_start(socket_file: Path) -> Finding:
     """Whether the first program can start a daemon. Refuses an environment with which none would come up."""
     from softnpu.emulator import autostart
     from softnpu.emulator.interface.environment import ENV_AUTOSTART
 
     if os.environ.get(ENV_AUTOSTART) == "0":
         step = f"start one with 'softnpu daemon', or let programs do so (unset {ENV_AUTOSTART})"
-        return Finding("daemon", "warning", f"none at {place}, and {ENV_AUTOSTART}=0", step)
-    autostart.settings(str(place)).check()
-    return Finding("daemon", "ok", f"none at {place}; the first program starts one")
+        return Finding("daemon", "warning", f"none at {socket_file}, and {ENV_AUTOSTART}=0", step)
+    autostart.settings(str(socket_file)).check()
+    return Finding("daemon", "ok", f"none at {socket_file}; the first program starts one")
 
 
 def _loader(_: Path) -> Iterator[Finding]:
@@ -280,9 +280,11 @@ def _openvino(_: Path) -> Iterator[Finding]:
     if any(device.startswith("NPU") for device in devices):
         yield Finding("OpenVINO", "ok", f"finds {', '.join(devices)}")
         return
-    said = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    last_line = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
     step = "see what it says with OV_NPU_LOG_LEVEL=LOG_TRACE softnpu run -- python -c '...'"
-    yield Finding("OpenVINO", "failed", f"finds {', '.join(devices) or 'no device'}, no NPU: {said}", step)
+    yield Finding(
+        "OpenVINO", "failed", f"finds {', '.join(devices) or 'no device'}, no NPU: {last_line}", step
+    )
 
 
 def _count(limit: int) -> str:

@@ -11,6 +11,14 @@ import typer
 from softnpu.tools.console import JsonOption, print_json
 from softnpu.tools.daemon_connection import SocketOption
 from softnpu.tools.failures import ToolError
+from softnpu.tools.model_options import (
+    ConfigOption,
+    CountOption,
+    DeviceOption,
+    ModelArgument,
+    SeedOption,
+    ShapeOption,
+)
 
 if TYPE_CHECKING:
     from softnpu.tools.comparison import Comparison
@@ -18,27 +26,21 @@ if TYPE_CHECKING:
 
 
 def infer(
-    model: Annotated[
-        Path, typer.Argument(help="Any file that OpenVINO reads, or one that 'softnpu compile' wrote.")
-    ],
-    device: Annotated[str, typer.Option(help="NPU, or NPU.N with several devices.")] = "NPU",
-    shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
-    ] = None,
+    model: ModelArgument,
+    device: DeviceOption = "NPU",
+    shape: ShapeOption = None,
     input: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=FILE.npy", help="Values of an input; others are random. Repeatable."),
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Inferences to time.")] = 20,
+    n: CountOption = 20,
     compare: Annotated[
         str | None, typer.Option(metavar="CPU", help="Run the same on a device of OpenVINO, and compare.")
     ] = None,
     precision: Annotated[
         str | None, typer.Option(help="Arithmetic on both sides: f32 (default), bf16 or f16.")
     ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property. Repeatable.")
-    ] = None,
+    config: ConfigOption = None,
     source_model: Annotated[
         Path | None,
         typer.Option(
@@ -47,7 +49,7 @@ def infer(
             help="What MODEL was compiled from: for --compare and for weights.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    seed: SeedOption = 0,
     profile: Annotated[
         bool, typer.Option("--profile", help="The layers of the last inference, with their times.")
     ] = False,

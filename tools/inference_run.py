@@ -148,7 +148,7 @@ def _write_inputs(
     _check_names(job, compiled)
     for port, spec in zip(compiled.inputs, compiled.signature.inputs, strict=True):
         tensor = request.get_tensor(port)
-        array = _given(job, arrays, port, spec.name)
+        array = _array_for(job, arrays, port, spec.name)
         if array is None:
             shape = _shape_of_input(job, port, spec.name)
             array = inputs.random_array(random, spec.name, tensor.data.dtype, shape)
@@ -279,7 +279,7 @@ def _static_shapes(model: ov.Model, job: Job, arrays: Mapping[str, Array]) -> di
     return shapes
 
 
-def _given(job: Job, arrays: Mapping[str, Array], port: Any, name: str) -> Array | None:
+def _array_for(job: Job, arrays: Mapping[str, Array], port: Any, name: str) -> Array | None:
     """The array that the user gave for this input, checked; None when there is none."""
     for key, array in arrays.items():
         if key == name or key in port.names:

@@ -65,13 +65,13 @@ def _add(kind: FaultKind, info: KindInfo) -> None:
     ) -> None:
         if seed is not None and probability is None:
             raise ToolError("option --seed", found="given without --probability", expected="both, or no seed")
-        place = socket_path(socket)
-        _check(place)
+        path = socket_path(socket)
+        _check(path)
         from softnpu.driver import faults
 
         made = faults.inject(
             kind,
-            socket=place,
+            socket=path,
             device=device,
             session=session,
             after=after,
@@ -80,7 +80,7 @@ def _add(kind: FaultKind, info: KindInfo) -> None:
             seed=seed or 0,
             value=value,
         )
-        (state,) = [state for state in faults.status(place) if state.id == made]
+        (state,) = [state for state in faults.status(path) if state.id == made]
         print_line(f"injection {made}: {_summary(state)}")
 
     text = f"{info.summary[:1].upper()}{info.summary[1:]}."
@@ -94,11 +94,11 @@ for _kind, _facts in KINDS.items():
 @app.command("status")
 def status(json_output: JsonOption = False, socket: SocketOption = None) -> None:
     """Show what was injected, and how often it has hit."""
-    place = socket_path(socket)
-    _check(place)
+    path = socket_path(socket)
+    _check(path)
     from softnpu.driver import faults
 
-    states = faults.status(place)
+    states = faults.status(path)
     if json_output:
         print_json(states)
     elif states:
@@ -113,17 +113,17 @@ def clear(
     socket: SocketOption = None,
 ) -> None:
     """End injections."""
-    place = socket_path(socket)
-    _check(place)
+    path = socket_path(socket)
+    _check(path)
     from softnpu.driver import faults
 
-    removed = faults.clear(ids or None, place)
+    removed = faults.clear(ids or None, path)
     print_line(f"{format_count(removed, 'injection')} removed")
 
 
-def _check(place: Path) -> None:
+def _check(path: Path) -> None:
     """`ToolError` when no daemon runs there."""
-    with connect(place):
+    with connect(path):
         return
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from softnpu.tools.console import JsonOption, print_json
+from softnpu.tools.model_options import ConfigOption, HtmlOption, ShapeOption
 
 
 def predict(
@@ -16,12 +17,8 @@ def predict(
         list[str] | None,
         typer.Option(metavar="NUMBER,...", help="3720, 4000, 5010; all of them unless some are given."),
     ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
-    ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="OpenVINO property. Repeatable.")
-    ] = None,
+    shape: ShapeOption = None,
+    config: ConfigOption = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,9 +41,7 @@ def predict(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if a platform refuses the model, or it is wrong.")
     ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with all answers as well.")
-    ] = None,
+    html: HtmlOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Predict what the real NPU does with a model: does it compile, is it right, how fast, what to change."""
@@ -63,7 +58,7 @@ def predict(
         model,
         names,
         shapes=inputs.parse_shapes(shape or []),
-        config=inputs.parse_pairs("--config", config or [], "NAME=VALUE"),
+        config=inputs.parse_pairs("--config", config or [], "KEY=VALUE"),
         samples=Samples(tuple(given or ()), seed=seed, count=samples),
         only=questions,
     )

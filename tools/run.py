@@ -42,11 +42,11 @@ def run(
 
     output = wanted_file(os.environ)
     if not private:
-        place = socket_path(socket)
-        variables = environment_for(library, place, platform, os.environ)
+        path = socket_path(socket)
+        variables = environment_for(library, path, platform, os.environ)
         if output is None:
             _replace(command, variables)
-        raise typer.Exit(record(command, variables, place, output))
+        raise typer.Exit(record(command, variables, path, output))
     settings: dict[str, Any] = {"clock": environment.clock(), "inference_us": environment.inference_us()}
     if platform:
         settings["devices"] = tuple(platform)
@@ -82,7 +82,7 @@ def _github_line(name: str, value: str) -> str:
 
 
 def environment_for(
-    library: NativeLibrary, place: Path, platforms: list[str] | None, base: Mapping[str, str]
+    library: NativeLibrary, path: Path, platforms: list[str] | None, base: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment for programs that use the daemon at `place`; starts one there if it may and must.
 
@@ -91,24 +91,24 @@ def environment_for(
     from softnpu.driver import Driver
     from softnpu.emulator.interface import environment
 
-    with _started_with(platforms), Driver.open(place, role="monitor") as driver:
+    with _started_with(platforms), Driver.open(path, role="monitor") as driver:
         actual = [known.info.platform for known in driver.devices]
         clock = driver.devices[0].info.clock
     if (wanted := base.get(environment.ENV_CLOCK)) and wanted != clock:
         raise ToolError(
-            f"daemon at {place}",
+            f"daemon at {path}",
             found=f"its devices show the clock {clock}",
             expected=f"{wanted}, as {environment.ENV_CLOCK} asks for",
             hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
         )
     if platforms is not None and actual != platforms:
         raise ToolError(
-            f"daemon at {place}",
+            f"daemon at {path}",
             found=f"its devices are {', '.join(actual)}",
             expected=f"{', '.join(platforms)}, as --platform asks for",
             hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
         )
-    return library.environment(place, base)
+    return library.environment(path, base)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def readers(operation: ov.Node) -> list[ov.Node]:
     return [each for each in after if each.get_type_name() != "ShapeOf"]
 
 
-def kept(model: ov.Model, names: frozenset[str]) -> set[Name]:
+def kept_in_f32(model: ov.Model, names: frozenset[str]) -> set[Name]:
     """The operations that a list of types and patterns keeps in f32."""
     f32_names = set()
     for operation in model.get_ordered_ops():

@@ -80,7 +80,7 @@ class _Graph:
         self._roundings = roundings
         self._is_body = is_body
         self._origin = groups.origins(model)
-        self._in_f32 = groups.kept(model, arithmetic.kept)
+        self._in_f32 = groups.kept_in_f32(model, arithmetic.kept)
         self._inside: set[Name] = set()  # a group, but not its last operation
         self._ends: set[Name] = set()  # of a group of several operations
         self._quantised: set[Name] = set()

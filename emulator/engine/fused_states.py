@@ -180,11 +180,11 @@ class FusedStates:
         for at, axis in self._needed:
             if at in given:
                 opened[at][axis] = given[at][axis]
-        shapes = self._results(self._begun(opened, begins), begins)
+        shapes = self._results(self._infer_begins(opened, begins), begins)
         if shapes is not None:
             return shapes
         full = [list(given.get(at, declared)) for at, declared in enumerate(self._declared)]
-        full = self._begun(full, begins)
+        full = self._infer_begins(full, begins)
         shapes = self._results(full, begins)
         if shapes is not None:
             needed = self._find_needed(full, begins, shapes)
@@ -192,7 +192,7 @@ class FusedStates:
             self._known.clear()
         return shapes
 
-    def _begun(self, dims: list[list[int]], begins: frozenset[str]) -> list[list[int]]:
+    def _infer_begins(self, dims: list[list[int]], begins: frozenset[str]) -> list[list[int]]:
         """`dims` of all parameters, those of variables that begin as they are inferred."""
         waiting = begins & self._begins.keys()
         while waiting:

@@ -266,16 +266,11 @@ def handles(command: Command) -> Iterator[int]:
             yield command.at.memory
 
 
-def decode_buffer(data: bytes) -> Iterator[Command]:
-    """The commands of a buffer that do something. `data` must be a private copy: a client may change it.
+def decode_each(data: bytes) -> Iterator[Command | None]:
+    """The commands of a buffer, None for a NOP. `data` must be a private copy: a client may change it.
 
     Raises `Refused` at the first bad byte, naming the command by its number.
     """
-    return (command for command in decode_each(data) if command is not None)
-
-
-def decode_each(data: bytes) -> Iterator[Command | None]:
-    """As `decode_buffer`, with None for a NOP: a buffer of nothing else can be read in parts as well."""
     if len(data) < HEADER.size:
         raise _malformed("header", found=f"{len(data)} bytes", expected=f"{HEADER.size} bytes at least")
     magic, major, flags, size, count = HEADER.unpack_from(data)

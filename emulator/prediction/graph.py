@@ -165,11 +165,6 @@ class Graph:
         return tuple(each for each in self if not all(tensor.static for tensor in each.outputs))
 
     @cached_property
-    def constants_size(self) -> int:
-        """Bytes of all constants, as they are stored in the model."""
-        return sum(each.outputs[0].size for each in self.of_type("Constant"))
-
-    @cached_property
     def constant_like(self) -> frozenset[int]:
         """What depends on no input: constants, and operations that are folded when the model is compiled."""
         constants: set[int] = set()

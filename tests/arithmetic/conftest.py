@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import openvino as ov
 import pytest
 
 from softnpu.emulator.arithmetic import library
-from softnpu.plugin import Core
-from tests.support.daemon import Daemon
+from tests.plugin.conftest import shared_core
+
+__all__ = ["openvino_core", "shared_core"]
 
 
 @pytest.fixture(scope="session")
@@ -17,11 +16,3 @@ def openvino_core() -> ov.Core:
     """OpenVINO itself; the extension that rounds is built."""
     library.ensure(lambda: None)
     return ov.Core()
-
-
-@pytest.fixture
-def shared_core(shared_daemon: Daemon) -> Iterator[Core]:
-    """A core on the daemon that many tests use; it gives everything back at the end."""
-    core = Core(shared_daemon.socket)
-    yield core
-    core.unload_plugin()

@@ -110,7 +110,7 @@ def test_the_list_means_what_it_means_to_the_real_compiler(names: str) -> None:
     arithmetic = Arithmetic.of(
         {"NPU_COMPILATION_MODE_PARAMS": f"compute-layers-with-higher-precision={names}"}
     )
-    found = groups.kept(model, arithmetic.kept)
+    found = groups.kept_in_f32(model, arithmetic.kept)
     kinds = sorted(op.get_type_name() for op in model.get_ops() if op.get_name() in found)
     assert kinds == KEPT[names]
 

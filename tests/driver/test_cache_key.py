@@ -59,7 +59,7 @@ print(cache_key.openvino_version(), "openvino" in sys.modules)
     assert ov.get_version().startswith(version)
 
 
-def test_an_openvino_that_pip_does_not_know_is_told_apart_by_place_and_age(
+def test_an_openvino_that_pip_does_not_know_is_distinguished_by_place_and_age(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def unknown(_: str) -> str:

@@ -48,7 +48,7 @@ def cache(tmp_path: Path) -> CacheOptions:
     return CacheOptions(directory=str(tmp_path / "cache"), limit=1 << 30)
 
 
-def test_a_blob_describes_the_model_and_every_stage_is_told(worker: Worker, static: Files) -> None:
+def test_a_blob_describes_the_model_and_every_stage_is_reported(worker: Worker, static: Files) -> None:
     made = worker.blob(static.job(), static.fds)
     stages = list(dict.fromkeys(progress.stage for progress in worker.progress))
     assert stages == ["receive", "read", "shape", "check", "weights", "pack"]
@@ -108,7 +108,7 @@ def test_an_output_that_is_an_input_is_not_named_as_those_of_the_compiler(
     files.close()
 
 
-def test_shapes_are_applied_and_the_dynamic_ones_told(worker: Worker, dynamic: Files) -> None:
+def test_shapes_are_applied_and_the_dynamic_ones_reported(worker: Worker, dynamic: Files) -> None:
     meta = worker.blob(dynamic.job(shapes={"pixels": (2, 3, 10, 12)}), dynamic.fds).meta
     assert [argument.shape for argument in meta.arguments] == [(2, 3, 10, 12), (2, 4, 8, 10)]
     assert [argument.model_shape for argument in meta.arguments] == [(-1, 3, -1, -1), (-1, 4, -1, -1)]
@@ -387,7 +387,7 @@ def test_the_worker_dies_with_its_parent() -> None:
             os.close(worker)
 
 
-def test_wrong_arguments_are_told() -> None:
+def test_wrong_arguments_are_reported() -> None:
     for arguments in ([], ["99", "1"]):
         done = subprocess.run(
             [sys.executable, "-m", "softnpu.emulator.compiler", *arguments],

@@ -1,4 +1,4 @@
-"""Dynamic shapes below the plugin: what the compiler makes of them, and executions that tell their shapes."""
+"""Dynamic shapes below the plugin: what the compiler makes of them, and executions that report shapes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused(worker: Worker, write: WriteFiles) -> None:
         assert [word for word in words if word not in text] == []
 
 
-def test_a_blob_that_tells_of_other_dimensions_than_its_ir_is_refused(
+def test_a_blob_that_reports_other_dimensions_than_its_ir_is_refused(
     worker: Worker, compiled: Compile
 ) -> None:
     made = compiled(relu("[1..8,16]"))
@@ -124,7 +124,7 @@ def test_metadata_has_the_mark_and_properties_the_companion(context: Context, tm
     assert graph.get_properties().num_graph_args == 4
 
 
-def test_an_execution_tells_its_shapes(context: Context, tmp_path: Path) -> None:
+def test_an_execution_reports_its_shapes(context: Context, tmp_path: Path) -> None:
     model = relu("[1..8,16]")
     run = Execution(context, graph_of(context, tmp_path, model))
     random = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def test_an_execution_tells_its_shapes(context: Context, tmp_path: Path) -> None
         assert rows != 3 or set(behind) == {0xAA}, "written behind the result"
 
 
-def test_an_output_that_does_not_fit_tells_what_it_needs(context: Context, tmp_path: Path) -> None:
+def test_an_output_that_does_not_fit_reports_what_it_needs(context: Context, tmp_path: Path) -> None:
     model = non_zero("[?,?]")
     graph = graph_of(context, tmp_path, model)
     x = np.ones((10, 10), np.float32)

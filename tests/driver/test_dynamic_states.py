@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import openvino as ov
 import pytest
@@ -20,9 +19,9 @@ from softnpu.driver.graph_creation import compile_source, import_blob
 from softnpu.emulator.blob.container import BlobReader, GraphMeta, StateMeta
 from tests.conftest import StartDaemon
 from tests.support import growing, stateful
-from tests.support.compiler import altered, with_meta
+from tests.support.compiler import altered, with_argument, with_meta, with_state
 from tests.support.models import Array
-from tests.support.work import recorded, run
+from tests.support.work import recorded, refused, run
 
 READ, ASSIGN, SHAPE = "vpux_ie_read_value_rows", "vpux_ie_assign_rows", "vpux_ie_shape_"
 DYNAMIC = {"NPU_STATES_DYNAMIC": "YES"}
@@ -34,13 +33,6 @@ def compiled(context: Context, folder: Path, model: ov.Model, **config: str) -> 
     ov.serialize(model, path)
     with GraphSource.from_ir(path) as source:
         return compile_source(context, source, config=config)
-
-
-def refused(make: Callable[[], object], result: ZeResult) -> str:
-    with pytest.raises(ZeError) as caught:
-        make()
-    assert caught.value.result == result, str(caught.value)
-    return str(caught.value)
 
 
 class InPlace:
@@ -118,7 +110,7 @@ def test_an_engine_that_dies_advances_a_state_in_place_once(
     assert daemon.engine().restarts == 1
 
 
-def test_too_little_memory_leaves_the_rows_and_tells_the_shape(context: Context, tmp_path: Path) -> None:
+def test_too_little_memory_leaves_the_rows_and_reports_the_shape(context: Context, tmp_path: Path) -> None:
     bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), **{READ: 12 * 10})
     first = np.arange(24, dtype=np.float32).reshape(8, 3)
     bound.append(first)
@@ -132,7 +124,7 @@ def test_too_little_memory_leaves_the_rows_and_tells_the_shape(context: Context,
     np.testing.assert_array_equal(bound.rows(), np.concatenate([first, first[:2]]))
 
 
-def test_too_little_memory_for_an_output_tells_the_shape_after_one_step(
+def test_too_little_memory_for_an_output_reports_the_shape_after_one_step(
     context: Context, tmp_path: Path
 ) -> None:
     # OpenVINO advances its variables before it finds out that the output does not fit
@@ -316,30 +308,20 @@ def test_a_blob_keeps_its_variables(context: Context, tmp_path: Path) -> None:
     assert bound.rows().tolist() == [[1, 1, 1]] * 2
 
 
-def _state(meta: GraphMeta, **changes: Any) -> dict[str, object]:
-    return {"states": (msgspec.structs.replace(meta.states[0], **changes), *meta.states[1:])}
-
-
-def _argument(meta: GraphMeta, index: int, **changes: Any) -> dict[str, object]:
-    arguments = list(meta.arguments)
-    arguments[index] = msgspec.structs.replace(arguments[index], **changes)
-    return {"arguments": tuple(arguments)}
-
-
 _CHANGES: dict[str, Callable[[GraphMeta], dict[str, object]]] = {
-    "a port": lambda meta: _state(meta, input=0),
-    "beyond": lambda meta: _state(meta, input=99),
-    "another's": lambda meta: _state(meta, output=meta.states[1].output),
-    "another name": lambda meta: _state(meta, variable="other"),
-    "begins": lambda meta: _state(meta, initial=bytes(4)),
+    "a port": lambda meta: with_state(meta, input=0),
+    "beyond": lambda meta: with_state(meta, input=99),
+    "another's": lambda meta: with_state(meta, output=meta.states[1].output),
+    "another name": lambda meta: with_state(meta, variable="other"),
+    "begins": lambda meta: with_state(meta, initial=bytes(4)),
     "one left out": lambda meta: {"states": meta.states[1:]},
     "all left out": lambda _: {"states": ()},
     "twice": lambda meta: {"states": (*meta.states, meta.states[0])},
-    "other bounds": lambda meta: _argument(meta, meta.states[0].input, partial_shape="[?,?]"),
-    "static": lambda meta: _argument(meta, meta.states[0].output, partial_shape=""),
-    "other type": lambda meta: _argument(meta, meta.states[0].input, element_type="i32"),
-    "other size": lambda meta: _argument(meta, meta.states[0].input, byte_size=4),
-    "no companion": lambda meta: _argument(meta, meta.shape_tensors[meta.states[0].input], shape_of=0),
+    "other bounds": lambda meta: with_argument(meta, meta.states[0].input, partial_shape="[?,?]"),
+    "static": lambda meta: with_argument(meta, meta.states[0].output, partial_shape=""),
+    "other type": lambda meta: with_argument(meta, meta.states[0].input, element_type="i32"),
+    "other size": lambda meta: with_argument(meta, meta.states[0].input, byte_size=4),
+    "no companion": lambda meta: with_argument(meta, meta.shape_tensors[meta.states[0].input], shape_of=0),
 }
 
 

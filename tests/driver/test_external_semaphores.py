@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -19,10 +18,9 @@ from tests.support.work import LONG, SECOND, failure
 
 
 @pytest.fixture
-def theirs() -> Iterator[posix_ipc.Semaphore]:
+def theirs(posix_name: str) -> Iterator[posix_ipc.Semaphore]:
     """A semaphore of another program; nothing is posted."""
-    name = f"/softnpu-test-{os.getpid()}-{os.urandom(4).hex()}"
-    semaphore = posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode=0o600)
+    semaphore = posix_ipc.Semaphore(posix_name, posix_ipc.O_CREX, mode=0o600)
     yield semaphore
     semaphore.unlink()
     semaphore.close()
@@ -137,16 +135,16 @@ def test_a_program_that_is_killed_at_work_leaves_its_turn_to_the_next(
     daemon: Daemon, theirs: posix_ipc.Semaphore, start_python: StartPython
 ) -> None:
     done = posix_ipc.Semaphore(theirs.name + "-done", posix_ipc.O_CREX, mode=0o600)
-    given = {"socket": str(daemon.socket), "names": [theirs.name, done.name]}
-    asleep = start_python(TURN, **given)
+    start = partial(start_python, TURN, socket=str(daemon.socket), names=[theirs.name, done.name])
+    asleep = start()
     wait_until(lambda: _sleepers(theirs) == 1, what="it to sleep")
     asleep.kill()
     theirs.release()
-    at_work = start_python(TURN, **given)
+    at_work = start()
     assert at_work.hear() == "at work"
     at_work.kill()
     assert (theirs.value, done.value) == (1, 0)
-    last = start_python(TURN, **given)
+    last = start()
     assert last.hear() == "at work"
     last.tell("go on")
     last.finish(30)

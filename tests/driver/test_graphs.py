@@ -31,7 +31,6 @@ from softnpu.driver.graph_properties import (
     GraphFormat,
     GraphPropertyFlag,
     Layout,
-    MemoryQuery,
     OptionType,
     Precision,
 )
@@ -284,7 +283,7 @@ def test_weights_are_copied_only_if_they_are_in_no_file(digits: Path) -> None:
         assert weights.stat().st_size <= file.length <= weights.stat().st_size + 64 * 16
 
 
-def test_progress_is_told_and_cancels(context: Context, digits: Path) -> None:
+def test_progress_is_reported_and_cancels(context: Context, digits: Path) -> None:
     stages: list[str] = []
     with GraphSource.from_ir(digits) as source:
         compile_source(context, source, progress=lambda stage, _: stages.append(stage))
@@ -431,14 +430,3 @@ def test_a_query_lists_the_layers_that_can_run(context: Context, extension: Grap
     assert "fine" in names
     assert "to_three_bits" not in names
     failure(query.get_supported_layers, ZeResult.ERROR_INVALID_NULL_HANDLE)
-
-
-def test_the_memory_query_tells_the_size_of_the_cache(
-    context: Context, extension: GraphExtension, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ZE_INTEL_NPU_CACHE_DIR", str(tmp_path / "cache"))
-    assert extension.query_context_memory(context, MemoryQuery.DRIVER_CACHE).allocated == 0
-    compiled(context, extension)
-    use = extension.query_context_memory(context, MemoryQuery.DRIVER_CACHE)
-    assert use.allocated == sum(path.stat().st_size for path in (tmp_path / "cache").iterdir())
-    assert use.total == 4 << 30

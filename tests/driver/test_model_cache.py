@@ -185,7 +185,9 @@ def _reading(path: Path) -> Iterator[None]:
 # ---------------------------------------------------------------- sidecars
 
 
-def test_a_sidecar_tells_what_made_the_entry_and_counts_its_hits(cache: ModelCache, directory: Path) -> None:
+def test_a_sidecar_reports_what_made_the_entry_and_counts_its_hits(
+    cache: ModelCache, directory: Path
+) -> None:
     key = key_of(cache, "a")
     cache.store(key, PAYLOAD, {"model": "net", "platform": "4000"})
     for _ in range(3):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import posix_ipc
 import psutil
-import pytest
 
 from softnpu.driver import CommandQueue, Context, Driver, ZeResult, name_keeper
 from tests.conftest import StartPython
@@ -18,12 +17,6 @@ from tests.support.daemon import Daemon
 from tests.support.leaks import children_of
 from tests.support.waiting import wait_until
 from tests.support.work import copy, failure, fill, run
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that nobody has."""
-    return f"/softnpu-test-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def _exists(name: str) -> bool:
@@ -41,11 +34,11 @@ def _keepers(pid: int) -> list[int]:
 
 
 def test_another_program_reads_and_writes_what_the_device_computes(
-    context: Context, queue: CommandQueue, name: str
+    context: Context, queue: CommandQueue, posix_name: str
 ) -> None:
-    with context.publish_shared_memory(name, 10_000, 0o640) as memory:
-        assert os.stat(f"/dev/shm{name}").st_mode & 0o777 == 0o640
-        other = posix_ipc.SharedMemory(name)
+    with context.publish_shared_memory(posix_name, 10_000, 0o640) as memory:
+        assert os.stat(f"/dev/shm{posix_name}").st_mode & 0o777 == 0o640
+        other = posix_ipc.SharedMemory(posix_name)
         assert other.size == 10_000
         with mmap.mmap(other.fd, other.size) as view:
             os.close(other.fd)
@@ -55,48 +48,48 @@ def test_another_program_reads_and_writes_what_the_device_computes(
             run(queue, copy(context, memory.address + 9000, memory, 3))
             assert bytes(memory.view()[9000:9003]) == b"abc"
             memory.destroy()
-            assert not _exists(name)
+            assert not _exists(posix_name)
             assert view[:3] == b"abc", "whoever has it keeps it"
 
 
 def test_a_name_ends_with_the_last_reference_and_with_the_session(
-    daemon: Daemon, context: Context, name: str
+    daemon: Daemon, context: Context, posix_name: str
 ) -> None:
-    context.publish_shared_memory(name, 100)
-    assert not _exists(name)
+    context.publish_shared_memory(posix_name, 100)
+    assert not _exists(posix_name)
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
-        memory = context.publish_shared_memory(name, 100)
-        assert _exists(name)
-    assert not _exists(name)
+        memory = context.publish_shared_memory(posix_name, 100)
+        assert _exists(posix_name)
+    assert not _exists(posix_name)
     failure(memory.view, ZeResult.ERROR_INVALID_NULL_HANDLE)
 
 
-def test_what_cannot_be_published_is_refused_and_nothing_is_left(context: Context, name: str) -> None:
+def test_what_cannot_be_published_is_refused_and_nothing_is_left(context: Context, posix_name: str) -> None:
     publish = context.publish_shared_memory
-    theirs = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, size=10)
+    theirs = posix_ipc.SharedMemory(posix_name, posix_ipc.O_CREX, size=10)
     os.close(theirs.fd)
     for call, result in (
-        (partial(publish, name, 100), ZeResult.ERROR_NOT_AVAILABLE),
+        (partial(publish, posix_name, 100), ZeResult.ERROR_NOT_AVAILABLE),
         (partial(publish, "no-slash", 100), ZeResult.ERROR_INVALID_ARGUMENT),
-        (partial(publish, name + "b", 0), ZeResult.ERROR_UNSUPPORTED_SIZE),
-        (partial(publish, name + "b", 1 << 60), ZeResult.ERROR_OUT_OF_HOST_MEMORY),
-        (partial(publish, name + "b", 100, 0o400), ZeResult.ERROR_INVALID_ARGUMENT),
+        (partial(publish, posix_name + "b", 0), ZeResult.ERROR_UNSUPPORTED_SIZE),
+        (partial(publish, posix_name + "b", 1 << 60), ZeResult.ERROR_OUT_OF_HOST_MEMORY),
+        (partial(publish, posix_name + "b", 100, 0o400), ZeResult.ERROR_INVALID_ARGUMENT),
     ):
         failure(call, result)
-    assert os.stat(f"/dev/shm{name}").st_size == 10, "it is somebody else's"
-    assert not _exists(name + "b")
-    posix_ipc.unlink_shared_memory(name)
+    assert os.stat(f"/dev/shm{posix_name}").st_size == 10, "it is somebody else's"
+    assert not _exists(posix_name + "b")
+    posix_ipc.unlink_shared_memory(posix_name)
 
 
-def test_a_name_that_means_other_memory_by_now_stays(context: Context, name: str) -> None:
-    memory = context.publish_shared_memory(name, 100)
-    posix_ipc.unlink_shared_memory(name)
-    theirs = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, size=10)
+def test_a_name_that_means_other_memory_by_now_stays(context: Context, posix_name: str) -> None:
+    memory = context.publish_shared_memory(posix_name, 100)
+    posix_ipc.unlink_shared_memory(posix_name)
+    theirs = posix_ipc.SharedMemory(posix_name, posix_ipc.O_CREX, size=10)
     os.close(theirs.fd)
     memory.destroy()
-    assert _exists(name)
-    posix_ipc.unlink_shared_memory(name)
+    assert _exists(posix_name)
+    posix_ipc.unlink_shared_memory(posix_name)
 
 
 PUBLISHER = """
@@ -109,9 +102,9 @@ say(True)
 
 
 def test_a_killed_program_leaves_no_name_and_no_process(
-    daemon: Daemon, name: str, start_python: StartPython
+    daemon: Daemon, posix_name: str, start_python: StartPython
 ) -> None:
-    names = [f"{name}-{index}" for index in range(3)]
+    names = [f"{posix_name}-{index}" for index in range(3)]
     client = start_python(PUBLISHER + "hear()", names=names, socket=str(daemon.socket))
     assert client.hear()
     assert all(map(_exists, names))
@@ -122,24 +115,24 @@ def test_a_killed_program_leaves_no_name_and_no_process(
     wait_until(lambda: not _keepers(client.pid), what="the process that kept them to end")
 
 
-def test_a_keeper_that_was_killed_is_replaced_with_all_names(context: Context, name: str) -> None:
-    one = context.publish_shared_memory(name, 100)
+def test_a_keeper_that_was_killed_is_replaced_with_all_names(context: Context, posix_name: str) -> None:
+    one = context.publish_shared_memory(posix_name, 100)
     (keeper,) = _keepers(os.getpid())
     os.kill(keeper, signal.SIGKILL)
-    two = context.publish_shared_memory(name + "b", 100)
-    assert _exists(name)
+    two = context.publish_shared_memory(posix_name + "b", 100)
+    assert _exists(posix_name)
     (keeper,) = _keepers(os.getpid())
     one.destroy()
     two.destroy()
-    assert not _exists(name)
+    assert not _exists(posix_name)
     wait_until(lambda: not _keepers(os.getpid()), what="the process that kept them to end")
 
 
-def test_a_forked_child_takes_no_name_with_it(context: Context, name: str) -> None:
-    memory = context.publish_shared_memory(name, 100)
+def test_a_forked_child_takes_no_name_with_it(context: Context, posix_name: str) -> None:
+    memory = context.publish_shared_memory(posix_name, 100)
     child = os.fork()
     if not child:
         os._exit(0 if not memory._unlink() else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert _exists(name)
+    assert _exists(posix_name)
     memory.destroy()

@@ -6,22 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset6
 from openvino import opset13 as ops
 
-from softnpu.driver import CommandList, CommandQueue, Context, Graph, GraphSource, ZeError, ZeResult
+from softnpu.driver import CommandList, CommandQueue, Context, Graph, GraphSource, ZeResult
 from softnpu.driver.graph_creation import compile_source, import_blob
 from softnpu.driver.graph_properties import MAX_NAME
-from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, BlobReader, GraphMeta, Section, StateMeta
+from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, BlobReader, Section, StateMeta
 from tests.support import stateful
-from tests.support.compiler import altered, with_meta
+from tests.support.compiler import altered, with_argument, with_meta, with_state
 from tests.support.daemon import Daemon
 from tests.support.models import Array
-from tests.support.work import recorded, run
+from tests.support.work import recorded, refused, run
 
 INIT = {"NPU_STATES_INIT": "YES"}
 Compile = Callable[..., Graph]
@@ -64,13 +63,6 @@ class Bound:
 
 def names(graph: Graph) -> list[str]:
     return [argument.name for argument in graph.meta.arguments]
-
-
-def refused(make: Callable[[], object], result: ZeResult = ZeResult.ERROR_UNSUPPORTED_FEATURE) -> str:
-    with pytest.raises(ZeError) as caught:
-        make()
-    assert caught.value.result == result, str(caught.value)
-    return str(caught.value)
 
 
 # ---------------------------------------------------------------- arguments and metadata
@@ -187,30 +179,20 @@ def test_a_blob_keeps_the_states_and_hides_no_variable(context: Context, compile
     assert len(again.meta.states) == 3
 
 
-def _states(meta: GraphMeta, **changes: Any) -> dict[str, object]:
-    return {"states": (msgspec.structs.replace(meta.states[0], **changes), *meta.states[1:])}
-
-
-def _argument(meta: GraphMeta, index: int, **changes: Any) -> dict[str, object]:
-    arguments = list(meta.arguments)
-    arguments[index] = msgspec.structs.replace(arguments[index], **changes)
-    return {"arguments": tuple(arguments)}
-
-
 def test_a_blob_whose_states_are_not_those_of_its_ir_is_refused(context: Context, compiled: Compile) -> None:
     content = compiled(stateful.two_variables()).get_native_binary()
     meta = BlobReader(content).metadata()
     states = meta.states
     wrong: list[dict[str, object]] = [
-        _states(meta, input=-1),
-        _states(meta, input=99),
-        _states(meta, output=states[0].input),
-        _states(meta, input=0),  # that of a port
-        _states(meta, input=states[1].input),
-        _states(meta, variable="other"),
-        _states(meta, initial=bytes(5)),
+        with_state(meta, input=-1),
+        with_state(meta, input=99),
+        with_state(meta, output=states[0].input),
+        with_state(meta, input=0),  # that of a port
+        with_state(meta, input=states[1].input),
+        with_state(meta, variable="other"),
+        with_state(meta, initial=bytes(5)),
         {"states": (*states, states[0])},
-        _argument(meta, 3, name="x3"),
+        with_argument(meta, 3, name="x3"),
         {"states": states[1:]},
     ]
     for change in wrong:

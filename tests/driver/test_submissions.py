@@ -25,7 +25,7 @@ pytestmark = pytest.mark.quick
 # ------------------------------------------------------------ how they end
 
 
-def test_each_fence_tells_of_its_own_failure_and_the_queue_goes_on(
+def test_each_fence_reports_its_own_failure_and_the_queue_goes_on(
     context: Context, queue: CommandQueue
 ) -> None:
     memory = context.alloc_host(64)
@@ -82,7 +82,7 @@ def test_a_sleeping_waiter_is_woken(context: Context, monkeypatch: pytest.Monkey
     assert not waiter.is_alive()
 
 
-def test_a_failure_is_told_though_its_slot_became_free_just_after_the_driver_had_looked(
+def test_a_failure_is_reported_though_its_slot_became_free_just_after_the_driver_had_looked(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, never = context.create_command_queue(slots=2), context.create_event()
@@ -118,7 +118,7 @@ class _ArmedAgain:
         return self._record.result
 
 
-def test_a_fence_tells_no_result_of_a_submission_that_it_was_given_to_meanwhile(context: Context) -> None:
+def test_a_fence_reports_no_result_of_a_submission_that_it_was_given_to_meanwhile(context: Context) -> None:
     queue = context.create_command_queue()
     short, long = context.alloc_host(64), context.alloc_host(4096)
     fence = execute(queue, copy(context, long, short, 4096))
@@ -136,7 +136,7 @@ def test_a_fence_tells_no_result_of_a_submission_that_it_was_given_to_meanwhile(
 # ------------------------------------------------------------ snapshots
 
 
-def test_a_queue_tells_what_is_in_flight(context: Context, queue: CommandQueue) -> None:
+def test_a_queue_reports_what_is_in_flight(context: Context, queue: CommandQueue) -> None:
     gate = context.create_event()
     assert execute(queue, barrier(context)).host_synchronize(LONG)
     held = execute(queue, waits(context, gate))
@@ -156,7 +156,7 @@ def test_a_queue_tells_what_is_in_flight(context: Context, queue: CommandQueue) 
     assert later.time_ns > 0
 
 
-def test_a_queue_tells_how_its_last_failure_ended(context: Context, queue: CommandQueue) -> None:
+def test_a_queue_reports_how_its_last_failure_ended(context: Context, queue: CommandQueue) -> None:
     held = execute(queue, waits(context, context.create_event()))
     held.cancel()
     failure(lambda: held.host_synchronize(LONG), ZeResult.ERROR_NOT_AVAILABLE)
@@ -232,7 +232,7 @@ def test_a_queue_has_a_power_of_two_of_slots(context: Context) -> None:
         failure(lambda: context.create_command_queue(slots=slots), ZeResult.ERROR_INVALID_SIZE)  # noqa: B023
 
 
-def test_parts_of_a_long_call_are_told_apart_from_other_calls(context: Context) -> None:
+def test_parts_of_a_long_call_are_distinguished_from_other_calls(context: Context) -> None:
     queue, gate = context.create_command_queue(slots=2), context.create_event()
     memory = context.alloc_host(64)
     beyond = recorded(context, lambda c: c.append_memory_copy(memory, memory, 128))

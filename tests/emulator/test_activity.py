@@ -1,4 +1,4 @@
-"""What the daemon tells of sessions, models, compilations: right, bounded, never less after a death."""
+"""What the daemon reports of sessions, models, compilations: right, bounded, never less after a death."""
 
 from __future__ import annotations
 

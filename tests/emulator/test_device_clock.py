@@ -83,7 +83,7 @@ def test_modelled_times_are_the_same_for_the_same_submissions(
     assert first.device == first.end
 
 
-def test_the_host_clock_is_shown_unless_told_otherwise(
+def test_the_host_clock_is_shown_unless_asked_otherwise(
     start_context: StartContext, xml: Path, expected: list[Array]
 ) -> None:
     _, context = start_context()

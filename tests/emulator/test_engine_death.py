@@ -39,7 +39,7 @@ def _matrix(seed: int = 1) -> Array:
 
 
 class _LongRun:
-    """A submission that computes for a while and tells when it has begun."""
+    """A submission that computes for a while and signals when it has begun."""
 
     def __init__(self, context: Context, xml: Path, times: int = _TIMES) -> None:
         self.loaded = Loaded(context, xml)

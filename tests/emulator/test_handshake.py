@@ -43,7 +43,9 @@ def test_a_hello_is_answered_with_devices_and_limits(daemon: Daemon) -> None:
     assert welcome.limits.tdr_ms == 2000
 
 
-def test_a_driver_of_another_major_version_is_told(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_of_another_major_version_is_reported(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("softnpu.driver.driver.INTERFACE_MAJOR", 99)
         error = failure(lambda: Driver.open(daemon.socket), ZeResult.ERROR_UNSUPPORTED_VERSION)
@@ -68,7 +70,9 @@ def _frame(
 
 
 @pytest.mark.parametrize("greeted", [False, True])
-def test_a_malformed_frame_is_told_and_ends_its_connection(daemon: Daemon, wire: Wire, greeted: bool) -> None:
+def test_a_malformed_frame_is_reported_and_ends_its_connection(
+    daemon: Daemon, wire: Wire, greeted: bool
+) -> None:
     for frame, word in (
         (b"x", "1 bytes"),
         (_frame(magic=b"HTTP"), "HTTP"),

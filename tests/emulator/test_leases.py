@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 
 from softnpu.driver import Driver, Lease, ZeResult
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.supervisor.settings import DaemonSettings
+from tests.conftest import FARM
 from tests.support.daemon import Daemon
 from tests.support.wire import HELLO, Wire
 from tests.support.work import failure
-
-PLATFORMS = ("4000", "4000", "3720")
-
-
-@pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose devices are for leases."""
-    socket = tmp_path_factory.mktemp("farm") / "npu.sock"
-    daemon = Daemon(DaemonSettings(socket=str(socket), devices=PLATFORMS, leased_only=True))
-    try:
-        yield daemon
-    finally:
-        daemon.close()
 
 
 def test_shares_of_a_device_add_up_to_one_and_leave_whole_devices_free(farm: Daemon) -> None:
@@ -33,10 +18,10 @@ def test_shares_of_a_device_add_up_to_one_and_leave_whole_devices_free(farm: Dae
         return Lease.take(farm.socket, platform=platform, share=share)
 
     with take(500) as one, take(300) as two, take(1000) as whole:
-        assert (one.devices, two.devices, whole.devices) == ((0,), (0,), (1,))
+        assert (one.devices, two.devices, whole.devices) == ((0,), (0,), (2,))
         failure(lambda: take(201), ZeResult.ERROR_NOT_AVAILABLE)
         with take(200) as rest, take(1, "") as any_other:
-            assert (rest.devices, any_other.devices) == ((0,), (2,))
+            assert (rest.devices, any_other.devices) == ((0,), (1,))
 
 
 @pytest.mark.parametrize(
@@ -80,9 +65,9 @@ def test_a_session_reaches_no_device_of_another_lease(farm: Daemon) -> None:
             for request in (msg.ContextCreate(device=index), msg.CompilerOptions(device=index)):
                 assert wire.info(request).result == ZeResult.ERROR_INVALID_ARGUMENT
         wire.ask(msg.ContextCreate(device=0), msg.ContextCreated)
-        assert [engine.contexts for engine in farm.status().engines] == [0, 0, 1]
+        assert [engine.contexts for engine in farm.status().engines] == [0, 1, 0]
         (lease,) = farm.status().leases
-        assert (lease.devices, lease.share, lease.sessions) == ((2,), 1000, 1)
+        assert (lease.devices, lease.share, lease.sessions) == ((1,), 1000, 1)
         holder.close()
         number, answer = wire.receive()
         assert (number, type(answer)) == (0, msg.Failed)
@@ -99,4 +84,4 @@ def test_a_client_with_a_token_starts_no_daemon(
     error = failure(lambda: Driver.open(f"{tmp_path}/npu.sock"), ZeResult.ERROR_UNINITIALIZED)
     assert "SOFTNPU_LEASE" in error.info.hint
     with Driver.open(farm.socket, role="monitor") as monitor:
-        assert len(monitor.devices) == len(PLATFORMS), "who looks on sees all"
+        assert len(monitor.devices) == len(FARM), "who looks on sees all"

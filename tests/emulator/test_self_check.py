@@ -88,7 +88,7 @@ def test_a_model_of_random_numbers_cannot_be_compared(load: Load) -> None:
 
 
 @pytest.mark.parametrize(("option", "variable"), [(True, ""), (False, "1"), (False, "0")])
-def test_a_daemon_checks_what_it_loads_if_it_is_told_to(
+def test_a_daemon_checks_what_it_loads_if_it_is_asked_to(
     start_daemon: StartDaemon,
     private_dir: Path,
     monkeypatch: pytest.MonkeyPatch,

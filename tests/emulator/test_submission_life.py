@@ -1,4 +1,4 @@
-"""The life of a submission (`docs/interface.md`, 9.1): who is told what, and that it is true.
+"""The life of a submission (`docs/interface.md`, 9.1): what is reported to whom, and that it is true.
 
 Nobody is told of the end of work that was not done, whatever the client does with its fences and events
 meanwhile, and wherever an engine dies.
@@ -105,7 +105,9 @@ def test_a_fence_that_is_armed_again_belongs_to_the_later_submission(context: Co
 
 
 @pytest.mark.parametrize("point", ["engine.ended", "engine.signal"])
-def test_an_end_that_was_noted_is_told_by_the_next_engine(start_context: StartContext, point: str) -> None:
+def test_an_end_that_was_noted_is_reported_by_the_next_engine(
+    start_context: StartContext, point: str
+) -> None:
     daemon, context = start_context(failpoints=f"{point}=kill:1:1")
     queue, memory = context.create_command_queue(), context.alloc_host(64)
     run(queue, barrier(context))
@@ -134,7 +136,7 @@ def test_cancelling_means_the_submission_that_the_fence_was_given_to_last(contex
 
 
 @pytest.mark.parametrize("becomes", ["waited for", "armed again", "reset"])
-def test_a_running_list_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
+def test_a_running_list_that_is_cancelled_ends_soon_and_is_reported_as_cancelled(
     context: Context, becomes: str
 ) -> None:
     queue, begun, memory = context.create_command_queue(), context.create_event(), context.alloc_host(_FILL)

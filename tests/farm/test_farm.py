@@ -187,7 +187,7 @@ def _kill_one_worker(node: LocalNode) -> None:
         os.kill(holders[0], signal.SIGKILL)
 
 
-def test_a_model_that_cannot_be_compiled_is_told_once(node: LocalNode, tmp_path: Any) -> None:
+def test_a_model_that_cannot_be_compiled_is_reported_once(node: LocalNode, tmp_path: Any) -> None:
     import ray
 
     assert node.daemon_pid

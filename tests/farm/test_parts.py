@@ -132,7 +132,7 @@ def test_a_model_without_a_batch_is_refused() -> None:
 # ------------------------------------------------------------ errors
 
 
-def test_a_lost_device_is_told_from_an_error_of_the_program() -> None:
+def test_a_lost_device_is_distinguished_from_an_error_of_the_program() -> None:
     lost = ZeError("call", ErrorInfo(result=ZeResult.ERROR_DEVICE_LOST, object="a", found="b"))
     wrapped = RuntimeError("outer")
     wrapped.__cause__ = lost

@@ -122,7 +122,7 @@ class Client:
         return (yield change(f"reads results up to {queue}{completed}", run))
 
     def _take_unreported(self, queue: str, only: int = 0) -> Steps:
-        """The failures that nobody was told of, which count as told from now on."""
+        """The failures that were not reported, which count as reported from now on."""
 
         def run(memory: Memory) -> tuple[tuple[int, str], ...]:
             unreported = memory[f"{queue}.unreported"]
@@ -182,7 +182,7 @@ class Client:
         return result
 
     def synchronize(self, queue: str) -> Steps:
-        """`zeCommandQueueSynchronize`: the failures that nobody was told of."""
+        """`zeCommandQueueSynchronize`: the failures that were not reported."""
         own = self.queues[queue]
         yield wait(f"{queue} has ended all", lambda memory: memory[f"{queue}.done"] >= own.tail)
         yield from self._release_ended(own)
@@ -223,7 +223,7 @@ class Client:
         yield from self.set_event(event, RESET)
 
     def create_fence(self, place: str) -> Steps:
-        """`zeFenceCreate`, in memory that the engine is told of."""
+        """`zeFenceCreate`, in memory that the engine knows."""
         yield change(f"allocates {place}", lambda memory: _send(memory, "memory", place))
 
     def destroy(self, queue: str) -> Steps:
@@ -295,7 +295,7 @@ class Client:
 
 
 def check_all_reported(memory: Memory, injections: int) -> None:
-    """Every failure was told to somebody, every hit that was counted as well, and no state is torn."""
+    """Every failure was reported to somebody, every hit that was counted as well, and no state is torn."""
     hits = sum(word.startswith("-hit") and bool(result) for word, result in memory.items())
     if injections - memory["hits"] != hits:
         raise Violation(f"{injections - memory['hits']} hits were counted, {hits} were told")

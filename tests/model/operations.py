@@ -19,7 +19,7 @@ class Violation(Exception):
 
 
 class Operation(NamedTuple):
-    """One step. `label` tells it in a trace; "": it is not worth a line. `run` changes the memory and gives
+    """One step. `label` names it in a trace; "": it is not worth a line. `run` changes the memory and gives
     the result; with `ready` it waits until that holds.
 
     `hidden`: it touches words that no other process does, so that others need not run in between. The

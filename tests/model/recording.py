@@ -46,7 +46,7 @@ _NOTED = {
 
 
 class Words:
-    """A memoryview that tells of reads (`reads x`) and writes (`x`) of words that have a name."""
+    """A memoryview that reports reads (`reads x`) and writes (`x`) of words that have a name."""
 
     def __init__(self, words: Any, names: dict[int, str], log: list[str], reads: bool = True) -> None:
         self._words, self._names, self._log, self._reads = words, names, log, reads
@@ -111,7 +111,7 @@ class RecordedQueue:
 
 
 class _Log(dict[str, Any]):
-    """The memory of a model, which tells of writes."""
+    """The memory of a model, which reports writes."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)

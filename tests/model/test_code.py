@@ -66,7 +66,9 @@ def test_a_submission_ends_in_the_order_of_the_model(
     assert recorded.log[-1] == "A.done"
 
 
-def test_what_a_dead_engine_has_not_told_is_told_in_the_order_of_the_model(recorded: RecordedQueue) -> None:
+def test_what_a_dead_engine_has_not_reported_is_reported_in_the_order_of_the_model(
+    recorded: RecordedQueue,
+) -> None:
     recorded.noted[link.STATE_COMPLETED] = 1
 
     recorded.engine()
@@ -110,7 +112,7 @@ def test_an_injection_is_noted_in_the_order_of_the_model(recorded: RecordedQueue
     assert recorded.log == ["A.injected", "A.injected result", "A.injection hits", "A.injected"]
 
 
-def test_a_hit_that_a_dead_engine_has_noted_and_not_counted_is_counted_and_told(
+def test_a_hit_that_a_dead_engine_has_noted_and_not_counted_is_counted_and_reported(
     recorded: RecordedQueue,
 ) -> None:
     counters, injection = InjectionCounters.new(1), Injection(kind=FaultKind.FAIL)

@@ -49,7 +49,7 @@ def test_thread_that_is_cancelled_while_it_waits_for_the_device_leaves_the_fence
     assert program("cancelled", "fence").splitlines() == ["cancelled", "done"]
 
 
-def test_memory_that_runs_out_in_a_call_is_told_and_nobody_hangs(
+def test_memory_that_runs_out_in_a_call_is_reported_and_nobody_hangs(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:
     start_daemon()

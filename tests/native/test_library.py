@@ -39,7 +39,7 @@ def test_every_function_of_the_headers_is_exported(native: NativeLibrary) -> Non
     assert wanted - symbols(native, "--defined-only") == set()
 
 
-def test_it_tells_the_version_of_the_package(native: NativeLibrary) -> None:
+def test_it_reports_the_version_of_the_package(native: NativeLibrary) -> None:
     version = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["version"]
     assert f"(softnpu {version}, interface ".encode() in native.driver.read_bytes()
 
@@ -109,7 +109,7 @@ def test_functions_that_an_npu_has_not_are_an_unsupported_feature(native: Native
         assert function(None, None, None, None) == UNSUPPORTED, name
 
 
-def test_loader_tells_its_version(native: NativeLibrary) -> None:
+def test_loader_reports_its_version(native: NativeLibrary) -> None:
     library = ctypes.CDLL(str(native.loader))
     told = (ctypes.c_uint32 * 20)()
     assert library.zelGetLoaderVersion(told) == 0

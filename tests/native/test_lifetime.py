@@ -241,7 +241,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_forked_child_of_an_openvino_program_is_told_why_it_has_no_npu(
+def test_forked_child_of_an_openvino_program_learns_why_it_has_no_npu(
     shared_daemon: Daemon, run: Run, digits: Path
 ) -> None:
     environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}

@@ -1,4 +1,4 @@
-"""What a program is told of work that ended with its daemon, and what it cannot take to the next one."""
+"""What a program learns of work that ended with its daemon, and what it cannot take to the next one."""
 
 from __future__ import annotations
 

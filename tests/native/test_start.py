@@ -105,7 +105,7 @@ print(json.dumps(Path(f"/proc/{pid}/environ").read_bytes().decode().split("\\0")
     wait_until(lambda: not place.exists(), what="the end of the daemon")
 
 
-def test_daemon_that_cannot_be_started_is_told_with_its_reason(run: Run) -> None:
+def test_daemon_that_cannot_be_started_is_reported_with_its_reason(run: Run) -> None:
     environment = {"SOFTNPU_AUTOSTART": "1", "SOFTNPU_PYTHON": "/nowhere/python"}
     done = run(INIT, environment=environment)
     assert done.stdout.split()[0] == UNINITIALIZED
@@ -146,7 +146,7 @@ class OtherVersion:
         self._socket.close()
 
 
-def test_other_version_is_told_with_both(run: Run, private_dir: Path) -> None:
+def test_other_version_is_reported_with_both(run: Run, private_dir: Path) -> None:
     other = OtherVersion(private_dir / "npu.sock")
     try:
         done = run(INIT)

@@ -76,7 +76,7 @@ def folder_of(owner: int, mode: int, at: Path) -> Path:
 
 @needs_root
 @pytest.mark.parametrize("mode", [0o1777, 0o777])
-def test_daemon_of_another_user_in_a_directory_of_everybody_is_told_nothing(
+def test_daemon_of_another_user_in_a_directory_of_everybody_gets_nothing(
     run: Run, private_dir: Path, mode: int
 ) -> None:
     place = folder_of(0, mode, private_dir / "shared") / "npu.sock"
@@ -89,7 +89,7 @@ def test_daemon_of_another_user_in_a_directory_of_everybody_is_told_nothing(
 
 
 @needs_root
-def test_daemon_of_another_user_at_a_place_below_anothers_directory_is_told_nothing(
+def test_daemon_of_another_user_at_a_place_below_anothers_directory_gets_nothing(
     run: Run, private_dir: Path
 ) -> None:
     folder_of(STRANGER - 1, 0o755, private_dir / "third")
@@ -113,7 +113,7 @@ def test_daemon_of_another_user_that_was_named_is_believed_in_a_directory_of_its
 
 
 @needs_root
-def test_daemon_of_another_user_is_told_nothing_at_the_default_place(run: Run, private_dir: Path) -> None:
+def test_daemon_of_another_user_gets_nothing_at_the_default_place(run: Run, private_dir: Path) -> None:
     folder = private_dir / "softnpu"
     folder.mkdir(mode=0o700)
     private_dir.chmod(0o711)

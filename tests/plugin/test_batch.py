@@ -254,7 +254,7 @@ def test_states_without_a_batch_pass_through_every_mode(shared_core: Core) -> No
             np.testing.assert_allclose(request.infer([data])[0], data * step, rtol=1e-6)
 
 
-def test_inputs_whose_layouts_contradict_each_other_are_told(shared_core: Core) -> None:
+def test_inputs_whose_layouts_contradict_each_other_are_reported(shared_core: Core) -> None:
     left, right = parameter("left", (4, 3), "NC"), parameter("right", (8, 3), "NC")
     model = model_of([ops.relu(left), ops.relu(right)], left, right)
     with pytest.raises(CompileError, match="inputs have different batches: 4 of 'left', 8 of 'right'"):
@@ -297,7 +297,7 @@ def test_plugin_trusts_the_user_for_operations_that_nobody_knows(
 # ------------------------------------------------------------ what is told
 
 
-def test_the_log_tells_the_decision_with_the_batch(
+def test_the_log_reports_the_decision_with_the_batch(
     shared_core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "softnpu.plugin"):

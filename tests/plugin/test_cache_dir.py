@@ -206,7 +206,7 @@ def test_a_damaged_entry_is_compiled_again_and_replaced(
             assert _check(shared_core.compile_model(ir, "NPU", config))
 
 
-def test_a_directory_that_cannot_be_made_is_told_and_nothing_else(
+def test_a_directory_that_cannot_be_made_is_reported_and_nothing_else(
     shared_core: Core, ir: Path, private_dir: Path, caplog: Any
 ) -> None:
     file = private_dir / "file"
@@ -216,7 +216,7 @@ def test_a_directory_that_cannot_be_made_is_told_and_nothing_else(
     assert any("cannot be used" in text for text in caplog.messages)
 
 
-def test_a_full_disk_is_told_and_nothing_else(
+def test_a_full_disk_is_reported_and_nothing_else(
     shared_core: Core, ir: Path, folder: Path, config: dict[str, Any], caplog: Any, monkeypatch: Any
 ) -> None:
     def full(*_: Any) -> int:

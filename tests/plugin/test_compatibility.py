@@ -22,7 +22,9 @@ GOOD = f"platform=4000;blob={NOW};precision=f32;opset=13"
 HOST = Host("4000", lambda: ["FP32"])
 
 
-def test_requirements_are_told_by_model_and_file(shared_core: Core, digits: Path, private_dir: Path) -> None:
+def test_requirements_are_reported_by_model_and_file(
+    shared_core: Core, digits: Path, private_dir: Path
+) -> None:
     compiled = shared_core.compile_model(digits)
     told = compiled.get_property(ov.properties.runtime_requirements)
     assert told == f"platform=4000;blob={NOW};precision=f32;opset=8"

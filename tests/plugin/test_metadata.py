@@ -84,7 +84,7 @@ def test_it_is_read_without_the_blob(exported: bytes, tmp_path: Path) -> None:
         assert file.metadata() == expected
 
 
-def test_it_tells_versions_ports_and_properties(exported: bytes) -> None:
+def test_it_reports_versions_ports_and_properties(exported: bytes) -> None:
     with BlobFile.open(exported) as file:
         found = file.metadata()
     assert found.openvino

@@ -16,7 +16,7 @@ from tests.support.models import on_cpu
 IMAGE = np.linspace(0, 16, 64, dtype=np.float32).reshape(1, 1, 8, 8)
 
 
-def test_a_model_for_another_platform_tells_of_that_platform(shared_core: Core, digits: Path) -> None:
+def test_a_model_for_another_platform_reports_that_platform(shared_core: Core, digits: Path) -> None:
     for name in ["3720", "NPU3720", "VPU3720"]:
         with case(name):
             compiled = shared_core.compile_model(

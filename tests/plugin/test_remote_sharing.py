@@ -116,7 +116,7 @@ def test_a_tensor_that_was_received_can_be_sent_on(daemon: Daemon, run_python: R
     assert found == [[12, 3, 4, 5], "SHARED_BUF", "NPU", 0]
 
 
-def test_a_forked_child_is_told_how_to_get_the_tensor(daemon: Daemon, run_python: RunPython) -> None:
+def test_a_forked_child_learns_how_to_get_the_tensor(daemon: Daemon, run_python: RunPython) -> None:
     message = run_python(
         _MULTIPROCESSING
         + """

@@ -186,7 +186,7 @@ def test_ports_do_not_show_states(shared_core: Core) -> None:
         request.get_tensor("vpux_ie_read_value_fast")
 
 
-def test_states_are_told_by_name_and_as_tensors_of_their_shape(shared_core: Core) -> None:
+def test_states_are_reported_by_name_and_as_tensors_of_their_shape(shared_core: Core) -> None:
     states = shared_core.compile_model(stateful.two_variables()).create_infer_request().query_state()
     assert [state.name for state in states] == ["fast", "slow"]
     assert [tuple(state.state.shape) for state in states] == [(1,), (3,)]

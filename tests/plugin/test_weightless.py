@@ -58,7 +58,7 @@ def test_an_export_without_weights_is_small_and_finds_them_again(
     _check(shared_core.import_model(file), expected)
 
 
-def test_the_file_tells_where_its_weights_are(ir: Path, file: Path) -> None:
+def test_the_file_reports_where_its_weights_are(ir: Path, file: Path) -> None:
     with BlobFile.open(file) as opened:
         found = opened.metadata().weights
         reference = opened.part(opened.raw_part()).weights_reference()

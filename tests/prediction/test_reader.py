@@ -32,7 +32,7 @@ def test_operations_keep_their_types_attributes_and_edges() -> None:
     assert both.inputs == (Source(split.index, 0), Source(split.index, 1))
     assert {each.type for each in graph.consumers(split)} == {"Add", "Result"}
     assert graph.inputs[0].outputs[0].names == ("image",) or graph.inputs[0].name == "image"
-    assert graph.constants_size == 32 * 3 * 9 * 2 + 32 * 4 + 8
+    assert sum(each.outputs[0].size for each in graph.of_type("Constant")) == 32 * 3 * 9 * 2 + 32 * 4 + 8
     assert all(source.operation < each.index for each in graph for source in each.inputs)
 
 

@@ -18,7 +18,7 @@ from softnpu.tools.predict import Right, Rightness, Samples, Trouble, predict
 from softnpu.tools.predict.right import measuring, running, samples
 from softnpu.tools.predict.right.measuring import error_of, extent_of
 from softnpu.tools.predict.right.points import Point, Points
-from softnpu.tools.predict.right.repairing import wanted
+from softnpu.tools.predict.right.repairing import to_keep_in_f32
 from softnpu.tools.predict.right.result import Error
 from softnpu.tools.predict.right.running import Runs
 from tests.arithmetic.models import F32, Array, computed, constant, convolution
@@ -77,7 +77,7 @@ def test_the_layer_is_named_and_the_list_makes_it_right(
         assert not error_of(value, exact).worst < 0.05, f"{left_out} is not needed"
 
 
-def test_the_largest_value_is_told_with_its_place() -> None:
+def test_the_largest_value_is_reported_with_its_place() -> None:
     case = CASES["feed_forward"]()
     first = judged(case.model, list(case.given)).causes[0]
     nodes = {node.friendly_name: node for node in case.model.get_ordered_ops()}
@@ -109,7 +109,7 @@ def test_an_overflow_reaches_its_readers_in_f32_and_a_cancellation_its_sources()
     graph = Points({"a": point("a"), "b": point("b", "a", after=("c",)), "c": point("c", "b")}, (("c",),))
 
     def listed(trouble: Trouble) -> list[str]:
-        return list(wanted(graph, {"b": trouble}, lambda layer: "reshape" in layer))
+        return list(to_keep_in_f32(graph, {"b": trouble}, lambda layer: "reshape" in layer))
 
     assert listed(Trouble.OVERFLOWS) == ["b", "c"]
     assert listed(Trouble.CANCELS) == ["b/reshape", "b", "a"]
@@ -191,7 +191,7 @@ def test_a_batch_norm_is_part_of_its_convolution_as_openvino_makes_it() -> None:
     assert found.outputs[0].error.worst < 0.001
 
 
-def test_an_overflow_without_effect_is_told_as_such() -> None:
+def test_an_overflow_without_effect_is_reported_as_such() -> None:
     x = np.random.default_rng(1).normal(size=(1, 6, 6)).astype(np.float32)
     found = judged(_masked(), [x, np.array([[[1, 1, 0, 1, 0, 1]]])])
     assert found.verdict is Rightness.RIGHT
@@ -251,9 +251,11 @@ def _runs() -> tuple[Runs, ov.Model, list[Array]]:
 
 def test_looking_changes_no_bit_and_the_device_has_the_same(shared_core: Core) -> None:
     runs, model, given = _runs()
-    halved = runs.halved(Arithmetic())
-    (looked,) = [[np.array(value) for value, _ in look.outputs] for look in runs.looked(halved)]
-    (plain,) = [[np.array(value) for value, _ in look.outputs] for look in runs.outputs(halved)]
+    f16 = runs.rewrite(Arithmetic())
+    (looked,) = [
+        [np.array(value) for value, _ in inference.outputs] for inference in runs.compare_points(f16)
+    ]
+    (plain,) = [[np.array(value) for value, _ in inference.outputs] for inference in runs.outputs(f16)]
     np.testing.assert_array_equal(looked[0], plain[0])
     compiled = shared_core.compile_model(model, "NPU", {"INFERENCE_PRECISION_HINT": "f16"})
     np.testing.assert_array_equal(compiled(given)[0], plain[0])

@@ -27,7 +27,7 @@ def _wins(name: str, platform: str, precision: Precision = Precision.AUTO) -> tu
         ("bert-base", "3720", "avoid transpositions"),
     ],
 )
-def test_the_largest_win_is_told_first(name: str, platform: str, first: str) -> None:
+def test_the_largest_win_is_reported_first(name: str, platform: str, first: str) -> None:
     found = _wins(name, platform)
     assert found[0].text == first
     assert [win.saved for win in found] == sorted((win.saved for win in found), reverse=True)

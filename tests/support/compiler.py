@@ -246,6 +246,18 @@ def altered(content: bytes, drop: tuple[Section, ...] = (), **sections: bytes) -
     return pack(kept | {Section[name]: data for name, data in sections.items()})
 
 
+def with_state(meta: GraphMeta, **changes: Any) -> dict[str, object]:
+    """Changes of the metadata: of its first state."""
+    return {"states": (msgspec.structs.replace(meta.states[0], **changes), *meta.states[1:])}
+
+
+def with_argument(meta: GraphMeta, index: int, **changes: Any) -> dict[str, object]:
+    """Changes of the metadata: of one argument."""
+    arguments = list(meta.arguments)
+    arguments[index] = msgspec.structs.replace(arguments[index], **changes)
+    return {"arguments": tuple(arguments)}
+
+
 def with_meta(content: bytes, **changes: object) -> bytes:
     """The blob with other metadata."""
     meta: GraphMeta = msgspec.structs.replace(BlobReader(content).metadata(), **changes)

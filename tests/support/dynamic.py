@@ -126,14 +126,14 @@ class Execution:
         return [int(dim) for dim in self.memory[SHAPE + name].view(np.int32, (rank,))[::-1]]
 
     def put(self, name: str, array: Array) -> None:
-        """Write an input, and its shape if it has to be told."""
+        """Write an input, and its shape if it has to be passed."""
         flat = self.memory[name].view(np.uint8)
         flat[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if SHAPE + name in self._arguments:
             self.tell(name, array.shape)
 
     def output(self, name: str) -> Array:
-        """A copy of an output in the shape that was told."""
+        """A copy of an output in the shape that was reported."""
         argument = self._arguments[name]
         shape = self.told(name) if argument.is_dynamic else list(argument.shape)
         kind = _dtype(argument)

@@ -105,6 +105,11 @@ def failure(call: Callable[[], object], result: ZeResult) -> ZeError:
     return caught.value
 
 
+def refused(call: Callable[[], object], result: ZeResult = ZeResult.ERROR_UNSUPPORTED_FEATURE) -> str:
+    """The message of `failure`."""
+    return str(failure(call, result))
+
+
 class Loaded:
     """A graph on the device, memory for its arguments, and a list that executes it `times` times."""
 

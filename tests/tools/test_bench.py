@@ -189,7 +189,7 @@ def test_a_model_that_cannot_be_measured_is_refused(private_dir: Path) -> None:
     assert "the shape of an output depends on the data" in softnpu("bench", "infer", path).complaint
 
 
-def test_a_client_that_fails_tells_why(private_dir: Path) -> None:
+def test_a_client_that_fails_reports_why(private_dir: Path) -> None:
     path = private_dir / "broken.xml"
     path.write_text("<net")
     complaint = softnpu("bench", "memory", path, "--no-settle").complaint
@@ -213,7 +213,7 @@ def test_native_without_compiler_or_library_is_refused(
     assert softnpu("bench", "native", **{**native_dir, **variables}).complaint.startswith(said)
 
 
-def test_a_program_that_ends_tells_why(
+def test_a_program_that_ends_reports_why(
     native_dir: dict[str, str], monkeypatch: pytest.MonkeyPatch, private_dir: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(ENV_NATIVE_DIR, native_dir[ENV_NATIVE_DIR])

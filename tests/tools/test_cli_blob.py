@@ -25,7 +25,7 @@ def _exported(daemon: Daemon, model: Path, path: Path, **config: object) -> Path
     return path
 
 
-def test_inspect_tells_what_is_in_a_file(file: Path, digits: Path) -> None:
+def test_inspect_shows_what_is_in_a_file(file: Path, digits: Path) -> None:
     words = softnpu("blob", "inspect", file).words
     assert "metadata 1." in words
     assert "model 'digits'" in words

@@ -103,7 +103,7 @@ def test_a_directory_that_is_not_there_is_empty_and_is_not_made(directory: Path)
 # ---------------------------------------------------------------- verify
 
 
-def test_verify_finds_the_bad_one_and_removes_it_only_when_told(cache: ModelCache, directory: Path) -> None:
+def test_verify_finds_the_bad_one_and_removes_it_only_when_asked(cache: ModelCache, directory: Path) -> None:
     good, bad = store(cache, "good"), store(cache, "bad")
     path = directory / bad
     path.chmod(0o600)
@@ -262,7 +262,7 @@ def test_explain_shows_the_nearest_of_several(cache: ModelCache, directory: Path
     assert f"nearest: {near[:8]}..{near[64:72]}" in words
 
 
-def test_explain_tells_what_it_cannot_know(cache: ModelCache, directory: Path, digits: Path) -> None:
+def test_explain_says_what_it_cannot_know(cache: ModelCache, directory: Path, digits: Path) -> None:
     assert "no entry is near" in explain(directory, digits)
     key = compiled(cache, digits, platform="3720")
     (directory / f"{key}.json").unlink()

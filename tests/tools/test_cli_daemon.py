@@ -1,4 +1,4 @@
-"""`softnpu daemon`, `status`, `stop`: one daemon a socket, told in order, ended in order."""
+"""`softnpu daemon`, `status`, `stop`: one daemon a socket, shown and ended in order."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_setting_that_cannot_work_is_named(arguments: tuple[str, ...], said: s
     assert said in softnpu("daemon", *arguments).complaint
 
 
-def test_a_daemon_in_the_foreground_tells_when_it_is_ready_and_ends_on_ctrl_c(socket: Path) -> None:
+def test_a_daemon_in_the_foreground_reports_when_it_is_ready_and_ends_on_ctrl_c(socket: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "softnpu.tools.cli", "daemon", "--foreground", "--log-level", "error"],
         stderr=subprocess.PIPE,
@@ -157,7 +157,7 @@ def test_ctrl_c_while_a_daemon_starts_ends_it_without_a_word(socket: Path, mode:
     assert not socket.exists()
 
 
-def test_a_daemon_whose_engine_does_not_start_is_ended_and_told(socket: Path) -> None:
+def test_a_daemon_whose_engine_does_not_start_is_ended_and_reported(socket: Path) -> None:
     complaint = softnpu("daemon", "--failpoints", "engine.handshake=kill:*").complaint
     assert re.fullmatch(
         rf"daemon \d+, NPU: the engine ends before it is ready; it was ended; expected an engine that starts."
@@ -178,7 +178,7 @@ def test_status_without_a_daemon_says_so_and_starts_none(socket: Path) -> None:
     assert not socket.exists()
 
 
-def test_a_user_who_may_not_connect_is_told_the_way_out(cli_daemon: Daemon) -> None:
+def test_a_user_who_may_not_connect_gets_the_way_out(cli_daemon: Daemon) -> None:
     # another user, who may read what this one may, but is not root
     command = ["unshare", "-U", "--map-user=12345", sys.executable, "-P", "-m", "softnpu.tools.cli", "status"]
     cli_daemon.socket.chmod(0)
@@ -248,7 +248,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     return lambda *arguments: CliRunner().invoke(cli.app, arguments)
 
 
-def test_a_stopped_daemon_is_told_with_its_pid_and_killed_only_by_force(
+def test_a_stopped_daemon_is_reported_with_its_pid_and_killed_only_by_force(
     daemon: Daemon, impatient: Callable[..., Result]
 ) -> None:
     engine = daemon.engine().engine_pid
@@ -270,7 +270,7 @@ def test_a_stopped_daemon_is_told_with_its_pid_and_killed_only_by_force(
     assert not endpoint.lock_path(daemon.socket).exists()
 
 
-def test_a_daemon_of_another_version_is_told_with_its_pid_and_stopped(
+def test_a_daemon_of_another_version_is_reported_with_its_pid_and_stopped(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, impatient: Callable[..., Result]
 ) -> None:
     monkeypatch.setattr("softnpu.driver.driver.INTERFACE_MAJOR", 99)

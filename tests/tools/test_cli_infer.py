@@ -102,7 +102,7 @@ def test_layers_are_shown_with_their_times_and_all_figures_are_one_document(digi
     assert complaint == "--profile: --config PERF_COUNT=NO; expected YES"
 
 
-def test_a_device_that_computes_otherwise_by_default_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_computes_otherwise_by_default_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     ours = inference_run.Run("NPU", "f32", {}, {}, {}, {"y": np.zeros(1, np.float32)}, 0.1, 0.1, 0.1, [0.1])
     found = Comparison({"y": Difference(0.0, 0.0, True)}, 0.001)
     for default, is_told in (("f32", False), ("bf16", True)):

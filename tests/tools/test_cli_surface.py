@@ -1,4 +1,4 @@
-"""The command line as a whole: what it offers, how quickly, and how it tells a failure."""
+"""The command line as a whole: what it offers, how quickly, and how it reports a failure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from softnpu.tools.compare.reduce import MOST_OPERATIONS, reduce
 from softnpu.tools.compare.references import Step
 from softnpu.tools.compare.statistics import measure, ulps
 from softnpu.tools.compare.tolerances import Tolerances, parse
-from softnpu.tools.compare.verdict import Alone, Role, Row, judged, with_causes
+from softnpu.tools.compare.verdict import Alone, Role, Row, judge, with_causes
 from softnpu.tools.failures import ToolError
 
 pytestmark = pytest.mark.quick
@@ -193,7 +193,7 @@ def test_a_layer_causes_what_it_shows_alone_and_inherits_the_rest() -> None:
 
 def _row(name: str, found: list[Any]) -> Row:
     number = next((at for at, each in enumerate(found) if not each.difference.identical), 0)
-    return judged(name, "Add", found, number, Tolerances())
+    return judge(name, "Add", found, number, Tolerances())
 
 
 def test_a_part_takes_given_values_for_all_but_what_is_inside() -> None:
@@ -251,7 +251,7 @@ class _Marked:
 @pytest.mark.parametrize(
     ("change", "told"), [(0.0, "changed no bit"), (1e-6, "changed the outputs by up to")]
 )
-def test_marks_that_change_the_outputs_are_told(change: float, told: str) -> None:
+def test_marks_that_change_the_outputs_are_reported(change: float, told: str) -> None:
     side: Any = _Marked(change)
     comparing = Comparing(Sides(side, side, Feeds([[_ONE]], "one")), Tolerances())
     found = comparing.layers(comparing.outputs())

@@ -138,7 +138,7 @@ def test_onnx_runtime_and_two_settings_of_the_device(tmp_path: Path) -> None:
         (["MODEL", "--rtol", "f32=x"], "expected a number that is not negative"),
     ],
 )
-def test_what_cannot_be_compared_is_told_with_exit_code_2(
+def test_what_cannot_be_compared_is_reported_with_exit_code_2(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

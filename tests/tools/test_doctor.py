@@ -41,7 +41,7 @@ def _only(check: Callable[[Path], Iterator[doctor.Finding]], place: Path = Path(
     return finding
 
 
-def test_a_machine_in_order_and_the_running_daemon_are_told(
+def test_a_machine_in_order_and_the_running_daemon_are_reported(
     daemon: Daemon, native_dir: dict[str, str]
 ) -> None:
     findings = _findings(softnpu("doctor", "--json", **native_dir))
@@ -53,7 +53,7 @@ def test_a_machine_in_order_and_the_running_daemon_are_told(
     assert "NPU" in findings["OpenVINO"]["found"]
 
 
-def test_without_library_and_home_the_next_steps_are_told_and_the_rest_is_checked(tmp_path: Path) -> None:
+def test_without_library_and_home_the_next_steps_are_reported_and_the_rest_is_checked(tmp_path: Path) -> None:
     # a user without an entry in /etc/passwd, who may read what root may
     script = f'ulimit -n 256; exec "{sys.executable}" -P -m softnpu.tools.cli doctor --json'
     done = subprocess.run(
@@ -94,7 +94,7 @@ def test_a_limit_fails_only_where_nothing_works(
         ("SOFTNPU_DEVICES", "1234", "failed"),
     ],
 )
-def test_an_environment_in_which_no_daemon_starts_is_told(
+def test_an_environment_in_which_no_daemon_starts_is_reported(
     monkeypatch: pytest.MonkeyPatch, private_dir: Path, variable: str, text: str, state: str
 ) -> None:
     monkeypatch.setenv("SOFTNPU_AUTOSTART", "1")
@@ -104,7 +104,7 @@ def test_an_environment_in_which_no_daemon_starts_is_told(
     assert text in found.found
 
 
-def test_a_directory_that_is_not_there_and_a_check_that_crashes_are_told(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_and_a_check_that_crashes_are_reported(tmp_path: Path) -> None:
     findings = list(doctor._run_check(doctor._permissions, tmp_path / "none" / "npu.sock"))
     assert findings[0].state == "failed"
 

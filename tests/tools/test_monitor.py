@@ -108,7 +108,7 @@ def test_csv_has_the_columns_of_intels_tool(cli_daemon: Daemon) -> None:
     assert [*rows[0].values()][1:] == ["", "0", "0.000", "0", "", "0", used]
 
 
-def test_a_watch_tells_the_end_of_the_daemon_and_goes_on_with_the_next(start_daemon: StartDaemon) -> None:
+def test_a_watch_reports_the_end_of_the_daemon_and_goes_on_with_the_next(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     command = [sys.executable, "-P", "-m", "softnpu.tools.cli", "status", "0.2", "-w", "--json"]
     watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

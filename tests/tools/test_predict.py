@@ -1,4 +1,4 @@
-"""`softnpu predict`, and the function behind it: what a person and a program are told."""
+"""`softnpu predict`, and the function behind it: what a person and a program get."""
 
 from __future__ import annotations
 
@@ -134,13 +134,13 @@ def test_the_exit_code_is_that_of_a_check_only_if_asked(refused: Path, digits: P
     ] == [0, 1, 0]
 
 
-def test_what_cannot_be_predicted_is_told_in_a_line(refused: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_predicted_is_reported_in_a_line(refused: Path, tmp_path: Path) -> None:
     for arguments, words in (
         ((tmp_path / "missing.xml",), "No such file"),
         ((refused, "--platform", "3721"), "expected 3720 or 4000 or 5010"),
         ((refused, "--shape", "y=1,2"), "--shape y: no such input; expected one of x"),
         ((refused, "--shape", "x=0"), "expected positive integers"),
-        ((refused, "--config", "NPU_TILES"), "expected NAME=VALUE"),
+        ((refused, "--config", "NPU_TILES"), "expected KEY=VALUE"),
         ((refused, "--only", "size"), "expected some of compile, right, speed"),
         ((refused, "--inputs", "y=nothing.npy"), "No such file"),
     ):

@@ -111,7 +111,9 @@ def test_a_program_without_options_does_not_wait_for_the_command_line(
     assert cli_daemon.alive
 
 
-def test_what_ends_before_the_program_is_told_once(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:
+def test_what_ends_before_the_program_is_reported_once(
+    cli_daemon: Daemon, native_dir: dict[str, str]
+) -> None:
     def ends(*words: str, **variables: str) -> tuple[int, str]:
         line = [sys.executable, "-P", "-c", START, "run", *words]
         environment = {**os.environ, **native_dir, **variables}

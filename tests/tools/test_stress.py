@@ -1,4 +1,4 @@
-"""`softnpu stress`: it survives deaths and faults, tells what it finds, and its plan is the seed's alone."""
+"""`softnpu stress`: it survives deaths and faults, reports findings, and its plan is the seed's alone."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
     assert "failed, again with: softnpu stress --clients 2 --seconds 3 --seed 1" in told.out
 
 
-def test_what_is_no_model_is_told_in_a_line(private_dir: Path) -> None:
+def test_what_is_no_model_is_reported_in_a_line(private_dir: Path) -> None:
     complaint = softnpu("stress", "--model", "/no/such/model.xml").complaint
     assert "no such file; expected a file, or one of digits, perceptron, " in complaint
     nothing = private_dir / "nothing.xml"
@@ -265,7 +265,7 @@ def test_a_death_is_noticed_first_and_its_memory_back_later() -> None:
     assert (death.noticed, death.back, death.reset) == (1.02, 1.03, False)
 
 
-def test_memory_that_never_comes_back_is_told() -> None:
+def test_memory_that_never_comes_back_is_reported() -> None:
     assert daemon_usage.orphaned(_status({5: 100, 6: 20}, 120)) == 0
     assert daemon_usage.orphaned(_status({6: 20}, 120)) == 100
     deaths = Deaths()

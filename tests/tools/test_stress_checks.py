@@ -244,7 +244,9 @@ def test_the_director_adds_what_happened_to_the_run(private_dir: Path) -> None:
     assert '"client": 1,\n        "pid": 77,\n        "step": 5' in told
 
 
-def test_what_was_found_is_told_though_its_report_fails(pair: _Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_is_reported_though_its_report_fails(
+    pair: _Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OSError("no room")
 
@@ -284,7 +286,7 @@ def test_a_small_model_is_the_same_alone_and_among_others(
     assert alone.states == ["count", "total"]
 
 
-def test_who_has_found_something_is_not_killed_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_found_something_is_not_killed_before_reporting_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "active", failpoints.Plan({}, None))
     try:
         signal.setitimer(signal.ITIMER_REAL, 3600)

@@ -129,8 +129,8 @@ class RoundTrips:
             self._process.communicate()
 
     def _ended(self) -> ToolError:
-        _, said = self._process.communicate(timeout=_END_S)
-        found = f"it ended with code {self._process.returncode}: {_first_line(said.decode())}"
+        _, output = self._process.communicate(timeout=_END_S)
+        found = f"it ended with code {self._process.returncode}: {_first_line(output.decode())}"
         return ToolError(SOURCE.stem, found=found, expected="round trips")
 
     def __enter__(self) -> RoundTrips:

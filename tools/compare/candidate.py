@@ -67,7 +67,7 @@ class ModelCandidate:
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
         """See `Candidate.run`."""
-        model = graph.marked(self._model, layers) if layers else self._model
+        model = graph.mark(self._model, layers) if layers else self._model
         yield from steps(self._runner, model, feeds.steps, [layer.key for layer in layers])
 
     def run_part(self, part: Part) -> list[Array]:

@@ -13,6 +13,7 @@ from softnpu.tools import failures
 from softnpu.tools.console import JsonOption, err, print_json
 from softnpu.tools.daemon_connection import SocketOption
 from softnpu.tools.failures import ToolError
+from softnpu.tools.model_options import DeviceOption, HtmlOption, ModelArgument, SeedOption, SourceModelOption
 
 if TYPE_CHECKING:
     from softnpu.tools.compare.comparing import Comparing, Outcome
@@ -22,9 +23,7 @@ _OUT_OF_TOLERANCE, _NOT_COMPARED = 1, 2
 
 
 def compare(
-    model: Annotated[
-        Path, typer.Argument(help="Any file that OpenVINO reads, or one that 'softnpu compile' wrote.")
-    ],
+    model: ModelArgument,
     against: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +56,7 @@ def compare(
         list[str] | None, typer.Option(metavar="NAME[D,D,...]", help="Static shape of an input. Repeatable.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Inferences, one after the other: states go on.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    seed: SeedOption = 0,
     atol: Annotated[
         list[str] | None,
         typer.Option(metavar="[TYPE=]VALUE", help="Absolute tolerance, such as f32=1e-6. Repeatable."),
@@ -66,20 +65,15 @@ def compare(
         list[str] | None,
         typer.Option(metavar="[TYPE=]VALUE", help="Relative tolerance, such as f32=1e-4. Repeatable."),
     ] = None,
-    device: Annotated[str, typer.Option(help="NPU, or NPU.N with several devices.")] = "NPU",
+    device: DeviceOption = "NPU",
     config: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE", help="OpenVINO property of the NPU, not of the reference. Repeatable."
         ),
     ] = None,
-    source_model: Annotated[
-        Path | None,
-        typer.Option("--source-model", metavar="FILE", help="What MODEL was compiled from."),
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all figures into one page as well.")
-    ] = None,
+    source_model: SourceModelOption = None,
+    html: HtmlOption = None,
     json_output: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
@@ -125,10 +119,10 @@ def compare(
             from softnpu.tools.compare.comparing import Comparing
 
             comparing = Comparing(sides, tolerances, progress)
-            outcome = _compared(
+            outcome = _compare_sides(
                 comparing, layers=layers or (reduce is not None and not bisect), bisect=bisect
             )
-            reduced = None if reduce is None else _reduced(comparing, outcome, reduce)
+            reduced = None if reduce is None else _write_reduced(comparing, outcome, reduce)
         from softnpu.tools.compare import show
 
         shown = show.Shown(str(model), request, sides, tolerances, outcome, reduced, reduce is not None)
@@ -149,17 +143,17 @@ def compare(
         raise typer.Exit(_OUT_OF_TOLERANCE)
 
 
-def _compared(comparing: Comparing, *, layers: bool, bisect: bool) -> Outcome:
+def _compare_sides(comparing: Comparing, *, layers: bool, bisect: bool) -> Outcome:
     outcome = comparing.outputs()
     if layers:
         return comparing.layers(outcome)
     return comparing.bisect(outcome) if bisect else outcome
 
 
-def _reduced(comparing: Comparing, outcome: Outcome, path: Path) -> Reduced | None:
+def _write_reduced(comparing: Comparing, outcome: Outcome, path: Path) -> Reduced | None:
     from softnpu.tools.compare.writing import write
 
-    part = comparing.reduced(outcome)
+    part = comparing.smallest_part(outcome)
     return None if part is None else write(*part, path)
 
 

@@ -20,7 +20,7 @@ from softnpu.tools.compare.reduce import reduce
 from softnpu.tools.compare.references import Step
 from softnpu.tools.compare.statistics import Statistics, measure, worst
 from softnpu.tools.compare.tolerances import Tolerances
-from softnpu.tools.compare.verdict import Alone, Role, Row, judged, with_causes
+from softnpu.tools.compare.verdict import Alone, Role, Row, judge, with_causes
 from softnpu.tools.comparison import Difference
 from softnpu.tools.failures import ToolError
 
@@ -114,12 +114,12 @@ class Comparing:
         """Compare every layer that the reference has as well, and say which of them cause a difference."""
         layers, unpaired = self._paired()
         self.progress(f"{len(layers)} layers")
-        rows, marking = self._marked(layers)
+        rows, marking = self._compare_marked(layers)
         states = {layer.key for layer in layers if layer.is_state}
         by_key = {layer.key: layer for layer in layers}
 
         def try_alone(bad: Sequence[Row]) -> Mapping[str, Alone]:
-            return self._alone([by_key[row.name] for row in bad])
+            return self._compare_alone([by_key[row.name] for row in bad])
 
         rows = with_causes(rows, states, try_alone, self.tolerances)
         return replace(outcome, layers=rows, unpaired=unpaired, marking=marking, executions=2)
@@ -150,7 +150,7 @@ class Comparing:
             candidates=len(searched.order),
         )
 
-    def reduced(self, outcome: Outcome) -> tuple[Part, Values] | None:
+    def smallest_part(self, outcome: Outcome) -> tuple[Part, Values] | None:
         """The smallest part that shows the difference of the culprit, and what its results should be."""
         culprit = outcome.culprit
         layers, _ = self._paired()
@@ -180,7 +180,7 @@ class Comparing:
     # ------------------------------------------------------------
 
     def _row(self, name: str, kind: str, by_step: Sequence[Statistics]) -> Row:
-        return judged(name, kind, by_step, worst(by_step, self.tolerances), self.tolerances)
+        return judge(name, kind, by_step, worst(by_step, self.tolerances), self.tolerances)
 
     @property
     def _model(self) -> ov.Model:
@@ -203,7 +203,7 @@ class Comparing:
     def _dependencies(self, layers: Sequence[Layer]) -> Dependencies:
         return graph.dependencies(self._model, {layer.key for layer in layers})
 
-    def _marked(self, layers: Sequence[Layer]) -> tuple[list[Row], Marking]:
+    def _compare_marked(self, layers: Sequence[Layer]) -> tuple[list[Row], Marking]:
         """The rows of all layers, and what marking them did. Keeps the values of the first bad inference."""
         by_layer: dict[str, list[Statistics]] = {layer.key: [] for layer in layers}
         changes: list[Statistics] = []
@@ -235,7 +235,7 @@ class Comparing:
         names = [port.get_node().get_friendly_name() for port in self._model.inputs]
         return dict(zip(names, self.sides.feeds.steps[number], strict=True))
 
-    def _alone(self, layers: Sequence[Layer]) -> dict[str, Alone]:
+    def _compare_alone(self, layers: Sequence[Layer]) -> dict[str, Alone]:
         """Every layer by itself, fed with the reference's values: many in one model if that can be."""
         results: dict[str, Alone] = {}
         for at in range(0, len(layers), _ALONE_AT_ONCE):

@@ -122,7 +122,7 @@ def dependencies(model: ov.Model, keys: Collection[str]) -> Dependencies:
 # ---------------------------------------------------------------- copies
 
 
-def marked(model: ov.Model, layers: Sequence[Layer]) -> ov.Model:
+def mark(model: ov.Model, layers: Sequence[Layer]) -> ov.Model:
     """A copy whose last results are these layers, in their order."""
     copy = model.clone()
     nodes = {node.get_friendly_name(): node for node in copy.get_ordered_ops()}

@@ -70,23 +70,23 @@ def _candidate(request: Request, runner: NpuRunner) -> tuple[Candidate, Given]:
         model = runner.core.read_model(request.model)
         ports = [model_port(port) for port in model.inputs]
         _check_shapes(request.shapes, ports)
-        given = feeds.read(request.inputs, _asked(ports, request.shapes))
+        given = feeds.read(request.inputs, _with_requested_shapes(ports, request.shapes))
         _reshape(model, ports, _shapes(ports, given, request))
         return ModelCandidate(graph.with_unique_names(model), runner), given
     path = request.source_model or _source_of(request.model)
     source = None if path is None else runner.core.read_model(path)
     compiled = runner.core.import_model(request.model, request.device, request.config, model=source)
-    candidate = BlobCandidate(compiled, source, _like(compiled, request, runner), request.model.name)
+    candidate = BlobCandidate(compiled, source, _runner_like(compiled, request, runner), request.model.name)
     ports = candidate.inputs()
     _check_shapes(request.shapes, ports)
-    given = feeds.read(request.inputs, _asked(ports, request.shapes))
+    given = feeds.read(request.inputs, _with_requested_shapes(ports, request.shapes))
     if source is not None:
         _reshape(source, ports, _shapes(ports, given, request), by_position=True)
         graph.with_unique_names(source)
     return candidate, given
 
 
-def _like(compiled: Any, request: Request, runner: NpuRunner) -> NpuRunner:
+def _runner_like(compiled: Any, request: Request, runner: NpuRunner) -> NpuRunner:
     """A runner that compiles as a compiled model was."""
     precision = compiled.meta.precision
     like = NpuRunner(
@@ -141,7 +141,7 @@ def _reshape(
         ) from error
 
 
-def _asked(ports: Sequence[Port], shapes: Shapes) -> list[Port]:
+def _with_requested_shapes(ports: Sequence[Port], shapes: Shapes) -> list[Port]:
     """The inputs with the shapes that were asked for: a picture is resized to them."""
     fixed = []
     for port in ports:

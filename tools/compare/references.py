@@ -69,7 +69,7 @@ class SameModel:
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
         """See `Reference.run`."""
         yield from steps(
-            self._runner, graph.marked(self._model, layers), feeds.steps, [each.key for each in layers]
+            self._runner, graph.mark(self._model, layers), feeds.steps, [each.key for each in layers]
         )
 
 
@@ -105,7 +105,7 @@ class OtherModel:
         order = sorted(range(len(self.inputs)), key=self.inputs.__getitem__)
         given = ([feed[at] for at in order] for feed in feeds.steps)
         keys = [layer.key for layer in layers]
-        for step in steps(self._runner, graph.marked(self._model, theirs), given, keys):
+        for step in steps(self._runner, graph.mark(self._model, theirs), given, keys):
             yield Step([step.outputs[at] for at in self._outputs], step.layers)
 
 

@@ -205,7 +205,7 @@ def _about_roles(outcome: Outcome) -> list[str]:
     first, causes = outcome.first, outcome.causes
     if first is None:
         return []
-    notes = [f"first out of tolerance: {_named(first)}"]
+    notes = [f"first out of tolerance: {_label(first)}"]
     if causes:
         notes.append(f"out of tolerance alone, on the reference's inputs: {_list(causes)}")
     else:
@@ -213,7 +213,7 @@ def _about_roles(outcome: Outcome) -> list[str]:
             "no layer is out of tolerance alone: small differences add up, or only fused layers differ"
         )
         if outcome.begins is not None:
-            notes.append(f"differences, in tolerance at first, begin at {_named(outcome.begins)}")
+            notes.append(f"differences, in tolerance at first, begin at {_label(outcome.begins)}")
     return notes
 
 
@@ -222,7 +222,7 @@ def _about_bisection(shown: Shown) -> list[str]:
     ended = outcome.bisection
     assert ended is not None
     notes = [
-        f"first out of tolerance: {_named(outcome.layers[0])}; what it reads is in tolerance",
+        f"first out of tolerance: {_label(outcome.layers[0])}; what it reads is in tolerance",
         f"found in {outcome.executions} executions among {format_count(outcome.candidates, 'layer')}",
     ]
     if ended.hidden_by:
@@ -267,13 +267,13 @@ def _about_reduced(shown: Shown) -> list[str]:
     ]
 
 
-def _named(row: Row) -> str:
+def _label(row: Row) -> str:
     step = f" in inference {row.step + 1}" if row.step else ""
     return f"{row.name} ({row.kind}){step}"
 
 
 def _list(rows: Sequence[Row], most: int = 5) -> str:
-    names = ", ".join(_named(row) for row in rows[:most])
+    names = ", ".join(_label(row) for row in rows[:most])
     return names if len(rows) <= most else f"{names} and {len(rows) - most} more"
 
 

@@ -51,7 +51,7 @@ class Alone:
     reason: str = ""
 
 
-def judged(name: str, kind: str, by_step: Sequence[Statistics], number: int, tolerances: Tolerances) -> Row:
+def judge(name: str, kind: str, by_step: Sequence[Statistics], number: int, tolerances: Tolerances) -> Row:
     """The row of one tensor, of whose statistics in all steps `number` is the one to show."""
     shown = by_step[number]
     if not shown.within(tolerances):

@@ -177,9 +177,9 @@ def _models(view: View) -> Iterator[Metric]:
     memory = GaugeMetricFamily("softnpu_model_memory_bytes", "Blob and weights of a model.", labels=labels)
     busy = CounterMetricFamily("softnpu_model_busy_seconds", "Time of a model's inferences.", labels=labels)
     inferences = CounterMetricFamily("softnpu_model_inferences", "Inferences of a model.", labels=labels)
-    for told, each in zip(view.sample.models, view.models, strict=True):
+    for reported, each in zip(view.sample.models, view.models, strict=True):
         values = [each.device, platforms[each.device], str(each.model), each.name]
         memory.add_metric(values, each.memory)
-        busy.add_metric(values, told.busy_ns / 1e9)
+        busy.add_metric(values, reported.busy_ns / 1e9)
         inferences.add_metric(values, each.inferences)
     yield from (memory, busy, inferences)

@@ -10,6 +10,7 @@ import typer
 from softnpu.tools.compare.cli import telling
 from softnpu.tools.console import print_line
 from softnpu.tools.daemon_connection import SocketOption
+from softnpu.tools.model_options import ConfigOption, CountOption, DeviceOption, SeedOption, SourceModelOption
 
 
 def report(
@@ -30,16 +31,11 @@ def report(
     shape: Annotated[
         list[str] | None, typer.Option(metavar="NAME[D,D,...]", help="Static shape of an input. Repeatable.")
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Inferences to time.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
-    device: Annotated[str, typer.Option(help="NPU, or NPU.N with several devices.")] = "NPU",
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property of the NPU. Repeatable.")
-    ] = None,
-    source_model: Annotated[
-        Path | None,
-        typer.Option("--source-model", metavar="FILE", help="What MODEL was compiled from."),
-    ] = None,
+    n: CountOption = 20,
+    seed: SeedOption = 0,
+    device: DeviceOption = "NPU",
+    config: ConfigOption = None,
+    source_model: SourceModelOption = None,
     socket: SocketOption = None,
 ) -> None:
     """Write one page about a model: graph, memory, times by layer, roofline of this host, comparison.

@@ -12,10 +12,10 @@ def document(view: View) -> dict[str, object]:
     sample, state = view.sample, view.sample.status
     known = {session.session: session for session in state.sessions}
     sessions = []
-    for told, shown in zip(sample.sessions, view.sessions, strict=True):
-        held = asdict(known[told.session]) if told.session in known else {}
+    for reported, shown in zip(sample.sessions, view.sessions, strict=True):
+        held = asdict(known[reported.session]) if reported.session in known else {}
         computed = {"program": shown.program, "share": shown.share, "inferences_s": shown.inferences_s}
-        sessions.append(held | asdict(told) | {"models": shown.models} | computed)
+        sessions.append(held | asdict(reported) | {"models": shown.models} | computed)
     return {name: getattr(state, name) for name in state.__struct_fields__ if name != "must"} | {
         "interval_s": view.interval_s,
         "utilisation": [device.utilisation for device in view.devices],

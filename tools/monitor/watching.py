@@ -128,16 +128,16 @@ def watch(path: Path, seconds: float, count: int | None, form: Form) -> None:
     """
     monitor, programs = Monitor(path), Programs()
     before: Sample | None = None
-    shown, said, due = 0, "", time.monotonic()
+    shown, problem, due = 0, "", time.monotonic()
     try:
         while count is None or shown < count:
             sample = monitor.poll()
             if isinstance(sample, Exception):
                 if before is None:
                     raise sample
-                if describe(sample) != said:
-                    said = describe(sample)
-                    print_line(said, console=err)
+                if describe(sample) != problem:
+                    problem = describe(sample)
+                    print_line(problem, console=err)
                 due = time.monotonic() + seconds
             else:
                 if before is not None and before.status.pid == sample.status.pid:
@@ -146,7 +146,7 @@ def watch(path: Path, seconds: float, count: int | None, form: Form) -> None:
                     due = max(due + seconds, sample.at)
                 else:
                     due = sample.at + min(seconds, form.first_s)
-                before, said = sample, ""
+                before, problem = sample, ""
             if count is None or shown < count:
                 time.sleep(max(0.0, due - time.monotonic()))
     finally:

@@ -49,7 +49,7 @@ class RightSection:
         """What both models computed: the same for all platforms, so it is computed once."""
         del platform
         if self.key not in subject.shared:
-            subject.shared[self.key] = _answered(subject)
+            subject.shared[self.key] = _answer(subject)
         answer: Right = subject.shared[self.key]
         return answer
 
@@ -92,17 +92,17 @@ class RightSection:
             print_line(f"  note: {note}")
 
 
-def _answered(subject: Subject) -> Right:
+def _answer(subject: Subject) -> Right:
     """What is found; unknown, if a model takes inputs that nobody gave and that cannot be generated."""
     try:
-        return _judged(subject)
+        return _judge(subject)
     except ToolError as error:
         if subject.samples.files or subject.samples.arrays:
             raise
         return _unknown(str(error))
 
 
-def _judged(subject: Subject) -> Right:
+def _judge(subject: Subject) -> Right:
     ports = samples.ports_of(subject.model)
     read = feeds.read(subject.samples.files, ports)
     given = feeds.Given(read.files, {**read.arrays, **subject.samples.arrays}, read.archive)

@@ -14,7 +14,7 @@ from softnpu.tools.predict.section import Section
 def show(prediction: Prediction, *, details: bool) -> None:
     """Print every section, then what to change."""
     print_line(f"{prediction.model}, {format_count(prediction.operations, 'operation')}")
-    for section in _asked(prediction):
+    for section in _sections_of(prediction):
         _heading(section.title)
         section.show(prediction.answers[section.key], details=details)
     if prediction.hints:
@@ -30,12 +30,15 @@ def as_document(prediction: Prediction) -> dict[str, Any]:
         "model": prediction.model,
         "operations": prediction.operations,
         "platforms": prediction.platforms,
-        **{section.key: _answers(prediction.answers[section.key], section) for section in _asked(prediction)},
+        **{
+            section.key: _answers(prediction.answers[section.key], section)
+            for section in _sections_of(prediction)
+        },
         "hints": prediction.hints,
     }
 
 
-def _asked(prediction: Prediction) -> list[Section]:
+def _sections_of(prediction: Prediction) -> list[Section]:
     return [section for section in SECTIONS if section.key in prediction.answers]
 
 

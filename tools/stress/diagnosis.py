@@ -143,7 +143,7 @@ def _output(
         largest=f"{largest_difference(result, expected):g}",
         first=[_difference(output, int(index)) for index in wrong[:_FIRST]],
         last=_index(output, int(wrong[-1])),
-        written=_written(untouched) if filled else "",
+        written=_extent_written(untouched) if filled else "",
         unwritten_bytes=int(np.count_nonzero(untouched)) if filled else 0,
         unwritten=_ranges(untouched)[:_FIRST] if filled else [],
         zeros=not np.any(result),
@@ -173,7 +173,7 @@ def _index(output: Output, index: int) -> list[int]:
     return [int(at) for at in np.unravel_index(index, output.expected.shape)]
 
 
-def _written(untouched: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> str:
+def _extent_written(untouched: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> str:
     if untouched.all():
         return "untouched"
     return "partly" if untouched.any() else "fully"

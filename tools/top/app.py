@@ -267,9 +267,9 @@ class TopApp(App[None]):
         key = self._row_key()
         if self.view is None or self._listing or key is None:
             return
-        for told, shown in zip(self.view.sample.sessions, self.view.sessions, strict=True):
+        for reported, shown in zip(self.view.sample.sessions, self.view.sessions, strict=True):
             if str(shown.session) == key:
-                command = self._programs.command(told)
+                command = self._programs.command(reported)
                 self.push_screen(SessionScreen(shown, command, self._history.get(shown.session, ())))
 
     def on_unmount(self) -> None:

@@ -62,9 +62,9 @@ def run(
     from softnpu.tools.run import environment_for
 
     check_output(output)
-    place = socket_path(socket)
-    environment = environment_for(native_library.find(), place, platform, os.environ)
-    raise typer.Exit(record(command, environment, place, output, layers))
+    path = socket_path(socket)
+    environment = environment_for(native_library.find(), path, platform, os.environ)
+    raise typer.Exit(record(command, environment, path, output, layers))
 
 
 @app.command("attach")

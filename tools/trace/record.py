@@ -25,14 +25,14 @@ def wanted_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def record(
-    command: list[str], environment: Mapping[str, str], place: Path, output: Path, layers: bool = False
+    command: list[str], environment: Mapping[str, str], path: Path, output: Path, layers: bool = False
 ) -> int:
     """Run a program that uses the daemon at `place`, write its trace, and return its exit code."""
     from softnpu.driver import Driver
     from softnpu.tools.trace.collector import POLL_S, collecting
 
     check_output(output)
-    with Driver.open(place, autostart=False, role="monitor") as driver, collecting(driver, layers) as trace:
+    with Driver.open(path, autostart=False, role="monitor") as driver, collecting(driver, layers) as trace:
         code = watch(command, environment, trace.poll, POLL_S)
         write(output, trace.finish())
     return code
@@ -53,16 +53,18 @@ def write(output: Path, recording: Recording) -> None:
 
     timeline = timeline_of(recording)
     chrome.write(output, timeline, recording)
-    said = chrome.summary(timeline, recording)
+    summary = chrome.summary(timeline, recording)
     line = (
-        f"{output}: {format_bytes(output.stat().st_size)}, {format_count(said['records'], 'record')} of "
+        f"{output}: {format_bytes(output.stat().st_size)}, {format_count(summary['records'], 'record')} of "
         f"{len(timeline.processes)} processes, "
         f"{format_count(timeline.submissions, 'submission')}, "
         f"{format_count(timeline.inferences, 'inference')}"
     )
     print_line(line, console=err)
-    if said["lost"] or said["refused"]:
-        lost = f"lost: {format_count(said['lost'], 'record')}, {format_count(said['refused'], 'session')}"
+    if summary["lost"] or summary["refused"]:
+        lost = (
+            f"lost: {format_count(summary['lost'], 'record')}, {format_count(summary['refused'], 'session')}"
+        )
         print_line(lost, console=err)
     if not recording.complete:
         print_line("it ends early: the daemon has ended, or nothing was read for 10 s", console=err)

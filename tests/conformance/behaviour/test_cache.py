@@ -130,7 +130,7 @@ def test_threads_that_compile_the_same_model_all_succeed(cached: Cached, model: 
     assert len(entries(folder)) == 1
 
 
-def test_build_log_tells_that_the_blob_was_stored_and_found(cached: Cached, model: Model) -> None:
+def test_build_log_reports_that_the_blob_was_stored_and_found(cached: Cached, model: Model) -> None:
     rig, _ = cached
     for line in (STORED, FOUND):
         result, outcome = rig.api.ze_graph_create3(rig.context, rig.device, rig.model_desc(model))
@@ -140,7 +140,7 @@ def test_build_log_tells_that_the_blob_was_stored_and_found(cached: Cached, mode
         ok(rig.api.ze_graph_build_log_destroy(outcome.log))
 
 
-def test_older_log_tells_of_the_last_creation_only(cached: Cached, model: Model) -> None:
+def test_older_log_reports_the_last_creation_only(cached: Cached, model: Model) -> None:
     rig, _ = cached
     uncached = rig.model_desc(model, flags=GraphFlag.DISABLE_CACHING)
     rig.api.ze_graph_create2(rig.context, rig.device, rig.model_desc(models.broken()))
@@ -150,7 +150,7 @@ def test_older_log_tells_of_the_last_creation_only(cached: Cached, model: Model)
 
 
 @pytest.mark.parametrize("kind", [MemoryQuery.DRIVER_CACHE, MemoryQuery.PROGRAM_CACHE])
-def test_memory_query_tells_of_the_cache(cached: Cached, model: Model, kind: int) -> None:
+def test_memory_query_reports_the_cache(cached: Cached, model: Model, kind: int) -> None:
     rig, folder = cached
     for _ in range(2):
         found = rig.api.ze_graph_query_context_memory(rig.context, kind).get()

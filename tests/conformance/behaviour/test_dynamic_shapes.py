@@ -1,4 +1,4 @@
-"""Arguments with dynamic dimensions: what programs are told of them, and the memory that they allocate."""
+"""Arguments with dynamic dimensions: what is reported of them, and the memory that they allocate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLD: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("config", TOLD)
-def test_dimensions_without_a_bound_are_told_as_large_as_memory_may_be(rig: Rig, config: str) -> None:
+def test_dimensions_without_a_bound_are_reported_as_large_as_memory_may_be(rig: Rig, config: str) -> None:
     graph = rig.graph(open_relu(*TOLD[config], config=config))
     for index, dims in enumerate(TOLD[config].values()):
         found = rig.api.ze_graph_get_argument_properties3(graph, index).get()

@@ -1,4 +1,4 @@
-"""Who is told of a submission that failed: its fence, or the queue, and once each."""
+"""Where a failed submission is reported: by its fence or the queue, and once each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def failing(rig: Rig) -> Handle:
     return rig.copy_list(rig.host(1 << 16), rig.host(64), 1 << 16)
 
 
-def test_fence_of_several_lists_tells_of_the_first_that_failed(rig: Rig, failing: Handle) -> None:
+def test_fence_of_several_lists_reports_the_first_that_failed(rig: Rig, failing: Handle) -> None:
     for before in (1, 0):
         queue, target = rig.queue(), rig.host(8)
         fence, works = rig.fence(queue), rig.copy_list(target, rig.data(b"finished"), 8)
@@ -27,7 +27,7 @@ def test_fence_of_several_lists_tells_of_the_first_that_failed(rig: Rig, failing
         assert rig.api.read(target, 8) == b"finished"  # the lists behind have run
 
 
-def test_fence_of_more_lists_than_slots_tells_of_the_first_that_failed(rig: Rig, failing: Handle) -> None:
+def test_fence_of_more_lists_than_slots_reports_the_first_that_failed(rig: Rig, failing: Handle) -> None:
     queue, target = rig.queue(), rig.host(8)
     fence, works = rig.fence(queue), rig.copy_list(target, rig.data(b"finished"), 8)
     rig.submit(queue, works, failing, *[works] * 600, fence=fence)
@@ -38,14 +38,14 @@ def test_fence_of_more_lists_than_slots_tells_of_the_first_that_failed(rig: Rig,
     ok(rig.api.ze_fence_host_synchronize(fence, DEADLINE))
 
 
-def test_failure_that_no_fence_has_told_of_is_told_by_the_queue_once(rig: Rig, failing: Handle) -> None:
+def test_failure_that_no_fence_has_reported_is_reported_by_the_queue_once(rig: Rig, failing: Handle) -> None:
     queue = rig.queue()
     rig.submit(queue, failing)
     assert rig.api.ze_command_queue_synchronize(queue, DEADLINE) == INVALID
     rig.finish(queue)
 
 
-def test_failure_that_a_fence_has_told_of_is_not_told_again(rig: Rig, failing: Handle) -> None:
+def test_failure_that_a_fence_has_reported_is_not_reported_again(rig: Rig, failing: Handle) -> None:
     queue = rig.queue()
     fence = rig.fence(queue)
     rig.submit(queue, failing, fence=fence)
@@ -72,7 +72,7 @@ def test_queue_says_how_many_more_have_failed(rig: Rig, failing: Handle) -> None
     rig.finish(queue)
 
 
-def test_failure_is_told_though_its_slot_was_used_again(rig: Rig, failing: Handle) -> None:
+def test_failure_is_reported_though_its_slot_was_used_again(rig: Rig, failing: Handle) -> None:
     queue = rig.queue()
     works = rig.copy_list(rig.host(8), rig.data(b"finished"), 8)
     rig.submit(queue, failing)

@@ -29,7 +29,7 @@ def properties(rig: Rig, graph: Handle, version: str = "3") -> list[ArgumentProp
     return [ask(graph, index).get() for index in range(3)]
 
 
-def test_every_version_tells_types_and_dimensions(rig: Rig, graph: Handle) -> None:
+def test_every_version_reports_types_and_dimensions(rig: Rig, graph: Handle) -> None:
     types = [ArgumentType.INPUT, ArgumentType.INPUT, ArgumentType.OUTPUT]
     for version in ("", "2", "3"):
         found = properties(rig, graph, version)
@@ -51,7 +51,7 @@ def test_quantization_is_the_identity(rig: Rig, graph: Handle) -> None:
     assert [entry.quant_zero_point for entry in found] == [0, 0, 0]
 
 
-def test_version_3_tells_rank_and_names(rig: Rig, graph: Handle) -> None:
+def test_version_3_reports_rank_and_names(rig: Rig, graph: Handle) -> None:
     for found, name, friendly in zip(properties(rig, graph), NAMES, FRIENDLY_NAMES, strict=True):
         assert found.dims_count == 2
         assert (found.name, found.debug_friendly_name) == (name, friendly)
@@ -84,7 +84,7 @@ def test_argument_that_does_not_exist_is_an_invalid_argument(rig: Rig, graph: Ha
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("given", ["U8", "FP16", "FP32"])
-def test_build_flags_are_applied_before_anything_is_told(rig: Rig, given: str, layout: str) -> None:
+def test_build_flags_are_applied_before_anything_is_reported(rig: Rig, given: str, layout: str) -> None:
     flags = (
         f'--inputs_precisions="0:{given}" --inputs_layouts="0:{layout}" '
         f'--outputs_precisions="0:FP32 1:{given}" --outputs_layouts="0:NCHW 1:{layout}"'

@@ -46,7 +46,7 @@ def create(request: pytest.FixtureRequest, rig: Rig) -> Create:
 # ---------------------------------------------------------------- device
 
 
-def test_device_tells_the_graph_extension_the_compiler_and_the_runtime(rig: Rig) -> None:
+def test_device_reports_the_graph_extension_the_compiler_and_the_runtime(rig: Rig) -> None:
     found = rig.api.ze_device_get_graph_properties(rig.device).get()
     assert found.graph_extension_version == GRAPH_EXTENSION_VERSION
     assert (found.compiler_major, found.compiler_minor) >= (5, 9)
@@ -231,7 +231,7 @@ def test_query_network_of_a_blob_is_an_unsupported_enumeration(rig: Rig, model: 
 # ---------------------------------------------------------------- options
 
 
-def test_compiler_tells_its_options(rig: Rig) -> None:
+def test_compiler_reports_its_options(rig: Rig) -> None:
     is_supported, kind = rig.api.ze_graph_compiler_is_option_supported, OptionType.COMPILER
     found = rig.api.ze_graph_compiler_get_supported_options(rig.device, kind).get()
     names = found.strip("\0").replace(",", " ").split()

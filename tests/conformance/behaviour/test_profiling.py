@@ -50,7 +50,7 @@ def profiled(rig: Rig, model: Model) -> Profiled:
     return Profiled(rig, graph)
 
 
-def test_profiling_is_told_and_only_where_it_was_asked_for(
+def test_profiling_is_reported_and_only_where_it_was_asked_for(
     rig: Rig, profiled: Profiled, model: Model
 ) -> None:
     assert rig.api.ze_device_get_profiling_data_properties(rig.device).get() == 1 << 16
@@ -83,7 +83,7 @@ def test_index_and_pool_are_in_use_until_the_query_is_destroyed(profiled: Profil
     ok(api.ze_graph_profiling_pool_destroy(pool))
 
 
-def test_layers_are_told_after_an_inference(rig: Rig, profiled: Profiled) -> None:
+def test_layers_are_reported_after_an_inference(rig: Rig, profiled: Profiled) -> None:
     query = profiled.query()
     before = rig.api.ze_device_get_global_timestamps(rig.device).get().host
     rig.execute(infer(profiled.graph, query))
@@ -100,7 +100,7 @@ def test_layers_are_told_after_an_inference(rig: Rig, profiled: Profiled) -> Non
         assert not layer.duration_ns or layer.dpu_ns + layer.sw_ns + layer.dma_ns > 0
 
 
-def test_tasks_and_raw_data_are_told_after_an_inference(profiled: Profiled) -> None:
+def test_tasks_and_raw_data_are_reported_after_an_inference(profiled: Profiled) -> None:
     query = profiled.query()
     profiled.rig.execute(infer(profiled.graph, query))
     found = profiles.tasks(profiled.data(query, ProfilingType.TASK))
@@ -113,7 +113,7 @@ def test_tasks_and_raw_data_are_told_after_an_inference(profiled: Profiled) -> N
     assert profiled.data(query, ProfilingType.RAW)
 
 
-def test_query_tells_of_its_last_inference(profiled: Profiled) -> None:
+def test_query_reports_its_last_inference(profiled: Profiled) -> None:
     query, found = profiled.query(), []
     for _ in range(2):
         profiled.rig.execute(infer(profiled.graph, query))

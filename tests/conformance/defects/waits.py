@@ -1,4 +1,4 @@
-"""Fences, events and queues that tell of the wrong moment, or forget."""
+"""Fences, events and queues that report the wrong moment, or forget."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ class PythonGraphs(Keeper):
 
 
 def _properties(graph: Graph, version: int) -> GraphProperties:
-    """What this version of the call tells."""
+    """What this version of the call reports."""
     this = graph.get_properties()
     fields = (this.num_graph_args, this.init_stage_required, this.flags)
     return GraphProperties(*fields[:version])

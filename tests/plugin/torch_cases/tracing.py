@@ -168,7 +168,7 @@ class Raising(nn.Module):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_a_module_that_cannot_be_traced_is_told_why(
+def test_a_module_that_cannot_be_traced_learns_why(
     shared_core: Core, module: nn.Module, found: str, expected: str
 ) -> None:
     with pytest.raises(

@@ -98,13 +98,6 @@ def _compared(case: fit.Case, predicted_us: float) -> Compared:
     )
 
 
-def document_line(row: Compared) -> str:
-    """The row in the table of `docs/prediction-speed.md`."""
-    mark = " \\*" if row.remark else ""
-    what = f"{row.precision} {row.kind}"
-    return f"| {row.id}{mark} | {row.platform} | {what} | {row.published} | {row.error:+.0%} |"
-
-
 def compare_workloads(rows: Sequence[WorkloadRow]) -> tuple[Compared, ...]:
     """Each workload on one tile or one SHAVE, by the figures of the device without any calibration."""
     return tuple(_compared_workload(row) for row in rows)

@@ -24,7 +24,7 @@ from softnpu.tools.predict.right.measuring import (
     extent_of,
     worse,
 )
-from softnpu.tools.predict.right.repairing import Names, Search, wanted
+from softnpu.tools.predict.right.repairing import Names, Search, to_keep_in_f32
 from softnpu.tools.predict.right.result import (
     Error,
     Largest,
@@ -35,7 +35,7 @@ from softnpu.tools.predict.right.result import (
     Rightness,
     Trouble,
 )
-from softnpu.tools.predict.right.running import LARGEST_PORTION, Halved, Look, Runs
+from softnpu.tools.predict.right.running import LARGEST_PORTION, F16Model, Inference, Runs
 
 _WIDENINGS: Final = 4
 _TRIALS: Final = 40
@@ -75,17 +75,17 @@ class Judge:
 
     def judge(self) -> Right:
         """Look at every rounding, and if an output is wrong look for what makes it right."""
-        halved = self._runs.halved(self._arithmetic)
-        parts = self._runs.parts(halved)
+        f16 = self._runs.rewrite(self._arithmetic)
+        parts = self._runs.parts(f16)
         count = 1 if self._bounded and parts > 1 else len(self._feeds.steps)
         self._runs.samples = self._feeds.steps[:count]
-        seen = self._look(halved)
+        seen = self._observe(f16)
         wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
-        findings = self._findings(halved, seen, wrong)
-        told = [self._told(halved, seen, key, trouble) for key, trouble in findings.reaching.items()]
-        first = [each for each in told if each.trouble is not Trouble.INHERITS]
-        without = [self._told(halved, seen, key, each) for key, each in findings.without_effect.items()]
-        repair, later = self._repair(halved, seen, findings) if wrong else (None, [])
+        findings = self._findings(f16, seen, wrong)
+        layers = [self._describe(f16, seen, key, trouble) for key, trouble in findings.reaching.items()]
+        first = [each for each in layers if each.trouble is not Trouble.INHERITS]
+        without = [self._describe(f16, seen, key, each) for key, each in findings.without_effect.items()]
+        repair, later = self._repair(f16, seen, findings) if wrong else (None, [])
         return Right(
             verdict=Rightness.WRONG if wrong else Rightness.RIGHT,
             overflow=SATURATE if self._arithmetic.saturates else INFINITY,
@@ -94,28 +94,28 @@ class Judge:
             points=len(seen.points),
             outputs=self._outputs(seen.outputs),
             causes=(*first, *(seen.inner if wrong else ()), *later),
-            inherits=tuple(each for each in told if each.trouble is Trouble.INHERITS),
+            inherits=tuple(each for each in layers if each.trouble is Trouble.INHERITS),
             without_effect=(*without, *(() if wrong else seen.inner)),
-            largest=_largest(halved, seen),
+            largest=_largest(f16, seen),
             repair=repair,
             runs=self._runs.count,
-            notes=_notes(parts, len(self._feeds.steps) - count, halved),
+            notes=_notes(parts, len(self._feeds.steps) - count, f16),
         )
 
     # ------------------------------------------------------------ what is seen
 
-    def _look(self, halved: Halved) -> _Seen:
+    def _observe(self, f16: F16Model) -> _Seen:
         seen = _Seen()
-        for each in halved.inner:
+        for each in f16.inner:
             rounding.take_count(each.counter)
-        for look in self._runs.looked(halved):
-            _add_outputs(seen, look, halved)
-            for key, (value, reference) in look.values.items():
-                error = error_of(value, reference, _floor(halved, [key]))
+        for inference in self._runs.compare_points(f16):
+            _add_outputs(seen, inference, f16)
+            for key, (value, reference) in inference.values.items():
+                error = error_of(value, reference, _floor(f16, [key]))
                 seen.points[key] = _joined(
-                    seen.points.get(key), Seen(extent_of(reference), look.sample, error)
+                    seen.points.get(key), Seen(extent_of(reference), inference.sample, error)
                 )
-        for each in halved.inner:
+        for each in f16.inner:
             count = rounding.take_count(each.counter)
             if count.overflows:
                 seen.inner.append(
@@ -130,29 +130,31 @@ class Judge:
                 )
         return seen
 
-    def _findings(self, halved: Halved, seen: _Seen, wrong: set[int]) -> Findings:
-        suspects = self._affordable(halved, seen, causes.suspects(halved.points, seen.points, wrong))
+    def _findings(self, f16: F16Model, seen: _Seen, wrong: set[int]) -> Findings:
+        suspects = self._affordable(f16, seen, causes.suspects(f16.points, seen.points, wrong))
         if suspects:
-            for look in self._runs.alone(halved, suspects):
-                for key, (value, reference) in look.values.items():
-                    error = error_of(value, reference, _floor(halved, [key]))
+            for inference in self._runs.compare_alone(f16, suspects):
+                for key, (value, reference) in inference.values.items():
+                    error = error_of(value, reference, _floor(f16, [key]))
                     seen.own[key] = worse(seen.own.get(key, NOTHING), error)
-        return causes.findings(halved.points, seen.points, seen.own, wrong)
+        return causes.findings(f16.points, seen.points, seen.own, wrong)
 
-    def _affordable(self, halved: Halved, seen: _Seen, suspects: Sequence[str]) -> list[str]:
+    def _affordable(self, f16: F16Model, seen: _Seen, suspects: Sequence[str]) -> list[str]:
         """The first of these points, as many as their values and those that they read fit into memory."""
         chosen: dict[str, None] = {}
         kept: list[str] = []
         for key in suspects:
-            chosen.update(dict.fromkeys([key, *halved.points.points[key].reads]))
+            chosen.update(dict.fromkeys([key, *f16.points.points[key].reads]))
             held = sum(seen.points[each].extent.elements for each in chosen if each in seen.points)
             if kept and 4 * held > LARGEST_PORTION:
                 break
             kept.append(key)
         return kept
 
-    def _told(self, halved: Halved, seen: _Seen, key: str, trouble: Trouble, found: int = 0) -> LayerTrouble:
-        point, each = halved.points.points[key], seen.points[key]
+    def _describe(
+        self, f16: F16Model, seen: _Seen, key: str, trouble: Trouble, found: int = 0
+    ) -> LayerTrouble:
+        point, each = f16.points.points[key], seen.points[key]
         layer, kind = self._names.owners.get(point.layer, (point.layer, point.type))
         step = "" if layer == point.layer else point.layer.removeprefix(f"{layer}/")
         group = [name for name in point.group if self._kinds.get(name) in types.MULTIPLIERS]
@@ -179,7 +181,7 @@ class Judge:
     # ------------------------------------------------------------ what repairs it
 
     def _repair(
-        self, halved: Halved, seen: _Seen, findings: Findings
+        self, f16: F16Model, seen: _Seen, findings: Findings
     ) -> tuple[Repair | None, list[LayerTrouble]]:
         """The smallest list that makes it right, and the causes that showed when others were repaired."""
         self._end = time.monotonic() + _LONGEST_S
@@ -187,20 +189,20 @@ class Judge:
         known = set(findings.causes)
         names: frozenset[str] = frozenset()
         for turn in range(1, _WIDENINGS + 1):
-            wider = names | self._closure(halved, findings)
+            wider = names | self._closure(f16, findings)
             if wider == names:
-                wider = names | self._closure(halved, findings, wide=True)
+                wider = names | self._closure(f16, findings, wide=True)
             if wider == names or time.monotonic() > self._end:
                 break
             names = wider
-            halved = self._halved(names)
-            seen = self._look(halved)
+            f16 = self._rewrite(names)
+            seen = self._observe(f16)
             wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
             if not wrong and self._is_worthy(seen.outputs):
                 return self._shortest(names), later
-            findings = self._findings(halved, seen, wrong or set(range(len(seen.outputs))))
+            findings = self._findings(f16, seen, wrong or set(range(len(seen.outputs))))
             later += [
-                self._told(halved, seen, key, findings.reaching[key], turn)
+                self._describe(f16, seen, key, findings.reaching[key], turn)
                 for key in findings.causes
                 if key not in known
             ]
@@ -208,13 +210,13 @@ class Judge:
         everything = frozenset(self._names.kept)
         return (self._shortest(everything) if self._is_right(everything) else None), later
 
-    def _closure(self, halved: Halved, findings: Findings, wide: bool = False) -> frozenset[str]:
+    def _closure(self, f16: F16Model, findings: Findings, wide: bool = False) -> frozenset[str]:
         causing = {key: findings.reaching[key] for key in findings.causes} or findings.reaching
 
         def moving(layer: str) -> bool:
             return self._kinds.get(layer) in types.MOVING
 
-        return self._names.of_layers(wanted(halved.points, causing, moving, wide))
+        return self._names.of_layers(to_keep_in_f32(f16.points, causing, moving, wide))
 
     def _shortest(self, names: frozenset[str]) -> Repair:
         search = Search(self._names, self._is_right, _TRIALS)
@@ -233,13 +235,13 @@ class Judge:
         return time.monotonic() < self._end and self._is_worthy(self._errors(names))
 
     def _errors(self, names: frozenset[str]) -> list[Error]:
-        seen, halved = _Seen(), self._halved(names)
-        for look in self._runs.outputs(halved):
-            _add_outputs(seen, look, halved)
+        seen, f16 = _Seen(), self._rewrite(names)
+        for inference in self._runs.outputs(f16):
+            _add_outputs(seen, inference, f16)
         return seen.outputs
 
-    def _halved(self, names: frozenset[str]) -> Halved:
-        return self._runs.halved(Arithmetic(self._arithmetic.saturates, self._arithmetic.kept | names))
+    def _rewrite(self, names: frozenset[str]) -> F16Model:
+        return self._runs.rewrite(Arithmetic(self._arithmetic.saturates, self._arithmetic.kept | names))
 
     # ------------------------------------------------------------ outputs
 
@@ -262,15 +264,15 @@ class Judge:
         )
 
 
-def _floor(halved: Halved, keys: Iterable[str]) -> float:
+def _floor(f16: F16Model, keys: Iterable[str]) -> float:
     """What the magnitudes at these points are taken to be at least."""
-    kinds = {halved.points.points[key].type for key in keys}
+    kinds = {f16.points.points[key].type for key in keys}
     return SMALLEST_NORMAL if kinds and kinds <= _SHARES else 0.0
 
 
-def _add_outputs(seen: _Seen, look: Look, halved: Halved) -> None:
-    floors = [_floor(halved, keys) for keys in halved.points.outputs]
-    errors = [error_of(*pair, floor) for pair, floor in zip(look.outputs, floors, strict=True)]
+def _add_outputs(seen: _Seen, inference: Inference, f16: F16Model) -> None:
+    floors = [_floor(f16, keys) for keys in f16.points.outputs]
+    errors = [error_of(*pair, floor) for pair, floor in zip(inference.outputs, floors, strict=True)]
     known = seen.outputs or [NOTHING] * len(errors)
     seen.outputs = [worse(one, other) for one, other in zip(known, errors, strict=True)]
 
@@ -284,19 +286,19 @@ def _joined(before: Seen | None, now: Seen) -> Seen:
     return Seen(extent, larger.sample, worse(before.error, now.error))
 
 
-def _notes(parts: int, left_out: int, halved: Halved) -> tuple[str, ...]:
+def _notes(parts: int, left_out: int, f16: F16Model) -> tuple[str, ...]:
     notes = []
     if parts > 1:
         only = ", and with one sample only" if left_out else ""
         notes.append(f"its layers were read in {parts} parts, for memory{only}")
-    if halved.inner:
-        notes.append(f"of {len(halved.inner)} roundings in bodies only overflows are counted")
+    if f16.inner:
+        notes.append(f"of {len(f16.inner)} roundings in bodies only overflows are counted")
     return tuple(notes)
 
 
-def _largest(halved: Halved, seen: _Seen) -> Largest | None:
+def _largest(f16: F16Model, seen: _Seen) -> Largest | None:
     if not seen.points:
         return None
     key = max(seen.points, key=lambda each: seen.points[each].extent.largest)
     extent = seen.points[key].extent
-    return Largest(halved.points.points[key].layer, extent.largest, extent.index)
+    return Largest(f16.points.points[key].layer, extent.largest, extent.index)

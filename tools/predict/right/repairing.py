@@ -45,7 +45,7 @@ class Names:
         kinds = {kind for kind in layers.values() if kind in types.TYPES}
         by_name = {node.get_name(): node.friendly_name for node in source.get_ordered_ops()}
         kept = {
-            name: frozenset(by_name[each] for each in groups.kept(source, frozenset({name})))
+            name: frozenset(by_name[each] for each in groups.kept_in_f32(source, frozenset({name})))
             for name in sorted({*kinds, *_PATTERNS})
         }
         return cls(owners, {name: names for name, names in kept.items() if names})
@@ -65,7 +65,7 @@ class Names:
         return len(self.operations(names))
 
 
-def wanted(
+def to_keep_in_f32(
     points: Points, troubles: Mapping[str, Trouble], moving: Callable[[str], bool], wide: bool = False
 ) -> Iterator[str]:
     """The operations that have to stay in f32 for these points, by name.

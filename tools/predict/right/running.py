@@ -37,8 +37,8 @@ _UNKNOWN: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one inference gave, of both models: the outputs, and the values of some points by key."""
+class Inference:
+    """One inference of both models: the outputs, and the values of some points by key."""
 
     sample: int
     outputs: Sequence[tuple[Array, Array]]
@@ -46,7 +46,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Halved:
+class F16Model:
     """A model rewritten for f16, with its points, and the roundings of its bodies, which have counters."""
 
     model: ov.Model
@@ -66,16 +66,16 @@ class Runs:
         self._reference: list[list[Array]] | None = None
         self.count = 0
 
-    def parts(self, halved: Halved) -> int:
+    def parts(self, f16: F16Model) -> int:
         """In how many parts the values of all points are read."""
-        return sum(1 for _ in _portions(halved.model, list(halved.points.points.values())))
+        return sum(1 for _ in _portions(f16.model, list(f16.points.points.values())))
 
     @property
     def base(self) -> ov.Model:
         """The model in f32, in the steps that the device executes."""
         return self._base
 
-    def halved(self, arithmetic: Arithmetic) -> Halved:
+    def rewrite(self, arithmetic: Arithmetic) -> F16Model:
         """The model in f16. Raises `RuntimeError` if it has an operation unlike those that are known."""
         model = self._source.clone()
         try:
@@ -84,42 +84,42 @@ class Runs:
             raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
         here = {node.get_attributes()["counter"] for node in roundings(model).values()}
         inner = tuple(each for each in rewritten if each.counter >= 0 and each.counter not in here)
-        return Halved(model, points_of(model), inner)
+        return F16Model(model, points_of(model), inner)
 
-    def looked(self, halved: Halved) -> Iterator[Look]:
+    def compare_points(self, f16: F16Model) -> Iterator[Inference]:
         """Each sample in both models, with the values of all points, of a large model in several runs."""
         known = {node.friendly_name for node in self._base.get_ordered_ops()}
-        points = [point for point in halved.points.points.values() if point.layer in known]
-        for portion in _portions(halved.model, points):
+        points = [point for point in f16.points.points.values() if point.layer in known]
+        for portion in _portions(f16.model, points):
             keys = [point.key for point in portion]
-            ours = self._infer(_marked_roundings(halved.model, keys))
+            ours = self._infer(_marked_roundings(f16.model, keys))
             theirs = self._infer(_marked(self._base, portion))
-            first = len(halved.model.outputs)
+            first = len(f16.model.outputs)
             for number, (values, reference) in enumerate(zip(ours, theirs, strict=True)):
                 pairs = list(zip(values, reference, strict=True))
-                yield Look(number, pairs[:first], dict(zip(keys, pairs[first:], strict=True)))
+                yield Inference(number, pairs[:first], dict(zip(keys, pairs[first:], strict=True)))
 
-    def outputs(self, halved: Halved) -> Iterator[Look]:
+    def outputs(self, f16: F16Model) -> Iterator[Inference]:
         """Each sample in both models, without their points."""
         if self._reference is None:
             self._reference = [[np.array(each) for each in values] for values in self._infer(self._base)]
-        for number, values in enumerate(self._infer(halved.model)):
-            yield Look(number, list(zip(values, self._reference[number], strict=True)), {})
+        for number, values in enumerate(self._infer(f16.model)):
+            yield Inference(number, list(zip(values, self._reference[number], strict=True)), {})
 
-    def alone(self, halved: Halved, keys: Sequence[str]) -> Iterator[Look]:
+    def compare_alone(self, f16: F16Model, keys: Sequence[str]) -> Iterator[Inference]:
         """Each sample, with the values of `keys` computed in f16 from what their layers read in f32."""
-        points = halved.points.points
+        points = f16.points.points
         sources = list(dict.fromkeys(read for key in keys for read in points[key].reads))
         wanted = list(dict.fromkeys([*sources, *keys]))
         first = len(self._base.outputs)
         references = self._infer(_marked(self._base, [points[key] for key in wanted]))
-        request = self._compiled(_cut(halved.model, keys, sources)).create_infer_request()
+        request = self._compiled(_cut(f16.model, keys, sources)).create_infer_request()
         for number, (sample, reference) in enumerate(zip(self.samples, references, strict=True)):
             values = dict(zip(wanted, reference[first:], strict=True))
             request.infer(dict(enumerate([*sample, *(values[key] for key in sources)])))
             own = [request.get_output_tensor(at).data for at in range(len(keys))]
             pairs = {key: (each, values[key]) for key, each in zip(keys, own, strict=True)}
-            yield Look(number, [], pairs)
+            yield Inference(number, [], pairs)
 
     def _infer(self, model: ov.Model) -> Iterator[list[Array]]:
         """The outputs of each sample; they are valid until the next."""
