@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import unescape
 
@@ -31,7 +31,10 @@ _COMMA = re.compile(r"(?<!\\),")
 
 @dataclass(frozen=True)
 class InputInfo:
-    """One input: its tensor names followed by the friendly name, its shape, and its layout."""
+    """One input: its tensor names followed by the friendly name, its shape, and its layout.
+
+    Without empty tensor names: OpenVINO takes them, but does not write them into an IR.
+    """
 
     names: tuple[str, ...]
     shape: ov.PartialShape
@@ -83,7 +86,7 @@ def scan_xml(fd: int, length: int) -> ModelInputs | None:
 def scan_model(model: ov.Model) -> ModelInputs:
     """The inputs of a model in memory."""
     inputs = [
-        InputInfo((*sorted(port.names), port.node.friendly_name), port.partial_shape, port.node.layout)
+        InputInfo(_listed(port.names, port.node.friendly_name), port.partial_shape, port.node.layout)
         for port in model.inputs
     ]
     return ModelInputs(
@@ -103,8 +106,12 @@ def _parameter(layer: bytes) -> InputInfo | None:
         return None
     if partial.rank.is_dynamic:
         return None
-    names_in_order = (*sorted(tensor.replace("\\,", ",") for tensor in tensors), _text(name[1]))
-    return InputInfo(names_in_order, partial, ov.Layout(_text(layout[1])) if layout else ov.Layout())
+    listed = _listed((tensor.replace("\\,", ",") for tensor in tensors), _text(name[1]))
+    return InputInfo(listed, partial, ov.Layout(_text(layout[1])) if layout else ov.Layout())
+
+
+def _listed(tensors: Iterable[str], friendly: str) -> tuple[str, ...]:
+    return (*sorted(filter(None, tensors)), friendly)
 
 
 def _text(data: bytes) -> str:

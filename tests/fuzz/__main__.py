@@ -70,6 +70,9 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         help="only ways that contain one of these, such as native: or /reset; with --replay whole ones",
     )
     group.add_argument(
+        "--each", type=int, default=plan.each, help="ways for each model, by chance; 0: all (%(default)s)"
+    )
+    group.add_argument(
         "--shrinks", type=int, default=plan.shrinks, help="findings to make small (%(default)s)"
     )
     group.add_argument("--shrink-s", type=float, default=plan.shrink_s, help="seconds for each (%(default)s)")
@@ -85,6 +88,7 @@ def _models(given: argparse.Namespace) -> int:
         first=given.first,
         workers=given.workers,
         ways=tuple(given.ways),
+        each=given.each,
         replay=given.replay,
         shrinks=given.shrinks,
         shrink_s=given.shrink_s,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13
 
 from softnpu.driver import GraphSource
 from softnpu.plugin import Core, model_source, openvino_runtime
@@ -84,6 +85,22 @@ def test_a_scan_finds_what_openvino_finds(private_dir: Path) -> None:
         assert quick is not None
         assert sorted(map(str, quick.inputs)) == sorted(map(str, slow.inputs))
         assert quick.has_batch_layer == slow.has_batch_layer == (model is conv)
+
+
+@pytest.mark.parametrize("names", [{""}, {"", "x"}])
+def test_an_empty_tensor_name_is_none(shared_core: Core, private_dir: Path, names: set[str]) -> None:
+    x = parameter("x", (-1,))
+    x.output(0).get_tensor().set_names(names)
+    y = opset13.relu(x)
+    model = ov.Model([opset13.result(y)], [x])
+    compiled = shared_core.compile_model(model, "NPU", F32 | {"NPU_BATCH_MODE": "PLUGIN"})
+    data = np.array([-1, 2, 3], np.float32)
+    np.testing.assert_array_equal(compiled([data])[0], np.maximum(data, 0))
+    ov.serialize(model, private_dir / "empty.xml")
+    with GraphSource.from_ir(private_dir / "empty.xml") as source:
+        quick = scan_xml(source.xml_fd, source.xml_length)
+    assert quick is not None
+    assert quick.inputs[0].names == scan_model(model).inputs[0].names
 
 
 def test_what_a_scan_does_not_understand_is_left_to_openvino(private_dir: Path) -> None:

@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. `ways`: parts that a way has to contain (none: one or two of all).
+    """What to run. `ways`: parts that a way has to contain (none: one of all). `each`: so many, 0: all.
 
     `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved. `json`:
     a file with all that was counted, written again while it runs. `stop`: end with the first new one.
@@ -41,6 +41,7 @@ class Plan:
     first: int = 0
     workers: int = 1
     ways: tuple[str, ...] = ()
+    each: int = 1
     replay: str = ""
     shrinks: int = 20
     shrink_s: float = 60.0
@@ -87,8 +88,11 @@ class Campaign:
     def _lane(self, folder: Path, library: NativeLibrary | None) -> None:
         lane = Lane(folder, library)
         try:
-            while (number := self._take()) is not None:
-                self._one(lane, cases.Key(self._plan.seed, number))
+            key = self._take()
+            while key is not None:
+                ahead = self._take()
+                self._one(lane, key, ahead)
+                key = ahead
         except BaseException as error:  # noqa: BLE001 - told by `run`, in the thread that waits for all
             self._failures.append(error)
         finally:
@@ -96,21 +100,23 @@ class Campaign:
                 self.tally.daemon_deaths += lane.daemon_deaths
             lane.close()
 
-    def _take(self) -> int | None:
+    def _take(self) -> cases.Key | None:
         with self._lock:
             if self._next >= self._plan.first + self._plan.models or self._failures:
                 return None
             if self._plan.stop and not self.tally.good:
                 return None
             self._next += 1
-            return self._next - 1
+            return cases.Key(self._plan.seed, self._next - 1)
 
-    def _one(self, lane: Lane, key: cases.Key) -> None:
+    def _one(self, lane: Lane, key: cases.Key, ahead: cases.Key | None) -> None:
         counts: Counter[str] = Counter()
         case = cases.seen(key)
         operations = Counter(node.get_type_name() for node in case.model.get_ordered_ops())
-        ways = choice.chosen(key, self._plan.ways, self._plan.native, traits_of(case))
-        findings = lane.examine(key, ways, counts)
+        plan = self._plan
+        ways = choice.chosen(key, plan.ways, plan.native, traits_of(case), plan.each)
+        deadly = bool(plan.ways) or choice.is_given(key)
+        findings = lane.examine(key, ways, counts, deadly=deadly, ahead=ahead)
         with self._lock:
             self.tally.models += 1
             self.tally.counts += counts

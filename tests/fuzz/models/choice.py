@@ -1,4 +1,4 @@
-"""Which ways a model is run in: one or two of all that there are, by chance."""
+"""Which ways a model is run in: one of all that there are, by chance, or as many as are asked for."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _COMPILED = {
 _RUN = {
     "plugin": {
         "one": 20, "shared": 10, "fresh": 20, "inplace": 20, "set": 20, "many": 40, "queue": 10,
-        "handover": 10, "remote": 20, "twins": 10, "reset": 2,
+        "handover": 10, "remote": 20, "twins": 10, "reset": 1,
     },
     "native": {
-        "one": 20, "fresh": 20, "inplace": 20, "set": 20, "many": 30, "queue": 10, "handover": 5, "reset": 2,
+        "one": 20, "fresh": 20, "inplace": 20, "set": 20, "many": 30, "queue": 10, "handover": 5, "reset": 1,
     },
 }  # fmt: skip
 _NATIVE = 0.3
-_ONE_WAY = 0.8
+_GIVEN = 0.25
+"""Of the models with which OpenVINO's CPU device dies: each costs engines and processes."""
 _BEYOND = ("more than 5 dimensions", "open without a bound")
 
 
@@ -41,22 +42,30 @@ def every(native: bool = True) -> list[Way]:
 
 
 def chosen(
-    key: Key, only: tuple[str, ...] = (), native: bool = True, traits: Container[str] = ()
+    key: Key, only: tuple[str, ...] = (), native: bool = True, traits: Container[str] = (), each: int = 1
 ) -> list[Way]:
     """The ways of one case. `only`: parts that a sampled one has to contain, such as `native:` or `/reset`.
 
-    `traits` are those of the model: what OpenVINO's own plugin has no room for is seldom given to it.
+    `each`: so many are drawn, 0: all there are. `traits` are those of the model: what OpenVINO's own plugin
+    has no room for is seldom given to it.
     """
     dice = Dice("ways", key.seed, key.number)
     native &= not any(one in traits for one in _BEYOND) or dice.chance(0.03)
     if only:
         fitting = [way for way in every(native) if any(part in str(way) for part in only)]
         return [dice.pick(fitting)] if fitting else []
+    if not each:
+        return every(native)
     ways = []
-    for _ in range(1 if dice.chance(_ONE_WAY) else 2):
+    for _ in range(each):
         api = "native" if dice.chance(_NATIVE) and native else "plugin"
         compiled, run = (
             dice.choices(list(table[api]), list(table[api].values()))[0] for table in (_COMPILED, _RUN)
         )
         ways.append(Way(api, compiled, run))
     return [way for number, way in enumerate(ways) if way not in ways[:number]]
+
+
+def is_given(key: Key) -> bool:
+    """Whether softnpu is given this case also if OpenVINO's CPU device dies of it."""
+    return Dice("given", key.seed, key.number).chance(_GIVEN)

@@ -21,7 +21,7 @@ class Finding:
     `evidence` tells of every other form of asking OpenVINO's CPU device whether it says what the first one
     said ("same"), what softnpu said ("as softnpu"), or something else. `operations` counts those of the model
     by their types. `known` names what excuses it; it is `unsure` if the CPU device, asked again in a process
-    with other memory, says something else where they differ.
+    with other memory, says something else where they differ. `log`: what the daemon said, if its engine died.
     """
 
     key: Key
@@ -35,6 +35,7 @@ class Finding:
     known: str = ""
     unsure: bool = False
     saved: str = ""
+    log: str = ""
 
     @property
     def reason(self) -> str:
@@ -51,6 +52,7 @@ class Finding:
         if self.key.edits:
             lines.append(f"    after {len(self.key.edits)} edits: {list(self.key.edits)}")
         lines += [f"    {line}" for line in self.model]
+        lines += [f"    daemon: {line}" for line in self.log.splitlines()]
         if self.saved:
             lines.append(f"    saved in {self.saved}")
         return "\n".join(lines)

@@ -65,6 +65,15 @@ def _open_batch(seen: Seen, one: Difference) -> bool:
     )
 
 
+def _batch_elsewhere(seen: Seen, one: Difference) -> bool:
+    return (
+        seen.way.api == "native"
+        and seen.way.compiled != "compiler"
+        and "a batch elsewhere than in the first dimension" in seen.traits
+        and one.kind in ("wrong", "refused alone")
+    )
+
+
 KNOWN: tuple[Known, ...] = ()
 """To be emptied with the fixes."""
 
@@ -110,6 +119,11 @@ LIMITS: tuple[Known, ...] = (
             and one.kind == "wrong"
             and one.output in seen.traits.beside_batch
         ),
+    ),
+    Known(
+        "a batch that a layout names elsewhere than in the first dimension, by OpenVINO's plugin",
+        "docs/native.md, Limits: it takes the first dimension for the batch all the same",
+        _batch_elsewhere,
     ),
     Known(
         "a model without weights, weightless by OpenVINO's plugin",

@@ -17,6 +17,7 @@ from softnpu.driver.native_library import NativeLibrary
 from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.interface.messages import EngineStatus
 from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.emulator.supervisor.tuning import Tuning
 from tests.fuzz.models import case as cases
 from tests.fuzz.models import choice
 from tests.fuzz.models.compare import Verdict, judge, same, verdict_of
@@ -34,7 +35,10 @@ _READY_S = 30.0
 _EVIDENCE_S = 60.0
 """All are long: a hunt runs at idle priority."""
 _OF_A_DEATH = ("again", "alike", "bound")
+_LASTING_S = 3600.0
+"""Compiler workers are not started anew while one is enough."""
 _MORE = 3
+_MOST_LOG = 3000
 _BOTH = ("right where OpenVINO dies", "told where OpenVINO dies")
 _OTHER_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.perturb=90"}
 """What nobody has written is something else there."""
@@ -59,6 +63,7 @@ class Lane:
         if native is not None:
             self._peers["native"] = Peer("native", native.environment(socket, base), folder / "native.log")
         self._jobs = 0
+        self._ahead: tuple[cases.Key, Answer | Died | None] | None = None
         self.daemon_deaths: list[str] = []
 
     def close(self) -> None:
@@ -70,22 +75,35 @@ class Lane:
     # ------------------------------------------------------------ one case
 
     def examine(
-        self, key: cases.Key, ways: Sequence[Way], counts: Counter[str], evidence: bool = True
+        self,
+        key: cases.Key,
+        ways: Sequence[Way],
+        counts: Counter[str],
+        evidence: bool = True,
+        deadly: bool = True,
+        ahead: cases.Key | None = None,
     ) -> list[Finding]:
-        """Runs a case in all the ways; what went wrong. `counts` gets what became of each."""
+        """Runs a case in all the ways; what went wrong. `counts` gets what became of each.
+
+        Without `deadly` softnpu is not given a case of which OpenVINO's CPU device dies. `ahead` is the case
+        that comes next: the CPU device computes it meanwhile.
+        """
         findings: list[Finding] = []
         if not ways:
             return findings
+        plain = self._plain(key)
+        if isinstance(plain, Died) and not deadly:
+            counts["not given to softnpu: OpenVINO dies"] += 1
+            return findings
+        if isinstance(plain, Answer) and plain.refused is not None and plain.refused.stage == "make":
+            counts["not made"] += 1
+            return findings
         traits = traits_of(cases.seen(key))
         right = Right(partial(self._cpu, key), traits)
-        self._peers["cpu"].send(self._job(key, RIGHT))
-        for number, way in enumerate(ways):
-            before = self._engine()
-            answer = self._run(key, way, before, right if number == 0 else None)
-            plain = right.plain
-            if isinstance(plain, Answer) and plain.refused is not None and plain.refused.stage == "make":
-                counts["not made"] += 1
-                return findings
+        right.give(plain)
+        for way in ways:
+            before, logged = self._engine(), self._log_size()
+            answer = self._run(key, way, before, ahead)
             verdict, used = self._judged(way, answer, right, before)
             counts.update(used)
             if verdict.other_nans:
@@ -95,6 +113,8 @@ class Lane:
                 counts[f"way {way}"] += 1
             else:
                 finding = self._finding(key, way, verdict)
+                if "died" in verdict.kind:
+                    finding.log = self._logged(logged)
                 self._explain(finding, traits, answer, right, evidence)
                 told = "known" if finding.known else "FOUND"
                 counts[f"{way.api} {told} {verdict.kind}"] += 1
@@ -103,8 +123,8 @@ class Lane:
                 self._settle(way)
         return findings
 
-    def _run(self, key: cases.Key, way: Way, before: EngineStatus, right: Right | None) -> Answer | Died:
-        """The answer in one way. The first time the CPU device works at the same time, and gives `right`."""
+    def _run(self, key: cases.Key, way: Way, before: EngineStatus, ahead: cases.Key | None) -> Answer | Died:
+        """The answer in one way. The CPU device begins with the case `ahead` at the same time."""
         peer = self._peers[way.api]
         job = self._job(key, way, engine_pid=before.engine_pid)
         twin = way.run == "twins"
@@ -112,8 +132,10 @@ class Lane:
             job = replace(job, way=replace(way, run="many"))
             self._peers["second"].send(replace(job, folder=job.folder + "b"))
         peer.send(job)
-        if right is not None:
-            right.give(self._peers["cpu"].receive(_DEADLINE_S))
+        if ahead is not None and self._ahead is None:
+            self._peers["cpu"].send(self._job(ahead, RIGHT))
+            self._ahead = ahead, None
+            cases.seen(ahead)
         answer = peer.receive(_DEADLINE_S)
         if twin:
             other = self._peers["second"].receive(_DEADLINE_S)
@@ -234,6 +256,19 @@ class Lane:
 
     # ------------------------------------------------------------ parts
 
+    def _plain(self, key: cases.Key) -> Answer | Died:
+        """What the CPU device says: asked for ahead, or now."""
+        self._collect()
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == key and ahead[1] is not None:
+            return ahead[1]
+        return self._cpu(key, RIGHT, {})
+
+    def _collect(self) -> None:
+        """Receives what was asked for ahead: then its process can be asked again."""
+        if self._ahead is not None and self._ahead[1] is None:
+            self._ahead = self._ahead[0], self._peers["cpu"].receive(_DEADLINE_S)
+
     def _cpu(
         self,
         key: cases.Key,
@@ -242,6 +277,8 @@ class Lane:
         deadline_s: float = _DEADLINE_S,
         peer: str = "cpu",
     ) -> Answer | Died:
+        if peer == "cpu":
+            self._collect()
         return self._peers[peer].ask(replace(self._job(key, way), notes=dict(notes)), deadline_s)
 
     def _job(self, key: cases.Key, way: Way, engine_pid: int = 0) -> Job:
@@ -252,7 +289,8 @@ class Lane:
         """The engine as it is; a daemon is started if there is none."""
         for _ in range(2):
             if self._daemon is None:
-                self._daemon = Daemon(DaemonSettings(socket=str(self.folder / "npu.sock")))
+                tuning = Tuning(compiler_idle_s=_LASTING_S)
+                self._daemon = Daemon(DaemonSettings(socket=str(self.folder / "npu.sock"), tuning=tuning))
                 self._monitor = Driver.open(self._daemon.socket, autostart=False, role="monitor")
             assert self._monitor is not None
             try:
@@ -261,6 +299,17 @@ class Lane:
                 self.daemon_deaths.append(f"{error}; {self._daemon.log[-800:]}")
                 self._stop_daemon()
         raise RuntimeError(f"no daemon: {self.daemon_deaths[-1]}")
+
+    def _log_size(self) -> int:
+        return self._daemon.log_path.stat().st_size if self._daemon is not None else 0
+
+    def _logged(self, begin: int) -> str:
+        """The end of what the daemon has logged since then."""
+        if self._daemon is None:
+            return ""
+        with self._daemon.log_path.open("rb") as log:
+            log.seek(max(begin, self._log_size() - _MOST_LOG))
+            return log.read().decode(errors="replace")
 
     def _settle(self, way: Way) -> None:
         """After an engine's death: clients are replaced, so that none is an offender for it."""

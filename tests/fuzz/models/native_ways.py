@@ -14,6 +14,8 @@ from tests.fuzz.models.reference import refuse
 from tests.fuzz.models.running import Runner
 
 Compile = Callable[[ov.Core, Case, Path], Any]
+_NOT_LOADED = {"NPU_DEFER_WEIGHTS_LOAD": True}
+"""For what is compiled to be exported, and never runs."""
 
 
 def _configured(**config: str) -> Compile:
@@ -24,13 +26,13 @@ def _configured(**config: str) -> Compile:
 
 
 def _imported(core: ov.Core, case: Case, _: Path) -> Any:
-    return core.import_model(_exported(core.compile_model(case.model, "NPU")), "NPU")
+    return core.import_model(_exported(core.compile_model(case.model, "NPU", _NOT_LOADED)), "NPU")
 
 
 def _weightless(core: ov.Core, case: Case, folder: Path) -> Any:
     ov.serialize(case.model, folder / "model.xml")
     model = core.read_model(folder / "model.xml")
-    blob = _exported(core.compile_model(model, "NPU", {"ENABLE_WEIGHTLESS": True}))
+    blob = _exported(core.compile_model(model, "NPU", {**_NOT_LOADED, "ENABLE_WEIGHTLESS": True}))
     return core.import_model(blob, "NPU", {"WEIGHTS_PATH": str(folder / "model.bin")})
 
 

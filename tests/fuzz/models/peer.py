@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[3]
 _END_S = 10.0
 _KILLED_S = 300.0
 """At idle priority a process that is killed may wait long for its end."""
-_MOST_JOBS = 400
+_MOST_JOBS = 1500
 """Then a process is replaced: OpenVINO keeps something of every model."""
 
 

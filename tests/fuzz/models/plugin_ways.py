@@ -17,6 +17,8 @@ from tests.fuzz.models.records import Answer, Job, Refusal
 from tests.fuzz.models.running import Runner
 
 Compile = Callable[[Core, Case, Path], CompiledModel]
+_NOT_LOADED = {"NPU_DEFER_WEIGHTS_LOAD": "YES"}
+"""For what is compiled to be exported or cached, and never runs: the engine need not load it."""
 
 
 def refuse(stage: str, error: Exception) -> Refusal:
@@ -43,30 +45,29 @@ def _file(core: Core, case: Case, folder: Path) -> CompiledModel:
 
 
 def _imported(core: Core, case: Case, _: Path) -> CompiledModel:
-    stream = core.compile_model(case.model, "NPU").export_model()
+    stream = core.compile_model(case.model, "NPU", _NOT_LOADED).export_model()
     return core.import_model(stream, "NPU")
 
 
 def _imported_file(core: Core, case: Case, folder: Path) -> CompiledModel:
-    core.compile_model(case.model, "NPU").export_model(folder / "model.blob")
+    core.compile_model(case.model, "NPU", _NOT_LOADED).export_model(folder / "model.blob")
     return core.import_model(folder / "model.blob", "NPU", {"NPU_DEFER_WEIGHTS_LOAD": "YES"})
 
 
 def _weightless(core: Core, case: Case, _: Path) -> CompiledModel:
-    stream = core.compile_model(case.model, "NPU", {"ENABLE_WEIGHTLESS": "YES"}).export_model()
+    stream = core.compile_model(case.model, "NPU", _NOT_LOADED | {"ENABLE_WEIGHTLESS": "YES"}).export_model()
     return core.import_model(stream, "NPU", model=case.model)
 
 
 def _weightless_file(core: Core, case: Case, folder: Path) -> CompiledModel:
     ov.serialize(case.model, folder / "model.xml")
-    core.compile_model(folder / "model.xml", "NPU", {"ENABLE_WEIGHTLESS": "YES"}).export_model(
-        folder / "model.blob"
-    )
+    config = _NOT_LOADED | {"ENABLE_WEIGHTLESS": "YES"}
+    core.compile_model(folder / "model.xml", "NPU", config).export_model(folder / "model.blob")
     return core.import_model(folder / "model.blob", "NPU")
 
 
 def _twice(core: Core, case: Case, config: dict[str, str]) -> CompiledModel:
-    core.compile_model(case.model, "NPU", config)
+    core.compile_model(case.model, "NPU", config | _NOT_LOADED)
     return core.compile_model(case.model, "NPU", config)
 
 

@@ -89,6 +89,7 @@ def save(finding: Finding, folder: Path) -> None:
         "text": finding.text,
         "evidence": finding.evidence,
         "model": finding.model,
+        "log": finding.log,
         "inputs": inputs,
     }
     (folder / "finding.json").write_text(json.dumps(told, indent=1, ensure_ascii=False))

@@ -60,6 +60,8 @@ def traits_of(case: Case) -> Traits:
             if ov.layout_helpers.has_batch(parameter.layout)
             else None
         )
+        if axis:
+            found.add("a batch elsewhere than in the first dimension")
         if axis is not None and parameter.get_partial_shape()[axis].is_dynamic:
             found.add("an open batch that a layout names")
     batched = {
