@@ -17,6 +17,7 @@ from softnpu.tools.console import (
     print_line,
 )
 from softnpu.tools.daemon_connection import SocketOption, connect, socket_path
+from softnpu.tools.farm import report
 from softnpu.tools.monitor.document import document
 from softnpu.tools.monitor.tables import escaped, print_work
 from softnpu.tools.monitor.views import View, device_name, user_name
@@ -42,11 +43,19 @@ def status(
     ] = False,
     json_output: JsonOption = False,
     socket: SocketOption = None,
+    farm: Annotated[bool, typer.Option("--farm", help="Show the nodes of a cluster instead.")] = False,
+    address: report.AddressOption = report.THIS_MACHINE,
 ) -> None:
     """Show the running daemon, its devices and their counters, and who uses them.
 
     With --watch shares and rates are those of the time between two looks, and --json prints a line for each.
     """
+    report.check(farm, address, socket)
+    if farm:
+        if watch or csv:
+            raise typer.BadParameter("--farm with --watch or --csv; use 'softnpu top --farm'")
+        report.show(address, json_output)
+        return
     from softnpu.tools.monitor import watching
     from softnpu.tools.monitor.programs import Programs
     from softnpu.tools.monitor.sample import Sample

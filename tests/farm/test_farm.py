@@ -243,10 +243,15 @@ def test_the_death_of_a_node_moves_its_actors(
 def test_the_status_of_the_farm_has_nodes_and_leases(node: LocalNode) -> None:
     import ray
 
-    from softnpu.tools.farm.cluster import nodes
+    from softnpu.tools.farm.cluster import ClusterWatcher
 
+    watcher = ClusterWatcher()
     actor = _predictor()
     get(actor.__call__.remote({"image": np.zeros((1, 1, 8, 8), np.float32)}))
+
+    def nodes() -> Any:
+        return watcher.look(WITHIN_S).nodes
+
     wait_until(lambda: any(one.leased for each in nodes() for one in each.platforms), what="a lease")
     found = {one.platform: one.devices for each in nodes() for one in each.platforms if not each.problem}
     assert found.items() >= {"4000": 2, "3720": 1}.items()

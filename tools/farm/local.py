@@ -74,6 +74,11 @@ class LocalFarm:
         self._cluster = Cluster()
         self._cluster.add_node(num_cpus=1, object_store_memory=object_store, include_dashboard=False)
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the cluster."""
+        return str(self._cluster.address)
+
     def add(self, platforms: Sequence[str] = ("4000",), num_cpus: int = 1) -> LocalNode:
         """Another node with these devices; its daemon takes connections."""
         socket = self._folder / f"n{next(self._numbers)}" / "npu.sock"

@@ -18,6 +18,7 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.farm.keeper import DaemonKeeper
 from softnpu.farm.resources import resources_of
 from softnpu.tools.failures import ToolError
+from softnpu.tools.farm.monitor import without_ray
 
 _RAY_END_S: Final = 30.0
 
@@ -94,9 +95,7 @@ class Node:
         """
         command = self.ray_command()
         if shutil.which(command[0]) is None and not Path(sys.executable).with_name("ray").exists():
-            raise ToolError(
-                "ray", found="not installed", expected="Ray", hint="install it: pip install 'softnpu[ray]'"
-            )
+            raise without_ray()
         keeper = DaemonKeeper(self.settings) if keep_daemon else None
         try:
             return self._run_ray([*command, "--block"], keeper)

@@ -1,4 +1,4 @@
-"""`softnpu top`: devices, sessions, models and compilations on a screen."""
+"""`softnpu top`: devices, sessions, models and compilations, or the nodes of a cluster, on a screen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from softnpu.tools.daemon_connection import SocketOption, socket_path
 from softnpu.tools.failures import ToolError
+from softnpu.tools.farm import report
 
 _LEAST_S: Final = 0.2
 
@@ -20,6 +21,8 @@ def top(
         typer.Option("--light/--dark", help="Colours of its own; otherwise those of the terminal."),
     ] = None,
     socket: SocketOption = None,
+    farm: Annotated[bool, typer.Option("--farm", help="Show the nodes of a cluster instead.")] = False,
+    address: report.AddressOption = report.THIS_MACHINE,
 ) -> None:
     """Show what the daemon does on a screen, until q or F10. The keys are those of htop; F1 lists them.
 
@@ -27,16 +30,17 @@ def top(
     """
     if delay < _LEAST_S:
         raise typer.BadParameter(f"{delay:g} s between two looks; expected {_LEAST_S:g} or more")
-    path = socket_path(socket)
+    report.check(farm, address, socket)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ToolError(
             "softnpu top",
             found="no terminal",
             expected="one to show a screen on",
-            hint="use 'softnpu status --watch'",
+            hint=f"use 'softnpu status {'--farm' if farm else '--watch'}'",
         )
     try:
         from softnpu.tools.top.app import TopApp
+        from softnpu.tools.top.farm_app import FarmApp
     except ImportError as error:
         if error.name is None or not error.name.startswith("textual"):
             raise
@@ -47,7 +51,7 @@ def top(
             hint="install it with: pip install 'softnpu[top]'",
         ) from error
     theme = "ansi" if light is None else "light" if light else "dark"
-    app = TopApp(path, delay, theme)
+    app = FarmApp(address, delay, theme) if farm else TopApp(socket_path(socket), delay, theme)
     app.run()
     if app.return_code:
         raise typer.Exit(app.return_code)

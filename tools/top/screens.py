@@ -31,7 +31,7 @@ KEYS: Final = """\
 F3 F4 / \\   filter: show what contains a text; Esc shows all
 F6 >        choose the column to sort by; once more: the other way round
 Space p     pause, and go on
-Tab 1 2 3   sessions, models, compilations
+Tab 1 to 4  sessions, models, compilations, leases
 Enter       one session
 F1 h ?      this
 F10 q       quit
@@ -119,12 +119,16 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS = [_CLOSE, Binding("f1,h,question_mark", "dismiss", show=False)]
 
+    def __init__(self, keys: str) -> None:
+        super().__init__()
+        self._keys = keys
+
     def compose(self) -> ComposeResult:
         """Build the window."""
         with Vertical(classes="window") as window:
             window.border_title = f"softnpu top, pid {os.getpid()}"
             window.border_subtitle = "Esc: back"
-            yield Static(KEYS, markup=False)
+            yield Static(self._keys, markup=False)
 
 
 def _printable(text: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 from softnpu.tools.console import format_bytes, format_time
-from softnpu.tools.monitor.views import View
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,14 @@ class Listing:
     """One table. `key`: what names a row; `sort`: the column that it is sorted by at first."""
 
     name: str
-    rows: Callable[[View], tuple[Any, ...]]
+    rows: Callable[[Any], tuple[Any, ...]]
     key: Callable[[Any], str]
     columns: tuple[Column, ...]
     sort: int
 
 
-def _text(title: str, field: str, width: int = 0) -> Column:
+def text_column(title: str, field: str, width: int = 0) -> Column:
+    """A column of a field, sorted without regard to upper and lower case."""
     return Column(
         title,
         lambda row: str(getattr(row, field)).ljust(width),  # columns behind one that changes must not move
@@ -45,7 +45,8 @@ def _text(title: str, field: str, width: int = 0) -> Column:
     )
 
 
-def _number(title: str, field: str, form: Callable[[Any], str] = str) -> Column:
+def number_column(title: str, field: str, form: Callable[[Any], str] = str) -> Column:
+    """A column of a number, the largest first."""
     return Column(title, lambda row: form(getattr(row, field)), lambda row: getattr(row, field), falling=True)
 
 
@@ -54,7 +55,8 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _rate(value: float) -> str:
+def rate_text(value: float) -> str:
+    """`123`, `12.3`."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
@@ -72,15 +74,15 @@ LISTINGS: Final = (
         lambda view: view.sessions,
         lambda row: str(row.session),
         (
-            _number("PID", "pid"),
-            _text("USER", "user"),
-            _text("STATE", "state", 7),
-            _number("NPU%", "share", percent),
-            _number("MEM", "memory", format_bytes),
-            _number("INF/S", "inferences_s", lambda rate: _rate(rate).rjust(5)),
-            _number("QUEUE", "queued"),
-            _number("TIME", "busy_s", lambda time: format_time(time).rjust(9)),
-            _text("PROGRAM", "program"),
+            number_column("PID", "pid"),
+            text_column("USER", "user"),
+            text_column("STATE", "state", 7),
+            number_column("NPU%", "share", percent),
+            number_column("MEM", "memory", format_bytes),
+            number_column("INF/S", "inferences_s", lambda rate: rate_text(rate).rjust(5)),
+            number_column("QUEUE", "queued"),
+            number_column("TIME", "busy_s", lambda time: format_time(time).rjust(9)),
+            text_column("PROGRAM", "program"),
             Column("MODELS", _models, _models),
         ),
         3,
@@ -90,14 +92,14 @@ LISTINGS: Final = (
         lambda view: view.models,
         lambda row: str(row.model),
         (
-            _text("MODEL", "name"),
-            _text("DEVICE", "device"),
-            _text("STATE", "state", 8),
-            _number("MEM", "memory", format_bytes),
-            _number("USED BY", "sessions"),
-            _number("INF/S", "inferences_s", _rate),
-            _number("MEAN", "mean_s", format_time),
-            _number("INFERENCES", "inferences"),
+            text_column("MODEL", "name"),
+            text_column("DEVICE", "device"),
+            text_column("STATE", "state", 8),
+            number_column("MEM", "memory", format_bytes),
+            number_column("USED BY", "sessions"),
+            number_column("INF/S", "inferences_s", rate_text),
+            number_column("MEAN", "mean_s", format_time),
+            number_column("INFERENCES", "inferences"),
         ),
         5,
     ),
@@ -106,13 +108,13 @@ LISTINGS: Final = (
         lambda view: view.compilations,
         lambda row: f"{row.session} {row.kind} {row.name} {row.age_s}",
         (
-            _number("SESSION", "session"),
-            _text("DEVICE", "device"),
-            _text("FOR", "kind"),
-            _text("MODEL", "name"),
-            _text("STAGE", "stage", 7),
-            _number("DONE%", "done", lambda done: f"{100 * done:.0f}"),
-            _number("AGE", "age_s", format_time),
+            number_column("SESSION", "session"),
+            text_column("DEVICE", "device"),
+            text_column("FOR", "kind"),
+            text_column("MODEL", "name"),
+            text_column("STAGE", "stage", 7),
+            number_column("DONE%", "done", lambda done: f"{100 * done:.0f}"),
+            number_column("AGE", "age_s", format_time),
         ),
         6,
     ),
@@ -121,11 +123,11 @@ LISTINGS: Final = (
         lambda view: view.sample.status.leases,
         lambda row: str(row.lease),
         (
-            _number("PID", "pid"),
+            number_column("PID", "pid"),
             Column("DEVICES", _devices, _devices),
-            _number("OF EACH%", "share", lambda share: percent(share / WHOLE_DEVICE)),
-            _number("SESSIONS", "sessions"),
-            _text("PROGRAM", "client"),
+            number_column("OF EACH%", "share", lambda share: percent(share / WHOLE_DEVICE)),
+            number_column("SESSIONS", "sessions"),
+            text_column("PROGRAM", "client"),
         ),
         0,
     ),
