@@ -3,6 +3,9 @@
 OpenVINO's CPU runtime (2026.4) does not compare them when it runs a product with constant weights. It reads
 as many numbers as the weights have, also behind the end of a shorter input. Here such an input is reshaped to
 what the weights say. That copies nothing, and OpenVINO refuses to do it for another size.
+
+The state of a recurrent cell is not only multiplied. Its dimension has to stay dynamic: of a static one OpenVINO
+fuses what it does not fuse otherwise, and the last bits differ.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class _Product(NamedTuple):
     size: int
 
 
+_STATE: Final = 1
 _RECURRENT: Final = {
     "RNNCell": ((0, 2), (1, 3)),
     "GRUCell": ((0, 2), (1, 3)),
@@ -78,4 +82,15 @@ def _guard(node: Any, product: _Product) -> None:
     pattern[product.axis] = product.size
     reshaped = opset13.reshape(source, opset13.constant(pattern), special_zero=True)
     reshaped.set_friendly_name(f"{node.get_friendly_name()}/inner {product.position}")
+    if node.get_type_name() in _RECURRENT and product.position == _STATE:
+        reshaped = _all_of(reshaped, source)
     node.input(product.position).replace_source_output(reshaped.output(0))
+
+
+def _all_of(reshaped: Any, source: ov.Output) -> Any:
+    """Return `reshaped` with a last dimension that is known when the model runs: that of `source`, the same."""
+    last = opset13.constant(np.array([-1]))
+    length = opset13.gather(opset13.shape_of(source), last, opset13.constant(0))
+    return opset13.slice(
+        reshaped, opset13.constant(np.array([0])), length, opset13.constant(np.array([1])), last
+    )

@@ -78,3 +78,31 @@ def test_an_input_of_another_inner_dimension_is_refused(shared_core: Core, make:
         else:
             with pytest.raises(InferError, match="/inner 0"):
                 request.infer([data])
+
+
+def _states(kind: str, rows: int) -> ov.Model:
+    x, state = _input(rows, -1), _input(rows, ov.Dimension(0, 9))
+    gates = {"gru": 3, "lstm": 4, "rnn": 1}[kind]
+    weights = _weights(3 * gates, INNER), _weights(3 * gates, 3), _weights(3 * gates)
+    if kind == "gru":
+        cell = ops.gru_cell(x, state, *weights, 3, ["relu", "tanh"], [], [], 1.5)
+    elif kind == "rnn":
+        cell = ops.rnn_cell(x, state, *weights, 3, ["relu"], [], [])
+    else:
+        cell = ops.lstm_cell(x, state, _weights(rows, 3), *weights, 3)
+    return ov.Model([ops.result(cell.output(0))], [x, state], kind)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm", "rnn"])
+def test_a_dynamic_state_of_a_cell_gives_the_bits_of_the_cpu_device(shared_core: Core, kind: str) -> None:
+    rows = 200
+    model = _states(kind, rows)
+    expected = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    request = shared_core.compile_model(model).create_infer_request()
+    for size in (3, 2, 4, 3):
+        data = [_RANDOM.normal(0, 2, (rows, length)).astype(np.float32) for length in (INNER, size)]
+        if size == 3:
+            np.testing.assert_array_equal(request.infer(data)[0], expected(data)[0])
+        else:
+            with pytest.raises(InferError, match="/inner 1"):
+                request.infer(data)

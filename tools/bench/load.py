@@ -104,7 +104,7 @@ class _Starts:
                 stack.enter_context(_held(self._order("npu", way, daemon.socket, hold=True)))
             started = _run(self._order("npu", way, daemon.socket))
         if started.cached != _CACHED[way.prepared]:
-            found = "came from a cache" if started.cached else "was compiled anew"
+            found = "came from a cache" if started.cached else "was compiled again"
             raise ToolError(f"start '{way.value}'", found=f"the model {found}", expected="the other way")
         return started
 

@@ -124,7 +124,7 @@ class Compilations:
             start = self._start("npu", kind.source, str(daemon.socket), str(cache))
             answer, memory = _compile(start, daemon.pid, watched)
         if answer.cached != (kind.cached and not prepare):
-            found = "came from a cache" if answer.cached else "was compiled anew"
+            found = "came from a cache" if answer.cached else "was compiled again"
             raise ToolError(f"model of {_name(self._size)}", found=f"it {found}", expected="the other way")
         return answer, memory
 

@@ -112,7 +112,10 @@ class Pipeline:
 
 
 def run(context: Context, frames: int, seconds: float, kill: bool, seed: int) -> Report:
-    """Run until so many frames are consumed, or for so many seconds; `kill`: stages are killed meanwhile."""
+    """Run until so many frames are consumed, or for so many seconds, but until there was one.
+
+    `kill`: stages are killed meanwhile.
+    """
     report, dice = Report(), random.Random(seed)
     before = _staged(context)
     begin = moved = time.monotonic()
@@ -125,9 +128,10 @@ def run(context: Context, frames: int, seconds: float, kill: bool, seed: int) ->
             if now - moved > _STALLED_S:
                 raise PipelineError(f"no frame for {_STALLED_S:g} s: {_state(counters)}")
             pipeline.check()
-            if (frames and consumed >= frames) or (seconds and now - begin >= seconds):
+            is_over = bool(seconds) and now - begin >= seconds
+            if (frames and consumed >= frames) or (is_over and consumed):
                 break
-            if kill:
+            if kill and not is_over:
                 time.sleep(dice.uniform(*_PAUSE_S))
                 stage = dice.choice(STAGES)
                 pipeline.check()
