@@ -31,6 +31,7 @@ from tests.support.work import Loaded
 
 _STEPS = 80
 _WIDTH = 16
+_STORED_S = 180.0  # by a process of the lowest priority
 
 
 def write_deep(folder: Path) -> Path:
@@ -115,8 +116,8 @@ def test_an_engine_imports_what_another_has_compiled(
     expected = on_cpu(path, data)[0]
     daemon, context = start_context()
     np.testing.assert_array_equal(infer(context, path, data), expected)
-    wait_until(lambda: entries(directory), what="an entry")
-    wait_until(lambda: "engine cache: stored 'deep'" in daemon.log, what="the end of the process")
+    wait_until(lambda: entries(directory), _STORED_S, "an entry")
+    wait_until(lambda: "engine cache: stored 'deep'" in daemon.log, _STORED_S, "the end of the process")
     assert "engine cache: imported" not in daemon.log
     np.testing.assert_array_equal(infer(context, path, data), expected)
     assert daemon.log.count("engine cache: imported 'deep'") == 1
