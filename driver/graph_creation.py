@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from softnpu.driver import serialized
 from softnpu.driver.build_log import BuildLog, cache_status, failure_text, note_log
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.context_base import ContextBase
@@ -181,6 +180,8 @@ def _create(
             found=f"format {desc.format}",
             expected=" or ".join(f"{form.value} ({form.name})" for form in GraphFormat),
         )
+    from softnpu.driver import serialized
+
     with serialized.parse(view, compiler, call) as source:
         return compile_source(
             context,

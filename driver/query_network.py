@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from softnpu.driver import serialized
 from softnpu.driver.context_base import ContextBase
 from softnpu.driver.errors import error, null_pointer
 from softnpu.driver.graph_creation import GraphDesc
@@ -31,6 +30,8 @@ class QueryNetwork(Handle):
                 found=f"format {desc.format}",
                 expected=f"{GraphFormat.NGRAPH_LITE.value} (NGRAPH_LITE)",
             )
+        from softnpu.driver import serialized
+
         with serialized.parse(view, compiler, call) as source:
             request = msg.GraphQuery(
                 context=context.handle,
