@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +20,6 @@ from softnpu.tools.demo.digits import model_path
 from softnpu.tools.farm import monitor
 from softnpu.tools.farm.local import LocalFarm
 from softnpu.tools.top.farm_app import FarmApp
-from tests.support.cli import softnpu
 from tests.support.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(600)]
@@ -28,6 +29,12 @@ WITHIN_S = 240.0
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> None:
     """Looked at when the farm ends: until then Ray opens and starts what it likes."""
+
+
+def _printed(*arguments: str) -> str:
+    """What a command prints; not one of a fork server, which would live longer than the farm."""
+    command = [sys.executable, "-P", "-m", "softnpu.tools.cli", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=WITHIN_S).stdout
 
 
 def _rows(app: FarmApp) -> dict[str, list[str]]:
@@ -61,10 +68,10 @@ def test_nodes_leases_and_rates_a_dead_node_and_a_cluster_that_ends(
     actor = ray.remote(public.Predictor).options(**options).remote(public.Model.of(model_path()))
     ray.get(actor.__call__.remote({"image": images[:1]}), timeout=WITHIN_S)
 
-    told = json.loads(softnpu("farm", "status", "--address", address, "--json").out)
+    told = json.loads(_printed("farm", "status", "--address", address, "--json"))
     assert {node["state"] for node in told} == {"alive"}
     assert [lease["share"] for node in told for lease in node["leases"]] == [1.0]
-    printed = softnpu("status", "--farm", "--address", address).out
+    printed = _printed("status", "--farm", "--address", address)
     assert "Predictor" in printed
     assert "leases" in printed
 

@@ -22,7 +22,7 @@ from softnpu.tools.farm.monitor import without_ray
 
 _RAY_END_S: Final = 30.0
 _NICENESS: Final = "RAY_worker_niceness"
-"""Ray's workers are nicer by 15 than the daemon that they feed, so the device waits for them on a busy machine."""
+"""Ray makes its workers nicer by 15 than the daemon that they feed: on a busy machine it waits for them."""
 
 
 @dataclass(frozen=True)
