@@ -69,8 +69,8 @@ def _print(found: ClusterState) -> None:
         leases.columns[-1].no_wrap, leases.columns[-1].overflow = False, "fold"
         for node in found.nodes:
             for lease in node.leases:
-                numbers = ", ".join(map(str, lease.devices))
-                devices = numbers if lease.share == 1 else f"{lease.share:.0%} of {numbers}"
+                listed = ", ".join(map(str, lease.devices))
+                devices = listed if lease.share == 1 else f"{lease.share:.0%} of {listed}"
                 leases.add_row(node.title, str(lease.pid), devices, str(lease.sessions), lease.program)
         out.print(leases)
     for node in found.nodes:
