@@ -44,7 +44,8 @@ _AGAIN_S: Final = 5.0
 _STARTS_S: Final = 60.0
 """Ray starts the first worker of a busy node within this time."""
 _MOST_DEAD: Final = 16
-_TITLE: Final = "ray::"
+_WORKER: Final = re.compile(r"ray::(?P<what>.+?)(\.\w+)?")
+"""Of an actor with a method that runs, of one that waits, of a task."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -246,12 +247,13 @@ def _daemon_state(answer: StatusAnswer, sessions: list[tuple[int, ...]]) -> Daem
 
 
 def _program(pid: int) -> str:
-    """What a worker of Ray does, as its title says; empty for other processes."""
+    """The actor or task of a worker of Ray, as its title says; empty for other processes."""
     try:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
     except OSError:
         return ""
-    return title.removeprefix(_TITLE) if title.startswith(_TITLE) else ""
+    found = _WORKER.fullmatch(title)
+    return found["what"] if found is not None else ""
 
 
 def _offered(resources: Mapping[str, float]) -> dict[str, float]:

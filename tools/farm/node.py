@@ -21,6 +21,8 @@ from softnpu.tools.failures import ToolError
 from softnpu.tools.farm.monitor import without_ray
 
 _RAY_END_S: Final = 30.0
+_NICENESS: Final = "RAY_worker_niceness"
+"""Ray makes its workers nicer by 15 than the daemon that they feed: on a busy machine it waits for them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,11 @@ class Node:
 
     def environment(self) -> dict[str, str]:
         """What Ray's workers on this node have to know, beside what they inherit."""
-        return {ENV_SOCKET: str(self.socket), ENV_AUTOSTART: "0"}
+        return {
+            ENV_SOCKET: str(self.socket),
+            ENV_AUTOSTART: "0",
+            _NICENESS: os.environ.get(_NICENESS, "0"),
+        }
 
     def ray_command(self) -> list[str]:
         """The `ray start` that offers the devices."""

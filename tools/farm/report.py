@@ -65,20 +65,13 @@ def _print(found: ClusterState) -> None:
     if counters.row_count:
         out.print(counters)
     if any(node.leases for node in found.nodes):
-        leases = make_table(
-            "leases", "node", "pid", "program", "platform", "devices", right=("of each", "sessions")
-        )
+        leases = make_table("leases", "node", "pid", "devices", "sessions", "program")
+        leases.columns[-1].no_wrap, leases.columns[-1].overflow = False, "fold"
         for node in found.nodes:
             for lease in node.leases:
-                leases.add_row(
-                    node.title,
-                    str(lease.pid),
-                    lease.program,
-                    lease.platform,
-                    ", ".join(map(str, lease.devices)),
-                    f"{lease.share:.0%}",
-                    str(lease.sessions),
-                )
+                listed = ", ".join(map(str, lease.devices))
+                devices = listed if lease.share == 1 else f"{lease.share:.0%} of {listed}"
+                leases.add_row(node.title, str(lease.pid), devices, str(lease.sessions), lease.program)
         out.print(leases)
     for node in found.nodes:
         if node.problem:

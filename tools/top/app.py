@@ -25,6 +25,7 @@ class TopApp(TableApp):
 
     listings = LISTINGS
     keys = KEYS
+    opens = True
     view: View | None
 
     def __init__(self, path: Path, delay_s: float, theme: str = "ansi") -> None:

@@ -32,6 +32,8 @@ class TableApp(App[None]):
     listings: ClassVar[tuple[Listing, ...]]
     keys: ClassVar[str]
     """The text of the help."""
+    opens: ClassVar[bool] = False
+    """Whether Enter opens a row."""
     TITLE = "softnpu top"
     CSS_PATH = "top.tcss"
     ENABLE_COMMAND_PALETTE = False
@@ -97,6 +99,8 @@ class TableApp(App[None]):
         yield Input(placeholder="filter", id="filter", compact=True)
         keys = Text()
         for key, name in _HINTS:
+            if name == "Open" and not self.opens:
+                continue
             keys.append(key, "bold").append(f" {name}  ", "reverse")
         yield Static(keys, id="keys")
 
