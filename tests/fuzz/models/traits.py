@@ -22,9 +22,9 @@ class Traits:
 
     `after_states`: the outputs that depend on a state. `beside_batch`: those that do not depend on the inputs
     whose layouts name a batch, or that keep their first dimension if that of all inputs is 1. `after_pads`:
-    those that depend on a Pad whose value OpenVINO reads beyond its end. `outside`: the steps with a shape that
-    the model does not allow. `rows`: axis and length of samples in all inputs and outputs, if OpenVINO's plugin
-    takes their first dimensions for a batch.
+    those that depend on a Pad whose value OpenVINO reads beyond its end. `outside`: the steps with a shape
+    that the model does not allow. `rows`: axis and length of samples in all inputs and outputs, if OpenVINO's
+    plugin takes their first dimensions for a batch.
     """
 
     words: frozenset[str]
