@@ -21,9 +21,10 @@ class Traits:
     """What a case has.
 
     `after_states`: the outputs that depend on a state. `beside_batch`: those that do not depend on the inputs
-    whose layouts name a batch. `after_pads`: those that depend on a Pad whose value OpenVINO reads beyond its
-    end. `outside`: the steps with a shape that the model does not allow. `rows`: axis and length of samples
-    in all inputs and outputs, if OpenVINO's plugin takes their first dimensions for a batch.
+    whose layouts name a batch, or that keep their first dimension if that of all inputs is 1. `after_pads`:
+    those that depend on a Pad whose value OpenVINO reads beyond its end. `outside`: the steps with a shape
+    that the model does not allow. `rows`: axis and length of samples in all inputs and outputs, if OpenVINO's
+    plugin takes their first dimensions for a batch.
     """
 
     words: frozenset[str]
@@ -74,7 +75,9 @@ def traits_of(case: Case) -> Traits:
     beside = outputs - _after(case, nodes, batched) if batched else frozenset()
     pads = {node.get_instance_id() for node in nodes if _reads_beyond(node)}
     after_states, after_pads = _after(case, nodes, reads), _after(case, nodes, pads)
-    return Traits(frozenset(found), after_states, beside, _outside(case), after_pads, _rows(case))
+    rows = _rows(case)
+    beside |= _kept(case) if rows else frozenset()
+    return Traits(frozenset(found), after_states, beside, _outside(case), after_pads, rows)
 
 
 def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
@@ -97,6 +100,17 @@ def _rows(case: Case) -> dict[str, object]:
     if len({shape[0].get_length() for shape in shapes}) > 1 or shapes[0][0].get_length() < 2:
         return {}
     return {"inputs": [(0, 1)] * len(case.model.inputs), "outputs": [(0, 1)] * len(case.model.outputs)}
+
+
+def _kept(case: Case) -> frozenset[int]:
+    """The outputs whose first dimension is not 1 in the model of one row."""
+    model = case.model.clone()
+    try:
+        model.reshape({at: ov.PartialShape([1, *port.shape[1:]]) for at, port in enumerate(model.inputs)})
+    except RuntimeError:
+        return frozenset()
+    ports = enumerate(model.outputs)
+    return frozenset(at for at, port in ports if port.partial_shape[0] != ov.Dimension(1))
 
 
 def _reads_beyond(node: Any) -> bool:
