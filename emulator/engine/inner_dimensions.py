@@ -4,8 +4,8 @@ OpenVINO's CPU runtime (2026.4) does not compare them when it runs a product wit
 as many numbers as the weights have, also behind the end of a shorter input. Here such an input is reshaped to
 what the weights say. That copies nothing, and OpenVINO refuses to do it for another size.
 
-The state of a recurrent cell is not only multiplied. Its dimension has to stay dynamic: of a static one OpenVINO
-fuses what it does not fuse otherwise, and the last bits differ.
+The state of a recurrent cell is not only multiplied. Its dimension has to stay dynamic: of a static one
+OpenVINO fuses what it does not fuse otherwise, and the last bits differ.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _guard(node: Any, product: _Product) -> None:
 
 
 def _all_of(reshaped: Any, source: ov.Output) -> Any:
-    """Return `reshaped` with a last dimension that is known when the model runs: that of `source`, the same."""
+    """Return `reshaped` with a last dimension that is known when the model runs: that of `source`."""
     last = opset13.constant(np.array([-1]))
     length = opset13.gather(opset13.shape_of(source), last, opset13.constant(0))
     return opset13.slice(
