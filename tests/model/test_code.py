@@ -247,7 +247,7 @@ def _runner() -> Runner:
     )
     loop = SimpleNamespace(send=nothing, read_messages=nothing, alive=True)
     scheduler, overlap = SimpleNamespace(charge=nothing), SimpleNamespace(cancel=nothing, adopt=nothing)
-    parts: Any = (loop, QueueTable(), scheduler, counters, overlap, None, None, None, 2000)
+    parts: Any = (loop, QueueTable(), scheduler, counters, overlap, InjectedFaults(2000), None, None, 2000)
     runner = Runner(*parts)
     runner._poll_due_ns = cast(Any, math.inf)
     return runner

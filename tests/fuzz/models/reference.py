@@ -127,6 +127,11 @@ def _performance(case: Case, _: Job) -> Answer:
     return _steps(case, case.model, {"EXECUTION_MODE_HINT": "PERFORMANCE"})
 
 
+def _unfused(case: Case, _: Job) -> Answer:
+    """As the engine computes models whose subgraphs work on 8 bits (docs/fidelity.md, numbers)."""
+    return _steps(case, case.model, {"SNIPPETS_MODE": "DISABLE"})
+
+
 def _written(case: Case, job: Job) -> Answer:
     """The model after it was written and read again."""
     path = Path(job.folder, "written.xml")
@@ -223,6 +228,7 @@ _FORMS: dict[str, Callable[[Case, Job], Answer]] = {
     "alike": _alike,
     "bound": _bound,
     "written": _written,
+    "unfused": _unfused,
     "streams": _streams,
     "one request": _one_request,
     "performance": _performance,

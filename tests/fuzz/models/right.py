@@ -12,6 +12,7 @@ RIGHT = Way("cpu", "plain", "right")
 BY_SAMPLES = "right as samples one by one, and not as a batch"
 STREAMS = "right as the CPU device with several streams"
 SEPARATED = "right as with the weights as inputs"
+UNFUSED = "right as the CPU device without subgraphs, which it makes wrongly of 8 bits"
 OUTSIDE = "right as with states outside of the CPU device"
 
 Ask = Callable[[Way, Mapping[str, object]], Answer | Died]
@@ -54,6 +55,10 @@ class Right:
             less = _less(verdict, answer, self._form("streams"), None)
             used += [STREAMS] if less is not verdict else []
             verdict = less
+        if not verdict.good and answer.refused is None and "quantised" in self._traits:
+            less = _less(verdict, answer, self._form("unfused"), None)
+            used += [UNFUSED] if less is not verdict else []
+            verdict = less
         if not verdict.good and answer.refused is None and native and way.compiled == "weightless":
             less = _less(verdict, answer, self._form("separated"), None)
             used += [SEPARATED] if less is not verdict else []
@@ -91,4 +96,4 @@ def _less(verdict: Verdict, answer: Answer, form: Answer | Died, outputs: Set[in
     return verdict if len(left) == len(verdict.differences) else verdict_of(left, verdict.other_nans)
 
 
-__all__ = ["BY_SAMPLES", "OUTSIDE", "RIGHT", "STREAMS", "Right"]
+__all__ = ["BY_SAMPLES", "OUTSIDE", "RIGHT", "STREAMS", "UNFUSED", "Right"]

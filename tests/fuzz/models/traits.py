@@ -8,6 +8,7 @@ from typing import Any
 
 import openvino as ov
 
+from softnpu.emulator.common.model_bodies import all_bodies
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer
 from tests.fuzz.models.values import name_of
@@ -47,6 +48,9 @@ def traits_of(case: Case) -> Traits:
         kinds = {name_of(node.get_element_type()) for node in nodes if node.get_type_name() == "ReadValue"}
         if kinds & set(_REFUSED_STATES):
             found.add("states that the CPU device refuses")
+    parts = [case.model, *all_bodies(case.model)]
+    if any(node.get_type_name() == "FakeQuantize" for part in parts for node in part.get_ops()):
+        found.add("quantised")
     ports = [*case.model.inputs, *case.model.outputs]
     ports = [port for port in ports if port.partial_shape.rank.is_static]
     if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
