@@ -19,8 +19,8 @@ from softnpu.emulator.blob.weight_space import WeightSpace
 LARGE: Final = 64 << 20
 """Bytes of weights from which on pages are given back."""
 _PARTS: Final = 8
-_MARGIN: Final = 32
-"""The part of the weights, one in so many, that is left for what grows between two looks."""
+_MARGIN: Final = 4
+"""The part of the weights, one in so many, that is left: threads may wait for a core between two looks."""
 _INTERVAL_S: Final = 0.005
 
 
