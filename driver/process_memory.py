@@ -1,7 +1,7 @@
 """Memory of this process as descriptors, for weights that a program names by their address.
 
 What maps a file read-only goes as the descriptor of that file and is not copied. Everything else is copied
-once, into a sealed memory file: heap memory, and what the program could still change (a writable mapping,
+once, into sealed memory files: heap memory, and what the program could still change (a writable mapping,
 the driver's own allocations), because the device may use the weights long after the call.
 """
 
@@ -10,10 +10,13 @@ from __future__ import annotations
 import bisect
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from softnpu.driver.errors import error, invalid_argument
+from softnpu.driver.errors import ZeError, error, invalid_argument
 from softnpu.driver.graph_source import WeightFile
 from softnpu.driver.process_maps import Area, open_mapped_file, read_areas
 from softnpu.emulator.blob.weights import CONSTANT_ALIGNMENT, MAX_SOURCES, SpaceLayout
@@ -23,6 +26,9 @@ from softnpu.emulator.interface.result import ZeResult
 
 _SMAPS = "/proc/self/smaps"
 _CHUNK = 1 << 30
+_MOST_COPIES = 4
+_SEVERAL_FROM = 64 << 20
+"""Bytes from which on copies go into several files."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,20 @@ class _InFile:
 
     file: tuple[int, int, int]
     offset: int
+
+
+class _Place(NamedTuple):
+    """Where a copy goes: in which file of copies, and at which offset."""
+
+    file: int
+    offset: int
+
+
+class _Plan(NamedTuple):
+    """The place of each copied piece, by address and length, and the sizes of the files of copies."""
+
+    places: dict[tuple[int, int], _Place]
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -99,9 +119,8 @@ def _gathered(
             ends[in_file.file] = max(in_file.offset + piece.length, ends.get(in_file.file, 0))
     files = [WeightFile(os.dup(opened[file]), begins[file], ends[file] - begins[file]) for file in begins]
     try:
-        copied, size = _copy_offsets(pieces, located)
-        if size:
-            files.append(WeightFile(_copy(pieces, copied, call), 0, size))
+        plan = _plan(pieces, located, MAX_SOURCES - 1 - len(files))
+        files += _copies(pieces, plan, call)
     except BaseException:
         for file in files:
             os.close(file.fd)
@@ -113,8 +132,11 @@ def _gathered(
     for piece, in_file in zip(pieces, located, strict=True):
         if in_file is not None:
             offsets.append(start_of[in_file.file] + in_file.offset - begins[in_file.file])
+        elif piece.length:
+            place = plan.places[piece.address, piece.length]
+            offsets.append(starts[len(begins) + place.file] + place.offset)
         else:
-            offsets.append(starts[-1] + copied[piece.address, piece.length] if piece.length else 0)
+            offsets.append(0)
     return Gathered(tuple(files), tuple(offsets))
 
 
@@ -132,26 +154,78 @@ def _limited(
     return [in_file if in_file is not None and in_file.file in kept else None for in_file in located]
 
 
-def _copy_offsets(
-    pieces: Sequence[Piece], located: Sequence[_InFile | None]
-) -> tuple[dict[tuple[int, int], int], int]:
-    """Where each copied piece goes in the one file of copies, and the size of that file."""
-    offsets: dict[tuple[int, int], int] = {}
-    size = 0
-    for piece, in_file in zip(pieces, located, strict=True):
-        if in_file is None and piece.length and (piece.address, piece.length) not in offsets:
-            size = -(-size // CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT
-            offsets[piece.address, piece.length] = size
-            size += piece.length
-    return offsets, size
+def _plan(pieces: Sequence[Piece], located: Sequence[_InFile | None], room: int) -> _Plan:
+    """Share out the pieces that are copied, each to the file that has least; at most `room` files."""
+    lengths = {
+        (piece.address, piece.length): piece.length
+        for piece, in_file in zip(pieces, located, strict=True)
+        if in_file is None and piece.length
+    }
+    several = sum(lengths.values()) >= _SEVERAL_FROM
+    sizes = [0] * max(1, min(_MOST_COPIES, room) if several else 1)
+    places: dict[tuple[int, int], _Place] = {}
+    for key, length in lengths.items():
+        file = sizes.index(min(sizes))
+        offset = -(-sizes[file] // CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT
+        places[key] = _Place(file, offset)
+        sizes[file] = offset + length
+    return _Plan(places, tuple(size for size in sizes if size))
 
 
-def _copy(pieces: Sequence[Piece], offsets: dict[tuple[int, int], int], call: str) -> int:
+def _copies(pieces: Sequence[Piece], plan: _Plan, call: str) -> list[WeightFile]:
+    """Make the files of a plan, several at once: the kernel lets one thread at a time write to a file."""
+    left = deque(range(len(plan.sizes)))
+    fds: dict[int, int] = {}
+    failures: list[Exception] = []
+
+    def copy() -> None:
+        while not failures:
+            try:
+                file = left.popleft()
+            except IndexError:
+                return
+            try:
+                fds[file] = _copy(pieces, plan, file, call)
+            except (ZeError, OSError, MemoryError) as failure:
+                failures.append(failure)
+
+    threads = _start(copy, min(len(plan.sizes), len(os.sched_getaffinity(0))) - 1)
+    try:
+        copy()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return [WeightFile(fds[file], 0, size) for file, size in enumerate(plan.sizes)]
+    except BaseException:
+        left.clear()
+        for thread in threads:
+            thread.join()
+        for fd in fds.values():
+            os.close(fd)
+        raise
+
+
+def _start(work: Callable[[], None], count: int) -> list[threading.Thread]:
+    """Start threads, fewer where the system has none: who calls works as well."""
+    threads = []
+    for _ in range(count):
+        thread = threading.Thread(target=work, name="weights")
+        try:
+            thread.start()
+        except RuntimeError:
+            break
+        threads.append(thread)
+    return threads
+
+
+def _copy(pieces: Sequence[Piece], plan: _Plan, file: int, call: str) -> int:
     fd = linux.memfd("weights")
     names = {(piece.address, piece.length): piece.name for piece in pieces}
     try:
-        for (address, length), offset in offsets.items():
-            _write(fd, address, length, offset, names[address, length], call)
+        for (address, length), place in plan.places.items():
+            if place.file == file:
+                _write(fd, address, length, place.offset, names[address, length], call)
         linux.seal(fd, linux.SEALS_IMMUTABLE)
     except BaseException:
         os.close(fd)

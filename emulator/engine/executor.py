@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -27,6 +26,7 @@ from softnpu.emulator.engine import (
     quantised_subgraphs,
     rounded_states,
     streams,
+    weight_pages,
 )
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_times
@@ -50,8 +50,6 @@ _POLL_MS = 50
 _OVERLAP_POLL_MS = 1
 _MAX_STREAMS = 4
 _SHORT_S = 500e-6
-_LARGE_WEIGHTS = 64 << 20
-_RELEASE_INTERVAL_S = 0.005
 _core: ov.Core | None = None
 _core_lock = threading.Lock()
 
@@ -338,7 +336,7 @@ class LoadedImage:
         if trace.active is not None and trace.active.layers:
             properties["PERF_COUNT"] = "YES"
         self.has_layers = properties.get("PERF_COUNT") == "YES"
-        with _releasing_pages(self._space):
+        with weight_pages.releasing(self._space):
             self.compiled = core().compile_model(model, "CPU", properties)
             if quantised_subgraphs.are_in(model, self.compiled):
                 properties |= quantised_subgraphs.UNFUSED
@@ -397,34 +395,6 @@ def load(
     finally:
         for fd in fds:
             os.close(fd)
-
-
-@contextmanager
-def _releasing_pages(space: WeightSpace) -> Iterator[None]:
-    """Release pages of large weights while OpenVINO converts them, and at the end.
-
-    Otherwise the weights are in memory twice. Pages that are used in place come back from the file.
-    """
-    if space.layout.size < _LARGE_WEIGHTS:
-        yield
-        return
-    done = threading.Event()
-
-    def release() -> None:
-        pause = _RELEASE_INTERVAL_S
-        while not done.wait(pause):
-            start = time.perf_counter()
-            space.release_pages()
-            pause = max(_RELEASE_INTERVAL_S, time.perf_counter() - start)  # OpenVINO needs the cores
-
-    thread = threading.Thread(target=release, name="weights")
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        space.release_pages()
 
 
 def timed_load(
