@@ -137,16 +137,27 @@ def _tree_lengths(node: Any, lengths: Any) -> Any:
     return ops.maximum(lengths, _constant(lengths, 1)).output(0)
 
 
-def _repeats(_node: Any, repeats: Any) -> Any:
+def _repeats(node: Any, repeats: Any) -> Any:
     """Guard those that an input gives; shape inference checks constants, and learns less behind a guard.
 
-    With no repeats at all OpenVINO writes nothing: one along the last axis is the same, and is written.
+    With no repeats at all OpenVINO writes nothing: one along the last axis is the same, and is written. The
+    result of a scalar has a dimension then, which is taken off again.
     """
     if repeats.partial_shape == ov.PartialShape([0]):
+        if node.get_output_partial_shape(0) == ov.PartialShape([]):
+            _as_scalar(node.output(0))
         return ops.constant([1], repeats.element_type).output(0)
     if not _depends_on_inputs(repeats):
         return repeats
     return ops.maximum(repeats, _constant(repeats, 0)).output(0)
+
+
+def _as_scalar(result: Any) -> None:
+    readers = list(result.get_target_inputs())
+    scalar = ops.reshape(result, ops.constant(np.zeros(0, np.int64)), False).output(0)
+    scalar.node.set_friendly_name(f"{result.node.friendly_name}/scalar")
+    for reader in readers:
+        reader.replace_source_output(scalar)
 
 
 _GUARDS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {

@@ -174,13 +174,17 @@ def test_indices_that_openvino_checks_first_are_no_memory_of_the_client(
 
 @pytest.mark.parametrize("given", ["constant", "input"])
 @pytest.mark.parametrize("before", [False, True])
-def test_a_tile_without_repeats_is_written(shared_core: Core, given: str, before: bool) -> None:
-    data = ops.parameter([4, 4], np.float32)
+@pytest.mark.parametrize("data", [DATA, np.array(3, np.float32)], ids=["matrix", "scalar"])
+def test_a_tile_without_repeats_is_written(
+    shared_core: Core, given: str, before: bool, data: npt.NDArray[np.float32]
+) -> None:
+    array = ops.parameter(list(data.shape), np.float32)
     repeats = ops.constant(np.zeros(0, np.int64)) if given == "constant" else ops.parameter([0], np.int64)
-    source = ops.add(data, ops.constant(np.float32(0.5))) if before else data
-    inputs = [data] if given == "constant" else [data, repeats]
+    source = ops.add(array, ops.constant(np.float32(0.5))) if before else array
+    inputs = [array] if given == "constant" else [array, repeats]
     model = ov.Model([ops.tile(source, repeats)], inputs, "tile")
     request = shared_core.compile_model(model, "NPU").create_infer_request()
-    request.get_output_tensor(0).data[:] = 777
-    found = request.infer([DATA] if given == "constant" else [DATA, np.zeros(0, np.int64)])[0]
-    np.testing.assert_array_equal(found, DATA + 0.5 if before else DATA)
+    request.get_output_tensor(0).data[...] = 777
+    result = request.infer([data] if given == "constant" else [data, np.zeros(0, np.int64)])[0]
+    assert result.shape == data.shape
+    np.testing.assert_array_equal(result, data + 0.5 if before else data)
