@@ -35,10 +35,10 @@ class Origin(enum.Enum):
 
 def origins(model: ov.Model) -> dict[Name, Origin]:
     """What each operation of a model computes from."""
-    origins: dict[Name, Origin] = {}
+    known: dict[Name, Origin] = {}
     for operation in model.get_ordered_ops():
         kind = operation.get_type_name()
-        inputs = {origins[port.get_node().get_name()] for port in operation.input_values()}
+        inputs = {known[port.get_node().get_name()] for port in operation.input_values()}
         if kind == "Constant":
             origin = Origin.CONSTANTS
         elif kind == "ShapeOf":
@@ -47,8 +47,8 @@ def origins(model: ov.Model) -> dict[Name, Origin]:
             origin = Origin.DATA
         else:
             origin = Origin.SHAPES if Origin.SHAPES in inputs else Origin.CONSTANTS
-        origins[operation.get_name()] = origin
-    return origins
+        known[operation.get_name()] = origin
+    return known
 
 
 def readers(operation: ov.Node) -> list[ov.Node]:

@@ -52,7 +52,7 @@ class InjectedFaults:
     def __init__(self, tdr_ms: int) -> None:
         self._tdr_ns = tdr_ms * 1_000_000
         self.messages = 0  # about injections, that were handled
-        self.stalled_ns = 0  # in all
+        self.stalled_ns = 0  # how long injected stalls have lasted, in all
         self._injections: dict[int, link.InjectionAdd] = {}
         self._lock = threading.Lock()  # images are loaded in a thread of their own
         self._counters: InjectionCounters | None = None

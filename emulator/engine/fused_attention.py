@@ -54,7 +54,7 @@ def pairs(model: ov.Model, attentions: Sequence[tuple[str, str, str]], subject: 
             readers.setdefault(operation.friendly_name, []).append(operation)
         elif operation.get_type_name() == "Assign":
             assigns[operation.get_variable_id()] = operation
-    pairs = []
+    result = []
     for attention, *names in attentions:
         about = f"{subject}, operation '{attention}'"
         keys, values = (_cache(about, readers.get(name, []), assigns) for name in names)
@@ -62,8 +62,8 @@ def pairs(model: ov.Model, attentions: Sequence[tuple[str, str, str]], subject: 
             raise _unknown(about, "keys and values along different axes")
         # the last axis is that of the features, and the memory for values is measured by that for keys
         one_shape = any(_is_transposed(each.joined) or each.declared[-1] == OPEN for each in (keys, values))
-        pairs.append(Pair(attention, keys, values, one_shape))
-    return pairs
+        result.append(Pair(attention, keys, values, one_shape))
+    return result
 
 
 def fused(compiled: ov.CompiledModel, subject: str) -> Iterator[tuple[str, str, str]]:

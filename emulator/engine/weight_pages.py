@@ -20,7 +20,10 @@ LARGE: Final = 64 << 20
 """Bytes of weights from which on pages are given back."""
 _PARTS: Final = 8
 _MARGIN: Final = 4
-"""The part of the weights, one in so many, that is left: threads may wait for a core between two looks."""
+"""Once less than one in so many bytes of the weights is left to take, pages are given back at every look.
+
+A thread may wait for a core between two looks.
+"""
 _INTERVAL_S: Final = 0.005
 
 

@@ -154,6 +154,23 @@ def test_a_stalled_submission_costs_its_session_no_more_than_the_work_it_did(
     rig.close()
 
 
+def test_a_wait_is_not_overdue_while_another_queue_of_its_session_waits_for_its_turn() -> None:
+    rig = Rig()
+    waiting, other, stranger = rig.session(), rig.session(), rig.session()
+    other.queue.share = waiting.queue.share
+    for session in (waiting, other, stranger):
+        session.record(cmd.Fill(MemoryAt(DATA, 0), 64, b"\x01"))
+        session.submit()
+    rig.queues.block(waiting.queue, deadline_ns=1)
+    assert rig.queues.take_overdue(2) == []
+    rig.runner.run(other.queue)
+    assert stranger.queue.pending()
+    assert rig.queues.take_overdue(0) == []
+    assert rig.queues.take_overdue(2) == [waiting.queue]
+    assert waiting.queue not in rig.queues.blocked
+    rig.close()
+
+
 def _stamped(
     context: Context, count: int
 ) -> tuple[CommandList, np.ndarray[tuple[int, ...], np.dtype[np.uint64]]]:

@@ -17,11 +17,10 @@ import msgspec
 
 from softnpu.tools.failures import debugging
 from softnpu.tools.farm.cluster import ClusterWatcher, connected
-from softnpu.tools.farm.states import ClusterState, Failure
+from softnpu.tools.farm.states import CLUSTER, ClusterState, Failure
 
 _REACH_S: Final = 5.0
 _END_S: Final = 2.0
-_CLUSTER: Final = "a Ray cluster that this machine is a node of"
 _START: Final = "start its first node with softnpu farm node --run"
 
 
@@ -35,7 +34,7 @@ def main(address: str) -> int:
     if not debugging():
         os.dup2(quiet, 2)
 
-    def tell(answer: ClusterState | Failure) -> None:
+    def write(answer: ClusterState | Failure) -> None:
         os.write(answers, msgspec.json.encode(answer) + b"\n")
 
     try:
@@ -43,15 +42,15 @@ def main(address: str) -> int:
         with connected(address):
             watcher = ClusterWatcher()
             while line := questions.get():
-                tell(watcher.look(float(line)))
+                write(watcher.look(float(line)))
     except (OSError, RuntimeError, ValueError) as failure:
-        tell(_told(failure))
+        write(_failure_of(failure))
         return 1
     return 0
 
 
 def _listen(questions: queue.SimpleQueue[str]) -> None:
-    """Hear of the end of whoever asks also while Ray waits for something."""
+    """Read questions, so that the end of whoever asks is noticed while Ray waits for something."""
     for line in sys.stdin:
         questions.put(line)
     questions.put("")
@@ -66,7 +65,7 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), _REACH_S).close()
 
 
-def _told(failure: Exception) -> Failure:
+def _failure_of(failure: Exception) -> Failure:
     text = " ".join(str(failure).split())
     if isinstance(failure, ConnectionError) and "find any running" in text:
         return Failure(found="no Ray runs there", expected="a running cluster", hint=_START)
@@ -74,7 +73,7 @@ def _told(failure: Exception) -> Failure:
         return Failure(found=text[:200], expected="'auto', or HOST:PORT")
     if (isinstance(failure, OSError) and not isinstance(failure, ConnectionError)) or "refused" in text:
         return Failure(found=text[:200], expected="a running cluster", hint=_START)
-    return Failure(found=text[:300], expected=_CLUSTER, hint=_START)
+    return Failure(found=text[:300], expected=CLUSTER, hint=_START)
 
 
 if __name__ == "__main__":

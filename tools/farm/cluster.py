@@ -57,7 +57,7 @@ class DaemonWatcher:
         self._driver: Driver | None = None
 
     def look(self) -> DaemonState:
-        """What the daemon tells now."""
+        """What the daemon reports now."""
         from softnpu.driver import Driver, ZeError
 
         try:
@@ -71,8 +71,8 @@ class DaemonWatcher:
         except (ZeError, OSError) as failure:
             self._driver = None
             self._stack.close()
-            told = failure.info if isinstance(failure, ZeError) else None
-            return DaemonState(problem=f"{told.object}: {told.found}" if told else describe(failure))
+            info = failure.info if isinstance(failure, ZeError) else None
+            return DaemonState(problem=f"{info.object}: {info.found}" if info else describe(failure))
 
 
 @dataclass
@@ -111,8 +111,9 @@ class ClusterWatcher:
         for key, node in offering.items():
             self._seen[key] = self._living(key, node, free.get(key))
         for node in listed:
-            if not node["Alive"] and node["NodeID"] in self._seen:
-                self._bury(node)
+            last = self._seen.get(node["NodeID"])
+            if last is not None and last.state != DEAD and not node["Alive"]:
+                self._note_death(node, last)
         died = sum(node["NodeID"] not in self._seen for node in listed if not node["Alive"])
         nodes = sorted(self._seen.values(), key=lambda node: (node.name, node.node_id))
         return ClusterState(nodes=tuple(nodes), others=len(living) - len(offering), died=died)
@@ -137,12 +138,12 @@ class ClusterWatcher:
         answer = self._questions[key].answer
         # who is silent keeps what it said last; with a daemon its leases and sessions have ended
         known = answer or (before if state != NO_DAEMON else None)
-        said = {one.platform: one for one in known.platforms} if known is not None else {}
+        reported = {one.platform: one for one in known.platforms} if known is not None else {}
         platforms = []
         for platform, count in sorted(_offered(node["Resources"]).items()):
-            told = said.get(platform, PlatformState(platform=platform, devices=int(count)))
+            last = reported.get(platform, PlatformState(platform=platform, devices=int(count)))
             left = None if free is None else free.get(platform, 0.0)
-            platforms.append(msgspec.structs.replace(told, devices=int(count), free=left))
+            platforms.append(msgspec.structs.replace(last, devices=int(count), free=left))
         return NodeState(
             name=node["NodeManagerHostname"],
             node_id=key,
@@ -182,10 +183,10 @@ class ClusterWatcher:
         question.answer = answer
         return ALIVE, ""
 
-    def _bury(self, node: Mapping[str, Any]) -> None:
+    def _note_death(self, node: Mapping[str, Any], last: NodeState) -> None:
         key = node["NodeID"]
-        last = self._seen.pop(key)  # to stand behind those that died before
-        reason = _reason(node.get("DeathReasonMessage") or "") or "Ray does not hear it any more"
+        del self._seen[key]  # to stand behind those that died before
+        reason = _reason(node.get("DeathReasonMessage") or "") or "Ray does not hear from it any more"
         without = tuple(
             msgspec.structs.replace(one, free=None, leased=None, used=0, sessions=0) for one in last.platforms
         )
@@ -217,10 +218,10 @@ def _daemon_state(answer: StatusAnswer, sessions: list[tuple[int, ...]]) -> Daem
     by_platform: dict[str, list[Any]] = {}
     for engine in answer.engines:
         by_platform.setdefault(engine.device.platform, []).append(engine)
-    found = []
+    platforms = []
     for platform, engines in by_platform.items():
         ours = {engine.device.index for engine in engines}
-        found.append(
+        platforms.append(
             PlatformState(
                 platform=platform,
                 devices=len(engines),
@@ -243,7 +244,7 @@ def _daemon_state(answer: StatusAnswer, sessions: list[tuple[int, ...]]) -> Daem
         )
         for lease in answer.leases
     )
-    return DaemonState(pid=answer.pid, uptime_s=answer.uptime_s, platforms=tuple(found), leases=leases)
+    return DaemonState(pid=answer.pid, uptime_s=answer.uptime_s, platforms=tuple(platforms), leases=leases)
 
 
 def _program(pid: int) -> str:
@@ -252,8 +253,8 @@ def _program(pid: int) -> str:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
     except OSError:
         return ""
-    found = _WORKER.fullmatch(title)
-    return found["what"] if found is not None else ""
+    match = _WORKER.fullmatch(title)
+    return match["what"] if match is not None else ""
 
 
 def _offered(resources: Mapping[str, float]) -> dict[str, float]:

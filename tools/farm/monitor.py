@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from softnpu.tools.failures import ToolError
-from softnpu.tools.farm.states import WAITING, ClusterState, Failure
+from softnpu.tools.farm.states import CLUSTER, WAITING, ClusterState, Failure
 
 _LOOK_S: Final = 0.5
 """Who has not answered within this time is asked about at the next look."""
@@ -24,7 +24,6 @@ _AGAIN_S: Final = 3.0
 _END_S: Final = 2.0
 _NODES_S: Final = 120.0
 _PYTHON: Final = (sys.executable, "-P", "-m", "softnpu.tools.farm.asking")
-_CLUSTER: Final = "a Ray cluster that this machine is a node of"
 
 
 class NotYetError(ToolError):
@@ -54,7 +53,7 @@ class _Asker:
         self._questions, self._answers = self._process.stdin, self._process.stdout
         self._buffer = b""
         self.asked: float | None = None
-        """When the question was asked that is not answered."""
+        """When the question without an answer was asked; None: everything is answered."""
         self.answered = False
 
     def ask(self) -> None:
@@ -118,7 +117,7 @@ class ClusterMonitor:
                     "is its first node still there? It is tried again",
                 )
             except (OSError, msgspec.DecodeError) as failure:
-                return self._end(str(failure), _CLUSTER)
+                return self._end(str(failure), CLUSTER)
 
     def close(self) -> None:
         """End the connection for good."""
@@ -145,7 +144,7 @@ class ClusterMonitor:
         assert asker.asked is not None
         waited = time.monotonic() - asker.asked
         if waited > _HUNG_S:
-            return self._end(f"no answer within {_HUNG_S:g} s", _CLUSTER, "look at it with 'ray status'")
+            return self._end(f"no answer within {_HUNG_S:g} s", CLUSTER, "look at it with 'ray status'")
         if not asker.answered:
             return self._failure or self._not_yet(f"connecting, for {waited:.0f} s")
         return self._not_yet(f"no answer for {waited:.0f} s") if waited > _SILENT_S else None

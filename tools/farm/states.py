@@ -1,4 +1,4 @@
-"""What is told of a cluster: its nodes, their devices, and who has leased them."""
+"""What is reported of a cluster: its nodes, their devices, and who has leased them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ WAITING: Final = "waiting"
 SILENT: Final = "silent"
 NO_DAEMON: Final = "no daemon"
 DEAD: Final = "dead"
+CLUSTER: Final = "a Ray cluster that this machine is a node of"
+"""What an address is expected to name."""
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +46,7 @@ class PlatformState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon of a node tells. `problem`: why it tells nothing."""
+    """What the daemon of a node reports. `problem`: why there is no report."""
 
     pid: int = 0
     uptime_s: float = 0.0
@@ -67,7 +69,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """Its name, and as much of its id as tells it from others of this name."""
+        """Its name, and as much of its id as distinguishes it from others of this name."""
         return f"{self.name} {self.node_id[:8]}"
 
 

@@ -161,7 +161,7 @@ class TableApp(App[None]):
         return text
 
     def _fill(self) -> None:
-        """Fill the table anew; the cursor stays on its row."""
+        """Fill the table again; the cursor stays on its row."""
         table = self.query_one(DataTable)
         listing = self.listings[self._listing]
         chosen, turned = self._sorted[self._listing]

@@ -23,7 +23,7 @@ _COMPILED = {
 _RUN = {
     "plugin": {
         "one": 20, "shared": 10, "fresh": 20, "inplace": 20, "set": 20, "many": 40, "queue": 10,
-        "handover": 10, "remote": 20, "twins": 10, "reset": 1,
+        "handover": 10, "remote": 20, "pair": 10, "reset": 1,
     },
     "native": {
         "one": 20, "fresh": 20, "inplace": 20, "set": 20, "many": 30, "queue": 10, "handover": 5, "reset": 1,

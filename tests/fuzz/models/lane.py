@@ -36,7 +36,7 @@ _EVIDENCE_S = 60.0
 """All are long: a hunt runs at idle priority."""
 _OF_A_DEATH = ("again", "alike", "bound")
 _LASTING_S = 3600.0
-"""Compiler workers are not started anew while one is enough."""
+"""Compiler workers are kept: a new one costs more than its memory."""
 _MORE = 3
 _MOST_LOG = 3000
 _BOTH = ("right where OpenVINO dies", "told where OpenVINO dies")
@@ -127,8 +127,8 @@ class Lane:
         """The answer in one way. The CPU device begins with the case `ahead` at the same time."""
         peer = self._peers[way.api]
         job = self._job(key, way, engine_pid=before.engine_pid)
-        twin = way.run == "twins"
-        if twin:
+        paired = way.run == "pair"
+        if paired:
             job = replace(job, way=replace(way, run="many"))
             self._peers["second"].send(replace(job, folder=job.folder + "b"))
         peer.send(job)
@@ -137,7 +137,7 @@ class Lane:
             self._ahead = ahead, None
             cases.seen(ahead)
         answer = peer.receive(_DEADLINE_S)
-        if twin:
+        if paired:
             other = self._peers["second"].receive(_DEADLINE_S)
             if isinstance(other, Died):
                 return other
@@ -248,7 +248,7 @@ class Lane:
 
     def _by_its_batch(self, finding: Finding, right: Right) -> list[str]:
         """What excuses a refusal that does not come when the compiler is given the whole batch."""
-        run = finding.way.run if finding.way.run not in ("twins", "reset") else "many"
+        run = finding.way.run if finding.way.run not in ("pair", "reset") else "many"
         way = replace(finding.way, compiled="compiler", run=run)
         answer = self._peers["native"].ask(self._job(finding.key, way), _DEADLINE_S)
         good = isinstance(answer, Answer) and right.judge(way, answer)[0].good
@@ -265,7 +265,7 @@ class Lane:
         return self._cpu(key, RIGHT, {})
 
     def _collect(self) -> None:
-        """Receives what was asked for ahead: then its process can be asked again."""
+        """Receive what was asked for ahead: then its process can be asked again."""
         if self._ahead is not None and self._ahead[1] is None:
             self._ahead = self._ahead[0], self._peers["cpu"].receive(_DEADLINE_S)
 
@@ -323,7 +323,7 @@ class Lane:
                     self._peers[name].stop()
             return
         self._peers[way.api].stop()
-        if way.run == "twins":
+        if way.run == "pair":
             self._peers["second"].stop()
 
     def _stop_daemon(self) -> None:

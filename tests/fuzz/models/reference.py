@@ -141,7 +141,7 @@ def _written(case: Case, job: Job) -> Answer:
 
 def _alike(case: Case, job: Job) -> Answer:
     """Run as the way in question runs it: is OpenVINO alone right, used like this?"""
-    how = {"remote": "set", "reset": "many", "twins": "many"}.get(job.notes["run"], job.notes["run"])
+    how = {"remote": "set", "reset": "many", "pair": "many"}.get(job.notes["run"], job.notes["run"])
     return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run(how))
 
 
