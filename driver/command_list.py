@@ -12,8 +12,6 @@ from softnpu.driver.event import Event
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import MemoryRef
-from softnpu.driver.metrics import MetricQuery
-from softnpu.driver.profiling import ProfilingQuery
 from softnpu.driver.region import CopyRegion, check_region
 from softnpu.driver.submissions import Recording, Submission
 from softnpu.emulator.common import failpoints
@@ -23,6 +21,8 @@ from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
     from softnpu.driver.context_base import ContextBase
+    from softnpu.driver.metrics import MetricQuery
+    from softnpu.driver.profiling import ProfilingQuery
 
 _inferences = itertools.count(1)
 
@@ -230,10 +230,7 @@ class CommandList(Handle):
                     found="none",
                     expected="a query: the graph is profiled",
                 )
-            check_type(call, "profiling query", profiling_query, ProfilingQuery)
-            block, offset = profiling_query._location(call, graph)
-            self._used.append(block)
-            profiling = MemoryAt(block.handle, offset)
+            profiling = self._profiling(call, profiling_query, graph)
         graph._load(call)
         command = cmd.GraphExecute(
             graph.handle, next(_inferences), tuple(addresses), tuple(strides), profiling
@@ -301,9 +298,19 @@ class CommandList(Handle):
 
     # ------------------------------------------------------------
 
+    def _profiling(self, call: str, query: ProfilingQuery, graph: Graph) -> MemoryAt:
+        from softnpu.driver.profiling import ProfilingQuery  # late: few programs profile
+
+        check_type(call, "profiling query", query, ProfilingQuery)
+        block, offset = query._location(call, graph)
+        self._used.append(block)
+        return MemoryAt(block.handle, offset)
+
     def _append_snapshot(
         self, call: str, query: MetricQuery, end: bool, signal: Event | None, waits: Sequence[Event]
     ) -> None:
+        from softnpu.driver.metrics import MetricQuery  # late: few programs count
+
         self._check_open(call)
         check_type(call, "metric query", query, MetricQuery)
         block, offset = query._location(call, end)

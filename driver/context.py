@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 from softnpu.driver.block import Block
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.command_list_immediate import CommandListImmediate
-from softnpu.driver.command_list_mutable import CommandListMutable
 from softnpu.driver.command_queue import CommandQueue, QueueMode, check_ordinal
 from softnpu.driver.context_base import ContextBase
 from softnpu.driver.errors import check_type, error, invalid_argument
 from softnpu.driver.event import Event, EventPool
 from softnpu.driver.graph import Graph, GraphSource
 from softnpu.driver.memory import Allocation, MemoryRef
-from softnpu.driver.metrics import MetricGroup, MetricQueryPool, MetricStreamer, activate
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
 from softnpu.driver.shared_memory import is_foreign, open_name, part_of
 from softnpu.driver.system_memory import open_system_memory
@@ -28,6 +26,7 @@ from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
     from softnpu.driver.device import Device
+    from softnpu.driver.metrics import MetricGroup, MetricQueryPool, MetricStreamer
     from softnpu.driver.published_memory import PublishedMemory
 
 _IMMEDIATE_SLOTS = 4
@@ -289,7 +288,11 @@ class Context(ContextBase):
         del in_order
         self._check("zeCommandListCreate")
         check_ordinal("zeCommandListCreate", ordinal)
-        return CommandListMutable(self) if mutable else CommandList(self)
+        if mutable:
+            from softnpu.driver.command_list_mutable import CommandListMutable
+
+            return CommandListMutable(self)
+        return CommandList(self)
 
     def create_command_list_immediate(
         self, priority: str = "normal", mode: QueueMode = QueueMode.DEFAULT, *, ordinal: int = 0
@@ -311,7 +314,9 @@ class Context(ContextBase):
 
     def activate_metric_groups(self, groups: Sequence[MetricGroup]) -> None:
         """`zetContextActivateMetricGroups`: these and no others; see `metrics.activate`."""
-        activate(self, self.device._metric_groups, groups)
+        from softnpu.driver import metrics  # late: few programs count
+
+        metrics.activate(self, self.device._metric_groups(), groups)
 
     def create_metric_query_pool(self, group: MetricGroup, count: int) -> MetricQueryPool:
         """`zetMetricQueryPoolCreate`: room for `count` queries.
@@ -319,6 +324,8 @@ class Context(ContextBase):
         Raises `ZeError`: UNINITIALIZED unless metrics are enabled, INVALID_SIZE for none, NOT_READY if the
         group is not active.
         """
+        from softnpu.driver.metrics import MetricQueryPool
+
         self._check("zetMetricQueryPoolCreate")
         return MetricQueryPool(self, group, count)
 
@@ -334,6 +341,8 @@ class Context(ContextBase):
         `notification_event` is signalled once so many reports can be read, when the host looks at it.
         Raises `ZeError`: NOT_READY if the group is not active, INVALID_ARGUMENT for another period.
         """
+        from softnpu.driver.metrics import MetricStreamer
+
         call = "zetMetricStreamerOpen"
         self._check(call)
         if notification_event is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
 from softnpu.driver.context import Context
 from softnpu.driver.extensions import PROFILING_VERSION
-from softnpu.driver.metrics import MetricGroup, check_enabled
 from softnpu.driver.properties import (
     ComputeProperties,
     DeviceProperties,
@@ -22,13 +22,13 @@ from softnpu.driver.properties import (
     QueueGroupFlag,
     QueueGroupProperties,
 )
-from softnpu.driver.sysman import Sysman
 from softnpu.emulator.interface.messages import Clock, DeviceInfo, EngineStatus
-from softnpu.emulator.interface.metrics import GROUPS
 
 if TYPE_CHECKING:
     from softnpu.driver.external_semaphore import ExternalSemaphore
+    from softnpu.driver.metrics import MetricGroup
     from softnpu.driver.session import Session
+    from softnpu.driver.sysman import Sysman
 
 _VENDOR_INTEL = 0x8086
 _HARDWARE_CONTEXTS = 64
@@ -43,9 +43,8 @@ class Device:
         self.driver = driver
         self._connection = driver._connection
         self.info = info
-        self._metric_groups = [
-            MetricGroup(driver._connection, info.index, number) for number in range(len(GROUPS))
-        ]
+        self._lock = threading.Lock()
+        self._groups: tuple[MetricGroup, ...] = ()
 
     def create_context(self) -> Context:
         """`zeContextCreate` on this device."""
@@ -145,9 +144,19 @@ class Device:
 
     def get_metric_groups(self) -> list[MetricGroup]:
         """`zetMetricGroupGet`. UNSUPPORTED_FEATURE unless `ZET_ENABLE_METRICS` is 1."""
+        from softnpu.driver import metrics  # late: few programs count
+
         self.driver._check("zetMetricGroupGet")
-        check_enabled()
-        return list(self._metric_groups)
+        metrics.check_enabled()
+        return list(self._metric_groups())
+
+    def _metric_groups(self) -> tuple[MetricGroup, ...]:
+        """The groups, always the same: they know which context has activated them."""
+        from softnpu.driver import metrics
+
+        with self._lock:
+            self._groups = self._groups or metrics.groups_of(self._connection, self.info.index)
+            return self._groups
 
     # ------------------------------------------------------------ state
 
@@ -168,6 +177,8 @@ class Device:
 
     def sysman(self) -> Sysman:
         """The sysman view of the device: properties and engine activity."""
+        from softnpu.driver.sysman import Sysman
+
         self.driver._check("zesDeviceGet")
         return Sysman(self.info.name, self.get_properties, lambda: self.get_status().busy_ns)
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from softnpu.driver import extensions, launch, traced_calls, tracing
+from softnpu.driver import extensions, launch, tracing
 from softnpu.driver.cache_options import cache_limit, cache_options_from_environment, set_cache_limit
 from softnpu.driver.connection import ANSWER_S, Connection
 from softnpu.driver.device import Device
@@ -19,11 +19,19 @@ from softnpu.emulator.interface.environment import ENV_LEASE, spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 
-tracing.register(traced_calls.METHODS)
 API_VERSION = extensions.version(1, 15)
 DRIVER_VERSION = 1_780_000_000
 """A time in seconds, as the real driver has it. OpenVINO reports GOPS of drivers built since May 2024."""
 NPU_DRIVER_UUID = bytes.fromhex("017de9316b4d4fd4aa9b5bed77fc8e89")
+
+
+def _traced_methods() -> list[tracing.TracedMethod]:
+    from softnpu.driver import traced_calls  # late: few processes are traced
+
+    return traced_calls.methods()
+
+
+tracing.register(_traced_methods)
 
 
 class Driver(Session):

@@ -166,6 +166,11 @@ def check_enabled() -> None:
         )
 
 
+def groups_of(connection: Connection, device: int) -> tuple[MetricGroup, ...]:
+    """New groups of a device of the daemon."""
+    return tuple(MetricGroup(connection, device, number) for number in range(len(GROUPS)))
+
+
 def activate(context: ContextBase, known: Sequence[MetricGroup], groups: Sequence[MetricGroup]) -> None:
     """Activate these groups and no others; none deactivates all of this context. `known`: its device's.
 

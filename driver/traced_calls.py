@@ -83,10 +83,12 @@ def _wrap_fence_wait(original: Callable[..., bool]) -> Callable[..., bool]:
     return wait
 
 
-METHODS: Final = [
-    *(method for owner in _CLASSES for method in _calls_of(owner)),
-    traced_call(Context, "create_graph", "pfnCreate2", may_wait=True),
-    TracedMethod(CommandQueue, "_fill_slots", _wrap_fill),
-    TracedMethod(CommandQueue, "_wait_until_over", _wrap_queue_wait),
-    TracedMethod(Fence, "_wait", _wrap_fence_wait),
-]
+def methods() -> list[TracedMethod]:
+    """The methods that are replaced while this process is traced."""
+    return [
+        *(method for owner in _CLASSES for method in _calls_of(owner)),
+        traced_call(Context, "create_graph", "pfnCreate2", may_wait=True),
+        TracedMethod(CommandQueue, "_fill_slots", _wrap_fill),
+        TracedMethod(CommandQueue, "_wait_until_over", _wrap_queue_wait),
+        TracedMethod(Fence, "_wait", _wrap_fence_wait),
+    ]

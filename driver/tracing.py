@@ -36,17 +36,20 @@ class TracedMethod(NamedTuple):
     wrap: Callable[[Method], Method]
 
 
+MakeMethods = Callable[[], list[TracedMethod]]
+
+
 def traced_call(owner: type, name: str, call: str, may_wait: bool = False) -> TracedMethod:
     """A method that is traced as `call`. If it may wait for long its begin is written as well."""
     return TracedMethod(owner, name, functools.partial(_wrap_call, call, may_wait))
 
 
-def register(methods: list[TracedMethod]) -> None:
-    """Have these methods traced."""
+def register(methods: MakeMethods) -> None:
+    """Have the methods traced that `methods` makes when the first trace begins."""
     with _lock:
-        _methods.extend(methods)
+        _makers.append(methods)
         if _originals:
-            _replace(methods)
+            _replace(methods())
 
 
 def watch(connection: Connection, status_page: int) -> None:
@@ -64,7 +67,7 @@ def writer_of(connection: Connection) -> TraceWriter | None:
     return _writers.get(connection)
 
 
-_methods: list[TracedMethod] = []
+_makers: list[MakeMethods] = []
 _originals: list[tuple[TracedMethod, Method]] = []
 _writers: dict[Connection, TraceWriter] = {}
 _calls: tuple[TraceWriter, ...] = ()  # one of each daemon: a call is written once
@@ -109,7 +112,8 @@ def _apply() -> None:
     daemons = {connection.name: writer for connection, writer in _writers.items() if connection.trace}
     _calls = tuple(daemons.values())
     if _calls and not _originals:
-        _replace(_methods)
+        for methods in _makers:
+            _replace(methods())
     elif not _calls:
         _restore()
 

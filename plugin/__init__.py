@@ -9,7 +9,6 @@ Every public name of `openvino` is here. What works on a device is the plugin's,
 
 import openvino as _openvino
 
-from softnpu.plugin import remote_sharing as _remote_sharing
 from softnpu.plugin import traced_calls as _traced_calls
 from softnpu.plugin.async_infer_queue import AsyncInferQueue
 from softnpu.plugin.compiled_model import CompiledModel
@@ -33,7 +32,6 @@ from softnpu.plugin.remote_tensor import RemoteTensor
 from softnpu.plugin.results import Results
 from softnpu.plugin.states import VariableState
 
-_remote_sharing.register()
 _traced_calls.register()
 __getattr__, __dir__ = fall_back(__name__, _openvino)
 share_submodules(__name__, _openvino)

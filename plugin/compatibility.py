@@ -17,9 +17,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from softnpu.driver import Device
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.compiler.options import NEWEST_OPSET
+from softnpu.plugin.openvino_runtime import cpu_capabilities
 
 _OPSET: Final = re.compile(rb'\sversion="opset(\d{1,4})"')
 _PAIR: Final = re.compile(r"([A-Za-z_]\w*)=([^=;]*)")
@@ -44,6 +46,11 @@ class Host:
 
     platform: str
     capabilities: Callable[[], Collection[str]]
+
+
+def host_of(device: Device) -> Host:
+    """The host of a device, for the check of requirements."""
+    return Host(device.info.platform, cpu_capabilities)
 
 
 def requirements_of(reader: BlobReader) -> str:

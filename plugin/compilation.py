@@ -7,8 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import openvino as ov
@@ -16,17 +15,13 @@ import openvino as ov
 from softnpu.driver import Context, Graph, GraphSource, ZeError
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.graph_creation import compile_source
-from softnpu.plugin import exporting, log, model_source
+from softnpu.plugin import log, model_source
 from softnpu.plugin.batch.plan import BATCH_MODE, BatchPlan, plan_batch
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.dynamic_bounds import Shapes, with_bounds
-from softnpu.plugin.errors import BlobError, CompileError, translated
-from softnpu.plugin.exporting import Provenance
-from softnpu.plugin.importing import import_cached
-from softnpu.plugin.model_cache import KEY_TEXT, ModelCache, keeps_no_weights
-from softnpu.plugin.model_source import SourceOptions
+from softnpu.plugin.errors import CompileError, translated
+from softnpu.plugin.metadata import Provenance
 from softnpu.plugin.properties import PROPERTIES, ModelProperties
-from softnpu.plugin.read_models import ReadModels
 from softnpu.plugin.states import STATES_DYNAMIC, initial_config, needs_initial
 
 Progress = Callable[[str, float], None]
@@ -46,8 +41,7 @@ def compile_model(
     Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`; nothing stays on the device then.
     """
     bounded, static_shapes = with_bounds(model, weights, shapes)
-    kept = ReadModels.of(properties)
-    opened = model_source.open_model(bounded, weights, SourceOptions.of(properties), kept)
+    opened = model_source.open_model(bounded, weights, properties)
     source = opened.source
     logger = log.model_log(properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.explicit else None)
     subject = f"compile model '{source.name}' for {properties.device_name}"
@@ -56,18 +50,19 @@ def compile_model(
         if plan.message:
             logger.info("model '%s': %s", source.name, plan.message)
         config = plan.for_compiler(properties.for_compiler())
-        cache = ModelCache.of(properties, logger)
         entry = None
-        if cache is not None:
+        if properties["CACHE_DIR"]:
+            from softnpu.plugin.cache_entry import CacheEntry  # late: not every program has a cache
+
             # the key has the requested shapes: with one sample for the compiler different batches are equal
-            key = cache.key(source, properties, config, static_shapes)
-            entry = _CacheEntry(cache, key, context, source, properties)
+            entry = CacheEntry.find(context, source, properties, config, static_shapes, logger)
+        if entry is not None:
             cached = entry.load_or_claim(claim)
             if cached is not None:
                 logger.info("model '%s': imported from CACHE_DIR", source.name)
                 return cached
         path = "" if isinstance(model, ov.Model) else os.path.abspath(model)
-        provenance = Provenance(model_source.origins(source.weights), model=path)
+        provenance = Provenance(sources=model_source.origins(source.weights), model=path)
         compiler = _Compiler(context, source, properties, plan, config, progress, opened.keep)
         compiled = compiler.run(provenance)
         if entry is not None and compiled.is_for_its_device:
@@ -149,38 +144,3 @@ class _Compiler:
             cache=cache_options_from_environment(os.environ),
             progress=self.progress,
         )
-
-
-@dataclass(frozen=True)
-class _CacheEntry:
-    """The entry of one model in CACHE_DIR."""
-
-    cache: ModelCache
-    key: str
-    context: Context
-    source: GraphSource
-    properties: ModelProperties
-
-    def load_or_claim(self, claim: ExitStack) -> CompiledModel | None:
-        """Import the entry. Without one, `claim` gets the right to compile it, and None is returned."""
-        cached: CompiledModel | None = self.cache.load(self.key, self._import)
-        if cached is None:
-            claim.enter_context(self.cache.claimed(self.key))
-            cached = self.cache.load(self.key, self._import)  # another process may have compiled it meanwhile
-        return cached
-
-    def store(self, compiled: CompiledModel) -> None:
-        """Export a compiled model into the cache, if that is possible."""
-        model = replace(
-            compiled.exportable(),
-            weightless=keeps_no_weights(self.properties),
-            raw=False,
-            extra={KEY_TEXT: self.key},
-        )
-        self.cache.store(self.key, partial(exporting.export_entry, model))
-
-    def _import(self, path: Path) -> CompiledModel:
-        compiled = import_cached(self.context, path, self.properties, self.source)
-        if compiled.extra.pop(KEY_TEXT, "") != self.key:
-            raise BlobError(f"exported model {path}: it is another model; expected the one of its name")
-        return compiled

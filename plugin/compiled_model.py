@@ -6,24 +6,26 @@ import copy
 import io
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openvino.properties import WorkloadType
 
 from softnpu.driver import Context, Graph
 from softnpu.emulator.blob.container import GraphMeta
-from softnpu.plugin import exporting, optimal_requests
 from softnpu.plugin.core_properties import PropertyPairs, property_pairs
 from softnpu.plugin.errors import NpuError, PropertyError, translated
 from softnpu.plugin.executable import Executable
-from softnpu.plugin.exporting import UNKNOWN, Exportable, Provenance
 from softnpu.plugin.infer_request import InferRequest
+from softnpu.plugin.metadata import UNKNOWN, Provenance
 from softnpu.plugin.ports import Port, PortKey
 from softnpu.plugin.properties import Access, Level, ModelProperties, access_of, find_at, parse
 from softnpu.plugin.remote_context import RemoteContext, remote_context_of
 from softnpu.plugin.results import Results
 from softnpu.plugin.signature import Signature, signature_of
 from softnpu.plugin.states import VariableState
+
+if TYPE_CHECKING:
+    from softnpu.plugin.exporting import Exportable
 
 
 class CompiledModel:
@@ -110,6 +112,8 @@ class CompiledModel:
         ENABLE_WEIGHTLESS leaves the weights out. Raises `NpuError`, also when the weights have changed since;
         `OSError` when a file cannot be written.
         """
+        from softnpu.plugin import exporting  # late: not every program exports
+
         return exporting.export_model(self.exportable(), model_stream)
 
     def get_property(self, property: str) -> Any:
@@ -137,6 +141,9 @@ class CompiledModel:
 
     def get_context(self) -> RemoteContext:
         """The context of the device, which creates tensors that requests use in place."""
+        from softnpu.plugin import remote_sharing  # late: it brings `multiprocessing`
+
+        remote_sharing.register()
         return remote_context_of(self.context, f"model '{self.meta.name}', get_context")
 
     def infer_new_request(self, inputs: Any = None) -> Results:
@@ -207,6 +214,8 @@ class CompiledModel:
 
     def exportable(self) -> Exportable:
         """The model as `export_model` writes it."""
+        from softnpu.plugin.exporting import Exportable
+
         return Exportable(
             graph=self._executable.graph,
             initial=self._executable.initial,
@@ -230,14 +239,23 @@ class CompiledModel:
             self._own_request = self.create_infer_request()
         return self._own_request
 
+    def _requirements(self) -> str:
+        from softnpu.plugin import exporting
+
+        return exporting.requirements(self._executable.graph)
+
     def _measured_throughput(self) -> dict[int, float]:
         with self._throughput_lock:
             if not self._throughput:
+                from softnpu.plugin import optimal_requests  # late: few programs ask
+
                 self._throughput = optimal_requests.measure(self.create_infer_request)
             return dict(self._throughput)
 
     def _optimal_requests(self) -> int:
         if self._properties["NPU_MEASURE_OPTIMAL_REQUESTS"]:
+            from softnpu.plugin import optimal_requests
+
             return optimal_requests.fewest(self._measured_throughput())
         return self._properties.optimal_requests()
 
@@ -252,5 +270,5 @@ _READERS: dict[str, Callable[[CompiledModel], Any]] = {
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS": CompiledModel._optimal_requests,
     "EXECUTION_DEVICES": lambda model: model._properties.device_name,
     "NPU_MEASURED_THROUGHPUT": CompiledModel._measured_throughput,
-    "RUNTIME_REQUIREMENTS": lambda model: exporting.requirements(model._executable.graph),
+    "RUNTIME_REQUIREMENTS": CompiledModel._requirements,
 }

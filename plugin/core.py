@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import openvino as ov
 
 from softnpu.driver import Driver
 from softnpu.emulator.common import model_texts
-from softnpu.plugin import compilation, importing, openvino_runtime
-from softnpu.plugin.blob_file import check_source
-from softnpu.plugin.compatibility import Compatibility
+from softnpu.plugin import compilation, openvino_runtime
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.core_properties import CoreProperties, PropertyPairs, property_pairs
 from softnpu.plugin.devices import check_name, devices_at
 from softnpu.plugin.dynamic_bounds import Shapes
 from softnpu.plugin.errors import CompileError, PropertyError, translated
-from softnpu.plugin.properties import host_of, parse
-from softnpu.plugin.query import supported_operations
+from softnpu.plugin.properties import parse
 from softnpu.plugin.remote_context import RemoteContext
 from softnpu.plugin.version import Version, plugin_version
+
+if TYPE_CHECKING:
+    from softnpu.plugin.compatibility import Compatibility
 
 
 class Core:
@@ -147,6 +147,8 @@ class Core:
         weights, like `ov.properties.hint.model` in `config`. Raises `BlobError`, `PropertyError`,
         `DeviceLostError`.
         """
+        from softnpu.plugin import importing  # late: not every program imports
+
         pairs, model = importing.split_model(property_pairs(config or {}), model)
         index, properties = self._properties.resolve(device_name, pairs)
         properties.check()
@@ -159,8 +161,11 @@ class Core:
         `model` is what `import_model` takes, or RUNTIME_REQUIREMENTS as text. Raises `BlobError` for a file
         that cannot be opened, `PropertyError` for a device that does not exist.
         """
+        from softnpu.plugin import blob_file, compatibility  # late: few programs ask
+
         index, _ = self._properties.resolve(device_name, {})
-        return check_source(model, host_of(self._devices.driver().devices[index]))
+        host = compatibility.host_of(self._devices.driver().devices[index])
+        return blob_file.check_source(model, host)
 
     def query_model(
         self, model: ov.Model, device_name: str = "NPU", config: Mapping[str, Any] | None = None
@@ -169,10 +174,14 @@ class Core:
 
         Raises `PropertyError`, and `CompileError` for a model that the compiler cannot read.
         """
+        from softnpu.plugin import query  # late: few programs ask
+
         index, properties = self._properties.resolve(device_name, config or {})
         properties.check()
         with translated(f"query model '{model_texts.friendly_name(model)}' for {device_name}", CompileError):
-            supported = supported_operations(self._devices.context(index), model, properties.for_compiler())
+            supported = query.supported_operations(
+                self._devices.context(index), model, properties.for_compiler()
+            )
         return dict.fromkeys(supported, device_name)
 
     def add_extension(self, extension: Any) -> None:
@@ -192,6 +201,9 @@ class Core:
 
         `properties` hold for all its tensors: MEM_TYPE, TENSOR_TYPE, MEM_HANDLE. Raises `PropertyError`.
         """
+        from softnpu.plugin import remote_sharing  # late: it brings `multiprocessing`
+
+        remote_sharing.register()
         index, _ = self._properties.resolve(device_name, {})
         return RemoteContext(self._devices, index, properties)
 

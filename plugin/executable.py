@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from softnpu.driver import CommandList, CommandQueue, Context, Graph
-from softnpu.driver.profiling import ProfilingQuery
 from softnpu.plugin.completions import Completions
 from softnpu.plugin.ports import make_ports
 from softnpu.plugin.properties import QueueProperties
 from softnpu.plugin.signature import Signature
 from softnpu.plugin.states import initial_arguments
+
+if TYPE_CHECKING:
+    from softnpu.driver import ProfilingQuery
 
 
 class Strided(NamedTuple):

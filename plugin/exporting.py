@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import openvino as ov
 
@@ -33,18 +33,6 @@ _CHUNK = 16 << 20
 _PUNCH_HOLE = 0x03  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """The sources of a compiled model's weights, the file of the model, and whether CACHE_DIR had it."""
-
-    sources: tuple[OriginSource, ...] = ()
-    from_cache: bool = False
-    model: str = ""
-
-
-UNKNOWN: Final = Provenance()
 
 
 @dataclass(frozen=True)

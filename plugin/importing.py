@@ -25,8 +25,7 @@ from softnpu.plugin.batch.port_check import batch_mismatch
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.errors import BlobError, PropertyError, translated
-from softnpu.plugin.exporting import Provenance
-from softnpu.plugin.metadata import INITIAL, MAIN, BlobPart, Metadata
+from softnpu.plugin.metadata import INITIAL, MAIN, BlobPart, Metadata, Provenance
 from softnpu.plugin.model_source import origins
 from softnpu.plugin.properties import PROPERTIES, Access, ModelProperties, parse
 from softnpu.plugin.properties.kinds import plain
@@ -136,7 +135,7 @@ class _Import:
         if not self._deferred:
             graph.initialize()
         model = "" if metadata is None or metadata.weights is None else metadata.weights.model
-        provenance = Provenance(origins(parts.weights), self._from_cache, model)
+        provenance = Provenance(sources=origins(parts.weights), from_cache=self._from_cache, model=model)
         compiled = CompiledModel(self._context, graph, self._properties, signature, initial, provenance)
         compiled.extra = {} if metadata is None else dict(metadata.extra)
         return compiled

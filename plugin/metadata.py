@@ -59,6 +59,17 @@ class OriginSource(msgspec.Struct, frozen=True, kw_only=True):
     length: int
 
 
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """The sources of a compiled model's weights, the file of the model, and whether CACHE_DIR had it."""
+
+    sources: tuple[OriginSource, ...] = ()
+    from_cache: bool = False
+    model: str = ""
+
+
+UNKNOWN: Final = Provenance()
+
+
 class WeightsOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The origin of the constants outside of the blob.
 

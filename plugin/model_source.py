@@ -14,13 +14,10 @@ import openvino as ov
 from softnpu.driver import GraphSource, WeightFile, ZeError
 from softnpu.emulator.common import model_texts
 from softnpu.emulator.interface.result import Refused
-from softnpu.plugin import serializer
 from softnpu.plugin.errors import ModelError, PropertyError
 from softnpu.plugin.metadata import OriginSource
 from softnpu.plugin.openvino_runtime import read_model
 from softnpu.plugin.properties import ModelProperties
-from softnpu.plugin.read_models import ReadModels
-from softnpu.plugin.weights_pool import pool_of_file
 
 
 @dataclass(frozen=True)
@@ -62,21 +59,22 @@ class OpenedModel:
 
 
 def open_model(
-    model: ov.Model | str | Path,
-    weights: Path | None = None,
-    options: SourceOptions = SourceOptions(),
-    cache: ReadModels | None = None,
+    model: ov.Model | str | Path, weights: Path | None, properties: ModelProperties
 ) -> OpenedModel:
     """Open a model in memory or in a file. OpenVINO reads an IR only when `read` is called.
 
-    It does not read a file in another format whose IR is in `cache`. Raises `ModelError`.
+    It does not read a file in another format whose IR the cache has that `properties` name. Raises
+    `ModelError`.
     """
+    options = SourceOptions.of(properties)
     if isinstance(model, ov.Model):
         return OpenedModel(from_model(model, model_texts.friendly_name(model), options), lambda: model)
     path = Path(model)
     if path.suffix == ".xml" and options.weights is None:
         return OpenedModel(from_path(path, weights), partial(read_model, path, weights))
-    file = None
+    from softnpu.plugin.read_models import ReadModels  # late: an IR needs none
+
+    file, cache = None, ReadModels.of(properties)
     if cache is not None and weights is None and options.weights is None:
         file = cache.open_file(path, options.copy_below)
         source = None if file is None else cache.find(file, path.stem)
@@ -106,10 +104,12 @@ def from_model(model: ov.Model, name: str, options: SourceOptions = SourceOption
 
     Raises `ModelError` for a model that cannot be serialised, and for a file with none of its weights.
     """
+    from softnpu.plugin import serializer, weights_pool  # late: an IR in a file needs neither
+
     try:
         if options.weights is None:
             return serializer.by_descriptor(model, name, copy_below=options.copy_below)
-        with pool_of_file(options.weights) as pool:
+        with weights_pool.pool_of_file(options.weights) as pool:
             return serializer.by_descriptor(model, name, pool, options.copy_below)
     except ModelError:
         raise

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softnpu.driver import CommandList
 from softnpu.plugin.dynamic_tensors import slot_for
 from softnpu.plugin.errors import NpuError
 from softnpu.plugin.executable import Executable
-from softnpu.plugin.profiling import Profiler
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.states import States
 from softnpu.plugin.tensors import Slot
+
+if TYPE_CHECKING:
+    from softnpu.plugin.profiling import Profiler
 
 
 class Recording:
@@ -28,7 +30,7 @@ class Recording:
         self.inputs = [self._slot(port, True) for port in signature.inputs]
         self.outputs = [self._slot(port, False) for port in signature.outputs]
         self.slots = self.inputs + self.outputs
-        self.profiler = self._profiler() if executable.graph.profiled else None
+        self.profiler = self._new_profiler() if executable.graph.profiled else None
         self.states = States(executable.context, executable.graph, executable.initial)
         self._commands: dict[int, CommandList] = {}
 
@@ -72,11 +74,18 @@ class Recording:
         del failure
         return None
 
+    def _new_profiler(self) -> Profiler:
+        from softnpu.plugin.profiling import Profiler  # late: few programs profile
+
+        return Profiler(self._executable.graph, self._profiled)
+
     def _slot(self, port: PortSpec, is_input: bool) -> Slot:
         return slot_for(self._executable.context, port, is_input)
 
-    def _profiler(self) -> Profiler:
-        return Profiler(self._executable.graph)
+    @property
+    def _profiled(self) -> int:
+        """Executions of one inference that have profiles of their own."""
+        return 1
 
     def _record(self) -> CommandList:
         bindings = {index: memory for slot in self.slots for index, memory in slot.bindings().items()}

@@ -20,10 +20,12 @@ _CALLS: Final[dict[type, tuple[str, ...]]] = {
 
 def register() -> None:
     """Have them traced."""
-    tracing.register(
-        [
-            tracing.traced_call(owner, name, f"{owner.__name__}.{name}", may_wait=True)
-            for owner, names in _CALLS.items()
-            for name in names
-        ]
-    )
+    tracing.register(_methods)
+
+
+def _methods() -> list[tracing.TracedMethod]:
+    return [
+        tracing.traced_call(owner, name, f"{owner.__name__}.{name}", may_wait=True)
+        for owner, names in _CALLS.items()
+        for name in names
+    ]

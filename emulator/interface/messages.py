@@ -8,6 +8,7 @@ frame. Descriptors that travel with a message are listed in its docstring, in or
 from __future__ import annotations
 
 import enum
+import functools
 from typing import TypeVar
 
 import msgspec
@@ -457,8 +458,6 @@ Answer = (
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
-_requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 M = TypeVar("M", bound=Message)
 
@@ -470,12 +469,22 @@ def encode(message: Message) -> bytes:
 
 def decode_request(body: bytes | memoryview) -> Request:
     """The request in `body`; refuses what is not one, by the path of the bad field."""
-    return _checked(_requests, body)
+    return _checked(_request_decoder(), body)
 
 
 def decode_answer(body: bytes | memoryview) -> Answer:
     """The answer in `body`; refuses what is not one, by the path of the bad field."""
-    return _checked(_answers, body)
+    return _checked(_answer_decoder(), body)
+
+
+@functools.cache
+def _request_decoder() -> msgspec.msgpack.Decoder[Request]:
+    return msgspec.msgpack.Decoder(Request)  # made when needed: a client decodes no requests
+
+
+@functools.cache
+def _answer_decoder() -> msgspec.msgpack.Decoder[Answer]:
+    return msgspec.msgpack.Decoder(Answer)
 
 
 def _checked(decoder: msgspec.msgpack.Decoder[M], body: bytes | memoryview) -> M:

@@ -10,9 +10,19 @@ import openvino as ov
 from openvino import layout_helpers
 
 from softnpu.plugin.batch.input_scan import InputInfo
-from softnpu.plugin.batch.tracking import NotSplittable
 
 _ONE = ov.Dimension(1)
+
+
+class NotSplittable(Exception):
+    """The model cannot be split into samples; the text is the reason.
+
+    `mixes`: samples depend on each other; otherwise an operation is unknown or the shapes do not allow it.
+    """
+
+    def __init__(self, reason: str, mixes: bool) -> None:
+        super().__init__(reason)
+        self.mixes = mixes
 
 
 class Evidence(Enum):
@@ -115,3 +125,8 @@ def _by_convention(inputs: Sequence[InputInfo]) -> Iterator[Candidate]:
         if size not in sizes[:at]:
             axes = tuple(0 if len(entry.shape) > 1 and entry.shape[0] == size else None for entry in inputs)
             yield Candidate(axes, size, Evidence.FIRST)
+
+
+def is_plausible(candidate: Candidate, has_batch_layer: bool, explicit: bool) -> bool:
+    """Whether a candidate may be a batch. Its position alone says nothing: rows are no samples."""
+    return explicit or has_batch_layer or candidate.evidence is not Evidence.FIRST

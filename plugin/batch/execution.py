@@ -7,18 +7,19 @@ instead, which the device copies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softnpu.driver import CommandList
-from softnpu.driver.profiling import ProfilingQuery
 from softnpu.emulator.interface.commands import MAX_BUFFER
 from softnpu.plugin.batch.slots import BatchSlot
 from softnpu.plugin.errors import InputError
 from softnpu.plugin.executable import Executable
-from softnpu.plugin.profiling import Profiler
 from softnpu.plugin.recording import Recording
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.tensors import Slot
+
+if TYPE_CHECKING:
+    from softnpu.driver import ProfilingQuery
 
 PROFILED_SAMPLES = 8
 """Profiles that are kept of one inference; those of a larger batch are extrapolated."""
@@ -81,8 +82,9 @@ class BatchRecording(Recording):
         kind = BatchSlot if port.batch_axis >= 0 else Slot
         return kind(self._executable.context, port, is_input)
 
-    def _profiler(self) -> Profiler:
-        return Profiler(self._executable.graph, PROFILED_SAMPLES)
+    @property
+    def _profiled(self) -> int:
+        return PROFILED_SAMPLES
 
     def _record(self) -> CommandList:
         bindings = [

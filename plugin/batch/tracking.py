@@ -21,6 +21,7 @@ import openvino as ov
 
 from softnpu.emulator.common import openvino_errors
 from softnpu.plugin.batch import layer_rules, sizes
+from softnpu.plugin.batch.axes import NotSplittable
 from softnpu.plugin.batch.lattice import (
     PROBE,
     Mixed,
@@ -36,17 +37,6 @@ from softnpu.plugin.batch.lattice import (
 from softnpu.plugin.batch.rules import RULES, readable
 
 _RANDOM = frozenset(("RandomUniform", "Multinomial"))
-
-
-class NotSplittable(Exception):
-    """The model cannot be split into samples; the text is the reason.
-
-    `mixes`: samples depend on each other; otherwise an operation is unknown or the shapes do not allow it.
-    """
-
-    def __init__(self, reason: str, mixes: bool) -> None:
-        super().__init__(reason)
-        self.mixes = mixes
 
 
 @dataclass(frozen=True)

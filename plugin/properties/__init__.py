@@ -7,7 +7,7 @@ import openvino.properties as _openvino_properties
 
 from softnpu.plugin.facade import fall_back, share_submodules
 from softnpu.plugin.properties.config import ModelProperties, QueueProperties, check_tiles, target
-from softnpu.plugin.properties.readers import DeviceView, access_of, host_of, read
+from softnpu.plugin.properties.readers import DeviceView, access_of, read
 from softnpu.plugin.properties.record import Access, Level, Property, Use
 from softnpu.plugin.properties.settings import Settings, in_effect
 from softnpu.plugin.properties.table import PROPERTIES, find, find_at, parse
@@ -30,7 +30,6 @@ __all__ = [
     "check_tiles",
     "find",
     "find_at",
-    "host_of",
     "in_effect",
     "parse",
     "read",

@@ -12,7 +12,6 @@ from openvino.properties import CompatibilityCheck
 from openvino.properties.device import Type as DeviceType
 
 from softnpu.driver import Context, Device, Driver, GraphExtension
-from softnpu.plugin.compatibility import Host, check
 from softnpu.plugin.openvino_runtime import cpu_capabilities
 from softnpu.plugin.properties.config import ModelProperties
 from softnpu.plugin.properties.record import Access, Level
@@ -78,15 +77,12 @@ def _allocated(view: DeviceView) -> int:
     return context.query_memory()[1] + context.query_graph_memory()
 
 
-def host_of(device: Device) -> Host:
-    """The host of a device, for the check of requirements."""
-    return Host(device.info.platform, cpu_capabilities)
-
-
 def _compatibility(view: DeviceView) -> Any:
     if not view.requirements:
         return CompatibilityCheck.NOT_APPLICABLE
-    supported = check(view.requirements, host_of(view.device))
+    from softnpu.plugin import compatibility  # late: few programs ask
+
+    supported = compatibility.check(view.requirements, compatibility.host_of(view.device))
     return CompatibilityCheck.SUPPORTED if supported else CompatibilityCheck.UNSUPPORTED
 
 

@@ -13,7 +13,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from softnpu.plugin.batch.tracking import NotSplittable, track
+from softnpu.plugin.batch.axes import NotSplittable
+from softnpu.plugin.batch.tracking import track
 from tests.support.batches import model_of, on_cpu, parameter, random, weights
 from tests.support.cases import case
 
