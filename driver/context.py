@@ -19,7 +19,6 @@ from softnpu.driver.graph import Graph, GraphSource
 from softnpu.driver.memory import Allocation, MemoryRef
 from softnpu.driver.properties import MemoryAllocationProperties, MemoryType
 from softnpu.driver.shared_memory import is_foreign, open_name, part_of
-from softnpu.driver.system_memory import open_system_memory
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult
@@ -188,6 +187,8 @@ class Context(ContextBase):
         self._check(call)
         check_type(call, "system memory, address", address, int)
         check_type(call, "system memory, size", size, int)
+        from softnpu.driver.system_memory import open_system_memory  # late: few programs have such memory
+
         fd, offset = open_system_memory(call, address, size)
         try:
             foreign = is_foreign(fd)

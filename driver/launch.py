@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -175,6 +174,8 @@ class DaemonLauncher:
         return outcome
 
     def _run_starter(self) -> None:
+        import subprocess  # late: most daemons run already
+
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-m", _DAEMON_MODULE, str(self.socket_path)],

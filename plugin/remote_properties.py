@@ -6,7 +6,6 @@ softnpu's own, for memory with a POSIX name.
 
 from __future__ import annotations
 
-import difflib
 import operator
 import os
 from collections.abc import Callable, Mapping
@@ -132,6 +131,8 @@ def _check_name(subject: str, mem_type: MemType, properties: RemoteProperties) -
 
 
 def _near(name: object) -> str:
+    import difflib  # late: for errors only
+
     close = difflib.get_close_matches(str(name).upper(), _READERS, 1)
     return close[0] if close else "one of " + ", ".join(_READERS)
 

@@ -7,7 +7,6 @@ one of three patterns (`npu_compiler`, `convert_precision_to_fp.cpp`).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -61,6 +60,8 @@ def unknown_layer(params: str) -> tuple[str, str] | None:
         if name not in TYPES and name not in ALIASES and name not in PATTERNS:
             known = [*TYPES, *ALIASES, *PATTERNS]
             folded = {each.lower(): each for each in known}
+            import difflib  # late: for errors only
+
             near = difflib.get_close_matches(name[:100].lower(), folded, n=3)
             return name, " or ".join(folded[each] for each in near)
     return None

@@ -10,12 +10,18 @@ import mmap
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import unescape
 
 import openvino as ov
 
 from softnpu.emulator.common import model_texts
-from softnpu.plugin.batch.layer_rules import BATCH_BY_DEFINITION
+
+BATCH_BY_DEFINITION = frozenset(
+    ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData",
+     "BinaryConvolution", "DeformableConvolution", "MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool",
+     "BatchNormInference", "GroupNormalization", "DepthToSpace", "SpaceToDepth", "GridSample", "LSTMSequence",
+     "GRUSequence", "RNNSequence", "LSTMCell", "GRUCell", "RNNCell")
+)  # fmt: skip
+"""Types whose definition says that axis 0 of their first input is the batch, whatever layouts say."""
 
 _PARAMETER = b'type="Parameter"'
 _SHAPE = re.compile(rb'<data\b[^>]*?\sshape="([^"]*)"')
@@ -115,7 +121,12 @@ def _listed(tensors: Iterable[str], friendly: str) -> tuple[str, ...]:
 
 
 def _text(data: bytes) -> str:
-    return unescape(model_texts.text(data))
+    text = model_texts.text(data)
+    if "&" not in text:
+        return text
+    from html import unescape  # late: its table of entities is large
+
+    return unescape(text)
 
 
 def _shaped(entry: InputInfo, shapes: Mapping[str, Sequence[int]]) -> InputInfo:

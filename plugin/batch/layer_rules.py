@@ -5,14 +5,6 @@ from __future__ import annotations
 from softnpu.plugin.batch.lattice import Mixed, Mixing, Operation, Samples, State, Uniform, Unknown
 from softnpu.plugin.batch.rules import aligned, rule
 
-BATCH_BY_DEFINITION = frozenset(
-    ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData",
-     "BinaryConvolution", "DeformableConvolution", "MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool",
-     "BatchNormInference", "GroupNormalization", "DepthToSpace", "SpaceToDepth", "GridSample", "LSTMSequence",
-     "GRUSequence", "RNNSequence", "LSTMCell", "GRUCell", "RNNCell")
-)  # fmt: skip
-"""Types whose definition says that axis 0 of their first input is the batch, whatever layouts say."""
-
 _SPATIAL_MODES = {"nearest", "linear", "linear_onnx", "cubic"}
 _IDENTITY_COORDINATES = {"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"}
 

@@ -20,8 +20,10 @@ from typing import Any
 import openvino as ov
 
 from softnpu.emulator.common import openvino_errors
-from softnpu.plugin.batch import layer_rules, sizes
+from softnpu.plugin.batch import layer_rules as _layer_rules  # noqa: F401 - RULES has them then
+from softnpu.plugin.batch import sizes
 from softnpu.plugin.batch.axes import NotSplittable
+from softnpu.plugin.batch.input_scan import BATCH_BY_DEFINITION
 from softnpu.plugin.batch.lattice import (
     PROBE,
     Mixed,
@@ -74,7 +76,7 @@ def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False)
             states: list[State] = [Uniform() if axis is None else Samples(axis)]
         else:
             states = _states(operation, trusted if trusting else None)
-        if operation.kind in layer_rules.BATCH_BY_DEFINITION and operation.axis_of(0) == 0:
+        if operation.kind in BATCH_BY_DEFINITION and operation.axis_of(0) == 0:
             layer = layer or operation.name
         if operation.samples and _narrows(first):
             narrowing = narrowing or f"'{operation.name}' ({operation.kind})"

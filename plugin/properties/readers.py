@@ -11,7 +11,7 @@ from openvino._pyopenvino.properties.device import PCIInfo
 from openvino.properties import CompatibilityCheck
 from openvino.properties.device import Type as DeviceType
 
-from softnpu.driver import Context, Device, Driver, GraphExtension
+from softnpu.driver import Context, Device, Driver
 from softnpu.plugin.openvino_runtime import cpu_capabilities
 from softnpu.plugin.properties.config import ModelProperties
 from softnpu.plugin.properties.record import Access, Level
@@ -63,6 +63,8 @@ def _gops(view: DeviceView) -> dict[Any, float]:
 
 
 def _compiler_version(view: DeviceView) -> int:
+    from softnpu.driver import GraphExtension
+
     major, minor = GraphExtension(view.device).device_get_graph_properties().compiler_version
     return major << 16 | minor
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +55,8 @@ def find(name: Any) -> Property:
         raise PropertyError(f"property {name!r}: {type(name).__name__} given; expected its name as text")
     record = _BY_ANY_NAME.get(str(name))
     if record is None:
+        import difflib  # late: for errors only
+
         near = difflib.get_close_matches(name[:100].upper(), _BY_ANY_NAME, n=3)
         raise PropertyError(
             f"property {name}: unknown; expected one of SUPPORTED_PROPERTIES"
