@@ -1,6 +1,7 @@
 """Remote tensors through `multiprocessing`: the receiver of their descriptor maps the same memory.
 
-The start methods spawn and forkserver work, and so do queues and pipes.
+The start methods spawn and forkserver work, and so do queues and pipes. Importing `multiprocessing` takes
+longer than a small inference, so who makes remote tensors or receives one calls `register`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def _send(tensor: RemoteTensor) -> tuple[Any, ...]:
 
 
 def _receive(description: TensorDescription, descriptor: Any) -> RemoteTensor:
+    register()  # this process may send it on
     fd = descriptor.detach()
     try:
         devices = devices_at(None if description.socket is None else Path(description.socket))
@@ -65,5 +67,5 @@ def _receive(description: TensorDescription, descriptor: Any) -> RemoteTensor:
 
 
 def register() -> None:
-    """Register remote tensors with `multiprocessing`."""
+    """Register remote tensors with `multiprocessing`; harmless when repeated."""
     ForkingPickler.register(RemoteTensor, _send)
