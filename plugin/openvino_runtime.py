@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,19 @@ def runtime() -> Any:
 
 
 _extended = False
+_extending = threading.Lock()
 
 
 def add_extension(extension: Any) -> None:
-    """Add operations or conversions of the program to what OpenVINO reads."""
+    """Add operations or conversions of the program to what OpenVINO reads. Raises what OpenVINO raises."""
     global _extended
-    _extended = True
-    runtime().add_extension(extension)
+    with _extending:
+        before, _extended = _extended, True  # before it has an effect
+        try:
+            runtime().add_extension(extension)
+        except BaseException:
+            _extended = before
+            raise
 
 
 def is_extended() -> bool:
