@@ -25,6 +25,7 @@ from softnpu.emulator.engine import (
     inner_dimensions,
     quantised_subgraphs,
     rounded_states,
+    shared_tensors,
     streams,
     weight_pages,
 )
@@ -33,7 +34,6 @@ from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_ti
 from softnpu.emulator.engine.fused_states import FusedStates
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
-from softnpu.emulator.engine.shared_tensors import origins
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
@@ -279,7 +279,7 @@ class LoadedImage:
         self.unbound = frozenset(_other_shapes(self.meta, self.compiled)) - self.apart
         """Positions of outputs whose port has another shape after compilation than the model declares."""
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
-        self.origins = origins(self.compiled)
+        self.origins = shared_tensors.origins(self.compiled)
 
     def _find(self, reader: BlobReader, cache: CpuCache) -> bool:
         """Take the image from the cache; whether it was there."""
@@ -338,6 +338,8 @@ class LoadedImage:
         self.has_layers = properties.get("PERF_COUNT") == "YES"
         with weight_pages.releasing(self._space):
             self.compiled = core().compile_model(model, "CPU", properties)
+            if shared_tensors.take_inputs(model, self.compiled):
+                self.compiled = core().compile_model(model, "CPU", properties)
             if quantised_subgraphs.are_in(model, self.compiled):
                 properties |= quantised_subgraphs.UNFUSED
                 self.is_unfused = True

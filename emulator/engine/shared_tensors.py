@@ -27,9 +27,51 @@ def origins(compiled: ov.CompiledModel) -> Mapping[int, Origin]:
     outputs = [port.get_tensor() for port in compiled.outputs]
     # one descriptor is one Python object as long as that lives: the lists keep them
     known = {id(tensor): Origin(True, position) for position, tensor in enumerate(inputs)}
-    shared = {}
+    shared: dict[int, Origin] = {}
     for position, tensor in enumerate(outputs):
         origin = known.setdefault(id(tensor), Origin(False, position))
         if origin != (False, position):
             shared[position] = origin
     return shared
+
+
+def take_inputs(model: ov.Model, compiled: ov.CompiledModel) -> bool:
+    """Have outputs of dynamic shape that are an input be that in `model` too; whether some were not.
+
+    When operations that do nothing are removed, such outputs keep a descriptor of their own. With two of
+    them that are equal, an inference (2026.4) writes its input into the input of another request.
+    """
+    equal: dict[int, list[int]] = {}
+    for position, origin in origins(compiled).items():
+        if not origin.input:
+            equal.setdefault(origin.position, [origin.position]).append(position)
+    taken = False
+    for first, positions in equal.items():
+        number = _input_behind(compiled, first)
+        if number is None:
+            continue
+        taken = True
+        for position in positions:
+            value = model.inputs[number].node.output(0)
+            model.outputs[position].node.input(0).replace_source_output(value)
+    return taken
+
+
+def _input_behind(compiled: ov.CompiledModel, position: int) -> int | None:
+    """Return the input that an output of dynamic shape is in what is executed; None if it is none."""
+    port = compiled.outputs[position]
+    if not port.partial_shape.is_dynamic or not any(_is_like(port, other) for other in compiled.inputs):
+        return None
+    executed = compiled.get_runtime_model()  # its nodes have the names of the ports, each once
+    names = {result.get_friendly_name(): result for result in executed.get_results()}
+    result = names.get(port.node.get_friendly_name())
+    producer = None if result is None else result.input_value(0).get_node()
+    if producer is None or producer.get_type_name() != "Parameter":
+        return None
+    inputs = [other.node.get_friendly_name() for other in compiled.inputs]
+    return inputs.index(producer.get_friendly_name())
+
+
+def _is_like(output: ov.ConstOutput, other: ov.ConstOutput) -> bool:
+    alike: bool = output.partial_shape == other.partial_shape and output.element_type == other.element_type
+    return alike

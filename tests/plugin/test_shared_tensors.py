@@ -147,3 +147,25 @@ def test_a_result_of_another_shape_than_declared_is_refused(shared_core: Core) -
     request = shared_core.compile_model(model, "NPU").create_infer_request()
     with pytest.raises(RuntimeError, match=r"shape \[2, 3\]; expected shape \[3, 3\]"):
         request.infer([boxes])
+
+
+@pytest.mark.parametrize("form", ["static", "bounded", "unbounded"])
+@pytest.mark.parametrize("rest", [(), ("exp",)], ids=["alone", "beside another"])
+def test_requests_in_flight_keep_their_inputs(shared_core: Core, form: str, rest: tuple[str, ...]) -> None:
+    x = ops.parameter(ov.PartialShape(list(SHAPES[form])), ov.Type.f32)
+    unchanged = ops.convert(x, "f32")
+    model = ov.Model(
+        [ops.result(unchanged), ops.result(unchanged), *(ops.exp(x) for _ in rest)], [x], "twice"
+    )
+    compiled = shared_core.compile_model(model, "NPU")
+    requests = [compiled.create_infer_request() for _ in range(3)]
+    generator = np.random.default_rng(1)
+    for size in sizes(SHAPES[form]):
+        inputs = [generator.random(size, np.float32) for _ in requests]
+        for request, data in zip(requests, inputs, strict=True):
+            request.start_async([data])
+        for request, data in zip(requests, inputs, strict=True):
+            request.wait()
+            np.testing.assert_array_equal(request.get_input_tensor().data, data)
+            for index in range(2):
+                np.testing.assert_array_equal(request.get_output_tensor(index).data, data)
