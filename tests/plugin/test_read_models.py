@@ -143,9 +143,7 @@ def test_what_other_files_or_the_program_decide_is_not_kept(
     assert (len(reads), entries(cache)) == (2, [])
 
 
-def test_a_refused_extension_decides_nothing(
-    shared_core: Core, private_dir: Path, cache: Path, reads: list[Path]
-) -> None:
+def test_a_refused_extension_decides_nothing(shared_core: Core, private_dir: Path, cache: Path) -> None:
     with pytest.raises(RuntimeError, match=r"no_such_library"):
         shared_core.add_extension("/no_such_library.so")
     check(shared_core, write_onnx(private_dir, external=False))
