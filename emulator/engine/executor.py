@@ -20,6 +20,7 @@ from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.engine import (
+    constant_parts,
     cpu_cache,
     index_guards,
     inner_dimensions,
@@ -308,6 +309,7 @@ class LoadedImage:
             self._round(model)
         elif "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             rounded_states.set_apart(model, self.meta)
+        constant_parts.fold(core(), model, properties_of(self.meta))
         self._compile(model)
         self._model = model if model.is_dynamic() else None
         if self.meta.dynamic_states:

@@ -100,7 +100,7 @@ def _compare(meta: GraphMeta, actual: Sequence[Value], expected: Sequence[Value]
 
 
 def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes]) -> list[Value] | None:
-    """Compute in OpenVINO's own tensors; None if it fails or takes too long."""
+    """Compute in OpenVINO's own tensors; None if it fails, takes too long, or gives undeclared shapes."""
     request = image.compiled.create_infer_request()
     try:
         arguments = _tensors(image.meta.inputs)
@@ -123,6 +123,10 @@ def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes
     values = [_value(tensor) for tensor in request.output_tensors]
     for position in image.apart:
         values[position] = values[position]._replace(shape=image.meta.outputs[position].shape)
+    outputs = zip(_tensors(image.meta.outputs), values, strict=True)
+    if any(not argument.is_dynamic and argument.shape != value.shape for argument, value in outputs):
+        log.debug("self-check of '%s': inputs that do not fit each other", image.meta.name)
+        return None
     return values
 
 

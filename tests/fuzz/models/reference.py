@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.compiler.weights_separation import is_weight
+from softnpu.emulator.engine import constant_parts, inner_dimensions
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer, Job, Refusal, Step, Value
 from tests.fuzz.models.running import Runner, fill, value_of, values_of
@@ -33,7 +35,34 @@ def _compile(model: Any, more: dict[str, str] | None = None) -> Any:
     global _core
     if _core is None:
         _core = ov.Core()
+    if _writes_constants(model):
+        model = _own(model)
     return _core.compile_model(model, "CPU", {**CPU, **(more or {})})
+
+
+def _writes_constants(model: Any) -> bool:
+    """Whether OpenVINO may write into constants of a model, or into what it has computed from them."""
+    return isinstance(model, ov.Model) and constant_parts.are_in(model)
+
+
+def _own(model: ov.Model) -> ov.Model:
+    """The model with constants of its own."""
+    own = model.clone()
+    for part in [own, *all_bodies(own)]:
+        for node in part.get_ops():
+            if node.get_type_name() == "Constant" and node.get_element_type() != ov.Type.string:
+                name = node.get_friendly_name()
+                constant = ov.op.Constant(_copy_of(node), shared_memory=True)
+                constant.set_friendly_name(name)
+                node.output(0).replace(constant.output(0))
+    return own
+
+
+def _copy_of(constant: Any) -> ov.Tensor:
+    made = ov.Tensor(constant.get_element_type(), constant.get_output_shape(0))
+    if made.byte_size:
+        constant.tensor_view.copy_to(made)
+    return made
 
 
 def refuse(stage: str, error: Exception) -> Refusal:
@@ -54,14 +83,17 @@ def run(case: Case, job: Job) -> Answer:
 def _steps(case: Case, model: Any, more: dict[str, str] | None = None, zeros: bool = False) -> Answer:
     """Every step on a request of its own; states are handed on.
 
-    A compiled model that has failed once may refuse what is right from then on: it is compiled again.
+    A compiled model that has failed once may refuse what is right from then on: it is compiled again. So is
+    one whose constants may have been written.
     """
     compiled = _compile(model, more)
+    once = _writes_constants(model) and not case.stateful
     steps: list[Step] = []
     before: dict[str, ov.Tensor] = {}
     request = None
     for step in case.steps:
         if request is None or not case.stateful or case.dynamic:
+            compiled = _compile(model, more) if once and steps else compiled
             request = compiled.create_infer_request()
             _hand_on(request, before, zeros)
         try:
@@ -130,6 +162,20 @@ def _performance(case: Case, _: Job) -> Answer:
 def _unfused(case: Case, _: Job) -> Answer:
     """As the engine computes models whose subgraphs work on 8 bits (docs/fidelity.md, numbers)."""
     return _steps(case, case.model, {"SNIPPETS_MODE": "DISABLE"})
+
+
+def _folded(case: Case, _: Job) -> Answer:
+    """As the engine computes what depends on constants alone (docs/fidelity.md, numbers)."""
+    model = _own(case.model)
+    constant_parts.fold(ov.Core(), model, CPU)
+    return _steps(case, model)
+
+
+def _inner(case: Case, _: Job) -> Answer:
+    """As the engine computes products whose inner dimension is dynamic (docs/fidelity.md, numbers)."""
+    model = case.model.clone()
+    inner_dimensions.guard(model)
+    return _steps(case, model)
 
 
 def _written(case: Case, job: Job) -> Answer:
@@ -229,6 +275,8 @@ _FORMS: dict[str, Callable[[Case, Job], Answer]] = {
     "bound": _bound,
     "written": _written,
     "unfused": _unfused,
+    "folded": _folded,
+    "inner": _inner,
     "streams": _streams,
     "one request": _one_request,
     "performance": _performance,

@@ -13,6 +13,8 @@ BY_SAMPLES = "right as samples one by one, and not as a batch"
 STREAMS = "right as the CPU device with several streams"
 SEPARATED = "right as with the weights as inputs"
 UNFUSED = "right as the CPU device without subgraphs, which it makes wrongly of 8 bits"
+FOLDED = "right as with computed constants, which the CPU device writes into"
+INNER = "right as with inner dimensions known, without which the CPU device ignores lengths of sequences"
 OUTSIDE = "right as with states outside of the CPU device"
 
 Ask = Callable[[Way, Mapping[str, object]], Answer | Died]
@@ -59,6 +61,11 @@ class Right:
             less = _less(verdict, answer, self._form("unfused"), None)
             used += [UNFUSED] if less is not verdict else []
             verdict = less
+        for trait, form, by in (("computed constants", "folded", FOLDED), ("lengths", "inner", INNER)):
+            if not verdict.good and answer.refused is None and trait in self._traits:
+                less = _less(verdict, answer, self._form(form), None)
+                used += [by] if less is not verdict else []
+                verdict = less
         if not verdict.good and answer.refused is None and native and way.compiled == "weightless":
             less = _less(verdict, answer, self._form("separated"), None)
             used += [SEPARATED] if less is not verdict else []

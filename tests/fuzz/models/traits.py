@@ -9,6 +9,7 @@ from typing import Any
 import openvino as ov
 
 from softnpu.emulator.common.model_bodies import all_bodies
+from softnpu.emulator.engine import constant_parts
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer
 from tests.fuzz.models.values import name_of
@@ -51,6 +52,10 @@ def traits_of(case: Case) -> Traits:
     parts = [case.model, *all_bodies(case.model)]
     if any(node.get_type_name() == "FakeQuantize" for part in parts for node in part.get_ops()):
         found.add("quantised")
+    if constant_parts.are_in(case.model):
+        found.add("computed constants")
+    if any(_ignores_lengths(node) for part in parts for node in part.get_ops()):
+        found.add("lengths")
     ports = [*case.model.inputs, *case.model.outputs]
     ports = [port for port in ports if port.partial_shape.rank.is_static]
     if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
@@ -115,6 +120,14 @@ def _kept(case: Case) -> frozenset[int]:
         return frozenset()
     ports = enumerate(model.outputs)
     return frozenset(at for at, port in ports if port.partial_shape[0] != ov.Dimension(1))
+
+
+def _ignores_lengths(node: Any) -> bool:
+    """Whether it is a sequence whose inner dimension is open: OpenVINO ignores its lengths."""
+    if not node.get_type_name().endswith("Sequence"):
+        return False
+    shape = node.get_input_partial_shape(0)
+    return shape.rank.is_static and bool(shape[-1].is_dynamic)
 
 
 def _reads_beyond(node: Any) -> bool:

@@ -1,0 +1,118 @@
+"""Compute what depends on constants alone and OpenVINO does not fold, before a model is compiled.
+
+OpenVINO folds most of it. The rest (a Convolution, an AvgPool or a GRUCell of constants) its CPU runtime
+(2026.4) computes once, when it compiles. An operation behind it may then write its result into the same
+memory: in the second inference an Add has been added twice. A NormalizeL2 writes into the constant itself. So
+the values become constants, computed from copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+from openvino.passes import ConstantFolding, Manager
+
+from softnpu.emulator.common.model_bodies import all_bodies
+
+_FOLDED: Final = frozenset(
+    ("Add", "Broadcast", "Concat", "Convert", "ConvertLike", "Divide", "Gather", "MatMul", "Maximum",
+     "Minimum", "Multiply", "Negative", "Power", "Range", "Relu", "Reshape", "Select", "ShapeOf", "Slice",
+     "Sqrt", "Squeeze", "StridedSlice", "Subtract", "Tile", "Transpose", "Unsqueeze", "VariadicSplit")
+)  # fmt: skip
+"""Types that OpenVINO folds: most models have parts of these alone, which need no second look."""
+
+_NEVER: Final = frozenset(
+    ("Assign", "FakeConvert", "FakeQuantize", "If", "Loop", "Multinomial", "Parameter", "RandomUniform",
+     "ReadValue", "Result", "TensorIterator")
+)  # fmt: skip
+"""Types that are no constants of constants, that OpenVINO treats as weights of 8 bits, or with bodies."""
+
+
+def fold(core: ov.Core, model: ov.Model, properties: Mapping[str, str]) -> None:
+    """Replace such values in a model that was just read, and in its bodies, by constants.
+
+    `properties` are those that the model is compiled with.
+    """
+    for part in [model, *all_bodies(model)]:
+        values = list(_values(part))
+        if values:
+            _replace(core, values, properties)
+
+
+def are_in(model: ov.Model) -> bool:
+    """Whether a model has such values, or values that OpenVINO folds and `_FOLDED` does not name."""
+    return any(next(_values(part), None) is not None for part in [model, *all_bodies(model)])
+
+
+def _values(model: Any) -> Iterator[Any]:
+    """The outputs of operations on constants, not of types in `_FOLDED` alone, that other operations use."""
+    constant: dict[str, bool] = {}  # by name; whether one is not in _FOLDED
+    parts = []
+    for node in model.get_ordered_ops():
+        kind = node.get_type_name()
+        if kind == "Constant":
+            constant[node.get_name()] = False
+            continue
+        if kind in _NEVER or not node.get_input_size():
+            continue
+        if node.input_value(0).get_node().get_name() not in constant:
+            continue
+        sources = [value.get_node().get_name() for value in node.input_values()]
+        if all(source in constant for source in sources) and all(_is_known(out) for out in node.outputs()):
+            constant[node.get_name()] = kind not in _FOLDED or any(constant[source] for source in sources)
+            parts.append(node)
+    for node in parts:
+        if constant[node.get_name()]:
+            for output in node.outputs():
+                if any(_is_outside(target, constant) for target in output.get_target_inputs()):
+                    yield output
+
+
+def _is_known(output: Any) -> bool:
+    return output.get_partial_shape().is_static and output.get_element_type() != ov.Type.string
+
+
+def _is_outside(target: Any, constant: Mapping[str, bool]) -> bool:
+    node = target.get_node()
+    return node.get_type_name() != "Result" and node.get_name() not in constant
+
+
+def _replace(core: ov.Core, values: list[Any], properties: Mapping[str, str]) -> None:
+    apart = ov.Model([opset13.result(value) for value in values], [], "constants").clone()
+    for node in apart.get_ops():
+        if node.get_type_name() == "Constant":
+            node.output(0).replace(_copied(node).output(0))
+    manager = Manager()
+    manager.register_pass(ConstantFolding())
+    manager.run_passes(apart)
+    results = apart.get_results()
+    left = [
+        at for at, one in enumerate(results) if one.input_value(0).get_node().get_type_name() != "Constant"
+    ]
+    if not left:
+        return
+    rest = ov.Model([results[at] for at in left], [], "constants")
+    request = core.compile_model(rest, "CPU", {**properties, "NUM_STREAMS": "1"}).create_infer_request()
+    request.infer()
+    for position, at in enumerate(left):
+        _replace_by(values[at], np.array(request.get_output_tensor(position).data))
+
+
+def _copied(constant: Any) -> Any:
+    data = ov.Tensor(constant.get_element_type(), constant.get_output_shape(0))
+    if data.byte_size:
+        constant.tensor_view.copy_to(data)
+    return ov.op.Constant(data, shared_memory=True)
+
+
+def _replace_by(value: Any, data: Any) -> None:
+    node = value.get_node()
+    computed = opset13.constant(data, value.get_element_type())
+    computed.set_friendly_name(f"{node.get_friendly_name()}/constant {value.get_index()}")
+    for target in value.get_target_inputs():
+        if target.get_node().get_type_name() != "Result":
+            target.replace_source_output(computed.output(0))
