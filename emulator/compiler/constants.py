@@ -28,6 +28,10 @@ from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _SIZE_OF_NOTHING = 1
+_UNREADABLE = re.compile(
+    rb'\s*<attribute name="fused_names" version="\d+" value="(?:[^"]*,)? *(?:,[^"]*)?" />'
+)
+"""The names that OpenVINO notes of an operation, if one is blank: it writes such a list, and cannot read it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def _unmarked(xml: bytes, mark: str, nodes: list[ConstantNode], subject: str) ->
         in_xml.append(node)
         return b'name="' + _attribute(node.name) + match[2] + b"%d" % node.length
 
-    xml = layer.sub(named, xml)
+    xml = _UNREADABLE.sub(b"", layer.sub(named, xml))
     layers = const_layers(xml)
     if not len(in_xml) == len(layers) == len(nodes):
         raise _unpaired(

@@ -33,6 +33,16 @@ def test_a_missing_or_broken_file_is_named(shared_core: Core, private_dir: Path,
         shared_core.compile_model(path)
 
 
+@pytest.mark.parametrize("name", [" ", ",", " ,x", "x, "])
+def test_an_operation_may_have_a_blank_name(shared_core: Core, name: str) -> None:
+    x = ops.parameter([2, 3], ov.Type.f32, name="x")
+    negative = ops.negative(x)
+    negative.set_friendly_name(name)
+    # with new shapes OpenVINO notes the names of operations, and cannot read blank ones back
+    compiled = shared_core.compile_model(ov.Model([negative], [x]), shapes={"x": [4, 3]})
+    np.testing.assert_array_equal(compiled(np.ones((4, 3), np.float32))[0], -np.ones((4, 3)))
+
+
 def _with_odd_names(folder: Path) -> Path:
     """A model with a dynamic batch, all of whose names have a byte that is not UTF-8."""
     x, y = (ops.parameter([-1, 3], np.float32, name=f"{name}~operation") for name in "xy")
