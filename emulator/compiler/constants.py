@@ -31,7 +31,7 @@ _SIZE_OF_NOTHING = 1
 _UNREADABLE = re.compile(
     rb'\s*<attribute name="fused_names" version="\d+" value="(?:[^"]*,)? *(?:,[^"]*)?" />'
 )
-"""The names that OpenVINO notes of an operation, if one is blank: it writes such a list, and cannot read it."""
+"""The names that OpenVINO notes of an operation, if one is blank: it cannot read such a list back."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 import pytest
+from openvino import opset13 as ops
 
+from softnpu.emulator.engine.quantised_subgraphs import are_in
 from softnpu.plugin import Core
 from tests.support.quantised import SCALE, attention, chain, weights_of
 
@@ -52,3 +54,19 @@ def test_quantised_attention(shared_core: Core, reference: ov.Core, tokens: int,
     value = np.random.default_rng(3).normal(0, 1, (1, tokens, size)).astype(np.float32)
     expected = _result(reference, "CPU", model, UNFUSED, value)
     np.testing.assert_array_equal(_result(shared_core, "NPU", model, {}, value), expected)
+
+
+def test_elementwise_subgraphs_beside_quantised_layers_stay(shared_core: Core, reference: ov.Core) -> None:
+    x = ops.parameter([2, 3], ov.Type.f32)
+    one, other = (ops.parameter([2, 3], ov.Type.u8) for _ in range(2))
+    levels = ops.fake_quantize(x, *(ops.constant(np.float32(bound)) for bound in (-1, 1, -1, 1)), 256)
+    results = [ops.result(levels), ops.result(ops.less(one, other))]
+    model = ov.Model(results, [x, one, other], "beside")
+    generator = np.random.default_rng(3)
+    values = [generator.normal(0, 1, (2, 3)).astype(np.float32)]
+    values += [generator.integers(0, 255, (2, 3)).astype(np.uint8) for _ in range(2)]
+    compiled = reference.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    assert not are_in(model, compiled)
+    expected, found = compiled(values), shared_core.compile_model(model, "NPU")(values)
+    for index in range(2):
+        np.testing.assert_array_equal(found[index], expected[index])
