@@ -90,7 +90,7 @@ def _gather_nd(node: Any, indices: Any) -> Any:
 def _scatter_elements(node: Any, indices: Any) -> Any:
     """OpenVINO checks the upper bound alone."""
     axis = ops.convert(node.input_value(3), "i64")
-    shape = ops.shape_of(node.input_value(0), "i64")
+    shape = ops.shape_of(_before_levels(node.input_value(0)), "i64")
     size = ops.convert(
         ops.gather(shape, ops.reshape(axis, ops.constant([1]), False), ops.constant(0)), _name(indices)
     )
@@ -183,9 +183,26 @@ _SOURCES = ("Parameter", "ReadValue", "If", "Loop", "TensorIterator")
 def _sizes(data: Any, like: Any | None, begin: int, end: int | None) -> Any:
     """Dimensions `begin` to `end` of `data`, as numbers of the type of `like` (i64 without)."""
     kind = "i64" if like is None else _name(like)
-    shape = ops.shape_of(data, kind)
+    shape = ops.shape_of(_before_levels(data), kind)
     stop = np.iinfo(np.int32).max if end is None else end
     return ops.slice(shape, ops.constant([begin]), ops.constant([stop]), ops.constant([1])).output(0)
+
+
+def _before_levels(data: Any) -> Any:
+    """A value of the shape of `data`, which is not what a FakeQuantize gives.
+
+    OpenVINO computes in 8 bits what only operations that move numbers take from it, with other last digits.
+    """
+    node = data.get_node()
+    if node.get_type_name() != "FakeQuantize":
+        return data
+    bounds = [node.get_input_partial_shape(position) for position in range(1, 5)]
+    scalars = all(shape.is_static and set(shape.to_shape()) <= {1} for shape in bounds)
+    ranks = {len(shape) for shape in bounds if shape.rank.is_static}
+    source = node.input_value(0)
+    rank = source.get_partial_shape().rank
+    fits = scalars and rank.is_static and max(ranks, default=0) <= rank.get_length()
+    return _before_levels(source) if fits else data
 
 
 def _constant(like: Any, value: int) -> Any:

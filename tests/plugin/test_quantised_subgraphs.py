@@ -70,3 +70,23 @@ def test_elementwise_subgraphs_beside_quantised_layers_stay(shared_core: Core, r
     expected, found = compiled(values), shared_core.compile_model(model, "NPU")(values)
     for index in range(2):
         np.testing.assert_array_equal(found[index], expected[index])
+
+
+@pytest.mark.parametrize("kind", ["GatherND", "ScatterElementsUpdate"])
+def test_checked_indices_leave_quantised_numbers_alone(
+    shared_core: Core, reference: ov.Core, kind: str
+) -> None:
+    x = ops.parameter([ov.Dimension(0, 9), 3], ov.Type.f32)
+    levels = ops.fake_quantize(x, *(ops.constant(np.float32([bound])) for bound in (-1, 2, -1, 2)), 16)
+    if kind == "GatherND":
+        indices = ops.parameter([ov.Dimension(0, 9), 1], ov.Type.i32)
+        moved = ops.gather_nd(levels, indices)
+    else:
+        indices = ops.parameter([ov.Dimension(0, 9), 3], ov.Type.i32)
+        moved = ops.scatter_elements_update(levels, indices, levels, np.int64(0))
+    model = ov.Model([ops.result(moved)], [x, indices], kind)
+    value = np.random.default_rng(3).normal(0, 1, (7, 3)).astype(np.float32)
+    at = np.arange(7, dtype=np.int32)[:, None] * np.ones((1, 1 if kind == "GatherND" else 3), np.int32)
+    config = {"INFERENCE_PRECISION_HINT": "f32"}
+    expected = reference.compile_model(model, "CPU", config)([value, at])[0]
+    np.testing.assert_array_equal(shared_core.compile_model(model, "NPU")([value, at])[0], expected)
