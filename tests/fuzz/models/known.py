@@ -84,6 +84,16 @@ LIMITS: tuple[Known, ...] = (
         lambda seen, one: _step_of(one, seen.unlike_declared) and _refused()(seen, one),
     ),
     Known(
+        "a result of the shape that the model declares, and another one by the CPU device",
+        "OpenVINO computes it so: docs/fidelity.md",
+        lambda seen, one: (
+            _step_of(one, seen.unlike_declared)
+            and one.kind == "wrong"
+            and ", right is " in one.text
+            and " wrong, at " not in one.text
+        ),
+    ),
+    Known(
         "more than 5 dimensions, by the graph extension",
         "docs/native.md, Limits",
         _refused("expected at most 5", trait="more than 5 dimensions", api="native"),

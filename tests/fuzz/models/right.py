@@ -14,7 +14,7 @@ STREAMS = "right as the CPU device with several streams"
 SEPARATED = "right as with the weights as inputs"
 UNFUSED = "right as the CPU device without subgraphs, which it makes wrongly of 8 bits"
 FOLDED = "right as with computed constants, which the CPU device writes into"
-INNER = "right as with inner dimensions known, without which the CPU device ignores lengths of sequences"
+INNER = "right as with the inner dimensions of recurrent layers checked"
 OUTSIDE = "right as with states outside of the CPU device"
 
 Ask = Callable[[Way, Mapping[str, object]], Answer | Died]
@@ -61,7 +61,10 @@ class Right:
             less = _less(verdict, answer, self._form("unfused"), None)
             used += [UNFUSED] if less is not verdict else []
             verdict = less
-        for trait, form, by in (("computed constants", "folded", FOLDED), ("lengths", "inner", INNER)):
+        for trait, form, by in (
+            ("computed constants", "folded", FOLDED),
+            ("guarded recurrence", "inner", INNER),
+        ):
             if not verdict.good and answer.refused is None and trait in self._traits:
                 less = _less(verdict, answer, self._form(form), None)
                 used += [by] if less is not verdict else []

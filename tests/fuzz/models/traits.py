@@ -54,8 +54,8 @@ def traits_of(case: Case) -> Traits:
         found.add("quantised")
     if constant_parts.are_in(case.model):
         found.add("computed constants")
-    if any(_ignores_lengths(node) for part in parts for node in part.get_ops()):
-        found.add("lengths")
+    if any(_is_guarded(node) for part in parts for node in part.get_ops()):
+        found.add("guarded recurrence")
     ports = [*case.model.inputs, *case.model.outputs]
     ports = [port for port in ports if port.partial_shape.rank.is_static]
     if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
@@ -122,12 +122,14 @@ def _kept(case: Case) -> frozenset[int]:
     return frozenset(at for at, port in ports if port.partial_shape[0] != ov.Dimension(1))
 
 
-def _ignores_lengths(node: Any) -> bool:
-    """Whether it is a sequence whose inner dimension is open: OpenVINO ignores its lengths."""
-    if not node.get_type_name().endswith("Sequence"):
+def _is_guarded(node: Any) -> bool:
+    """Whether it is a sequence, or a cell that clips, whose inner dimension is open."""
+    kind = node.get_type_name()
+    clips = kind.endswith("Cell") and node.get_attributes().get("clip", 0) > 0
+    if not clips and not kind.endswith("Sequence"):
         return False
-    shape = node.get_input_partial_shape(0)
-    return shape.rank.is_static and bool(shape[-1].is_dynamic)
+    shapes = [node.get_input_partial_shape(position) for position in (0, 1)]
+    return any(shape.rank.is_static and len(shape) and shape[-1].is_dynamic for shape in shapes)
 
 
 def _reads_beyond(node: Any) -> bool:
