@@ -73,7 +73,8 @@ def _values(model: Any) -> Iterator[Any]:
 
 
 def _is_known(output: Any) -> bool:
-    return output.get_partial_shape().is_static and output.get_element_type() != ov.Type.string
+    is_known: bool = output.get_partial_shape().is_static and output.get_element_type() != ov.Type.string
+    return is_known
 
 
 def _is_outside(target: Any, constant: Mapping[str, bool]) -> bool:

@@ -77,7 +77,9 @@ def test_checked_indices_leave_quantised_numbers_alone(
     shared_core: Core, reference: ov.Core, kind: str
 ) -> None:
     x = ops.parameter([ov.Dimension(0, 9), 3], ov.Type.f32)
-    levels = ops.fake_quantize(x, *(ops.constant(np.float32([bound])) for bound in (-1, 2, -1, 2)), 16)
+    levels = ops.fake_quantize(
+        x, *(ops.constant(np.array([bound], np.float32)) for bound in (-1, 2, -1, 2)), 16
+    )
     if kind == "GatherND":
         indices = ops.parameter([ov.Dimension(0, 9), 1], ov.Type.i32)
         moved = ops.gather_nd(levels, indices)
