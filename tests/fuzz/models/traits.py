@@ -118,8 +118,8 @@ def _kept(case: Case) -> frozenset[int]:
         model.reshape({at: ov.PartialShape([1, *port.shape[1:]]) for at, port in enumerate(model.inputs)})
     except RuntimeError:
         return frozenset()
-    ports = enumerate(model.outputs)
-    return frozenset(at for at, port in ports if port.partial_shape[0] != ov.Dimension(1))
+    shapes = enumerate(port.partial_shape for port in model.outputs)  # one may have lost its dimensions
+    return frozenset(at for at, shape in shapes if not len(shape) or shape[0] != ov.Dimension(1))
 
 
 def _is_guarded(node: Any) -> bool:
