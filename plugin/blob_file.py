@@ -16,14 +16,12 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.blob.weights import CONSTANT_ALIGNMENT
 from softnpu.emulator.common import file_ownership, linux
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin import metadata as meta
-from softnpu.plugin.compatibility import Compatibility, Host, check, looks_like_requirements, requirements_of
 from softnpu.plugin.errors import BlobError, translated
 from softnpu.plugin.files import regular_file_of
 from softnpu.plugin.metadata import BlobPart, Metadata
@@ -198,24 +196,6 @@ class BlobFile:
         return known or f"a file that begins with {head!r} and has no metadata"
 
 
-def check_source(source: Any, host: Host) -> Compatibility:
-    """Whether an exported model, or a line of requirements, can run on a host; a damaged file cannot.
-
-    Raises `BlobError` for a file that cannot be opened.
-    """
-    if isinstance(source, str) and looks_like_requirements(source) and not os.path.exists(source):
-        return check(source, host)
-    with BlobFile.open(source) as file:
-        try:
-            if file.has_metadata or not file.is_raw:
-                return check(file.metadata().requirements, host)
-            return check(requirements_of(file.part(file.raw_part())), host)
-        except Refused as refused:
-            return Compatibility(False, f"{file.name}: {refused.info}")
-        except BlobError as failure:
-            return Compatibility(False, str(failure))
-
-
 def _from_path(path: Path) -> BlobFile:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -260,6 +240,8 @@ def _from_memory(data: np.ndarray[Any, Any], container_kind: str) -> BlobFile:
     name = f"exported model in {container_kind}"
     if not data.nbytes:
         raise BlobError(f"{name}: it is empty; expected what export_model wrote")
+    from softnpu.driver.process_memory import Piece, gather  # late: most models come out of files
+
     piece = Piece("exported model", int(data.ctypes.data), data.nbytes)
     with translated(name, BlobError):
         gathered = gather([piece], "pfnCreate2")

@@ -12,15 +12,19 @@ A model with a requirement of an unknown name is not supported.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from softnpu.driver import Device
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.compiler.options import NEWEST_OPSET
+from softnpu.emulator.interface.result import Refused
+from softnpu.plugin.blob_file import BlobFile
+from softnpu.plugin.errors import BlobError
 from softnpu.plugin.openvino_runtime import cpu_capabilities
 
 _OPSET: Final = re.compile(rb'\sversion="opset(\d{1,4})"')
@@ -119,3 +123,21 @@ _CHECKS: Mapping[str, Callable[[str, Host], str]] = {
     "precision": _precision,
     "opset": _opset,
 }
+
+
+def check_source(source: Any, host: Host) -> Compatibility:
+    """Whether an exported model, or a line of requirements, can run on a host; a damaged file cannot.
+
+    Raises `BlobError` for a file that cannot be opened.
+    """
+    if isinstance(source, str) and looks_like_requirements(source) and not os.path.exists(source):
+        return check(source, host)
+    with BlobFile.open(source) as file:
+        try:
+            if file.has_metadata or not file.is_raw:
+                return check(file.metadata().requirements, host)
+            return check(requirements_of(file.part(file.raw_part())), host)
+        except Refused as refused:
+            return Compatibility(False, f"{file.name}: {refused.info}")
+        except BlobError as failure:
+            return Compatibility(False, str(failure))

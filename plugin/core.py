@@ -161,11 +161,11 @@ class Core:
         `model` is what `import_model` takes, or RUNTIME_REQUIREMENTS as text. Raises `BlobError` for a file
         that cannot be opened, `PropertyError` for a device that does not exist.
         """
-        from softnpu.plugin import blob_file, compatibility  # late: few programs ask
+        from softnpu.plugin import compatibility  # late: few programs ask
 
         index, _ = self._properties.resolve(device_name, {})
         host = compatibility.host_of(self._devices.driver().devices[index])
-        return blob_file.check_source(model, host)
+        return compatibility.check_source(model, host)
 
     def query_model(
         self, model: ov.Model, device_name: str = "NPU", config: Mapping[str, Any] | None = None

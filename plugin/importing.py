@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
@@ -20,7 +20,6 @@ from softnpu.emulator.blob.container import ConstantReference, GraphMeta, Sectio
 from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused
-from softnpu.plugin import strip_weights, weights_source
 from softnpu.plugin.batch.port_check import batch_mismatch
 from softnpu.plugin.blob_file import BlobFile
 from softnpu.plugin.compiled_model import CompiledModel
@@ -30,7 +29,9 @@ from softnpu.plugin.model_source import origins
 from softnpu.plugin.properties import PROPERTIES, Access, ModelProperties, parse
 from softnpu.plugin.properties.kinds import plain
 from softnpu.plugin.signature import Signature
-from softnpu.plugin.weights_source import Located
+
+if TYPE_CHECKING:
+    from softnpu.plugin.weights_source import Located
 
 _MODEL = "MODEL_PTR"
 
@@ -62,6 +63,8 @@ def import_model(
             properties = _as_compiled(metadata, properties, config, file.name)
 
         def locate(constants: Sequence[ConstantReference]) -> Located:
+            from softnpu.plugin import weights_source  # late: for files without weights
+
             origin = None if metadata is None else metadata.weights
             path = properties["WEIGHTS_PATH"]
             return weights_source.locate(constants, origin, path, model, file.name, stack)
@@ -86,6 +89,8 @@ def import_cached(
         properties = _as_compiled(metadata, properties, {}, file.name)
 
         def locate(constants: Sequence[ConstantReference]) -> Located:
+            from softnpu.plugin import weights_source
+
             return weights_source.locate_in(source, constants, metadata.weights, file.name, stack)
 
         return _Import(context, file, metadata, properties, locate, from_cache=True).run()
@@ -157,6 +162,8 @@ class _Import:
                 return _BlobParts(reader.data, (), None)
             if not self._deferred:
                 file.check_gaps(part, reader)
+            from softnpu.plugin import strip_weights
+
             stripped = strip_weights.strip(reader, embedded)
         except Refused as refused:
             raise BlobError(f"{file.name}: {refused.info}") from refused

@@ -347,9 +347,10 @@ def _binding(arguments: tuple[ArgumentMeta, ...]) -> list[str]:
 
 
 def _dynamism(argument: ArgumentMeta) -> str:
+    text = f" for the shape of argument {argument.shape_of}" if argument.shape_of >= 0 else ""
     if argument.is_dynamic:
-        return f" for {argument.partial_shape}{', unbounded' if argument.unbounded else ''}"
-    return f" for the shape of argument {argument.shape_of}" if argument.shape_of >= 0 else ""
+        text += f" for {argument.partial_shape}{', unbounded' if argument.unbounded else ''}"
+    return text
 
 
 def _first_difference(in_metadata: list[str], in_ir: list[str]) -> str:

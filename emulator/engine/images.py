@@ -110,6 +110,14 @@ class ImageLoader:
             )
 
     def _run(self) -> None:
+        try:
+            self._load_each()
+        except BaseException:
+            # a defect, and who waits for the image would wait forever: the next engine is asked for it again
+            log.critical("loading images", exc_info=True)
+            os._exit(1)
+
+    def _load_each(self) -> None:
         load_device()
         while True:
             image, message, fds = self._jobs.get()

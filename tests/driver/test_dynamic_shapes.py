@@ -97,6 +97,7 @@ def test_a_blob_that_reports_other_dimensions_than_its_ir_is_refused(
         (0, {"partial_shape": ""}),
         (0, {"partial_shape": "nonsense"}),
         (0, {"unbounded": True}),
+        (0, {"shape_of": 1}),
         (0, {"byte_size": 1 << 20}),
         (1, {"shape_of": 2}),
         (1, {"shape_of": -1}),
