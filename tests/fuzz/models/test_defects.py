@@ -52,6 +52,6 @@ def test_a_seeded_defect_is_found(name: str, private_dir: Path) -> None:
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
     assert "NEW:" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
-    key, way = re.findall(r"^NEW: .*\((\S+) ([^\s,)]+)", done.stdout, re.M)[0]
+    key, way = re.findall(r"^NEW: .*\((\S+) ([^,)]+)", done.stdout, re.M)[0]
     again = _run(private_dir, {}, "--models", "1", "--replay", key, "--ways", way)
     assert again.returncode == 0, f"found without the defect too: {again.stdout[-3000:]}"
