@@ -117,10 +117,10 @@ def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes
                 request.wait()
             return None
         request.wait()
+        values = [_value(tensor) for tensor in request.output_tensors]
     except (RuntimeError, ValueError) as error:
         log.debug("self-check of '%s': %s", image.meta.name, error)
         return None
-    values = [_value(tensor) for tensor in request.output_tensors]
     for position in image.apart:
         values[position] = values[position]._replace(shape=image.meta.outputs[position].shape)
     outputs = zip(_tensors(image.meta.outputs), values, strict=True)
