@@ -19,11 +19,14 @@ from openvino.passes import ConstantFolding, Manager
 from softnpu.emulator.common.model_bodies import all_bodies
 
 _FOLDED: Final = frozenset(
-    ("Add", "Broadcast", "Concat", "Convert", "ConvertLike", "Divide", "Gather", "MatMul", "Maximum",
-     "Minimum", "Multiply", "Negative", "Power", "Range", "Relu", "Reshape", "Select", "ShapeOf", "Slice",
-     "Sqrt", "Squeeze", "StridedSlice", "Subtract", "Tile", "Transpose", "Unsqueeze", "VariadicSplit")
+    ("Broadcast", "Concat", "Convert", "Reshape", "Select", "ShapeOf", "Slice", "Squeeze", "StridedSlice",
+     "Tile", "Transpose", "Unsqueeze", "VariadicSplit")
 )  # fmt: skip
-"""Types that OpenVINO folds: most models have parts of these alone, which need no second look."""
+"""Types of operations that OpenVINO folds, whatever they work on."""
+
+_FOLDED_FLOATS: Final = frozenset(("Add", "Gather", "Multiply", "Subtract"))
+"""Those that it folds on these element types. Most models have no other operations on constants alone."""
+_FLOATS: Final = ("f32", "f16", "bf16")
 
 _NEVER: Final = frozenset(
     ("Assign", "FakeConvert", "FakeQuantize", "If", "Loop", "Multinomial", "Parameter", "RandomUniform",
@@ -44,13 +47,13 @@ def fold(core: ov.Core, model: ov.Model, properties: Mapping[str, str]) -> None:
 
 
 def are_in(model: ov.Model) -> bool:
-    """Whether a model has such values, or values that OpenVINO folds and `_FOLDED` does not name."""
+    """Whether a model may have such values: OpenVINO folds more than `_FOLDED` names."""
     return any(next(_values(part), None) is not None for part in [model, *all_bodies(model)])
 
 
 def _values(model: Any) -> Iterator[Any]:
-    """The outputs of operations on constants, not of types in `_FOLDED` alone, that other operations use."""
-    constant: dict[str, bool] = {}  # by name; whether one is not in _FOLDED
+    """What other operations use of operations on constants, unless `_FOLDED` names all of these."""
+    constant: dict[str, bool] = {}  # by name: whether it may not be folded
     parts = []
     for node in model.get_ordered_ops():
         kind = node.get_type_name()
@@ -63,13 +66,20 @@ def _values(model: Any) -> Iterator[Any]:
             continue
         sources = [value.get_node().get_name() for value in node.input_values()]
         if all(source in constant for source in sources) and all(_is_known(out) for out in node.outputs()):
-            constant[node.get_name()] = kind not in _FOLDED or any(constant[source] for source in sources)
+            constant[node.get_name()] = not _is_folded(node) or any(constant[source] for source in sources)
             parts.append(node)
     for node in parts:
         if constant[node.get_name()]:
             for output in node.outputs():
                 if any(_is_outside(target, constant) for target in output.get_target_inputs()):
                     yield output
+
+
+def _is_folded(node: Any) -> bool:
+    kind = node.get_type_name()
+    return kind in _FOLDED or (
+        kind in _FOLDED_FLOATS and node.get_input_element_type(0).to_string() in _FLOATS
+    )
 
 
 def _is_known(output: Any) -> bool:

@@ -12,6 +12,7 @@ from openvino import opset13 as ops
 
 from softnpu.plugin import Core
 
+_DTYPES = {"i8": np.int8, "u8": np.uint8, "i16": np.int16}
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
@@ -52,6 +53,24 @@ def test_no_inference_changes_the_next_one(shared_core: Core, reference: ov.Core
             expected = reference.compile_model(_model(head, tail), "CPU", F32)([x])[0]
             for _ in range(3):
                 np.testing.assert_array_equal(compiled.create_infer_request().infer([x])[0], expected, tail)
+
+
+@pytest.mark.parametrize("element_type", ["i8", "u8", "i16"])
+@pytest.mark.parametrize("kind", [ops.matmul, ops.maximum, ops.power, ops.multiply])
+def test_what_is_folded_depends_on_the_type(
+    shared_core: Core, kind: Callable[..., Any], element_type: str
+) -> None:
+    numbers = np.array([[1, 2], [3, 1]], _DTYPES[element_type])
+    flags = (False, False) if kind is ops.matmul else ()
+    x = ops.parameter([2, 2], getattr(ov.Type, element_type))
+    value = kind(ops.constant(numbers), ops.constant(numbers), *flags)
+    model = ov.Model([ops.result(ops.add(value, x))], [x], "typed")
+    compiled = shared_core.compile_model(model, "NPU", F32)
+    zero = np.zeros_like(numbers)
+    first = compiled.create_infer_request().infer([zero])[0].copy()
+    for _ in range(3):
+        one = compiled.create_infer_request().infer([zero + 1])[0]
+        np.testing.assert_array_equal(one, first + 1)
 
 
 def test_a_constant_is_normalised_once(shared_core: Core) -> None:
