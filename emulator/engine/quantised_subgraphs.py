@@ -7,6 +7,7 @@ subgraphs the same layers compute what the model says; where the subgraph is rig
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import openvino as ov
@@ -17,23 +18,28 @@ UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
 """The property of OpenVINO's CPU device that makes no subgraphs."""
 _QUANTISES = "FakeQuantize"
 _BYTES = ("i8", "u8")
-_MULTIPLIES = ("MatMul", "ScaledDotProductAttention")
+_ELEMENTWISE = frozenset(
+    ("Abs", "Add", "Clamp", "Convert", "Divide", "Equal", "FakeQuantize", "Greater", "GreaterEqual", "Less",
+     "LessEqual", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor", "Maximum", "Minimum", "Multiply",
+     "Negative", "NotEqual", "Relu", "Select", "Subtract")
+)  # fmt: skip
 _NAMES = "originalLayersNames"
 
 
 def are_in(model: ov.Model, compiled: ov.CompiledModel) -> bool:
-    """Return whether a subgraph of what was compiled multiplies matrices of 8 bits.
+    """Return whether a subgraph of what was compiled works on 8 bits, and not element by element.
 
-    `compiled` does not show bodies: they count as affected if they quantise. A subgraph of operations that
-    the model does not name counts as one that multiplies.
+    `compiled` does not show bodies: they count as affected if they quantise. So does a subgraph of operations
+    that the model does not name, or names twice.
     """
     bodies = any(_quantises(body) for body in all_bodies(model))
     if bodies or not _quantises(model):
         return bodies
+    names = Counter(operation.get_friendly_name() for operation in model.get_ops())
     harmless = {
         operation.get_friendly_name()
         for operation in model.get_ops()
-        if operation.get_type_name() not in _MULTIPLIES
+        if operation.get_type_name() in _ELEMENTWISE and names[operation.get_friendly_name()] == 1
     }
     return any(
         any(port.get_element_type().to_string() in _BYTES for port in operation.inputs())
