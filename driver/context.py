@@ -183,12 +183,12 @@ class Context(ContextBase):
         UNSUPPORTED_FEATURE for any other memory, which has to be copied, and with INVALID_ARGUMENT for an
         allocation of this context.
         """
+        from softnpu.driver.system_memory import open_system_memory  # late: few programs have such memory
+
         call = "zeMemAllocHost"
         self._check(call)
         check_type(call, "system memory, address", address, int)
         check_type(call, "system memory, size", size, int)
-        from softnpu.driver.system_memory import open_system_memory  # late: few programs have such memory
-
         fd, offset = open_system_memory(call, address, size)
         try:
             foreign = is_foreign(fd)

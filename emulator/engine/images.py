@@ -113,7 +113,7 @@ class ImageLoader:
         try:
             self._load_each()
         except BaseException:
-            # a defect, and who waits for the image would wait forever: the next engine is asked for it again
+            # a defect: without this thread, whoever asked for an image waits forever; the next engine loads it
             log.critical("loading images", exc_info=True)
             os._exit(1)
 

@@ -189,20 +189,19 @@ def _sizes(data: Any, like: Any | None, begin: int, end: int | None) -> Any:
 
 
 def _before_levels(data: Any) -> Any:
-    """A value of the shape of `data`, which is not what a FakeQuantize gives.
+    """Return what a FakeQuantize quantises, which has the same shape; `data` itself from other operations.
 
-    OpenVINO computes in 8 bits what only operations that move numbers take from it, with other last digits.
+    A shape that is taken behind a FakeQuantize changes where OpenVINO computes in 8 bits, and last digits.
     """
     node = data.get_node()
     if node.get_type_name() != "FakeQuantize":
         return data
-    bounds = [node.get_input_partial_shape(position) for position in range(1, 5)]
-    scalars = all(shape.is_static and set(shape.to_shape()) <= {1} for shape in bounds)
-    ranks = {len(shape) for shape in bounds if shape.rank.is_static}
-    source = node.input_value(0)
-    rank = source.get_partial_shape().rank
-    fits = scalars and rank.is_static and max(ranks, default=0) <= rank.get_length()
-    return _before_levels(source) if fits else data
+    source, *bounds = (node.get_input_partial_shape(position) for position in range(5))
+    if any(shape.is_dynamic or set(shape.to_shape()) - {1} for shape in bounds):
+        return data  # they may have more elements
+    if source.rank.is_dynamic or len(source) < max(len(shape) for shape in bounds):
+        return data
+    return _before_levels(node.input_value(0))
 
 
 def _constant(like: Any, value: int) -> Any:

@@ -87,7 +87,7 @@ def plan_batch(
         from softnpu.plugin.batch.split import find_split  # late: most models have no batch
 
         split = find_split(model, scanned, explicit)
-        message = f"batch {split.size} -> 1 handled by the plugin: {split.axes}"
+        message = f"batch {split.size} -> 1 handled by the plugin: {split.text}"
         return BatchPlan(PLUGIN, message, split.shapes(scanned.inputs, shapes), split)
     except (NotSplittable, UnicodeDecodeError) as failure:
         reason = failure if isinstance(failure, NotSplittable) else f"name {failure.object!r} is not UTF-8"

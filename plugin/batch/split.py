@@ -43,12 +43,12 @@ class BatchedPort:
 
 @dataclass(frozen=True)
 class Split:
-    """How the plugin splits a model: its batch, all inputs, then all outputs. `axes` says it in words."""
+    """How the plugin splits a model: its batch, all inputs, then all outputs; `text` is for the log."""
 
     size: ov.Dimension
     inputs: tuple[BatchedPort, ...]
     outputs: tuple[BatchedPort, ...]
-    axes: str = field(default="", compare=False)
+    text: str = field(default="", compare=False)
 
     @property
     def ports(self) -> tuple[BatchedPort, ...]:
