@@ -52,17 +52,10 @@ def _own(model: ov.Model) -> ov.Model:
         for node in part.get_ops():
             if node.get_type_name() == "Constant" and node.get_element_type() != ov.Type.string:
                 name = node.get_friendly_name()
-                constant = ov.op.Constant(_copy_of(node), shared_memory=True)
+                constant = ov.op.Constant(_copy(node.tensor_view), shared_memory=True)
                 constant.set_friendly_name(name)
                 node.output(0).replace(constant.output(0))
     return own
-
-
-def _copy_of(constant: Any) -> ov.Tensor:
-    made = ov.Tensor(constant.get_element_type(), constant.get_output_shape(0))
-    if made.byte_size:
-        constant.tensor_view.copy_to(made)
-    return made
 
 
 def refuse(stage: str, error: Exception) -> Refusal:
@@ -119,10 +112,8 @@ def _hand_on(request: Any, before: dict[str, ov.Tensor], zeros: bool) -> None:
 
 def _copy(tensor: ov.Tensor) -> ov.Tensor:
     made = ov.Tensor(tensor.element_type, tensor.shape)
-    if made.size:
-        np.asarray(made.data).reshape(-1).view(np.uint8)[:] = (
-            np.asarray(tensor.data).reshape(-1).view(np.uint8)
-        )
+    if made.byte_size:
+        tensor.copy_to(made)
     return made
 
 

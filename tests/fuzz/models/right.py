@@ -57,11 +57,8 @@ class Right:
             less = _less(verdict, answer, self._form("streams"), None)
             used += [STREAMS] if less is not verdict else []
             verdict = less
-        if not verdict.good and answer.refused is None and "quantised" in self._traits:
-            less = _less(verdict, answer, self._form("unfused"), None)
-            used += [UNFUSED] if less is not verdict else []
-            verdict = less
         for trait, form, by in (
+            ("quantised", "unfused", UNFUSED),
             ("computed constants", "folded", FOLDED),
             ("guarded recurrence", "inner", INNER),
         ):
