@@ -113,7 +113,7 @@ class ImageLoader:
         try:
             self._load_each()
         except BaseException:
-            # a defect: without this thread, whoever asked for an image waits forever; the next engine loads it
+            # a defect: without this thread whoever asked for an image waits forever; a new engine loads it
             log.critical("loading images", exc_info=True)
             os._exit(1)
 
