@@ -181,14 +181,15 @@ class Graph(Handle):
 
     # ------------------------------------------------------------ on the device
 
-    def initialize(self) -> None:
+    def initialize(self, hint: bytes = b"") -> None:
         """`pfnGraphInitialize`: load the graph onto the device; harmless when repeated.
 
-        Raises `ZeError` with MODULE_BUILD_FAILURE when the device cannot load it.
+        `hint` is that of `graph_creation.expect`. Raises `ZeError` with MODULE_BUILD_FAILURE when the device
+        cannot load it.
         """
-        self._load("pfnGraphInitialize")
+        self._load("pfnGraphInitialize", hint)
 
-    def _load(self, call: str) -> None:
+    def _load(self, call: str, hint: bytes = b"") -> None:
         """Load the graph onto the device, if nobody has."""
         self._check(call)
         if self._initialized:
@@ -196,7 +197,7 @@ class Graph(Handle):
         with self._lock:
             if not self._initialized:
                 answer, _ = self.context._connection.request(
-                    call, msg.GraphInitialize(graph=self.handle), msg.GraphInitialized
+                    call, msg.GraphInitialize(graph=self.handle, hint=hint), msg.GraphInitialized
                 )
                 self.load_ms, self.shared = answer.load_ms, answer.shared
                 self._initialized = True

@@ -83,6 +83,14 @@ def compile_source(
     return _request(context, request, source.fds, flags, progress, call)
 
 
+def expect(context: ContextBase, hint: bytes) -> None:
+    """Say that a graph will soon be initialised with `hint`: 32 bytes that stood for the same graph before.
+
+    The device may begin to load it, which changes nothing but the time: what it loads it finds by content.
+    """
+    context._connection.post(msg.GraphExpected(context=context.handle, hint=hint))
+
+
 def import_blob(
     context: ContextBase,
     blob: bytes | bytearray | memoryview,

@@ -44,12 +44,16 @@ class CacheEntry:
             return None
         return cls(cache, cache.key(source, properties, config, shapes), context, source, properties)
 
-    def load_or_claim(self, claim: ExitStack) -> CompiledModel | None:
-        """Import the entry. Without one, `claim` gets the right to compile it, and None is returned."""
-        cached: CompiledModel | None = self.cache.load(self.key, self._import)
+    def load_or_claim(self, claim: ExitStack, expected: bytes) -> CompiledModel | None:
+        """Import the entry, `expected` under this name.
+
+        Without one, `claim` gets the right to compile it, and None is returned.
+        """
+        load = partial(self._import, expected)
+        cached: CompiledModel | None = self.cache.load(self.key, load)
         if cached is None:
             claim.enter_context(self.cache.claimed(self.key))
-            cached = self.cache.load(self.key, self._import)  # another process may have compiled it meanwhile
+            cached = self.cache.load(self.key, load)  # another process may have compiled it meanwhile
         return cached
 
     def store(self, compiled: CompiledModel) -> None:
@@ -62,8 +66,8 @@ class CacheEntry:
         )
         self.cache.store(self.key, partial(exporting.export_entry, model))
 
-    def _import(self, path: Path) -> CompiledModel:
-        compiled = import_cached(self.context, path, self.properties, self.source)
+    def _import(self, expected: bytes, path: Path) -> CompiledModel:
+        compiled = import_cached(self.context, path, self.properties, self.source, expected)
         if compiled.extra.pop(KEY_TEXT, "") != self.key:
             raise BlobError(f"exported model {path}: it is another model; expected the one of its name")
         return compiled

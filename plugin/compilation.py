@@ -15,7 +15,7 @@ import openvino as ov
 from softnpu.driver import Context, Graph, GraphSource, ZeError
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.graph_creation import compile_source
-from softnpu.plugin import log, model_source
+from softnpu.plugin import expected_graphs, log, model_source
 from softnpu.plugin.batch.plan import BATCH_MODE, BatchPlan, plan_batch
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.dynamic_bounds import Shapes, with_bounds
@@ -40,6 +40,7 @@ def compile_model(
 
     Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`; nothing stays on the device then.
     """
+    name = expected_graphs.of_model(context, model, weights, properties.for_compiler(), shapes)
     bounded, static_shapes = with_bounds(model, weights, shapes)
     opened = model_source.open_model(bounded, weights, properties)
     source = opened.source
@@ -57,13 +58,13 @@ def compile_model(
             # the key has the requested shapes: with one sample for the compiler different batches are equal
             entry = CacheEntry.find(context, source, properties, config, static_shapes, logger)
         if entry is not None:
-            cached = entry.load_or_claim(claim)
+            cached = entry.load_or_claim(claim, name)
             if cached is not None:
                 logger.info("model '%s': imported from CACHE_DIR", source.name)
                 return cached
         path = "" if isinstance(model, ov.Model) else os.path.abspath(model)
         provenance = Provenance(sources=model_source.origins(source.weights), model=path)
-        compiler = _Compiler(context, source, properties, plan, config, progress, opened.keep)
+        compiler = _Compiler(context, source, properties, plan, config, progress, opened.keep, name)
         compiled = compiler.run(provenance)
         if entry is not None and compiled.is_for_its_device:
             entry.store(compiled)
@@ -105,6 +106,7 @@ class _Compiler:
     config: Mapping[str, str]
     progress: Progress | None
     keep: Callable[[], None] | None
+    expected: bytes
 
     def run(self, provenance: Provenance) -> CompiledModel:
         """Compile, and load unless NPU_DEFER_WEIGHTS_LOAD."""
@@ -128,7 +130,7 @@ class _Compiler:
                 if self.keep is not None:
                     stack.enter_context(_meanwhile(self.keep))
                 if compiled.is_for_its_device and not self.properties["NPU_DEFER_WEIGHTS_LOAD"]:
-                    graph.initialize()
+                    graph.initialize(self.expected)
         except BaseException:
             graph.destroy()
             raise

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 import msgspec
@@ -33,6 +34,7 @@ from softnpu.emulator.engine import (
     shared_tensors,
     streams,
 )
+from softnpu.emulator.engine.expected_images import ExpectedImages, Note
 from softnpu.emulator.interface import environment, profiling
 from softnpu.emulator.interface.messages import CacheOptions
 
@@ -68,8 +70,10 @@ class _Header(msgspec.Struct, frozen=True):
 class CpuCache:
     """The cache in one directory."""
 
-    def __init__(self, models: ModelCache) -> None:
+    def __init__(self, models: ModelCache, notes: ExpectedImages | None) -> None:
         self._models = models
+        self._notes = notes
+        self._expected: tuple[str, Kept] | None = None
 
     @classmethod
     def open(cls) -> CpuCache | None:
@@ -78,7 +82,7 @@ class CpuCache:
         if not directory:
             return None
         models = ModelCache.open(CacheOptions(directory=directory, limit=LIMIT))
-        return None if models is None else cls(models)
+        return None if models is None else cls(models, ExpectedImages.open(directory))
 
     @property
     def models(self) -> ModelCache:
@@ -87,15 +91,47 @@ class CpuCache:
 
     def find(self, core: ov.Core, key: str, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
         """Return the image of this key; None for a miss."""
-        payload = self._models.load(key)
-        if payload is None:
-            return None
-        kept = decoded(core, payload, meta, properties)
+        ahead = self._expected is not None and self._expected[0] == key
+        kept = self._take_expected() if ahead else self._imported(core, key, properties)
         if kept is None:
+            return None
+        if not declares(kept, meta):
             log.warning("engine cache: entry %s does not fit '%s'; it is compiled", key, meta.name)
             return None
-        log.info("engine cache: imported '%s'", meta.name)
+        log.info("engine cache: imported '%s'%s", meta.name, " before it was asked for" if ahead else "")
         return kept
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether an image was imported that nobody has asked for yet."""
+        return self._expected is not None
+
+    def expect(self, core: ov.Core, hint: bytes, loaded: Container[str]) -> None:
+        """Import the image that had this hint before, unless its key is one of `loaded`."""
+        note = None if self._notes is None else self._notes.find(hint)
+        if note is None or note.key in loaded:
+            return
+        self._expected = None
+        kept = self._imported(core, note.key, note.properties)
+        if kept is not None:
+            self._expected = note.key, kept
+
+    def forget_expected(self) -> None:
+        """Drop what nobody has asked for."""
+        self._expected = None
+
+    def note(self, hint: bytes, key: str, properties: dict[str, str]) -> None:
+        """Note that an image of this key was loaded with this hint."""
+        if self._notes is not None:
+            self._notes.store(hint, Note(key, properties))
+
+    def _take_expected(self) -> Kept | None:
+        expected, self._expected = self._expected, None
+        return None if expected is None else expected[1]
+
+    def _imported(self, core: ov.Core, key: str, properties: dict[str, str]) -> Kept | None:
+        payload = self._models.load(key)
+        return None if payload is None else imported(core, payload, properties)
 
 
 def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> str:
@@ -125,11 +161,17 @@ def encoded(compiled: ov.CompiledModel, indices: frozenset[int]) -> bytes:
 
 
 def decoded(core: ov.Core, payload: memoryview, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
-    """Import the image of an entry, in memory that can be written; None if it declares other than `meta`."""
+    """Import the image of an entry; None if it declares other than `meta`."""
+    kept = imported(core, payload, properties)
+    return kept if kept is not None and declares(kept, meta) else None
+
+
+def imported(core: ov.Core, payload: memoryview, properties: dict[str, str]) -> Kept | None:
+    """Import the image of an entry, in memory that can be written; None if that cannot be."""
     start = 2 + int.from_bytes(payload[:2], "big")
     try:
         header = msgspec.msgpack.decode(payload[2:start], type=_Header)
-        if header.size != len(payload) - start or any(at >= len(meta.inputs) for at in header.indices):
+        if header.size != len(payload) - start:
             return None
         memory = payload[start:]
         tensor = ov.Tensor(np.frombuffer(memory, np.uint8), shared_memory=True)
@@ -137,7 +179,12 @@ def decoded(core: ov.Core, payload: memoryview, meta: GraphMeta, properties: dic
     except (msgspec.DecodeError, UnicodeDecodeError, RuntimeError, ValueError) as error:
         log.warning("engine cache: %s", openvino_errors.reason(error))
         return None
-    return Kept(compiled, header.indices, memory) if fits(compiled, meta) else None
+    return Kept(compiled, header.indices, memory)
+
+
+def declares(kept: Kept, meta: GraphMeta) -> bool:
+    """Whether an import is an image of `meta`."""
+    return all(at < len(meta.inputs) for at in kept.indices) and fits(kept.compiled, meta)
 
 
 def fits(compiled: ov.CompiledModel, meta: GraphMeta) -> bool:

@@ -377,7 +377,7 @@ class Engine:
                 self._runner.abort(message)
             case link.Ping():
                 self._answer_ping(message.number)
-            case link.ImageLoad() | link.ImageUnload() | link.ImageEvict():
+            case link.ImageExpected() | link.ImageLoad() | link.ImageUnload() | link.ImageEvict():
                 self._handle_image(message, packet)
             case link.GraphAdd():
                 image = self._images.image(message.image)
@@ -389,10 +389,10 @@ class Engine:
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
 
-    def _handle_image(
-        self, message: link.ImageLoad | link.ImageUnload | link.ImageEvict, packet: Packet
-    ) -> None:
+    def _handle_image(self, message: link.ImageCommand, packet: Packet) -> None:
         match message:
+            case link.ImageExpected():
+                self._images.expect(message)
             case link.ImageLoad():
                 self._images.load(message, packet.take_fds(packet.fd_count), self._image_counts(message))
             case link.ImageUnload():

@@ -240,8 +240,8 @@ class LoadedImage:
 
     Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
     compares them with the digests in the blob first, and refuses others by name. `streams`: how many
-    inferences it runs at once, each with its part of the threads. `lacking`: under which key `cache` lacks
-    it, empty for an image that came from there or is not kept.
+    inferences it runs at once, each with its part of the threads. `key`: its key in `cache`, empty for an
+    image that is not kept; `lacking`: the same, empty for one that came from there.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class LoadedImage:
         self.weights_size = 0 if reference is None else reference.size
         self.twin: object | None = None  # see `twins`
         self.twin_asked = False
-        self.lacking = ""
+        self.key = self.lacking = ""
         self.has_layers = self.is_unfused = False
         self.modelled: ModelledTime | None = None
         self.fused_states: FusedStates | None = None
@@ -285,12 +285,12 @@ class LoadedImage:
     def _find(self, reader: BlobReader, cache: CpuCache) -> bool:
         """Take the image from the cache; whether it was there."""
         properties = properties_of(self.meta)
-        key = cpu_cache.key_of(reader, self.meta, properties)
-        if not key:
+        self.key = cpu_cache.key_of(reader, self.meta, properties)
+        if not self.key:
             return False
-        self._kept = cache.find(core(), key, self.meta, properties)
+        self._kept = cache.find(core(), self.key, self.meta, properties)
         if self._kept is None:
-            self.lacking = key
+            self.lacking = self.key
             return False
         self.compiled, self.indices, _ = self._kept
         return True
@@ -345,7 +345,7 @@ class LoadedImage:
             if quantised_subgraphs.are_in(model, self.compiled):
                 properties |= quantised_subgraphs.UNFUSED
                 self.is_unfused = True
-                self.lacking = ""
+                self.key = self.lacking = ""
                 self.compiled = core().compile_model(model, "CPU", properties)
             if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, self.compiled):
                 self.compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})

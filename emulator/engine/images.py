@@ -14,12 +14,14 @@ from softnpu.emulator.engine import self_check, tracing
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.cpu_cache_writer import CpuCacheWriter
 from softnpu.emulator.engine.device_clock import Modelled
-from softnpu.emulator.engine.executor import LoadedImage, load_device, timed_load
+from softnpu.emulator.engine.executor import LoadedImage, core, load_device, properties_of, timed_load
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
 
 log = logging.getLogger(__name__)
+
+_EXPECTED_S = 10.0  # from a program's first look at a model until it asks for it
 
 
 class EngineImage:
@@ -57,6 +59,9 @@ class EngineImage:
         counts[1] += time_ns
 
 
+_Job = tuple[EngineImage, link.ImageLoad, list[int]]
+
+
 class ImageLoader:
     """Load images in the order of their messages.
 
@@ -78,13 +83,18 @@ class ImageLoader:
         self._self_check = self_check
         self._cache = cache
         self._cache_writer = CpuCacheWriter()
-        self._jobs: queue.SimpleQueue[tuple[EngineImage, link.ImageLoad, list[int]]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | link.ImageExpected] = queue.SimpleQueue()
         self._images: dict[int, EngineImage] = {}
         threading.Thread(target=self._run, name="image-loader", daemon=True).start()
 
     def image(self, number: int) -> EngineImage:
         """Return the image of this number."""
         return self._images[number]
+
+    def expect(self, message: link.ImageExpected) -> None:
+        """Import an image that will probably be asked for, unless there is something else to load."""
+        if self._cache is not None and self._jobs.empty():
+            self._jobs.put(message)
 
     def load(self, message: link.ImageLoad, fds: list[int], counts: memoryview) -> None:
         """Queue an image, whose inferences are counted in `counts`; take the descriptors."""
@@ -119,33 +129,51 @@ class ImageLoader:
 
     def _load_each(self) -> None:
         load_device()
+        cache = self._cache
         while True:
-            image, message, fds = self._jobs.get()
-            load_ms = 0.0
-            started = time.monotonic_ns()
-            if failpoints.active is not None:
-                failpoints.hit("engine.load")
-                self._before_load()
-            kept_fds = [] if self._cache is None else [os.dup(fd) for fd in fds]
-            lacking = ""
             try:
-                loaded, load_ms = timed_load(message, fds, self._modelled, self._cache)
-                if self._self_check:
-                    self_check.check(loaded)
-                image.loaded, lacking = loaded, loaded.lacking
+                expecting = cache is not None and cache.is_expecting
+                job = self._jobs.get(timeout=_EXPECTED_S if expecting else None)
+            except queue.Empty:
+                if cache is not None:
+                    cache.forget_expected()
+                continue
+            if not isinstance(job, link.ImageExpected):
+                self._load(*job)
+                del job
+            elif cache is not None and self._jobs.empty():
+                loaded = [image.loaded for image in list(self._images.values())]
+                cache.expect(core(), job.hint, {each.key for each in loaded if each is not None})
                 del loaded
-            except Refused as error:
-                image.info = error.info.shortened()
-                log.warning("image %d: %s", message.image, error)
-            if trace.active is not None:
-                name = f"image {message.image}" if image.loaded is None else image.loaded.meta.name
-                tracing.write_load(
-                    trace.active, name, started, 0 if image.info is None else image.info.result
-                )
-            self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
-            if lacking:
-                self._cache_writer.add(message, kept_fds, lacking)
-            else:
-                for fd in kept_fds:
-                    os.close(fd)
-            del image
+
+    def _load(self, image: EngineImage, message: link.ImageLoad, fds: list[int]) -> None:
+        cache = self._cache
+        load_ms = 0.0
+        started = time.monotonic_ns()
+        if failpoints.active is not None:
+            failpoints.hit("engine.load")
+            self._before_load()
+        kept_fds = [] if cache is None else [os.dup(fd) for fd in fds]
+        key = lacking = ""
+        properties: dict[str, str] = {}
+        try:
+            loaded, load_ms = timed_load(message, fds, self._modelled, cache)
+            if self._self_check:
+                self_check.check(loaded)
+            image.loaded, key, lacking = loaded, loaded.key, loaded.lacking
+            properties = properties_of(loaded.meta)
+            del loaded
+        except Refused as error:
+            image.info = error.info.shortened()
+            log.warning("image %d: %s", message.image, error)
+        if trace.active is not None:
+            name = f"image {message.image}" if image.loaded is None else image.loaded.meta.name
+            tracing.write_load(trace.active, name, started, 0 if image.info is None else image.info.result)
+        self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
+        if cache is not None and key and message.hint:
+            cache.note(message.hint, key, properties)
+        if lacking:
+            self._cache_writer.add(message, kept_fds, lacking)
+        else:
+            for fd in kept_fds:
+                os.close(fd)

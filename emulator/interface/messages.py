@@ -257,10 +257,18 @@ class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"
     value: str | None = None
 
 
+class GraphExpected(Message, frozen=True, kw_only=True, tag="graph_expected"):
+    """A graph will be initialised with this `hint`, a digest of the client's choice. Answer: `Ok`."""
+
+    context: Handle
+    hint: bytes
+
+
 class GraphInitialize(Message, frozen=True, kw_only=True, tag="graph_initialize"):
     """Load a graph into the engine; harmless when repeated. Answer: `GraphInitialized`."""
 
     graph: Handle
+    hint: bytes = b""
 
 
 class GraphDestroy(Message, frozen=True, kw_only=True, tag="graph_destroy"):
@@ -444,7 +452,7 @@ class MetricStreamOpened(Message, frozen=True, kw_only=True, tag="metric_stream_
 Request = (
     Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemImportPart | MemFree
     | QueueCreate | QueueWorkload | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport
-    | GraphQuery | CompilerOptions | GraphInitialize | GraphDestroy | Cancel | ContextMemory
+    | GraphQuery | CompilerOptions | GraphExpected | GraphInitialize | GraphDestroy | Cancel | ContextMemory
     | ContextRelease | ContextIdle | MetricStreamOpen | MetricStreamClose | Status | Activity | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear | tracing.TraceStart | tracing.TraceRings
     | tracing.TraceStop | tracing.TraceJoin | leases.LeaseTake

@@ -146,7 +146,8 @@ class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
     """Load a compiled model; answered by `ImageLoaded`.
 
     Descriptors: the blob, the placement if it has a length, then the sources of the weights. `check`:
-    compare the weights with their digests first. `state`: its record among the states of images.
+    compare the weights with their digests first. `state`: its record among the states of images. `hint`:
+    what `ImageExpected` may name next time.
     """
 
     image: int
@@ -155,6 +156,13 @@ class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
     check: bool = False
+    hint: bytes = b""
+
+
+class ImageExpected(Message, frozen=True, kw_only=True, tag="image_expected"):
+    """The image that was loaded with this hint before will probably be loaded soon."""
+
+    hint: bytes
 
 
 class ImageUnload(Message, frozen=True, kw_only=True, tag="image_unload"):
@@ -204,10 +212,11 @@ class TraceEnd(Message, frozen=True, kw_only=True, tag="trace_end"):
     """Trace no longer; nothing if it does not."""
 
 
+ImageCommand = ImageExpected | ImageLoad | ImageUnload | ImageEvict
 EngineCommand = (  # every message to an engine
     Setup | Resume | ContextAdd | ContextDrop | ContextRelease | SegmentAdd | SegmentDrop | MemoryAdd
-    | MemoryDrop | QueueAdd | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageLoad | ImageUnload
-    | ImageEvict | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop | TraceBegin | TraceEnd
+    | MemoryDrop | QueueAdd | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageCommand
+    | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop | TraceBegin | TraceEnd
 )  # fmt: skip
 
 # ---------------------------------------------------------------- engine to supervisor

@@ -91,5 +91,6 @@ class Announcements:
             placement_length=image.answer.placement_length,
             weights=image.weights,
             check=image.must_be_compared,
+            hint=image.hint,
         )
         self._post(command, image.fds)

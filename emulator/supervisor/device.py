@@ -431,7 +431,11 @@ class Device:
 
     # ------------------------------------------------------------ graphs
 
-    def load(self, graph: Graph, on_loaded: LoadCallback) -> None:
+    def expect(self, hint: bytes) -> None:
+        """Tell the engine that an image with this hint will probably be loaded."""
+        self._post(link.ImageExpected(hint=hint))
+
+    def load(self, graph: Graph, hint: bytes, on_loaded: LoadCallback) -> None:
         """Bring the graph's image onto the device if it is not there, then call `on_loaded(error, ms)`."""
         self._check_usable()
         image = graph.image
@@ -439,7 +443,7 @@ class Device:
             on_loaded(None, 0.0)
             return
         self.bans.check(graph.context.ban_key, "graph")
-        self._loads.wait(image, graph.context.ban_key, on_loaded)
+        self._loads.wait(image, graph.context.ban_key, hint, on_loaded)
 
     def drop_graph(self, graph: Graph) -> None:
         self._post(link.GraphDrop(context=graph.context.number, graph=graph.handle))

@@ -29,6 +29,8 @@ from softnpu.emulator.supervisor.session_state import Call, SessionState
 
 _LATENCIES = {msg.GraphOrigin.CACHE.value: Latency.CACHE, msg.GraphOrigin.NATIVE.value: Latency.NATIVE}
 
+_HINT_BYTES = 32
+
 
 class GraphRequests:
     """Graphs, and the compilations of this session that are under way."""
@@ -256,8 +258,17 @@ class GraphRequests:
             self._state.post(request.request, msg.Failed(info=cancelled_info()), ())
         self._state.answer_ok(call)
 
+    def expect(self, call: Call, request: msg.GraphExpected) -> None:
+        context = self._state.contexts.get(request.context)
+        _check_hint(request.hint)
+        if self._state.user.may_command:  # it has the device read the cache of the daemon's user
+            self._state.device_of(context).expect(request.hint)
+        self._state.answer_ok(call)
+
     def initialize(self, call: Call, request: msg.GraphInitialize) -> None:
         graph, number = self._state.graphs.get(request.graph), call.number
+        if request.hint:
+            _check_hint(request.hint)
         device = self._state.device_of(graph.context)
         platform, compiled_for = device.info.platform, graph.image.answer.platform
         if compiled_for not in ("", platform):
@@ -282,7 +293,8 @@ class GraphRequests:
                 device.idle.watch()
             self._state.post(number, msg.GraphInitialized(load_ms=load_ms, shared=load_ms == 0.0), ())
 
-        device.load(graph, on_loaded)
+        hint = request.hint if self._state.user.may_command else b""
+        device.load(graph, hint, on_loaded)
 
     def destroy(self, call: Call, request: msg.GraphDestroy) -> None:
         graph = self._state.graphs.pop(request.graph)
@@ -299,6 +311,16 @@ def cancelled_info() -> ErrorInfo:
         found="cancelled by the client",
         hint="compile again",
     )
+
+
+def _check_hint(hint: bytes) -> None:
+    if len(hint) != _HINT_BYTES:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            "graph, hint",
+            found=f"{len(hint)} bytes",
+            expected=f"a digest of {_HINT_BYTES} bytes",
+        )
 
 
 def _check_size(job: Job, fds: list[int]) -> None:

@@ -21,11 +21,11 @@ class ImageLoads:
         """Whether the engine has an image to load and has not answered."""
         return bool(self._under_way)
 
-    def wait(self, image: Image, loader: str, on_loaded: LoadCallback) -> None:
+    def wait(self, image: Image, loader: str, hint: bytes, on_loaded: LoadCallback) -> None:
         """Call `on_loaded(error, ms)` once the image is on the device; load it if nobody has asked yet."""
         image.waiting.append(on_loaded)
         if image.state in (ImageState.COMPILED, ImageState.EVICTED):
-            image.state, image.loader = ImageState.LOADING, loader
+            image.state, image.loader, image.hint = ImageState.LOADING, loader, hint
             self.begin(image)
 
     def begin(self, image: Image) -> None:

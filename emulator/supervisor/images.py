@@ -39,7 +39,8 @@ class Image:
 
     `deferred`: its weights are compared with the digests in the blob whenever an engine loads it. `compared`:
     the files of its weights as they were before the compiler compared them.
-    `loader`: the process that asked for it to be loaded, as its `ban_key`. `record`: where the engine counts
+    `loader`: the process that asked for it to be loaded, as its `ban_key`; `hint`: what it named it before.
+    `record`: where the engine counts
     its inferences. `made`: when, by `time.monotonic`.
     """
 
@@ -56,6 +57,7 @@ class Image:
     state: ImageState = ImageState.COMPILED
     attempts: int = 0
     loader: str = ""
+    hint: bytes = b""
     waiting: list[LoadCallback] = field(default_factory=list)
     record: int = 0
     made: float = field(default_factory=time.monotonic)

@@ -267,6 +267,7 @@ _OnContext = (
     | msg.GraphCreate
     | msg.GraphImport
     | msg.GraphQuery
+    | msg.GraphExpected
     | msg.MetricStreamOpen
 )
 _OnQueue = msg.QueueWorkload | msg.QueueDestroy
@@ -317,6 +318,7 @@ _ROUTES: dict[type[msg.Request], _Route] = dict(
         _route(msg.GraphExport, lambda s: s.graphs.export, _of_graph),
         _route(msg.GraphQuery, lambda s: s.graphs.query, _of_context),
         _route(msg.CompilerOptions, lambda s: s.graphs.answer_options, _of_request),
+        _route(msg.GraphExpected, lambda s: s.graphs.expect, _of_context),
         _route(msg.GraphInitialize, lambda s: s.graphs.initialize, _of_graph),
         _route(msg.GraphDestroy, lambda s: s.graphs.destroy, _of_graph),
         _route(msg.MetricStreamOpen, lambda s: s.metrics.open, _of_context),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
+from blake3 import blake3
 from openvino import opset13 as ops
 
 from softnpu.driver import Context, GraphSource, ZeError
@@ -18,12 +19,15 @@ from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler.model_cache import entry_files
-from softnpu.emulator.engine import cpu_cache, cpu_cache_fill, executor
+from softnpu.emulator.engine import cpu_cache, cpu_cache_fill, executor, images
 from softnpu.emulator.engine.cpu_cache import CpuCache
+from softnpu.emulator.engine.device_clock import host_times
 from softnpu.emulator.engine.executor import LoadedImage
+from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.interface.environment import ENV_ENGINE_CACHE
 from softnpu.emulator.links import engine as link
-from tests.conftest import StartContext
+from softnpu.plugin import Core
+from tests.conftest import StartContext, StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import Array, on_cpu
 from tests.support.waiting import wait_until
@@ -261,3 +265,112 @@ def test_a_blob_that_was_checked_is_not_read_again(
     changed[-1] ^= 1
     with pytest.raises(ZeError, match="INVALID_NATIVE_BINARY"):
         stages(bytes(changed))
+
+
+# ------------------------------------------------------------ images that are expected
+
+_HINT = blake3(b"hint").digest()
+_AHEAD = "engine cache: imported 'deep' before it was asked for"
+
+
+@pytest.mark.parametrize("way", ["compile", "import"])
+def test_what_a_file_became_is_imported_while_the_next_program_reads_it(
+    start_daemon: StartDaemon, private_dir: Path, cache: CpuCache, way: str
+) -> None:
+    path, exported = write_deep(private_dir), private_dir / "deep.blob"
+    data = np.random.default_rng(2).standard_normal((4, _WIDTH)).astype(np.float32)
+    daemon = start_daemon()
+    core = Core()
+
+    def infer() -> Array:
+        compiled = core.compile_model(path) if way == "compile" else core.import_model(exported)
+        result = np.array(compiled([data])[0])
+        del compiled
+        core.unload_plugin()
+        return result
+
+    core.compile_model(path).export_model(exported)
+    np.testing.assert_array_equal(infer(), on_cpu(path, data)[0])
+    wait_until(lambda: "engine cache: stored 'deep'" in daemon.log, _STORED_S, "an entry")
+    assert _AHEAD not in daemon.log
+    daemon.stop()
+    daemon = start_daemon()
+    np.testing.assert_array_equal(infer(), on_cpu(path, data)[0])
+    assert daemon.log.count(_AHEAD) == 1
+    assert len(entries(cache.models.directory)) == 1
+
+
+class _Deep:
+    """Two images with equal arguments, both in the cache; the hint is noted as the first."""
+
+    def __init__(self, context: Context, folder: Path, cache: CpuCache) -> None:
+        self.cache = cache
+        first = blob_of(context, write_deep(folder))
+        self.blobs = first, blob_of(context, _write_other(folder))
+        images = [load(blob, cache) for blob in self.blobs]
+        self.expected = [results(image) for image in images]
+        for blob, image in zip(self.blobs, images, strict=True):
+            assert fill(blob, cache, image.lacking) == ""
+        self.key, self.properties = images[0].key, executor.properties_of(images[0].meta)
+        cache.note(_HINT, self.key, self.properties)
+
+    def is_expected(self, hint: bytes = _HINT, loaded: Container[str] = ()) -> bool:
+        """Whether the hint has an image imported."""
+        self.cache.expect(executor.core(), hint, loaded)
+        expecting = self.cache.is_expecting
+        self.cache.forget_expected()
+        return expecting
+
+
+def _write_other(folder: Path) -> Path:
+    data = ops.parameter([4, _WIDTH], ov.Type.f32, name="data")
+    value: Any = data
+    for step in range(4 * _STEPS):
+        value = ops.tanh(ops.multiply(value, np.full((1, _WIDTH), 1 + step / 100, np.float32)))
+    path = folder / "other.xml"
+    ov.serialize(ov.Model([ops.result(value)], [data], "deep"), path)
+    return path
+
+
+@pytest.fixture
+def deep(context: Context, private_dir: Path, cache: CpuCache) -> _Deep:
+    return _Deep(context, private_dir, cache)
+
+
+def test_a_hint_of_another_image_changes_no_result(deep: _Deep) -> None:
+    deep.cache.expect(executor.core(), _HINT, ())
+    assert deep.expected[0] != deep.expected[1]
+    assert results(load(deep.blobs[1], deep.cache)) == deep.expected[1]
+    assert deep.cache.is_expecting, "it is still there for who asks for it"
+    assert results(load(deep.blobs[0], deep.cache)) == deep.expected[0]
+    assert not deep.cache.is_expecting, "nobody else gets it"
+
+
+def test_a_note_that_is_wrong_is_none(deep: _Deep) -> None:
+    assert deep.is_expected()
+    assert not deep.is_expected(loaded={deep.key}), "it is loaded already"
+    assert not deep.is_expected(hint=bytes(32))
+    for key, properties in (
+        (deep.key, deep.properties | {"NUM_STREAMS": "many"}),
+        ("../" + deep.key[3:], deep.properties),
+        ("0" * len(deep.key), deep.properties),
+    ):
+        deep.cache.note(_HINT, key, properties)
+        assert not deep.is_expected(), (key, properties)
+    deep.cache.note(_HINT, deep.key, deep.properties)
+    (note,) = entries(deep.cache.models.directory / "expected")
+    whole = note.read_bytes()
+    for damaged in (b"", whole[:-1], b"x" + whole[1:], b"x" + entry_files.payload_digest(note.name, b"x")):
+        note.unlink(missing_ok=True)
+        note.write_bytes(damaged)
+        assert not deep.is_expected(), damaged
+
+
+def test_what_nobody_asks_for_is_forgotten(deep: _Deep, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(images, "_EXPECTED_S", 0.01)
+    monkeypatch.setattr(deep.cache, "forget_expected", lambda: seen.append(deep.cache.is_expecting))
+    loader = ImageLoader(lambda _: None, lambda: None, host_times, False, deep.cache)
+    loader.expect(link.ImageExpected(hint=_HINT))
+    wait_until(lambda: seen, _STORED_S, "the end of the wait")
+    assert all(seen)

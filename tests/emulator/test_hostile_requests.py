@@ -102,6 +102,8 @@ def test_handles_and_sizes_that_cannot_be_are_refused(wire: Wire, wire_context: 
         (msg.ContextRelease(context=_TOP), invalid),
         (msg.MemFree(memory=(2**63,)), invalid),
         (msg.QueueDestroy(queue=0x0300000100000000), invalid),
+        (msg.GraphExpected(context=context, hint=b"short"), ZeResult.ERROR_INVALID_SIZE),
+        (msg.GraphExpected(context=_TOP, hint=bytes(32)), invalid),
         (msg.GraphInitialize(graph=0x0400000100000000), invalid),
         (msg.GraphDestroy(graph=0), null),
         (msg.MemAlloc(context=context, kind="magic", size=64), ZeResult.ERROR_INVALID_ENUMERATION),

@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 2;
+constexpr uint32_t MINOR = 3;
 }
 
 namespace environment {
@@ -408,7 +408,12 @@ constexpr std::string_view TAG = "graph_query", CONTEXT = "context", NAME = "nam
 namespace compiler_options {
 constexpr std::string_view TAG = "compiler_options", DEVICE = "device", OPTION = "option", VALUE = "value";
 }
-namespace graph_initialize { constexpr std::string_view TAG = "graph_initialize", GRAPH = "graph"; }
+namespace graph_expected {
+constexpr std::string_view TAG = "graph_expected", CONTEXT = "context", HINT = "hint";
+}
+namespace graph_initialize {
+constexpr std::string_view TAG = "graph_initialize", GRAPH = "graph", HINT = "hint";
+}
 namespace graph_destroy { constexpr std::string_view TAG = "graph_destroy", GRAPH = "graph"; }
 namespace cancel { constexpr std::string_view TAG = "cancel", REQUEST = "request"; }
 namespace context_memory { constexpr std::string_view TAG = "context_memory", CONTEXT = "context"; }
