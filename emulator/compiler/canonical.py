@@ -16,6 +16,7 @@ from softnpu.emulator.blob.container import ConstantReference, WeightsReference
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, aligned, with_offsets
 from softnpu.emulator.compiler.constants import ConstantNode, serialize_ir
+from softnpu.emulator.compiler.digests import WeightDigests
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 
@@ -50,22 +51,23 @@ class _Content:
 def canonical(
     model: ov.Model,
     space: WeightSpace | None,
+    known: WeightDigests | None,
     embed_below: int,
     subject: str,
     advance: Callable[[float], None],
 ) -> Canonical:
     """Bring `model`, read over the weights in `space`, into canonical form.
 
-    Constants of fewer than `embed_below` bytes are embedded. `advance` gets the share of constants that are
-    digested.
+    `known` has digests of constants in the space. Constants of fewer than `embed_below` bytes are embedded.
+    `advance` gets the share of constants that are digested.
     """
     xml, nodes, layers = serialize_ir(model, subject)
 
     contents: dict[bytes, _Content] = {}
-    of_node = _digests(nodes, advance)
-    for node in nodes:
+    places = [_inside(space, node, subject) for node in nodes]
+    of_node = _digests(nodes, places, known, advance)
+    for node, inside in zip(nodes, places, strict=True):
         digest = of_node[node.address, node.length]
-        inside = _inside(space, node, subject)
         content = contents.setdefault(digest, _Content(node, digest, inside))
         if content.inside is None and inside is not None:
             content.inside = inside
@@ -106,15 +108,24 @@ def canonical(
     return Canonical(xml, reference, placement, tuple(embedded), embedded_size)
 
 
-def _digests(nodes: list[ConstantNode], advance: Callable[[float], None]) -> dict[tuple[int, int], bytes]:
+def _digests(
+    nodes: list[ConstantNode],
+    places: list[int | None],
+    known: WeightDigests | None,
+    advance: Callable[[float], None],
+) -> dict[tuple[int, int], bytes]:
     """The digest of every constant, by address and length: equal ranges are read once."""
     digests: dict[tuple[int, int], bytes] = {}
     total = sum(node.length for node in nodes) or 1
     done = reported = 0
-    for node in nodes:
+    for node, inside in zip(nodes, places, strict=True):
         done += node.length
         if (node.address, node.length) not in digests:
-            digests[node.address, node.length] = constant_digest(node.view())
+            digests[node.address, node.length] = (
+                constant_digest(node.view())
+                if inside is None or known is None
+                else known.of(inside, node.length)
+            )
         if done - reported > total // 64:
             reported = done
             advance(done / total)

@@ -9,6 +9,7 @@ from blake3 import blake3
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.compiler import build_flags, files, options
 from softnpu.emulator.compiler.build_flags import BuildFlags
+from softnpu.emulator.compiler.digests import WeightDigests
 from softnpu.emulator.compiler.options import Settings
 from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -17,7 +18,7 @@ from softnpu.emulator.links.compiler import CompileJob
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """A compile job, checked; its weights are mapped."""
+    """A compile job, checked; its weights are mapped, `digests` are theirs."""
 
     job: CompileJob
     subject: str
@@ -25,6 +26,7 @@ class CompileRequest:
     flags: BuildFlags
     xml: bytes
     weights: WeightSpace | None
+    digests: WeightDigests | None
 
     @classmethod
     def receive(cls, job: CompileJob, fds: list[int], subject: str) -> CompileRequest:
@@ -44,7 +46,8 @@ class CompileRequest:
         settings = options.effective(config, job.platform, subject, flags.config).made_strict(job.strict)
         xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
         weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
-        return cls(job, subject, settings, flags, xml, weights)
+        digests = None if weights is None else WeightDigests(weights)
+        return cls(job, subject, settings, flags, xml, weights, digests)
 
 
 @dataclass(frozen=True)

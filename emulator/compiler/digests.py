@@ -1,4 +1,4 @@
-"""Digests of what the compiler reads. blake3 with all cores."""
+"""Digests of the weights that the compiler reads. blake3 with all cores."""
 
 from __future__ import annotations
 
@@ -6,23 +6,46 @@ from collections.abc import Callable
 
 from blake3 import blake3
 
+from softnpu.emulator.blob.constant_digests import constant_digest
 from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.blob.weights import const_layers
 
-_CHUNK = 64 << 20  # large enough for all threads of blake3, small enough to report progress
+_LARGE = 64 << 20
+"""Bytes of weights from which on the digests of constants are worth looking for them in the XML."""
 
 
-def sources_digest(space: WeightSpace | None, advance: Callable[[float], None]) -> bytes:
-    """Of all bytes of all sources and of where they lie in the space; empty without weights."""
-    if space is None:
-        return b""
-    layout = space.layout
-    hasher = blake3(max_threads=blake3.AUTO)
-    done = 0
-    for start, source in zip(layout.starts, layout.sources, strict=True):
-        hasher.update(start.to_bytes(8, "little") + source.length.to_bytes(8, "little"))
-        for at in range(start, start + source.length, _CHUNK):
-            chunk = space.view[at : min(at + _CHUNK, start + source.length)]
-            hasher.update(chunk)
-            done += len(chunk)
-            advance(done / layout.size)
-    return hasher.digest()
+class WeightDigests:
+    """The digests of constants in a weights space: each is computed once, for the cache and for the blob."""
+
+    def __init__(self, space: WeightSpace) -> None:
+        self._space = space
+        self._known: dict[tuple[int, int], bytes] = {}
+
+    def of(self, offset: int, length: int) -> bytes:
+        """The digest of one constant."""
+        digest = self._known.get((offset, length))
+        if digest is None:
+            digest = constant_digest(self._space.view[offset : offset + length])
+            self._known[offset, length] = digest
+        return digest
+
+    def of_model(self, xml: bytes, advance: Callable[[float], None]) -> bytes:
+        """Of all weights that a model is made of: of all sources, or of its constants if that is much."""
+        layout = self._space.layout
+        hasher = blake3(max_threads=blake3.AUTO)
+        for start, source in zip(layout.starts, layout.sources, strict=True):
+            hasher.update(start.to_bytes(8, "little") + source.length.to_bytes(8, "little"))
+        if layout.size < _LARGE:
+            for start, source in zip(layout.starts, layout.sources, strict=True):
+                hasher.update(self._space.view[start : start + source.length])
+            return hasher.digest()
+        layers = const_layers(xml)  # whatever else an IR is made of is text
+        total = sum(layer.size for layer in layers) or 1
+        done = reported = 0
+        for layer in layers:
+            hasher.update(self.of(layer.offset, layer.size))
+            done += layer.size
+            if done - reported > total // 64:
+                reported = done
+                advance(done / total)
+        return hasher.digest()

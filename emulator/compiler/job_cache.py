@@ -16,7 +16,6 @@ from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.blob.weights import Placement, offsets_in_space
 from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequest
-from softnpu.emulator.compiler.digests import sources_digest
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.compiler.options import COMPILER, PLATFORM, STRICT
@@ -121,7 +120,9 @@ def _input_digest(request: CompileRequest, stages: Stages) -> bytes:
     input_hash = request.job.input_hash
     if input_hash is not None:
         return blake3(b"input hash" + struct.pack("<Q", input_hash & 0xFFFFFFFFFFFFFFFF)).digest()
-    return cache_key.input_digest(request.xml, sources_digest(request.weights, stages.advance))
+    digests = request.digests
+    weights = b"" if digests is None else digests.of_model(request.xml, stages.advance)
+    return cache_key.input_digest(request.xml, weights)
 
 
 def _configuration(request: CompileRequest) -> cache_key.Configuration:

@@ -13,10 +13,14 @@ import openvino as ov
 import pytest
 
 from softnpu.driver.cache_options import DEFAULT_LIMIT, cache_options_from_environment
+from softnpu.emulator.blob.constant_digests import constant_digest
+from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.compiler import digests
+from softnpu.emulator.compiler.digests import WeightDigests
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache_key import Configuration
 from softnpu.emulator.interface import messages
-from softnpu.emulator.interface.messages import CacheOptions
+from softnpu.emulator.interface.messages import CacheOptions, WeightSource
 
 pytestmark = pytest.mark.quick
 
@@ -43,6 +47,34 @@ def test_each_part_changes_the_key_and_is_named_as_the_difference() -> None:
 def test_the_input_is_xml_and_weights_and_neither_runs_into_the_other() -> None:
     parts = ((b"xml", b""), (b"xm", b"l"), (b"xml", b"w"), (b"xmlw", b""))
     assert len({cache_key.input_digest(xml, weights) for xml, weights in parts}) == 4
+
+
+@pytest.mark.parametrize("large", [0, 1 << 60], ids=["by constant", "whole"])
+def test_weights_are_digested_with_every_constant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(digests, "_LARGE", large)
+    path = tmp_path / "weights"
+    xml = b"".join(b'<layer type="Const"><data offset="%d" size="32"/></layer>' % at for at in (64, 96))
+    content = bytes(range(256)) * 16
+
+    def digest(content: bytes, xml: bytes = xml) -> bytes:
+        path.write_bytes(content)
+        with open(path, "rb") as file:
+            space = WeightSpace([WeightSource(offset=0, length=len(content))], [file.fileno()], "test")
+        known = WeightDigests(space)
+        whole = known.of_model(xml, lambda _: None)
+        assert known.of(64, 32) == constant_digest(memoryview(content)[64:96])
+        return whole
+
+    first = digest(content)
+    assert digest(content) == first
+    for at in (64, 95, 96, 127):
+        changed = content[:at] + b"\xff" + content[at + 1 :]
+        assert digest(changed) != first, at
+    assert digest(content + b"more") != first
+    beside = content[:200] + b"\0" + content[201:]
+    assert (digest(beside) == first) is (large == 0), "what is no constant changes no result"
 
 
 def test_the_versions_are_known_without_loading_openvino() -> None:

@@ -137,9 +137,9 @@ DEFECTS = {
     ),
     "constants that begin alike are one": Defect(
         "weights",
-        f"{_COMPILER}.canonical",
-        "constant_digest(node.view())",
-        "constant_digest(node.view()[:4])",
+        f"{_COMPILER}.digests",
+        "view[offset : offset + length]",
+        "view[offset : offset + min(length, 4)]",
         ("plugin:plain/one",),
     ),
     "constants of one length are one, when they are looked for": Defect(
