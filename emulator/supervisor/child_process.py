@@ -30,6 +30,13 @@ class ChildProcess(NamedTuple):
     channel: socket.socket
 
 
+_TUNABLES: Final = "GLIBC_TUNABLES"
+_HUGE_PAGES: Final = "glibc.malloc.hugetlb=1"
+"""Large memory of the heap in huge pages, where the kernel gives them to who asks.
+
+Converting 2 GiB of weights took 1.15 s without, 0.7 s with it: most of the time went into page faults.
+"""
+
 _early: Final[dict[ChildProgram, ChildProcess]] = {}
 
 
@@ -48,6 +55,9 @@ def start(program: ChildProgram) -> ChildProcess:
     """A new process of this program. Raises `OSError`."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables, more_fds = failpoints.inherited()
+    if program is ChildProgram.ENGINE:
+        # what the user has chosen comes last, and counts
+        variables[_TUNABLES] = ":".join(filter(None, (_HUGE_PAGES, os.environ.get(_TUNABLES))))
     try:
         with theirs:
             process = subprocess.Popen(

@@ -117,8 +117,8 @@ def _states_are_fixed(model: ov.Model) -> bool:
 
 def _defined(model: ov.Model, shapes: list[list[int]]) -> bool:
     """Whether OpenVINO takes the model with inputs of these shapes."""
-    fixed = model.clone()
     try:
+        fixed = model.clone()  # refused for some with a state
         fixed.reshape({index: ov.PartialShape(shape) for index, shape in enumerate(shapes)})
     except RuntimeError:
         return False
