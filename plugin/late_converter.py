@@ -1,7 +1,7 @@
 """Import OpenVINO, and its model converter only when a program uses that.
 
-The converter brings a command line, telemetry and much of the standard library: about a third of the time that
-`import openvino` takes. OpenVINO goes on without it where it is not installed.
+The converter brings a command line, telemetry and much of the standard library: about a third of the time
+that `import openvino` takes. OpenVINO goes on without it where it is not installed.
 """
 
 from __future__ import annotations

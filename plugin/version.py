@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import dataclass
 
+import msgspec
 import openvino as ov
 
 DESCRIPTION = "softnpu_plugin"
 
 
-@dataclass(frozen=True, repr=False)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     """The fields of `openvino.Version`."""
 
     build_number: str

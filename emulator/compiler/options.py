@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from softnpu.emulator.arithmetic.settings import (
     HIGHER_PRECISION,
@@ -60,8 +61,7 @@ _TEXT_MAX = 4096
 _LOGGED = {"LOG_INFO", "LOG_DEBUG", "LOG_TRACE"}
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One property: allowed values in words, the check that normalises a value (None: not allowed).
 
     `engine` says that the engine needs the effective value at execution, `default` is the value if the client
@@ -74,8 +74,7 @@ class Option:
     engine: bool = False
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The effective configuration of one compilation: the value of every property.
 
     `hint` is the precision that build flags have named for the arithmetic of the device, if they did.

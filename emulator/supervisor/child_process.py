@@ -30,8 +30,8 @@ class ChildProcess(NamedTuple):
     channel: socket.socket
 
 
-# OpenBLAS of numpy would start a thread for each core, which spins while the process imports the rest: 75 ms of CPU
-# time on two cores. Nothing here multiplies matrices with numpy.
+# The OpenBLAS of numpy would start a thread for each core, which spins while the process imports the rest:
+# 75 ms of CPU time on two cores. Nothing here multiplies matrices with numpy.
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
 
 _early: Final[dict[ChildProgram, ChildProcess]] = {}
