@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import msgspec
 import openvino as ov
 
@@ -25,6 +23,8 @@ class Version(msgspec.Struct, frozen=True):
 
 def plugin_version() -> Version:
     """The version of this plugin; the build number includes that of OpenVINO."""
+    import importlib.metadata  # late: it brings `email` and `zipfile`
+
     try:
         number = importlib.metadata.version("softnpu")
     except importlib.metadata.PackageNotFoundError:

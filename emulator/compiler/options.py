@@ -7,7 +7,6 @@ precision i8 names the arithmetic of the device, which is f16 where a model is n
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
@@ -349,6 +348,8 @@ def precision_remark(settings: Settings) -> str:
 
 
 def _unknown(name: str, subject: str) -> Refused:
+    import difflib  # late: for errors only
+
     near = difflib.get_close_matches(name[:100].upper(), OPTIONS, n=3)
     return refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
