@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from softnpu.driver.build_log import BuildLog, cache_status, failure_text, note_log
 from softnpu.driver.cache_options import cache_options_from_environment
@@ -25,8 +26,7 @@ ProgressCallback = Callable[[str, float], None]
 _ALL_FLAGS = int(~GraphFlag.NONE)
 
 
-@dataclass(frozen=True)
-class GraphDesc:
+class GraphDesc(msgspec.Struct, frozen=True):
     """`ze_graph_desc_2_t`, and the input hash that may hang on it.
 
     `input` has to stay as it is during the call; None is the null pointer.

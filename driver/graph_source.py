@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.interface.messages import WeightSource
 
 
-@dataclass(frozen=True)
-class WeightFile:
+class WeightFile(msgspec.Struct, frozen=True):
     """Weights in a range of a descriptor, which belongs to the `GraphSource` that has it."""
 
     fd: int
@@ -21,8 +21,7 @@ class WeightFile:
     length: int
 
 
-@dataclass
-class GraphSource:
+class GraphSource(msgspec.Struct):
     """A model on its way to the compiler. Nothing is copied: weights in a file go as its descriptor.
 
     Offsets in the XML refer to the weights space (see `interface.weights`); with one file from offset 0 they
@@ -33,7 +32,7 @@ class GraphSource:
     xml_fd: int
     xml_length: int
     weights: tuple[WeightFile, ...] = ()
-    _open: bool = field(default=True, repr=False)
+    _open: bool = True
 
     def __post_init__(self) -> None:
         self.name = model_texts.sendable(self.name)

@@ -7,8 +7,9 @@
 Every public name of `openvino` is here. What works on a device is the plugin's, all else is OpenVINO's own.
 """
 
-import openvino as _openvino
+from softnpu.plugin.late_converter import openvino as _openvino
 
+# isort: split
 from softnpu.plugin import traced_calls as _traced_calls
 from softnpu.plugin.async_infer_queue import AsyncInferQueue
 from softnpu.plugin.compiled_model import CompiledModel

@@ -7,9 +7,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import openvino as ov
 
 from softnpu.driver import Context, Graph, GraphSource, ZeError
@@ -95,8 +95,7 @@ def _log(compiled: CompiledModel, properties: ModelProperties, logger: logging.L
         logger.debug("model '%s', property %s: %s", name, key, PROPERTIES[key].text(properties[key]))
 
 
-@dataclass(frozen=True)
-class _Compiler:
+class _Compiler(msgspec.Struct, frozen=True):
     """One run of the compiler, with a second one for computed initial values of states."""
 
     context: Context

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import openvino as ov
+from msgspec.structs import replace
 
 from softnpu.driver import Context, Graph, GraphSource, WeightFile
 from softnpu.driver.graph_creation import import_blob

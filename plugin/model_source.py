@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import openvino as ov
 
 from softnpu.driver import GraphSource, WeightFile, ZeError
@@ -20,8 +20,7 @@ from softnpu.plugin.openvino_runtime import read_model
 from softnpu.plugin.properties import ModelProperties
 
 
-@dataclass(frozen=True)
-class SourceOptions:
+class SourceOptions(msgspec.Struct, frozen=True):
     """How constants of a model in memory go to the compiler.
 
     Constants of fewer than `copy_below` bytes are copied. Others go by descriptor if they are mapped from a
@@ -46,8 +45,7 @@ class SourceOptions:
         return cls(copy_below=sys.maxsize)
 
 
-@dataclass(frozen=True)
-class OpenedModel:
+class OpenedModel(msgspec.Struct, frozen=True):
     """A model as the compiler takes it; `read` returns it as an `openvino.Model`.
 
     `keep` keeps what OpenVINO has read for the next process, if that can be; `source` must be open.
@@ -99,7 +97,10 @@ def from_path(path: Path, weights: Path | None = None) -> GraphSource:
         raise ModelError(f"model {path}: {failure.strerror}; expected a readable IR file") from failure
 
 
-def from_model(model: ov.Model, name: str, options: SourceOptions = SourceOptions()) -> GraphSource:
+_DEFAULTS = SourceOptions()
+
+
+def from_model(model: ov.Model, name: str, options: SourceOptions = _DEFAULTS) -> GraphSource:
     """An `openvino.Model` in memory.
 
     Raises `ModelError` for a model that cannot be serialised, and for a file with none of its weights.

@@ -6,9 +6,9 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
@@ -21,8 +21,7 @@ from softnpu.plugin.errors import InputError, NpuError, PropertyError, translate
 from softnpu.plugin.remote_properties import MemType, RemoteProperties, TensorType
 
 
-@dataclass(frozen=True)
-class RemoteMemory:
+class RemoteMemory(msgspec.Struct, frozen=True):
     """The bytes of a remote tensor.
 
     An exportable `allocation`, or a `descriptor`, which becomes the tensor's, allows sharing them; they begin
@@ -35,8 +34,7 @@ class RemoteMemory:
     offset: int = 0
 
 
-@dataclass(frozen=True)
-class TensorLayout:
+class TensorLayout(msgspec.Struct, frozen=True):
     """Element type, shape and size of a tensor."""
 
     element_type: Any

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-from dataclasses import dataclass
-
+import msgspec
 import openvino as ov
 
 DESCRIPTION = "softnpu_plugin"
 
 
-@dataclass(frozen=True, repr=False)
-class Version:
+class Version(msgspec.Struct, frozen=True):
     """The fields of `openvino.Version`."""
 
     build_number: str
@@ -26,6 +23,8 @@ class Version:
 
 def plugin_version() -> Version:
     """The version of this plugin; the build number includes that of OpenVINO."""
+    import importlib.metadata  # late: it brings `email` and `zipfile`
+
     try:
         number = importlib.metadata.version("softnpu")
     except importlib.metadata.PackageNotFoundError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import openvino as ov
+from msgspec.structs import replace
 
 from softnpu.driver import GraphSource, WeightFile
 from softnpu.emulator.blob.container import ConstantReference

@@ -8,8 +8,9 @@ one of three patterns (`npu_compiler`, `convert_precision_to_fp.cpp`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from softnpu.emulator.arithmetic.operation_types import ALIASES, TYPES
 
@@ -30,8 +31,7 @@ PATTERNS: Final = (RMS_EPSILON, BEFORE_RMS, REDUCE_SQUARE)
 _INTERNAL: Final = "internal_"
 
 
-@dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(msgspec.Struct, frozen=True):
     """The arithmetic of one model in f16. `kept`: types of operations, and patterns, that stay in f32."""
 
     saturates: bool = True

@@ -7,9 +7,9 @@ precision i8 names the arithmetic of the device, which is f16 where a model is n
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from softnpu.emulator.arithmetic.settings import (
     HIGHER_PRECISION,
@@ -60,8 +60,7 @@ _TEXT_MAX = 4096
 _LOGGED = {"LOG_INFO", "LOG_DEBUG", "LOG_TRACE"}
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One property: allowed values in words, the check that normalises a value (None: not allowed).
 
     `engine` says that the engine needs the effective value at execution, `default` is the value if the client
@@ -74,8 +73,7 @@ class Option:
     engine: bool = False
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """The effective configuration of one compilation: the value of every property.
 
     `hint` is the precision that build flags have named for the arithmetic of the device, if they did.
@@ -350,6 +348,8 @@ def precision_remark(settings: Settings) -> str:
 
 
 def _unknown(name: str, subject: str) -> Refused:
+    import difflib  # late: for errors only
+
     near = difflib.get_close_matches(name[:100].upper(), OPTIONS, n=3)
     return refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,

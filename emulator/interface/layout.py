@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 _FORMATS = {"u8": "s", "u16": "H", "u32": "I", "u64": "Q", "char": "s", "ref": "QQ"}
 _FIELD = re.compile(rf"(?P<name>\w+) +(?:(?P<type>{'|'.join(_FORMATS)})(?:\[(?P<count>\d+)\])?|(?P<gap>\d+))")
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """One field. `type` is `u16`, `u32`, `u64`, `char`, `u8` or `ref`; empty for reserved bytes.
 
     A `ref` names memory: the handle of an allocation, and an offset into it. `count` is 0 but for arrays.

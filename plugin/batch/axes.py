@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
 import openvino as ov
 from openvino import layout_helpers
 
@@ -33,8 +33,7 @@ class Evidence(Enum):
     FIRST = "its position"
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A batch: for each input its axis (None: shared by all samples), and the dimension in the model."""
 
     axes: tuple[int | None, ...]

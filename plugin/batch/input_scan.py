@@ -9,9 +9,10 @@ from __future__ import annotations
 import mmap
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import openvino as ov
+from msgspec.structs import replace
 
 from softnpu.emulator.common import model_texts
 
@@ -35,8 +36,7 @@ _BATCH_LAYER = re.compile(
 _COMMA = re.compile(r"(?<!\\),")
 
 
-@dataclass(frozen=True)
-class InputInfo:
+class InputInfo(msgspec.Struct, frozen=True):
     """One input: its tensor names followed by the friendly name, its shape, and its layout.
 
     Without empty tensor names: OpenVINO takes them, but does not write them into an IR.
@@ -52,8 +52,7 @@ class InputInfo:
         return self.names[0]
 
 
-@dataclass(frozen=True)
-class ModelInputs:
+class ModelInputs(msgspec.Struct, frozen=True):
     """The inputs of a model, and whether it has an operation whose definition has a batch."""
 
     inputs: tuple[InputInfo, ...]

@@ -7,9 +7,9 @@ whole batch. An explicit mode is honoured, or refused with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import openvino as ov
 
 from softnpu.driver import GraphSource
@@ -30,8 +30,7 @@ AUTO, PLUGIN, COMPILER = "AUTO", "PLUGIN", "COMPILER"
 Shapes = Mapping[str, Sequence[int]]
 
 
-@dataclass(frozen=True)
-class BatchPlan:
+class BatchPlan(msgspec.Struct, frozen=True):
     """The decision for one model.
 
     `mode` is NPU_BATCH_MODE of the compiled model, `message` is for the log (empty without a batch), `shapes`
@@ -41,7 +40,7 @@ class BatchPlan:
     mode: str
     message: str = ""
     shapes: Shapes | None = None
-    split: Split | None = field(default=None, repr=False)
+    split: Split | None = None
 
     def for_compiler(self, config: Mapping[str, str]) -> dict[str, str]:
         """The compiler's configuration. Like the real plugin's it says COMPILER once a batch is decided."""

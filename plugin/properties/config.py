@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from openvino.properties import WorkloadType
 from openvino.properties.hint import PerformanceMode
 
@@ -33,8 +33,7 @@ class QueueProperties(msgspec.Struct, frozen=True, kw_only=True):
     keeps_idle_memory: bool = False
 
 
-@dataclass(frozen=True)
-class ModelProperties:
+class ModelProperties(msgspec.Struct, frozen=True):
     """Values in effect of all RW properties, and the names of those that were set explicitly.
 
     `device_name` is `NPU` or `NPU.N`, `info` the daemon's record of that device, with another platform under
@@ -124,7 +123,7 @@ def target(values: Mapping[str, Any], device: DeviceInfo) -> DeviceInfo:
     platform = str(values.get("NPU_PLATFORM", "")).removeprefix("NPU").removeprefix("VPU")
     if platform == device.platform or platform not in HINTS:
         return device
-    return msgspec.structs.replace(device, platform=platform, tiles=HINTS[platform].tiles, revision=0)
+    return replace(device, platform=platform, tiles=HINTS[platform].tiles, revision=0)
 
 
 def check_tiles(values: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,12 +44,11 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-@dataclass(frozen=True)
 class Switch(Kind):
     """True or False; as text YES, NO, TRUE or FALSE."""
 
-    type: type = bool
-    allowed: str = "YES or NO"
+    type = bool
+    allowed = "YES or NO"
 
     def accept(self, value: Any) -> bool:
         if isinstance(value, bool):
@@ -64,17 +62,15 @@ class Switch(Kind):
         return "YES" if value else "NO"
 
 
-@dataclass(frozen=True)
 class Whole(Kind):
     """An integer from `low` to `high`."""
 
-    low: int
-    high: int = INT_MAX
-    type: type = int
+    type = int
 
-    @property
-    def allowed(self) -> str:  # type: ignore[override]
-        return f"an integer from {self.low} to {self.high}"
+    def __init__(self, low: int, high: int = INT_MAX) -> None:
+        self.low = low
+        self.high = high
+        self.allowed = f"an integer from {low} to {high}"
 
     def accept(self, value: Any) -> int:
         if isinstance(value, bool):
@@ -92,13 +88,14 @@ def _any_text(_: str) -> None:
     return None
 
 
-@dataclass(frozen=True)
 class Text(Kind):
     """Text. `check` raises `NotAllowed` with the allowed values."""
 
-    allowed: str = "text"
-    check: Callable[[str], object] = _any_text
-    type: type = str
+    type = str
+
+    def __init__(self, allowed: str = "text", check: Callable[[str], object] = _any_text) -> None:
+        self.allowed = allowed
+        self.check = check
 
     def accept(self, value: Any) -> str:
         if not isinstance(value, str):
@@ -107,12 +104,11 @@ class Text(Kind):
         return str(value)
 
 
-@dataclass(frozen=True)
 class PathKind(Kind):
     """A path, as text or as a path object; empty for none."""
 
-    allowed: str = "a path, or empty"
-    type: type = str
+    type = str
+    allowed = "a path, or empty"
 
     def accept(self, value: Any) -> str:
         if not isinstance(value, str | os.PathLike):
@@ -123,17 +119,14 @@ class PathKind(Kind):
         return path
 
 
-@dataclass(frozen=True)
 class Choice(Kind):
     """One of the values of `options`, by itself or by its text. `also` has further texts."""
 
-    options: Mapping[str, Any]
-    also: Mapping[str, Any]
-    type: type
-
-    @property
-    def allowed(self) -> str:  # type: ignore[override]
-        return " or ".join(self.options)
+    def __init__(self, options: Mapping[str, Any], also: Mapping[str, Any]) -> None:
+        self.options = options
+        self.also = also
+        self.type = type(next(iter(options.values())))
+        self.allowed = " or ".join(options)
 
     def accept(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -153,7 +146,7 @@ class Choice(Kind):
 
 def choice(options: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> Choice:
     """A choice of OpenVINO objects."""
-    return Choice(options, also or {}, type(next(iter(options.values()))))
+    return Choice(options, also or {})
 
 
 def words(*texts: str) -> Choice:
@@ -161,13 +154,14 @@ def words(*texts: str) -> Choice:
     return choice({text: text for text in texts})
 
 
-@dataclass(frozen=True)
 class Names(Kind):
     """A list of texts; as text separated by commas or blanks."""
 
-    allowed: str
-    check: Callable[[Sequence[str]], object]
-    type: type = list
+    type = list
+
+    def __init__(self, allowed: str, check: Callable[[Sequence[str]], object]) -> None:
+        self.allowed = allowed
+        self.check = check
 
     def accept(self, value: Any) -> list[str]:
         if isinstance(value, str):
@@ -182,12 +176,13 @@ class Names(Kind):
         return " ".join(value)
 
 
-@dataclass(frozen=True)
 class ReadOnly(Kind):
     """A value that cannot be set."""
 
-    type: type
-    allowed: str = "nothing: it can only be read"
+    allowed = "nothing: it can only be read"
+
+    def __init__(self, type: type) -> None:
+        self.type = type
 
     def accept(self, value: Any) -> Any:
         raise NotAllowed(f"nothing in place of {value!r}")

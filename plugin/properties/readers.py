@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import openvino as ov
 from openvino._pyopenvino.properties.device import PCIInfo
 from openvino.properties import CompatibilityCheck
@@ -20,8 +20,7 @@ from softnpu.plugin.properties.table import at
 _PRECISIONS = ("FP32", "BF16", "FP16", "INT8")
 
 
-@dataclass(frozen=True)
-class DeviceView:
+class DeviceView(msgspec.Struct, frozen=True):
     """The source of property values: a device, and the properties in effect on it.
 
     `context` connects to the device, when it is first called. `requirements` are those of a model, for

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from softnpu.plugin.properties.kinds import Kind, Switch
 
@@ -34,8 +35,7 @@ class Use(enum.Enum):
     RECORDED = "recorded only"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Property:
+class Property(msgspec.Struct, frozen=True, kw_only=True):
     """One property. `doc` describes its effect here, or says that it has none.
 
     `default` is None where it depends on the device or the table. `live`: it can be set on a compiled model.

@@ -1,0 +1,74 @@
+"""Import OpenVINO, and its model converter only when a program uses that.
+
+The converter brings a command line, telemetry and much of the standard library: about a third of the time
+that `import openvino` takes. OpenVINO goes on without it where it is not installed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import suppress
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+from typing import Any
+
+_CONVERTER = "openvino.tools.ovc"
+# What is there only once the converter is imported.
+_LATE = {"openvino": "convert_model", "openvino.tools": "ovc", "openvino.frontend": "tensorflow"}
+
+
+class _Absence(MetaPathFinder):
+    """In the thread that imports OpenVINO here there is no converter; its names load it."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, fullname: str, *_path_and_target: object) -> None:
+        if fullname != _CONVERTER or threading.get_ident() != self._thread:
+            return
+        # now: other threads that import OpenVINO wait for this one
+        for module, name in _LATE.items():
+            _load_later(sys.modules[module], name)
+        raise ModuleNotFoundError(f"{fullname} is imported when it is used", name=fullname)
+
+
+def _import() -> ModuleType:
+    """The package; with its converter if the program has begun to import it before."""
+    if "openvino" in sys.modules:
+        return import_module("openvino")
+    absence = _Absence()
+    sys.meta_path.insert(0, absence)
+    try:
+        return import_module("openvino")
+    finally:
+        sys.meta_path.remove(absence)
+
+
+def _load_later(module: ModuleType, late: str) -> None:
+    """Give `module` the attribute `late`, which imports the converter."""
+
+    def names() -> list[str]:
+        return sorted({*vars(module), late})
+
+    def find(name: str) -> Any:
+        if name == "__all__":  # of `import *`, which does not see `late` otherwise
+            return [public for public in names() if not public.startswith("_")]
+        if name == late:
+            _import_converter()
+        if name not in vars(module):
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        return vars(module)[name]
+
+    vars(module).update(__getattr__=find, __dir__=names)
+
+
+def _import_converter() -> None:
+    """As `import openvino` does, which goes on if it is not installed."""
+    with suppress(ImportError):
+        converter = import_module(_CONVERTER)
+        vars(sys.modules["openvino"]).setdefault("convert_model", converter.convert_model)
+
+
+openvino = _import()
