@@ -103,6 +103,7 @@ def _requests(victim: _Victim) -> list[msg.Message]:
         msg.QueueDestroy(queue=queue),
         msg.GraphBlob(graph=graph),
         msg.GraphExport(graph=graph),
+        msg.GraphExpected(context=context, hint=bytes(32)),
         msg.GraphInitialize(graph=graph),
         msg.GraphDestroy(graph=graph),
         msg.GraphCreate(context=context, name="x", xml_length=1),

@@ -4,8 +4,8 @@ Against OpenVINO's CPU device. Every compilation is a process of its own with a 
 What it takes in memory is measured in further processes, because looking slows them: the growth of all
 processes together, from the moment before the model is there.
 
-A virtual machine may have given free memory back to its host, and getting it again takes more than all that is
-measured here: as much as a compilation needs is used once before each of them.
+A virtual machine may have given free memory back to its host, and getting it again takes more than all that
+is measured here: as much as a compilation needs is used once before each of them.
 """
 
 from __future__ import annotations
