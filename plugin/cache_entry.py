@@ -44,12 +44,12 @@ class CacheEntry:
             return None
         return cls(cache, cache.key(source, properties, config, shapes), context, source, properties)
 
-    def load_or_claim(self, claim: ExitStack, expected: bytes) -> CompiledModel | None:
-        """Import the entry, `expected` under this name.
+    def load_or_claim(self, claim: ExitStack, hint: bytes) -> CompiledModel | None:
+        """Import the entry as a graph with this hint (`expected_graphs`).
 
         Without one, `claim` gets the right to compile it, and None is returned.
         """
-        load = partial(self._import, expected)
+        load = partial(self._import, hint)
         cached: CompiledModel | None = self.cache.load(self.key, load)
         if cached is None:
             claim.enter_context(self.cache.claimed(self.key))
@@ -66,8 +66,8 @@ class CacheEntry:
         )
         self.cache.store(self.key, partial(exporting.export_entry, model))
 
-    def _import(self, expected: bytes, path: Path) -> CompiledModel:
-        compiled = import_cached(self.context, path, self.properties, self.source, expected)
+    def _import(self, hint: bytes, path: Path) -> CompiledModel:
+        compiled = import_cached(self.context, path, self.properties, self.source, hint)
         if compiled.extra.pop(KEY_TEXT, "") != self.key:
             raise BlobError(f"exported model {path}: it is another model; expected the one of its name")
         return compiled

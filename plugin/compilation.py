@@ -40,7 +40,7 @@ def compile_model(
 
     Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`; nothing stays on the device then.
     """
-    name = expected_graphs.of_model(context, model, weights, properties.for_compiler(), shapes)
+    hint = expected_graphs.expect_model(context, model, weights, properties.for_compiler(), shapes)
     bounded, static_shapes = with_bounds(model, weights, shapes)
     opened = model_source.open_model(bounded, weights, properties)
     source = opened.source
@@ -58,13 +58,13 @@ def compile_model(
             # the key has the requested shapes: with one sample for the compiler different batches are equal
             entry = CacheEntry.find(context, source, properties, config, static_shapes, logger)
         if entry is not None:
-            cached = entry.load_or_claim(claim, name)
+            cached = entry.load_or_claim(claim, hint)
             if cached is not None:
                 logger.info("model '%s': imported from CACHE_DIR", source.name)
                 return cached
         path = "" if isinstance(model, ov.Model) else os.path.abspath(model)
         provenance = Provenance(sources=model_source.origins(source.weights), model=path)
-        compiler = _Compiler(context, source, properties, plan, config, progress, opened.keep, name)
+        compiler = _Compiler(context, source, properties, plan, config, progress, opened.keep, hint)
         compiled = compiler.run(provenance)
         if entry is not None and compiled.is_for_its_device:
             entry.store(compiled)
@@ -105,7 +105,7 @@ class _Compiler(msgspec.Struct, frozen=True):
     config: Mapping[str, str]
     progress: Progress | None
     keep: Callable[[], None] | None
-    expected: bytes
+    hint: bytes
 
     def run(self, provenance: Provenance) -> CompiledModel:
         """Compile, and load unless NPU_DEFER_WEIGHTS_LOAD."""
@@ -129,7 +129,7 @@ class _Compiler(msgspec.Struct, frozen=True):
                 if self.keep is not None:
                     stack.enter_context(_meanwhile(self.keep))
                 if compiled.is_for_its_device and not self.properties["NPU_DEFER_WEIGHTS_LOAD"]:
-                    graph.initialize(self.expected)
+                    graph.initialize(self.hint)
         except BaseException:
             graph.destroy()
             raise

@@ -59,7 +59,7 @@ def import_model(
     The file overrides `properties`; `config` has those of this import alone. Raises `BlobError`,
     `PropertyError`, `DeviceLostError`; nothing stays on the device then.
     """
-    expected = expected_graphs.of_exported(context, source)
+    hint = expected_graphs.expect_exported(context, source)
     with BlobFile.open(source) as file, translated(f"import {file.name}", BlobError), ExitStack() as stack:
         metadata = None if properties["NPU_IMPORT_RAW_BLOB"] else file.metadata()
         if metadata is not None:
@@ -72,15 +72,15 @@ def import_model(
             path = properties["WEIGHTS_PATH"]
             return weights_source.locate(constants, origin, path, model, file.name, stack)
 
-        return _Import(context, file, metadata, properties, locate, expected).run()
+        return _Import(context, file, metadata, properties, locate, hint).run()
 
 
 def import_cached(
-    context: Context, path: Path, properties: ModelProperties, source: GraphSource, expected: bytes
+    context: Context, path: Path, properties: ModelProperties, source: GraphSource, hint: bytes
 ) -> CompiledModel:
     """Load an entry of a cache; `source` is its model, and has the weights if the entry has none.
 
-    `expected`: the name under which the graph was announced.
+    `hint` is that of the graph (`expected_graphs`).
 
     Raises `DeviceLostError`, and `BlobError` for an entry that is damaged, does not fit, or is another
     user's.
@@ -98,7 +98,7 @@ def import_cached(
 
             return weights_source.locate_in(source, constants, metadata.weights, file.name, stack)
 
-        return _Import(context, file, metadata, properties, locate, expected, from_cache=True).run()
+        return _Import(context, file, metadata, properties, locate, hint, from_cache=True).run()
 
 
 class _Import:
@@ -111,7 +111,7 @@ class _Import:
         metadata: Metadata | None,
         properties: ModelProperties,
         locate: Callable[[Sequence[ConstantReference]], Located],
-        expected: bytes,
+        hint: bytes,
         from_cache: bool = False,
     ) -> None:
         self._context = context
@@ -119,7 +119,7 @@ class _Import:
         self._metadata = metadata
         self._properties = properties
         self._locate = locate
-        self._expected = expected
+        self._hint = hint
         self._from_cache = from_cache
         self._deferred: bool = properties["NPU_DEFER_WEIGHTS_LOAD"]
 
@@ -145,7 +145,7 @@ class _Import:
         if metadata is not None:
             signature = _checked(metadata.signature, graph.meta, self._file.name)
         if not self._deferred:
-            graph.initialize(self._expected)
+            graph.initialize(self._hint)
         model = "" if metadata is None or metadata.weights is None else metadata.weights.model
         provenance = Provenance(sources=origins(parts.weights), from_cache=self._from_cache, model=model)
         compiled = CompiledModel(self._context, graph, self._properties, signature, initial, provenance)

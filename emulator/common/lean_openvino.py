@@ -1,7 +1,7 @@
 """Import OpenVINO without its model converter, in processes that only read IR.
 
-The converter brings a command line, telemetry and much of the standard library: more than half of the time
-that `import openvino` takes. OpenVINO does without it where it is not installed.
+The converter brings a command line, telemetry and much of the standard library. OpenVINO does without it
+where it is not installed. A program may use it: `plugin.late_converter`.
 """
 
 from __future__ import annotations

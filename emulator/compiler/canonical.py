@@ -50,22 +50,21 @@ class _Content:
 
 def canonical(
     model: ov.Model,
-    space: WeightSpace | None,
-    known: WeightDigests | None,
+    weights: WeightDigests | None,
     embed_below: int,
     subject: str,
     advance: Callable[[float], None],
 ) -> Canonical:
-    """Bring `model`, read over the weights in `space`, into canonical form.
+    """Bring `model`, read over the space of `weights`, into canonical form.
 
-    `known` has digests of constants in the space. Constants of fewer than `embed_below` bytes are embedded.
-    `advance` gets the share of constants that are digested.
+    Constants of fewer than `embed_below` bytes are embedded. `advance` gets the share of constants that are
+    digested.
     """
     xml, nodes, layers = serialize_ir(model, subject)
 
     contents: dict[bytes, _Content] = {}
-    places = [_inside(space, node, subject) for node in nodes]
-    of_node = _digests(nodes, places, known, advance)
+    places = [None if weights is None else _inside(weights.space, node, subject) for node in nodes]
+    of_node = _digests(nodes, places, weights, advance)
     for node, inside in zip(nodes, places, strict=True):
         digest = of_node[node.address, node.length]
         content = contents.setdefault(digest, _Content(node, digest, inside))
@@ -111,7 +110,7 @@ def canonical(
 def _digests(
     nodes: list[ConstantNode],
     places: list[int | None],
-    known: WeightDigests | None,
+    weights: WeightDigests | None,
     advance: Callable[[float], None],
 ) -> dict[tuple[int, int], bytes]:
     """The digest of every constant, by address and length: equal ranges are read once."""
@@ -123,8 +122,8 @@ def _digests(
         if (node.address, node.length) not in digests:
             digests[node.address, node.length] = (
                 constant_digest(node.view())
-                if inside is None or known is None
-                else known.of(inside, node.length)
+                if inside is None or weights is None
+                else weights.of(inside, node.length)
             )
         if done - reported > total // 64:
             reported = done
@@ -132,9 +131,9 @@ def _digests(
     return digests
 
 
-def _inside(space: WeightSpace | None, node: ConstantNode, subject: str) -> int | None:
+def _inside(space: WeightSpace, node: ConstantNode, subject: str) -> int | None:
     """The offset of a constant in the space; None if it is not one of the client's."""
-    if space is None or not space.covers(node.address):
+    if not space.covers(node.address):
         return None
     offset = space.offset_of(node.address, node.length)
     if offset is None:

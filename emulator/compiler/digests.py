@@ -18,26 +18,26 @@ class WeightDigests:
     """The digests of constants in a weights space: each is computed once, for the cache and for the blob."""
 
     def __init__(self, space: WeightSpace) -> None:
-        self._space = space
+        self.space = space
         self._known: dict[tuple[int, int], bytes] = {}
 
     def of(self, offset: int, length: int) -> bytes:
         """The digest of one constant."""
         digest = self._known.get((offset, length))
         if digest is None:
-            digest = constant_digest(self._space.view[offset : offset + length])
+            digest = constant_digest(self.space.view[offset : offset + length])
             self._known[offset, length] = digest
         return digest
 
     def of_model(self, xml: bytes, advance: Callable[[float], None]) -> bytes:
         """Of all weights that a model is made of: of all sources, or of its constants if that is much."""
-        layout = self._space.layout
+        layout = self.space.layout
         hasher = blake3(max_threads=blake3.AUTO)
         for start, source in zip(layout.starts, layout.sources, strict=True):
             hasher.update(start.to_bytes(8, "little") + source.length.to_bytes(8, "little"))
         if layout.size < _LARGE:
             for start, source in zip(layout.starts, layout.sources, strict=True):
-                hasher.update(self._space.view[start : start + source.length])
+                hasher.update(self.space.view[start : start + source.length])
             return hasher.digest()
         layers = const_layers(xml)  # whatever else an IR is made of is text
         total = sum(layer.size for layer in layers) or 1

@@ -61,9 +61,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     )
     with _checking(runtime.core, model, settings.host_precision, subject):
         stages.begin("weights")
-        form = canonical(
-            model, request.weights, request.digests, settings.embed_below, subject, stages.advance
-        )
+        form = canonical(model, request.digests, settings.embed_below, subject, stages.advance)
     stages.begin("pack")
     compiled = _packed(meta, form)
     stages.note(

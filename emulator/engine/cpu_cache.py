@@ -91,8 +91,8 @@ class CpuCache:
 
     def find(self, core: ov.Core, key: str, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
         """Return the image of this key; None for a miss."""
-        ahead = self._expected is not None and self._expected[0] == key
-        kept = self._take_expected() if ahead else self._imported(core, key, properties)
+        ahead = self._take_expected(key)
+        kept = ahead or self._imported(core, key, properties)
         if kept is None:
             return None
         if not declares(kept, meta):
@@ -125,9 +125,11 @@ class CpuCache:
         if self._notes is not None:
             self._notes.store(hint, Note(key, properties))
 
-    def _take_expected(self) -> Kept | None:
-        expected, self._expected = self._expected, None
-        return None if expected is None else expected[1]
+    def _take_expected(self, key: str) -> Kept | None:
+        if self._expected is None or self._expected[0] != key:
+            return None
+        (_, kept), self._expected = self._expected, None
+        return kept
 
     def _imported(self, core: ov.Core, key: str, properties: dict[str, str]) -> Kept | None:
         payload = self._models.load(key)
@@ -176,7 +178,7 @@ def imported(core: ov.Core, payload: memoryview, properties: dict[str, str]) -> 
         memory = payload[start:]
         tensor = ov.Tensor(np.frombuffer(memory, np.uint8), shared_memory=True)
         compiled = core.import_model(tensor, "CPU", properties)
-    except (msgspec.DecodeError, UnicodeDecodeError, RuntimeError, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RuntimeError, ValueError, MemoryError) as error:
         log.warning("engine cache: %s", openvino_errors.reason(error))
         return None
     return Kept(compiled, header.indices, memory)

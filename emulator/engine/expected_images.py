@@ -1,7 +1,7 @@
-"""Which entry of the engine's cache an image had that was loaded with a hint before.
+"""Notes of hints: which entry of the engine's cache an image had that was loaded with a hint before.
 
-A program names what it will load by a hint, long before the compiler knows its content: the engine imports
-the entry meanwhile. An image is found by its content alone, so a wrong note costs time and nothing else.
+A program sends the hint of what it will load long before the compiler knows the content, and the engine
+imports the entry meanwhile. It finds an image by its content alone: a wrong note costs time and nothing else.
 """
 
 from __future__ import annotations

@@ -155,13 +155,11 @@ class ImageLoader:
             self._before_load()
         kept_fds = [] if cache is None else [os.dup(fd) for fd in fds]
         key = lacking = ""
-        properties: dict[str, str] = {}
         try:
             loaded, load_ms = timed_load(message, fds, self._modelled, cache)
             if self._self_check:
                 self_check.check(loaded)
-            image.loaded, key, lacking = loaded, loaded.key, loaded.lacking
-            properties = properties_of(loaded.meta)
+            image.loaded, meta, key, lacking = loaded, loaded.meta, loaded.key, loaded.lacking
             del loaded
         except Refused as error:
             image.info = error.info.shortened()
@@ -171,7 +169,7 @@ class ImageLoader:
             tracing.write_load(trace.active, name, started, 0 if image.info is None else image.info.result)
         self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
         if cache is not None and key and message.hint:
-            cache.note(message.hint, key, properties)
+            cache.note(message.hint, key, properties_of(meta))
         if lacking:
             self._cache_writer.add(message, kept_fds, lacking)
         else:

@@ -171,8 +171,7 @@ REQUESTS = (
     "hello", "context_create", "context_destroy", "context_memory", "context_release", "context_idle",
     "mem_alloc", "mem_import", "mem_import_part", "mem_free", "queue_create", "queue_workload",
     "queue_destroy", "graph_create", "graph_import", "graph_blob", "graph_export", "graph_query",
-    "graph_expected",
-    "graph_initialize", "graph_destroy", "compiler_options", "cancel", "metric_stream_open",
+    "graph_expected", "graph_initialize", "graph_destroy", "compiler_options", "cancel", "metric_stream_open",
     "metric_stream_close", "status",
 )  # fmt: skip
 """What `refuse` and `delay` may name: tags of the interface. `hello` and `status` have no device."""

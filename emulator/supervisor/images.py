@@ -39,9 +39,8 @@ class Image:
 
     `deferred`: its weights are compared with the digests in the blob whenever an engine loads it. `compared`:
     the files of its weights as they were before the compiler compared them.
-    `loader`: the process that asked for it to be loaded, as its `ban_key`; `hint`: what it named it before.
-    `record`: where the engine counts
-    its inferences. `made`: when, by `time.monotonic`.
+    `loader`: the process that asked for it to be loaded, as its `ban_key`, with `hint`. `record`: where the
+    engine counts its inferences. `made`: when, by `time.monotonic`.
     """
 
     number: int

@@ -142,6 +142,19 @@ def test_settings_and_directories_that_cannot_be_are_refused_by_name(private_dir
     assert caught.value.info.result == ZeResult.ERROR_UNINITIALIZED
 
 
+@pytest.mark.parametrize("chosen", ["", "glibc.malloc.hugetlb=0"])
+def test_an_engine_has_its_heap_in_huge_pages_unless_the_user_wants_another(
+    start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", chosen)
+    daemon = start_daemon(interpreter=True)
+    pid = wait_until(lambda: daemon.engine().engine_pid, what="an engine")
+    # glibc writes zeros between those that it has read
+    behind = Path(f"/proc/{pid}/environ").read_bytes().partition(b"GLIBC_TUNABLES=")[2].replace(b"\0", b":")
+    expected = ":".join(["glibc.malloc.hugetlb=1", *filter(None, [chosen]), ""])
+    assert behind.decode().startswith(expected), "the last one counts"
+
+
 def test_a_path_longer_than_a_socket_address_works(private_dir: Path, start_daemon: StartDaemon) -> None:
     folder = private_dir / ("deep" * 20) / ("deeper" * 20)
     folder.mkdir(parents=True)
