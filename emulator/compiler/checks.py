@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import openvino as ov
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, SHAPE_TENSOR, ArgumentMeta
+from softnpu.emulator.common import corrections
 from softnpu.emulator.compiler import dynamic
 from softnpu.emulator.compiler.arguments import Original, find_argument, originals
 from softnpu.emulator.compiler.error_info import openvino_errors
@@ -65,8 +66,9 @@ def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subje
     """The operations of a model that the host cannot execute.
 
     The query replaces large constants by inputs first: as they are, OpenVINO folds those of 16 bits into
-    f32, three times their memory. Only a model that then has something unsupported is queried as it is,
-    because a few operations want constants.
+    f32, three times their memory. It corrects what OpenVINO computes wrongly: some of that ends the process.
+    Only a model that then has something unsupported is queried as it is, because a few operations want
+    constants.
     """
     copy = model.clone()
     inputs = []
@@ -76,10 +78,9 @@ def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subje
             parameter.set_friendly_name(operation.friendly_name)
             ov.utils.replace_node(operation, parameter)
             inputs.append(parameter)
-    if inputs:
-        copy.add_parameters(inputs)
-        if not _unsupported(core, copy, precision, subject):
-            return []
+    copy.add_parameters(inputs)
+    if (corrections.correct(copy) or inputs) and not _unsupported(core, copy, precision, subject):
+        return []
     return _unsupported(core, model, precision, subject)
 
 

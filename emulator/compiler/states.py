@@ -35,6 +35,8 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _INLINE = 1024
 """A constant of at most so many bytes goes into the metadata, also when its elements differ."""
+_I32 = np.iinfo(np.int32)
+_INTEGERS = {ov.Type.i64: np.int64, ov.Type.u64: np.uint64}
 _F32_EXPONENT = 0x7F800000
 _VARIABLE = re.compile(rb'\stype="(ReadValue|Assign)"[^>]*>\s*<data\s[^>]*?\bvariable_id="([^"]*)"')
 
@@ -376,7 +378,8 @@ def _constants(model: ov.Model, values: Mapping[str, Any]) -> dict[str, bytes]:
 def _repeated(constant: Any) -> bytes:
     """The bytes that make this constant when they are repeated; empty if that is no short way to say it.
 
-    Subnormal numbers of f32 and its minus zero become zero, as in all constants of OpenVINO's CPU device.
+    In all constants of OpenVINO's CPU device subnormal numbers of f32 and its minus zero become zero, and
+    integers of 64 bits the nearest of 32.
     """
     size = constant.get_element_type().size
     data = np.ascontiguousarray(constant.tensor_view.data).reshape(-1).view(np.uint8)
@@ -384,6 +387,9 @@ def _repeated(constant: Any) -> bytes:
         return bytes(size)
     if constant.get_element_type() == ov.Type.f32:
         data = _flushed(data)
+    elif constant.get_element_type() in _INTEGERS:
+        integers = data.view(_INTEGERS[constant.get_element_type()])
+        data = integers.clip(max(_I32.min, np.iinfo(integers.dtype).min), _I32.max).view(np.uint8)
     elements = data.reshape(-1, size)
     if (elements == elements[0]).all():
         return bytes(elements[0])

@@ -23,10 +23,11 @@ import openvino as ov
 from blake3 import blake3
 
 from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
-from softnpu.emulator.common import model_bodies, openvino_errors, source_digest
+from softnpu.emulator.common import corrections, model_bodies, openvino_errors, source_digest
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.engine import (
+    constant_parts,
     index_guards,
     inner_dimensions,
     quantised_subgraphs,
@@ -232,6 +233,8 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
 def _code_digest() -> str:
     """The digest of the code that changes a model before OpenVINO compiles it."""
     return source_digest.of_modules(
+        constant_parts,
+        corrections,
         index_guards,
         inner_dimensions,
         model_bodies,

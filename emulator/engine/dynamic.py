@@ -224,10 +224,7 @@ class DynamicBinding(Binding):
         except RuntimeError:
             # perhaps a result that did not fit: OpenVINO finds that out last, and does not give its size
             return self._run_growing(is_cancelled)
-        if ended:
-            self._proven = True
-            self._deliver(self._targets)
-        return ended
+        return self._end(ended, self._targets)
 
     def _run_growing(self, is_cancelled: Callable[[], bool]) -> bool:
         """Run with results of any size, and copy them to the client if they fit."""
@@ -246,9 +243,15 @@ class DynamicBinding(Binding):
             raise self._inconsistent(error) from error
         finally:
             self._set_outputs(self._targets)
+        return self._end(ended, results)
+
+    def _end(self, ended: bool, results: Sequence[Any]) -> bool:
+        """Deliver the results, unless the inference was cancelled."""
         if ended:
             self._proven = True
             self._deliver(results)
+        else:
+            self._image.renew()
         return ended
 
     def _begin(self) -> None:

@@ -18,7 +18,7 @@ from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.common import corrections, openvino_errors
 from softnpu.emulator.engine import (
     constant_parts,
     cpu_cache,
@@ -301,6 +301,7 @@ class LoadedImage:
         self._space = space
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
         self.modelled = modelled(model, self.meta)
+        corrections.correct(model)
         index_guards.guard(model)
         inner_dimensions.guard(model)
         self.indices = index_guards.checked_in_place(model, bool(self.meta.dynamic_states))
@@ -318,8 +319,8 @@ class LoadedImage:
     def renew(self) -> None:
         """Compile a model with dynamic dimensions again; requests made before must not be used.
 
-        After a failed inference OpenVINO's compiled model (2026.4) may refuse valid shapes for good, in new
-        requests as well.
+        After an inference that failed or was cancelled OpenVINO's compiled model (2026.4) may refuse valid
+        shapes for good, or give results of a shape that they had in it, in new requests as well.
         """
         if self._model is not None:
             self._compile(self._model)
@@ -339,13 +340,20 @@ class LoadedImage:
             properties["PERF_COUNT"] = "YES"
         self.has_layers = properties.get("PERF_COUNT") == "YES"
         with weight_pages.releasing(self._space):
-            self.compiled = core().compile_model(model, "CPU", properties)
+            try:
+                self.compiled = core().compile_model(model, "CPU", properties)
+            except RuntimeError:
+                if properties["NUM_STREAMS"] == "1":
+                    raise
+                properties["NUM_STREAMS"] = "1"  # with several it fails for some models that it runs with one
+                self.compiled = core().compile_model(model, "CPU", properties)
             if shared_tensors.take_inputs(model, self.compiled):
                 self.compiled = core().compile_model(model, "CPU", properties)
             if quantised_subgraphs.are_in(model, self.compiled):
                 properties |= quantised_subgraphs.UNFUSED
                 self.is_unfused = True
                 self.key = self.lacking = ""
+                quantised_subgraphs.widen(model)
                 self.compiled = core().compile_model(model, "CPU", properties)
             if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, self.compiled):
                 self.compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})

@@ -1,10 +1,9 @@
-"""Keep operations inside their tensors, whatever indices a client gives them.
+"""Keep operations inside their tensors, whatever indices and sizes a client gives them.
 
-OpenVINO's CPU runtime (2026.4) checks most indices, but not those of the operations here. With an index that
+OpenVINO's CPU runtime (2026.4) checks most of them, but not those of the operations here. With an index that
 the model does not allow they read or write memory of the engine, in which other sessions compute. Each of
 them gets its indices through operations that leave right ones as they are. A wrong index becomes one that
-OpenVINO itself refuses, or, where it refuses none, the nearest right one. What makes an operation write less
-than its result is replaced as well.
+OpenVINO itself refuses, or, where it refuses none, the nearest right one.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from softnpu.emulator.common.model_bodies import all_bodies
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 
 def guard(model: ov.Model) -> None:
@@ -66,7 +66,7 @@ def _guard(node: Any) -> bool:
     output = guarded(node, source)
     if output is source:
         return False
-    output.node.set_friendly_name(f"{node.friendly_name}/indices")
+    output.node.set_friendly_name(f"{node.friendly_name}/guarded")
     node.input(position).replace_source_output(output)
     return True
 
@@ -84,17 +84,88 @@ def _gather_nd(node: Any, indices: Any) -> Any:
         last = ops.gather(ops.shape_of(indices), ops.constant([-1]), ops.constant(0))
         limits = ops.slice(limits, ops.constant([0]), last, ops.constant([1])).output(0)
     last = ops.subtract(limits, _constant(indices, 1))
+    rank = indices.partial_shape.rank.get_length()
+    if rank > 1:  # OpenVINO takes dimensions of 1 off a minimum of different ranks
+        last = ops.unsqueeze(last, ops.constant(list(range(rank - 1))))
     return ops.maximum(ops.minimum(indices, last), _constant(indices, 0)).output(0)
 
 
 def _scatter_elements(node: Any, indices: Any) -> Any:
-    """OpenVINO checks the upper bound alone."""
-    axis = ops.convert(node.input_value(3), "i64")
-    shape = ops.shape_of(_before_levels(node.input_value(0)), "i64")
-    size = ops.convert(
-        ops.gather(shape, ops.reshape(axis, ops.constant([1]), False), ops.constant(0)), _name(indices)
-    )
-    return ops.select(ops.less(indices, ops.negative(size)), size, indices).output(0)
+    """OpenVINO checks the upper bound alone, and not that there are no more indices than elements."""
+    has_room = _has_room(node)
+    data = _before_levels(node.input_value(0))
+    if has_room is False:
+        shapes = f"indices of shape {indices.partial_shape} for data of shape {data.partial_shape}"
+        raise _refused(node, shapes, "no more indices than elements along other axes than its own")
+    shape = ops.shape_of(data, "i64")
+    axis = ops.reshape(ops.convert(node.input_value(3), "i64"), ops.constant([1]), False)
+    size = ops.convert(ops.gather(shape, axis, ops.constant(0)), _name(indices))
+    is_wrong = ops.less(indices, ops.negative(size))
+    if has_room is None:
+        is_wrong = ops.logical_or(is_wrong, _lacks_room(shape, ops.shape_of(indices, "i64"), axis))
+    return ops.select(is_wrong, size, indices).output(0)
+
+
+def _lacks_room(data: Any, indices: Any, axis: Any) -> Any:
+    """Whether there are more indices than elements along any other axis, of these shapes."""
+    rank = ops.shape_of(data, "i64")
+    numbers = ops.range(ops.constant(0), ops.squeeze(rank, ops.constant(0)), ops.constant(1), "i64")
+    is_other = ops.not_equal(ops.mod(ops.add(axis, rank), rank), numbers)
+    is_more = ops.logical_and(is_other, ops.greater(indices, data))
+    return ops.reduce_logical_or(is_more, ops.constant(0), keep_dims=False)
+
+
+def _has_room(node: Any) -> bool | None:
+    """Whether there are elements for all indices, along other axes than its own; None if shapes decide it."""
+    data, indices = node.get_input_partial_shape(0), node.get_input_partial_shape(1)
+    axis = node.input_value(3).get_node()
+    if data.rank.is_dynamic or indices.rank.is_dynamic or axis.get_type_name() != "Constant":
+        return None
+    along = int(axis.data.reshape(-1)[0]) % len(data)
+    sizes = [pair for at, pair in enumerate(zip(data, indices, strict=True)) if at != along]
+    if any(theirs.get_min_length() > ours.get_max_length() >= 0 for ours, theirs in sizes):
+        return False
+    is_known = all(0 <= theirs.get_max_length() <= ours.get_min_length() for ours, theirs in sizes)
+    return True if is_known else None
+
+
+def _split_lengths(node: Any, data: Any) -> Any:
+    """OpenVINO checks the sum of lengths unless one is -1: the others may be longer than the data.
+
+    So the data comes as the first of two parts, as long as the others need. OpenVINO refuses a longer one.
+    """
+    lengths, axis = (node.input_value(position).get_node() for position in (2, 1))
+    shape = data.partial_shape
+    if shape.rank.is_dynamic or axis.get_type_name() != "Constant":
+        raise _refused(node, f"data of shape {shape}", "a known number of dimensions, and a constant axis")
+    at = int(axis.data.reshape(-1)[0]) % len(shape)
+    if lengths.get_type_name() == "Constant":
+        given = lengths.data.reshape(-1)
+        needed = int(given[given >= 0].sum())
+        if (given >= 0).all() or needed <= shape[at].get_min_length():
+            return data
+        if shape[at].is_static:
+            raise _refused(node, f"parts of {given.tolist()} of {shape[at]} elements", "no more than those")
+    counts = ops.maximum(ops.convert(lengths, "i64"), ops.constant(np.int64(0)))
+    total = ops.reduce_sum(counts, ops.constant(0), keep_dims=True)
+    size = ops.slice(ops.shape_of(data, "i64"), ops.constant([at]), ops.constant([at + 1]), ops.constant([1]))
+    all_and_none = ops.concat([ops.maximum(size, total), ops.constant(np.array([0]))], 0)
+    return ops.variadic_split(data, axis, all_and_none).output(0)
+
+
+def _region_channels(node: Any, data: Any) -> Any:
+    """OpenVINO reads and writes the channels that the attributes say, however many there are."""
+    attributes = node.get_attributes()
+    regions = attributes["num"] if attributes["do_softmax"] else len(attributes["mask"])
+    needed = int(regions) * (int(attributes["classes"]) + int(attributes["coords"]) + 1)
+    shape = data.partial_shape
+    if shape.rank.is_dynamic or len(shape) != 4:
+        raise _refused(node, f"data of shape {shape}", "4 dimensions")
+    if shape[1].is_dynamic:
+        return ops.reshape(data, ops.constant([0, needed, 0, 0]), special_zero=True).output(0)
+    if shape[1].get_length() < needed:
+        raise _refused(node, f"data of shape {shape}", f"{needed} channels, as its attributes say")
+    return data
 
 
 def _ctc_labels(node: Any, labels: Any) -> Any:
@@ -137,27 +208,11 @@ def _tree_lengths(node: Any, lengths: Any) -> Any:
     return ops.maximum(lengths, _constant(lengths, 1)).output(0)
 
 
-def _repeats(node: Any, repeats: Any) -> Any:
-    """Guard those that an input gives; shape inference checks constants, and learns less behind a guard.
-
-    With no repeats at all OpenVINO writes nothing: one along the last axis is the same, and is written. The
-    result of a scalar has a dimension then, which is taken off again.
-    """
-    if repeats.partial_shape == ov.PartialShape([0]):
-        if node.get_output_partial_shape(0) == ov.PartialShape([]):
-            _as_scalar(node.output(0))
-        return ops.constant([1], repeats.element_type).output(0)
+def _repeats(_: Any, repeats: Any) -> Any:
+    """Guard those that an input gives; shape inference checks constants, and learns less behind a guard."""
     if not _depends_on_inputs(repeats):
         return repeats
     return ops.maximum(repeats, _constant(repeats, 0)).output(0)
-
-
-def _as_scalar(result: Any) -> None:
-    readers = list(result.get_target_inputs())
-    scalar = ops.reshape(result, ops.constant(np.zeros(0, np.int64)), False).output(0)
-    scalar.node.set_friendly_name(f"{result.node.friendly_name}/scalar")
-    for reader in readers:
-        reader.replace_source_output(scalar)
 
 
 _GUARDS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
@@ -169,11 +224,14 @@ _GUARDS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "CTCGreedyDecoderSeqLen": (1, _decoder_lengths),
     "GatherTree": (2, _tree_lengths),
     "Tile": (1, _repeats),
+    "VariadicSplit": (0, _split_lengths),
+    "RegionYolo": (0, _region_channels),
 }
-"""Position of the input with the indices, and what makes them safe."""
+"""Position of the input with the indices or the size, and what makes them safe."""
 
 _INDEXED = ("Gather", "Scatter", "Embedding", "ReverseSequence", "CTC", "ROIAlign", "LSTM", "GRU", "RNN")
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Split", "VariadicSplit", "StridedSlice", "Slice")
+_MOST = np.iinfo(np.int64).max
 _SOURCES = ("Parameter", "ReadValue", "If", "Loop", "TensorIterator")
 
 
@@ -202,6 +260,16 @@ def _before_levels(data: Any) -> Any:
     if source.rank.is_dynamic or len(source) < max(len(shape) for shape in bounds):
         return data
     return _before_levels(node.input_value(0))
+
+
+def _refused(node: Any, found: str, expected: str) -> Refused:
+    kind = node.get_type_name()
+    return refuse(
+        ZeResult.ERROR_MODULE_BUILD_FAILURE,
+        f"operation '{node.friendly_name}' ({kind})",
+        found=found,
+        expected=expected,
+    )
 
 
 def _constant(like: Any, value: int) -> Any:

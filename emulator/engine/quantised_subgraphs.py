@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import openvino as ov
+from openvino import opset13
 
 from softnpu.emulator.common.model_bodies import all_bodies
 
@@ -47,6 +48,22 @@ def are_in(model: ov.Model, compiled: ov.CompiledModel) -> bool:
         for operation in compiled.get_runtime_model().get_ordered_ops()
         if _is_subgraph(operation)
     )
+
+
+def widen(model: ov.Model) -> None:
+    """Give what is quantised and has one dimension another: without subgraphs OpenVINO refuses to load it."""
+    for part in [model, *all_bodies(model)]:
+        for node in part.get_ordered_ops():
+            shape = node.get_input_partial_shape(0) if node.get_type_name() == _QUANTISES else None
+            if shape is not None and shape.rank.is_static and len(shape) == 1:
+                readers = list(node.output(0).get_target_inputs())
+                wide = opset13.unsqueeze(node.input_value(0), opset13.constant(0))
+                node.input(0).replace_source_output(wide.output(0))
+                node.validate_and_infer_types()
+                narrow = opset13.squeeze(node, opset13.constant(0))
+                for reader in readers:
+                    reader.replace_source_output(narrow.output(0))
+        part.validate_nodes_and_infer_types()
 
 
 def _quantises(model: ov.Model) -> bool:

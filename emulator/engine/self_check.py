@@ -77,9 +77,11 @@ def check(image: LoadedImage) -> None:
         ]
         expected = _unbound(image, shapes, inputs)
         if expected is None:
+            image.renew()
             continue
         actual = _bound(image, shapes, inputs, expected)
         if actual is None:
+            image.renew()
             break
         _compare(meta, actual, expected)
         log.info("self-check of '%s': equal", meta.name)

@@ -87,6 +87,21 @@ def test_a_model_of_random_numbers_cannot_be_compared(load: Load) -> None:
     self_check.check(load(ov.Model([ops.result(ops.add(x, noise))], [x], "noise")))
 
 
+def test_a_check_that_fails_leaves_no_shape_behind(load: Load) -> None:
+    """OpenVINO keeps sizes of an inference that has failed, and takes them for those of a later one."""
+    table, data = ops.parameter([-1, -1], np.float32), ops.parameter([8, 5, -1], np.float32)
+    rows, updates = ops.constant([[2], [0]]), ops.constant(np.ones((2, 2), np.float32))
+    none = ops.constant([0, 0, 0])
+    wider = ops.batch_to_space(data, ops.constant([1, 1, 2]), none, ops.constant([0, 0, 1]))
+    image = load(
+        ov.Model([ops.floor(wider), ops.scatter_nd_update(table, rows, updates)], [data, table], "model")
+    )
+    self_check.check(image)
+    request = image.compiled.create_infer_request()
+    request.infer([np.ones((8, 5, 2), np.float32), np.ones((3, 2), np.float32)])
+    assert [tuple(tensor.shape) for tensor in request.output_tensors] == [(4, 5, 3), (3, 2)]
+
+
 @pytest.mark.parametrize(("option", "variable"), [(True, ""), (False, "1"), (False, "0")])
 def test_a_daemon_checks_what_it_loads_if_it_is_asked_to(
     start_daemon: StartDaemon,

@@ -16,6 +16,7 @@ from softnpu.plugin import Core
 from tests.support.daemon import Daemon
 
 Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 DATA = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
 FAR = (-2_000_000_000, -5_000_000, -5, 4, 5, 7, 5_000_000, 2_000_000_000)
@@ -100,6 +101,12 @@ CASES = {
         np.array([-4, 3], np.int32),
         _never,
     ),
+    "ScatterUpdate": Case(
+        lambda data, at: ops.scatter_update(data, at, ops.constant(np.array([50, 60])), ops.constant(0)),
+        np.arange(4),
+        RIGHT,
+        _never,
+    ),
     "CTCLoss": Case(_loss, LOGITS, np.array([0, 1, 0, 1], np.int32), _is_finite),
     "PSROIPooling": Case(
         _regions,
@@ -172,19 +179,44 @@ def test_indices_that_openvino_checks_first_are_no_memory_of_the_client(
         assert staged >= 2 * copied if dynamic else staged == 2 * copied
 
 
-@pytest.mark.parametrize("given", ["constant", "input"])
-@pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("data", [DATA, np.array(3, np.float32)], ids=["matrix", "scalar"])
-def test_a_tile_without_repeats_is_written(
-    shared_core: Core, given: str, before: bool, data: npt.NDArray[np.float32]
-) -> None:
-    array = ops.parameter(list(data.shape), np.float32)
-    repeats = ops.constant(np.zeros(0, np.int64)) if given == "constant" else ops.parameter([0], np.int64)
-    source = ops.add(array, ops.constant(np.float32(0.5))) if before else array
-    inputs = [array] if given == "constant" else [array, repeats]
-    model = ov.Model([ops.tile(source, repeats)], inputs, "tile")
-    request = shared_core.compile_model(model, "NPU").create_infer_request()
-    request.get_output_tensor(0).data[...] = 777
-    result = request.infer([data] if given == "constant" else [data, np.zeros(0, np.int64)])[0]
-    assert result.shape == data.shape
-    np.testing.assert_array_equal(result, data + 0.5 if before else data)
+def _scattered(data: Any) -> Any:
+    ones = ops.constant(np.ones((5, 1), np.float32))
+    return ops.scatter_elements_update(data, ops.constant(np.zeros((5, 1), np.int32)), ones, ops.constant(-1))
+
+
+def _last_part(data: Any) -> Any:
+    return ops.variadic_split(data, ops.constant(0), ops.constant([-1, 3, 2])).output(2)
+
+
+def _yolo(softmax: bool) -> Callable[[Any], Any]:
+    return lambda data: ops.region_yolo(data, 4, 3, 2, softmax, [0, 1], 1, 3, [1.0, 2.0, 3.0, 4.0])
+
+
+SIZES: dict[str, tuple[Callable[[Any], Any], Shape, Shape, Shape]] = {
+    "ScatterElementsUpdate": (_scattered, (-1, 4), (5, 4), (2, 4)),
+    "VariadicSplit": (_last_part, (-1, 3), (7, 3), (4, 3)),
+    "RegionYolo": (_yolo(False), (1, -1, 2, 3), (1, 16, 2, 3), (1, 2, 2, 3)),
+    "RegionYolo with softmax": (_yolo(True), (1, -1, 2, 3), (1, 16, 2, 3), (1, 2, 2, 3)),
+}
+"""What is made of data, its shape with an open dimension, a right one, and one that is too small."""
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_no_size_reaches_memory_of_the_engine(shared_core: Core, reference: ov.Core, name: str) -> None:
+    make, open_shape, right, small = SIZES[name]
+
+    def compiled(shape: Shape) -> ov.Model:
+        data = ops.parameter(list(shape), np.float32)
+        return ov.Model([make(data)], [data], "sizes")
+
+    numbers = np.linspace(-1, 1, int(np.prod(right)), dtype=np.float32).reshape(right)
+    expected = reference.compile_model(compiled(right), "CPU", F32)([numbers])[0]
+    request = shared_core.compile_model(compiled(open_shape), "NPU").create_infer_request()
+    assert np.array_equal(request.infer([numbers])[0], expected)
+    with pytest.raises(RuntimeError, match=r"ScatterElements|VariadicSplit|RegionYolo"):
+        request.infer([np.zeros(small, np.float32)])
+    assert np.array_equal(request.infer([numbers])[0], expected)
+    with pytest.raises(
+        RuntimeError, match=r"\((ScatterElementsUpdate|VariadicSplit|RegionYolo)\): .*expected"
+    ):
+        shared_core.compile_model(compiled(small), "NPU").create_infer_request()

@@ -92,3 +92,20 @@ def test_checked_indices_leave_quantised_numbers_alone(
     config = {"INFERENCE_PRECISION_HINT": "f32"}
     expected = reference.compile_model(model, "CPU", config)([value, at])[0]
     np.testing.assert_array_equal(shared_core.compile_model(model, "NPU")([value, at])[0], expected)
+
+
+def test_one_dimension_beside_a_chain_of_quantised_layers(shared_core: Core) -> None:
+    """Without subgraphs OpenVINO refuses it."""
+    model = chain((16, 16, 16, 16), -1.0, 2.0)
+    row = ops.parameter([3], ov.Type.f32)
+    wide, narrow = (
+        [ops.constant(np.array([bound], np.float32)) for bound in (-size, size) * 2] for size in (3, 0.5)
+    )
+    first = ops.fake_quantize(row, *wide, 16)
+    levels = ops.fake_quantize(ops.convert(ops.convert(first, "u8"), "f32"), *narrow, 2)
+    model.add_parameters([row])
+    model.add_results([ops.result(levels)])
+    value = np.random.default_rng(3).normal(0, 1, (4, 16)).astype(np.float32)
+    compiled = shared_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"})
+    found = compiled([value, np.array([0.1, 1.1, 3], np.float32)])
+    np.testing.assert_array_equal(found[1], np.array([-0.5, 0.5, 0.5], np.float32))

@@ -143,6 +143,19 @@ def test_subnormal_numbers_that_a_state_begins_as_are_those_of_the_cpu_device(
     assert found == stateful.on_cpu(model, steps, {2: ""})
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint64])
+def test_integers_of_64_bits_that_a_state_begins_as_are_the_nearest_of_32(
+    shared_core: Core, kind: type[np.int64 | np.uint64]
+) -> None:
+    """As in a constant, of which OpenVINO's CPU device makes 32 bits: not the lower ones."""
+    numbers = np.array([7 + (5 << 40), 3], kind)
+    state = opset6.read_value(ops.constant(numbers), "v", ov.Type(kind), ov.PartialShape([2]))
+    x = stateful.source([2], element_type=ov.Type(kind))
+    model = stateful.model({"y": ops.maximum(state, x)}, [opset6.assign(state, "v")], [x], "large")
+    result = shared_core.compile_model(model).create_infer_request().infer([np.array([0, 9], kind)])["y"]
+    assert result.tolist() == [2**31 - 1, 9]
+
+
 def test_a_state_that_is_set_to_minus_zero_keeps_it(shared_core: Core) -> None:
     # the CPU device reads a zero
     x = stateful.source([1])

@@ -50,3 +50,24 @@ def test_constants_that_are_computed_in_steps_are_right_for_throughput(
         data = random.random(tuple(model.inputs[0].shape), np.float32)
         compiled = shared_core.compile_model(model, "NPU", {**F32, "PERFORMANCE_HINT": "THROUGHPUT"})
         np.testing.assert_array_equal(compiled(data)[0], on_cpu(model, [data])[0])
+
+
+def test_a_model_that_openvino_loads_for_one_stream_only(shared_core: Core) -> None:
+    """Recurrent cells one behind the other: with two streams its CPU device refuses a layout."""
+    random = np.random.default_rng(3)
+
+    def constant(*shape: int) -> Any:
+        return ops.constant(random.uniform(-1, 1, shape).astype(np.float32))
+
+    x = parameter("x", (5, 1))
+    first = ops.rnn_cell(
+        x, constant(5, 1), constant(1, 1), constant(1, 1), constant(1), 1, ["tanh"], [], [], 1.5
+    )
+    weights = constant(5, 4), constant(5, 4), constant(16, 1), constant(16, 4), constant(16)
+    second = ops.lstm_cell(first, *weights, 4, ["sigmoid", "sigmoid", "tanh"])
+    weights = constant(5, 3), constant(5, 3), constant(12, 4), constant(12, 3), constant(12)
+    model = model_of(ops.lstm_cell(second.output(0), *weights, 3).output(0), x)
+    config = {**F32, "PERFORMANCE_HINT": "THROUGHPUT", "NPU_BATCH_MODE": "COMPILER"}
+    data = random.uniform(-1, 1, (5, 1)).astype(np.float32)
+    found = shared_core.compile_model(model, "NPU", config)(data)[0]
+    np.testing.assert_array_equal(found, on_cpu(model, [data])[0])

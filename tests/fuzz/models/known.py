@@ -158,6 +158,11 @@ LIMITS: tuple[Known, ...] = (
         _refused("/inner "),
     ),
     Known(
+        "more indices than elements, longer parts than data, or fewer channels than a RegionYolo has",
+        "docs/reliability.md: the CPU device reads and writes behind the end of its tensors",
+        _refused("/guarded'", "(ScatterElementsUpdate)", "(VariadicSplit)", "(RegionYolo)"),
+    ),
+    Known(
         "a batch that PLUGIN cannot split",
         "docs/plugin.md, Batch",
         _refused("PLUGIN cannot split", "NPU_BATCH_MODE", compiled="split"),
@@ -178,6 +183,11 @@ LIMITS: tuple[Known, ...] = (
         lambda seen, one: one.kind == "wrong" and one.output in seen.traits.after_pads,
     ),
     Known(
+        "a sorted Unique of NaNs",
+        "docs/fidelity.md, numbers: the CPU device leaves numbers of an inference before",
+        lambda seen, one: one.kind == "wrong" and one.output in seen.traits.after_nans,
+    ),
+    Known(
         "states of types that the CPU device refuses",
         "docs/plugin.md, States",
         lambda seen, one: (
@@ -190,6 +200,8 @@ INHERITED = "OpenVINO's CPU device does the same, used in the same way"
 """Its own request, used again or with tensors that are set, is wrong or refuses."""
 WRONG_TOO = "OpenVINO's CPU device, used in the same way, is wrong in the same outputs"
 """With other numbers: it depends on what lay in memory, or on how threads share the work."""
+WRITTEN_TOO = "OpenVINO cannot read the model that it has written"
+"""Every way of softnpu begins with a written model."""
 ONE_BY_ONE = "samples that OpenVINO's plugin computes one by one, and that depend on each other"
 """docs/native.md, Limits: left to the compiler, the model is computed."""
 DIED_TOO = "OpenVINO's CPU device, used in the same way, ends its process too"

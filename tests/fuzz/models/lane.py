@@ -22,7 +22,15 @@ from tests.fuzz.models import case as cases
 from tests.fuzz.models import choice
 from tests.fuzz.models.compare import Verdict, judge, same, verdict_of
 from tests.fuzz.models.findings import Finding
-from tests.fuzz.models.known import DIED_TOO, INHERITED, ONE_BY_ONE, WRONG_TOO, Seen, unexcused
+from tests.fuzz.models.known import (
+    DIED_TOO,
+    INHERITED,
+    ONE_BY_ONE,
+    WRITTEN_TOO,
+    WRONG_TOO,
+    Seen,
+    unexcused,
+)
 from tests.fuzz.models.peer import Peer
 from tests.fuzz.models.records import Answer, Died, Job, Way
 from tests.fuzz.models.reference import EVIDENCE
@@ -206,7 +214,8 @@ class Lane:
             peer = "other" if form == "again" else "cpu"
             found = self._cpu(finding.key, Way("cpu", "plain", form), notes, _EVIDENCE_S, peer)
             finding.evidence[form] = _said(found, plain, answer)
-            if engine_died and isinstance(found, Died) and not found.hung:
+            dies = engine_died or "compiler worker: ended with signal" in finding.text
+            if dies and isinstance(found, Died) and not found.hung:
                 finding.known = DIED_TOO
                 return
             if not isinstance(found, Answer) or not finding.differences:
@@ -215,6 +224,8 @@ class Lane:
                 finding.unsure = _covered(finding, [found, *self._more(finding, notes, found, plain)], plain)
             elif form == "alike" and finding.evidence[form] == "as softnpu":
                 finding.known = INHERITED
+            elif form == "written" and finding.evidence[form] == "as softnpu" and _not_loaded(finding):
+                finding.known = WRITTEN_TOO
             elif (
                 form == "alike"
                 # an engine that was killed in between begins with a new request of OpenVINO's
@@ -333,6 +344,10 @@ class Lane:
         if self._daemon is not None:
             self._daemon.kill()
         self._daemon = self._monitor = None
+
+
+def _not_loaded(finding: Finding) -> bool:
+    return all(one.kind == "refused alone" and one.step < 0 for one in finding.differences)
 
 
 def _covered(finding: Finding, answers: Sequence[Answer], right: Answer) -> bool:

@@ -9,15 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
+from softnpu.emulator.common import corrections
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.compiler.weights_separation import is_weight
-from softnpu.emulator.engine import constant_parts, inner_dimensions
+from softnpu.emulator.engine import (
+    constant_parts,
+    index_guards,
+    inner_dimensions,
+    quantised_subgraphs,
+)
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer, Job, Refusal, Step, Value
 from tests.fuzz.models.running import Runner, fill, value_of, values_of
@@ -127,12 +134,20 @@ def _zeros(case: Case, _: Job) -> Answer:
 
 
 def _outside(case: Case, job: Job) -> Answer:
-    """With the states as inputs and outputs; `job.notes` says whether they begin as zeros."""
+    """With the states as inputs and outputs; `job.notes`: `zeros` they begin as, `unfused` as the form."""
+    outside = Outside(case, zeros=bool(job.notes.get("zeros")))
+    more = quantised_subgraphs.UNFUSED if job.notes.get("unfused") else {}
+    if more:
+        quantised_subgraphs.widen(outside.model)
     try:
-        found = Outside(case, zeros=bool(job.notes.get("zeros"))).run(case, _compile, _run_once)
+        found = outside.run(case, partial(_compile, more=more), _run_once)
     except RuntimeError as error:
         return Answer(refuse("compile", error))
-    return Answer(rounds=[[[value_of(one) for one in step] for step in found]])
+    steps: list[Step] = [
+        refuse("infer", step) if isinstance(step, RuntimeError) else [value_of(one) for one in step]
+        for step in found
+    ]
+    return Answer(rounds=[steps])
 
 
 def _run_once(compiled: Any, inputs: list[ov.Tensor]) -> list[ov.Tensor]:
@@ -152,7 +167,17 @@ def _performance(case: Case, _: Job) -> Answer:
 
 def _unfused(case: Case, _: Job) -> Answer:
     """As the engine computes models whose subgraphs work on 8 bits (docs/fidelity.md, numbers)."""
-    return _steps(case, case.model, {"SNIPPETS_MODE": "DISABLE"})
+    model = case.model.clone()
+    quantised_subgraphs.widen(model)
+    return _steps(case, model, quantised_subgraphs.UNFUSED)
+
+
+def _corrected(case: Case, _: Job) -> Answer:
+    """As the engine computes operations that the CPU device computes wrongly (docs/fidelity.md, numbers)."""
+    model = case.model.clone()
+    corrections.correct(model)
+    index_guards.guard(model)
+    return _steps(case, model)
 
 
 def _folded(case: Case, _: Job) -> Answer:
@@ -268,6 +293,7 @@ _FORMS: dict[str, Callable[[Case, Job], Answer]] = {
     "unfused": _unfused,
     "folded": _folded,
     "inner": _inner,
+    "corrected": _corrected,
     "streams": _streams,
     "one request": _one_request,
     "performance": _performance,

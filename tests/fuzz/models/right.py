@@ -15,6 +15,7 @@ SEPARATED = "right as with the weights as inputs"
 UNFUSED = "right as the CPU device without subgraphs, which it makes wrongly of 8 bits"
 FOLDED = "right as with computed constants, which the CPU device writes into"
 INNER = "right as with the inner dimensions of recurrent layers checked"
+CORRECTED = "right as with other operations for those that the CPU device computes wrongly"
 OUTSIDE = "right as with states outside of the CPU device"
 
 Ask = Callable[[Way, Mapping[str, object]], Answer | Died]
@@ -61,6 +62,7 @@ class Right:
             ("quantised", "unfused", UNFUSED),
             ("computed constants", "folded", FOLDED),
             ("guarded recurrence", "inner", INNER),
+            ("corrected operations", "corrected", CORRECTED),
         ):
             if not verdict.good and answer.refused is None and trait in self._traits:
                 less = _less(verdict, answer, self._form(form), None)
@@ -70,10 +72,12 @@ class Right:
             less = _less(verdict, answer, self._form("separated"), None)
             used += [SEPARATED] if less is not verdict else []
             verdict = less
-        if not verdict.good and answer.refused is None and states:
-            less = _less(verdict, answer, self._form("outside", {"zeros": native}), self._traits.after_states)
-            used += [OUTSIDE] if less is not verdict else []
-            verdict = less
+        for unfused in (False, True) if "quantised" in self._traits else (False,):
+            if not verdict.good and answer.refused is None and states:
+                outside = self._form("outside", {"zeros": native, "unfused": unfused})
+                less = _less(verdict, answer, outside, self._traits.after_states)
+                used += [OUTSIDE] if less is not verdict else []
+                verdict = less
         return verdict, used
 
     def _form(self, name: str, notes: Mapping[str, object] | None = None) -> Answer | Died:

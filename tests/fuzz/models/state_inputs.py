@@ -43,8 +43,8 @@ class Outside:
             after.append(opset13.result(place if write is None else write.input_value(0)))
         self.model = ov.Model([*model.get_results(), *after], [*model.get_parameters(), *places], "outside")
 
-    def run(self, case: Case, compile_model: Compile, run: Run) -> list[list[ov.Tensor]]:
-        """The outputs of every step. Raises `RuntimeError`."""
+    def run(self, case: Case, compile_model: Compile, run: Run) -> list[list[ov.Tensor] | RuntimeError]:
+        """The outputs of every step, or why there are none: then no state has changed."""
         compiled = compile_model(self.model)
         states = [ov.Tensor(kind, ov.Shape(shape)) for kind, shape in self._kinds]
         for one in states:
@@ -57,9 +57,14 @@ class Outside:
                 states[index] = value
                 if not _depends_on_inputs(result):
                     _flush(value)
-        found = []
+        found: list[list[ov.Tensor] | RuntimeError] = []
         for step in case.steps:
-            outputs = run(compiled, [*step, *states])
+            try:
+                outputs = run(compiled, [*step, *states])
+            except RuntimeError as error:
+                found.append(error)
+                compiled = compile_model(self.model)
+                continue
             found.append(outputs[: self._shown])
             states = outputs[self._shown :]
         return found

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import openvino as ov
 
+from softnpu.emulator.common import corrections
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.engine import constant_parts
 from tests.fuzz.models.case import Case
@@ -24,7 +26,8 @@ class Traits:
 
     `after_states`: the outputs that depend on a state. `beside_batch`: those that do not depend on the inputs
     whose layouts name a batch, or that keep their first dimension if that of all inputs is 1. `after_pads`:
-    those that depend on a Pad whose value OpenVINO reads beyond its end. `outside`: the steps with a shape
+    those that depend on a Pad whose value OpenVINO reads beyond its end. `after_nans`: those that depend on a
+    sorted Unique of floats, if an input has a NaN. `outside`: the steps with a shape
     that the model does not allow. `rows`: axis and length of samples in all inputs and outputs, if OpenVINO's
     plugin takes their first dimensions for a batch.
     """
@@ -34,6 +37,7 @@ class Traits:
     beside_batch: frozenset[int]
     outside: frozenset[int]
     after_pads: frozenset[int]
+    after_nans: frozenset[int]
     rows: Mapping[str, object]
 
     def __contains__(self, word: object) -> bool:
@@ -56,6 +60,8 @@ def traits_of(case: Case) -> Traits:
         found.add("computed constants")
     if any(_is_guarded(node) for part in parts for node in part.get_ops()):
         found.add("guarded recurrence")
+    if _is_corrected(case.model) or any(map(_looks_outside, nodes)):
+        found.add("corrected operations")
     ports = [*case.model.inputs, *case.model.outputs]
     ports = [port for port in ports if port.partial_shape.rank.is_static]
     if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
@@ -84,9 +90,11 @@ def traits_of(case: Case) -> Traits:
     beside = outputs - _after(case, nodes, batched) if batched else frozenset()
     pads = {node.get_instance_id() for node in nodes if _reads_beyond(node)}
     after_states, after_pads = _after(case, nodes, reads), _after(case, nodes, pads)
+    uniques = {node.get_instance_id() for node in nodes if _sorts_nans(node)}
+    after_nans = _after(case, nodes, uniques) if uniques and _has_nans(case) else frozenset()
     rows = _rows(case)
     beside |= _kept(case) if rows else frozenset()
-    return Traits(frozenset(found), after_states, beside, _outside(case), after_pads, rows)
+    return Traits(frozenset(found), after_states, beside, _outside(case), after_pads, after_nans, rows)
 
 
 def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
@@ -132,6 +140,39 @@ def _is_guarded(node: Any) -> bool:
     return any(shape.rank.is_static and len(shape) and shape[-1].is_dynamic for shape in shapes)
 
 
+def _is_corrected(model: ov.Model) -> bool:
+    try:
+        return corrections.correct(model.clone())
+    except RuntimeError:  # OpenVINO does not copy every model that it makes
+        return False
+
+
+def _looks_outside(node: Any) -> bool:
+    """Whether it is a GatherND whose constant indices lie outside of its data, or may.
+
+    A result of a loop may have another shape than the model declares.
+    """
+    if node.get_type_name() != "GatherND" or node.input_value(1).get_node().get_type_name() != "Constant":
+        return False
+    if node.input_value(0).get_node().get_type_name() in ("TensorIterator", "Loop"):
+        return True
+    data, indices = node.get_input_partial_shape(0), node.input_value(1).get_node().data
+    begin = int(node.get_attributes()["batch_dims"])
+    if data.is_dynamic or not indices.size:
+        return False
+    limits = list(data.to_shape())[begin : begin + indices.shape[-1]]
+    return bool(((indices < 0) | (indices >= limits)).any())
+
+
+def _sorts_nans(node: Any) -> bool:
+    """Whether it is a sorted Unique of floats, which goes astray with NaNs."""
+    return (
+        node.get_type_name() == "Unique"
+        and bool(node.get_attributes()["sorted"])
+        and node.get_input_element_type(0).is_real()
+    )
+
+
 def _reads_beyond(node: Any) -> bool:
     """Whether it is a Pad of dynamic shape with a computed value that is not f32."""
     if node.get_type_name() != "Pad" or node.get_input_size() < 4:
@@ -141,6 +182,14 @@ def _reads_beyond(node: Any) -> bool:
         node.get_input_partial_shape(0).is_dynamic
         and value.get_node().get_type_name() != "Constant"
         and name_of(value.get_element_type()) != "f32"
+    )
+
+
+def _has_nans(case: Case) -> bool:
+    return any(
+        one.element_type.is_real() and one.size and np.isnan(np.asarray(one.data, np.float64)).any()
+        for step in case.steps
+        for one in step
     )
 
 

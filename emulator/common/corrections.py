@@ -1,0 +1,216 @@
+"""Replace operations that OpenVINO's CPU runtime (2026.4) computes wrongly by others that say the same.
+
+What each of them does wrong stands with its correction. They read memory that is not theirs, leave parts of a
+result as they were, or take another result for it: in the engine that is memory of other sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from softnpu.emulator.common.model_bodies import all_bodies
+
+
+def correct(model: ov.Model) -> bool:
+    """Replace such operations in a model that was just read, and in its bodies.
+
+    Returns whether it had some.
+    """
+    found = False
+    for part in [model, *all_bodies(model)]:
+        if [node for node in part.get_ordered_ops() if _correct(node)]:
+            part.validate_nodes_and_infer_types()
+            found = True
+    return found
+
+
+def _correct(node: Any) -> bool:
+    correction = _CORRECTIONS.get(node.get_type_name())
+    return correction is not None and correction(node)
+
+
+# ---------------------------------------------------------------- one operation each
+
+
+def _gather(node: Any) -> bool:
+    """With batches, of which there is one, it reads indices behind the last one."""
+    shapes = [node.get_input_partial_shape(position) for position in (0, 1)]
+    if any(shape.rank.is_dynamic or not len(shape) for shape in shapes):
+        return False
+    if all(shape[0] != 1 for shape in shapes):
+        return False
+    batches = int(node.get_attributes().get("batch_dims", 0))
+    batches += len(shapes[1]) if batches < 0 else 0
+    if not batches or any(all(shape[axis] != 1 for shape in shapes) for axis in range(batches)):
+        return False
+    rows = ops.squeeze(node.input_value(1), _numbers(range(batches)))
+    _replace(node, ops.gather(node.input_value(0), rows, node.input_value(2), 0))
+    return True
+
+
+def _fake_quantize(node: Any) -> bool:
+    """Of no elements it divides by their number when it is loaded, and ends the process."""
+    source, result = node.input_value(0), node.output(0)
+    shape = source.get_partial_shape()
+    if shape.is_dynamic or 0 not in list(shape.to_shape()) or shape != result.get_partial_shape():
+        return False
+    for reader in result.get_target_inputs():
+        reader.replace_source_output(source)
+    return True
+
+
+def _batch_to_space(node: Any) -> bool:
+    """Where it does nothing to a later result of an operation, it gives the first result."""
+    source = node.input_value(0)
+    if not source.get_index():
+        return False
+    block, *crops = (node.input_value(position).get_node() for position in (1, 2, 3))
+    if any(each.get_type_name() != "Constant" for each in (block, *crops)):
+        return False
+    if (block.data != 1).any() or any(each.data.any() for each in crops):
+        return False
+    for reader in node.output(0).get_target_inputs():
+        reader.replace_source_output(source)
+    return True
+
+
+def _tile(node: Any) -> bool:
+    """Without repeats it writes nothing, and with more of them than dimensions parts at wrong places.
+
+    One repeat along the last axis says the same as none. The result of a scalar has a dimension then, which
+    is taken off again.
+    """
+    data, repeats = node.get_input_partial_shape(0), node.input_value(1)
+    if data.rank.is_dynamic or repeats.get_partial_shape().is_dynamic:
+        return False
+    count, rank = repeats.get_partial_shape()[0].get_length(), len(data)
+    if not count:
+        if not rank:
+            _behind(node.output(0), lambda result: ops.reshape(result, _numbers([]), False), "scalar")
+        node.input(1).replace_source_output(ops.constant([1], repeats.get_element_type()).output(0))
+    elif count > rank > 0:
+        wider = ops.unsqueeze(node.input_value(0), _numbers(range(count - rank)))
+        node.input(0).replace_source_output(wider.output(0))
+    return not count or count > rank > 0
+
+
+def _scatter_update(node: Any) -> bool:
+    """Of integers in one dimension it checks no index: of two dimensions it does."""
+    data, axis = node.input_value(0), node.input_value(3)
+    shape, kind = data.get_partial_shape(), data.get_element_type()
+    if shape.rank.is_dynamic or len(shape) != 1 or kind.is_real():
+        return False
+    indices = node.input_value(1).get_node()
+    if indices.get_type_name() == "Constant" and _are_inside(indices.data, shape[0].get_min_length()):
+        return False
+    last = _numbers([-1])
+    _behind(node.output(0), lambda result: ops.squeeze(result, last), "column")
+    node.input(0).replace_source_output(ops.unsqueeze(data, last).output(0))
+    node.input(2).replace_source_output(ops.unsqueeze(node.input_value(2), last).output(0))
+    node.input(3).replace_source_output(ops.constant(0, axis.get_element_type()).output(0))
+    return True
+
+
+def _are_inside(indices: Any, size: int) -> bool:
+    return not indices.size or (indices.min() >= 0 and indices.max() < size)
+
+
+def _transpose(node: Any) -> bool:
+    """Where no order is given, which is the reversed one, its shape is taken for that of a scalar."""
+    rank, order = node.get_input_partial_shape(0).rank, node.input_value(1)
+    if rank.is_dynamic or order.get_partial_shape() != ov.PartialShape([0]):
+        return False
+    node.input(1).replace_source_output(_numbers(range(rank.get_length() - 1, -1, -1)).output(0))
+    return True
+
+
+def _mat_mul(node: Any) -> bool:
+    """Over an inner dimension of 0 it writes nothing. A sum of no products is written: 0."""
+    shapes = [node.get_input_partial_shape(position) for position in (0, 1)]
+    if any(shape.rank.is_dynamic or all(dimension != 0 for dimension in shape) for shape in shapes):
+        return False
+    attributes = node.get_attributes()
+    rows, columns = node.input_value(0), node.input_value(1)
+    ranks = len(shapes[0]), len(shapes[1])
+    if attributes["transpose_a"] and ranks[0] > 1:
+        rows = _transposed(rows, ranks[0])
+    if attributes["transpose_b"] and ranks[1] > 1:
+        columns = _transposed(columns, ranks[1])
+    axis = -1 if ranks[1] == 1 else -2
+    if rows.get_partial_shape()[-1] != 0 or columns.get_partial_shape()[axis] != 0:
+        return False
+    if ranks[1] > 1:  # [.., m, k, 1] by [.., 1, k, n]
+        rows = ops.unsqueeze(rows, _numbers([-1])).output(0)
+        if ranks[0] > 1:
+            columns = ops.unsqueeze(columns, _numbers([-3])).output(0)
+    _replace(node, ops.reduce_sum(ops.multiply(rows, columns), _numbers([axis]), False))
+    return True
+
+
+def _loop(node: Any) -> bool:
+    """What computes with a dynamic result may look for it where it was before memory moved.
+
+    That happens when another part of the model gets another size. A Slice of all of it is looked up anew.
+    """
+    found = False
+    for output in node.outputs():
+        shape = output.get_partial_shape()
+        axes = [] if shape.rank.is_dynamic else [at for at, size in enumerate(shape) if size.is_dynamic]
+        if axes and any(one.get_node().get_type_name() != "Result" for one in output.get_target_inputs()):
+            _behind(output, partial(_whole, axes[0]), "all")
+            found = True
+    return found
+
+
+def _whole(axis: int, result: Any) -> Any:
+    """Return a Slice of all of it, which OpenVINO does not see through: the axis is dynamic."""
+    at = _numbers([axis])
+    size = ops.gather(ops.shape_of(result), at, ops.constant(0))
+    return ops.slice(result, _numbers([0]), size, _numbers([1]), at)
+
+
+_CORRECTIONS: dict[str, Callable[[Any], bool]] = {
+    "Gather": _gather,
+    "BatchToSpace": _batch_to_space,
+    "FakeQuantize": _fake_quantize,
+    "Tile": _tile,
+    "ScatterUpdate": _scatter_update,
+    "Transpose": _transpose,
+    "MatMul": _mat_mul,
+    "TensorIterator": _loop,
+    "Loop": _loop,
+}
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _numbers(values: Iterable[int]) -> Any:
+    return ops.constant(np.array(list(values), np.int64))
+
+
+def _transposed(output: Any, rank: int) -> Any:
+    return ops.transpose(output, _numbers([*range(rank - 2), rank - 1, rank - 2])).output(0)
+
+
+def _behind(output: Any, make: Callable[[Any], Any], suffix: str) -> None:
+    """Give what reads a result what `make` makes of it."""
+    readers = list(output.get_target_inputs())
+    made = make(output)
+    made.set_friendly_name(f"{output.get_node().get_friendly_name()}/{suffix} {output.get_index()}")
+    for reader in readers:
+        reader.replace_source_output(made.output(0))
+
+
+def _replace(node: Any, made: Any) -> None:
+    """Give what reads the only result of an operation that of another."""
+    name = node.get_friendly_name()
+    for reader in node.output(0).get_target_inputs():
+        reader.replace_source_output(made.output(0))
+    made.set_friendly_name(name)

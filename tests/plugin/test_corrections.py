@@ -1,0 +1,165 @@
+"""Operations that OpenVINO's CPU device computes wrongly: here they are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.plugin import Core
+
+Array = npt.NDArray[np.float32]
+DATA = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
+
+
+def _numbers(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).uniform(-1, 1, shape).astype(np.float32)
+
+
+def _inferred(core: Core, outputs: list[Any], parameters: list[Any], inputs: list[Any]) -> list[Array]:
+    compiled = core.compile_model(ov.Model(outputs, parameters, "m"), "NPU", {"NPU_BATCH_MODE": "COMPILER"})
+    request = compiled.create_infer_request()
+    for _ in range(2):
+        for index in range(len(outputs)):
+            request.get_output_tensor(index).data[...] = 777
+        request.infer(inputs)
+    return [np.array(request.get_output_tensor(index).data) for index in range(len(outputs))]
+
+
+@pytest.mark.parametrize("given", ["constant", "input"])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("data", [DATA, np.array(3, np.float32)], ids=["matrix", "scalar"])
+def test_a_tile_without_repeats_is_written(
+    shared_core: Core, given: str, before: bool, data: npt.NDArray[np.float32]
+) -> None:
+    array = ops.parameter(list(data.shape), np.float32)
+    repeats = ops.constant(np.zeros(0, np.int64)) if given == "constant" else ops.parameter([0], np.int64)
+    source = ops.add(array, ops.constant(np.float32(0.5))) if before else array
+    inputs = [array] if given == "constant" else [array, repeats]
+    model = ov.Model([ops.tile(source, repeats)], inputs, "tile")
+    request = shared_core.compile_model(model, "NPU").create_infer_request()
+    request.get_output_tensor(0).data[...] = 777
+    result = request.infer([data] if given == "constant" else [data, np.zeros(0, np.int64)])[0]
+    assert result.shape == data.shape
+    np.testing.assert_array_equal(result, data + 0.5 if before else data)
+
+
+@pytest.mark.parametrize("repeats", [(2, 1, 2, 2, 3), (2, 1, 1, 1, 1), (3, 1, 2, 1, 1, 2)])
+def test_a_tile_with_more_repeats_than_dimensions(shared_core: Core, repeats: tuple[int, ...]) -> None:
+    data = _numbers(2, 3, 3, 2)
+    array = ops.parameter([2, 3, 3, 2], np.float32)
+    (result,) = _inferred(shared_core, [ops.tile(array, ops.constant(list(repeats)))], [array], [data])
+    np.testing.assert_array_equal(result, np.tile(data, repeats))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("batch_dims", [1, -1])
+def test_a_gather_of_one_batch(shared_core: Core, count: int, batch_dims: int) -> None:
+    """More indices lie behind those of the input: OpenVINO takes them."""
+    rows = np.arange(count, dtype=np.int32)[::-1].reshape(1, count)
+    data = _numbers(1, 5, 2, 3)
+    array, indices = ops.parameter([1, 5, 2, 3], np.float32), ops.parameter([1, count], np.int32)
+    gathered = ops.gather(array, indices, ops.constant(1), batch_dims)
+    (result,) = _inferred(shared_core, [gathered], [array, indices], [data, rows])
+    np.testing.assert_array_equal(result, data[:, rows[0]])
+
+
+def test_a_batch_to_space_of_nothing_is_that_of_its_input(shared_core: Core) -> None:
+    array = ops.parameter([1, 4, 2], np.float32)
+    part = ops.split(array, ops.constant(1), 2).output(1)
+    none = ops.constant([0, 0, 0])
+    same = ops.batch_to_space(part, ops.constant([1, 1, 1]), none, none)
+    data = _numbers(1, 4, 2)
+    (result,) = _inferred(shared_core, [same], [array], [data])
+    np.testing.assert_array_equal(result, data[:, 2:])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "transposed"),
+    [
+        ([(2, 3, 0), (0, 4)], (False, False)),
+        ([(1, 1, 0), (3, 0)], (False, True)),
+        ([(2, 0, 4), (2, 0, 3)], (True, False)),
+        ([(0,), (0, 5)], (False, False)),
+        ([(3, 0), (0,)], (False, False)),
+        ([(0,), (0,)], (False, False)),
+    ],
+)
+def test_a_product_over_nothing_is_zero(
+    shared_core: Core, shapes: list[tuple[int, ...]], transposed: tuple[bool, bool]
+) -> None:
+    parameters = [ops.parameter(list(shape), np.float32) for shape in shapes]
+    product = ops.matmul(parameters[0], parameters[1], *transposed)
+    expected = product.get_output_partial_shape(0).to_shape()
+    (result,) = _inferred(
+        shared_core, [product], parameters, [np.zeros(shape, np.float32) for shape in shapes]
+    )
+    np.testing.assert_array_equal(result, np.zeros(expected, np.float32))
+
+
+def test_nothing_is_quantised(shared_core: Core) -> None:
+    array = ops.parameter([3, 0, 6], np.float32)
+    bounds = [ops.constant(np.full((1, 0, 1), value, np.float32)) for value in (0, 1, 0, 1)]
+    (result,) = _inferred(
+        shared_core, [ops.fake_quantize(array, *bounds, 16)], [array], [np.zeros((3, 0, 6), np.float32)]
+    )
+    assert result.shape == (3, 0, 6)
+
+
+def test_the_shape_of_a_transpose_without_an_order(shared_core: Core) -> None:
+    array = ops.parameter([4, -1], np.float32)
+    transposed = ops.transpose(array, ops.constant(np.zeros(0, np.int64)))
+    data = _numbers(4, 3)
+    indices = np.array([[1, 0, 2, 3]] * 3)
+    scattered = ops.scatter_elements_update(
+        transposed, ops.constant(indices), ops.constant(np.ones((3, 4), np.float32)), ops.constant(-1)
+    )
+    request = shared_core.compile_model(ov.Model([scattered], [array], "m"), "NPU").create_infer_request()
+    np.testing.assert_array_equal(request.infer([data])[0], np.ones((3, 4), np.float32))
+
+
+def _iterated(data: Any) -> Any:
+    """Three times one and a half of it, in a Loop."""
+    loop = ops.loop(ops.constant(3), ops.constant(True))
+    value = ops.parameter([-1, 5, 3, 1], np.float32)
+    result = ops.result(ops.multiply(value, ops.constant(np.float32(1.5))))
+    goes_on = ops.result(ops.constant(True))
+    loop.set_function(ov.Model([result, goes_on], [value], "body"))
+    loop.set_special_body_ports([-1, 1])
+    loop.set_merged_input(value, data.output(0), result.output(0))
+    return loop.get_iter_value(result.output(0), -1)
+
+
+BEHIND: dict[str, Callable[[Any], Any]] = {
+    "softmax": lambda value: ops.softmax(value, 1),
+    "convolution": lambda value: ops.convolution(
+        value, ops.constant(_numbers(7, 5, 2, 1)), [1, 1], [1, 0], [1, 0], [2, 2]
+    ),
+    "pooling": lambda value: ops.avg_pool(value, [1, 1], [0, 0], [0, 0], [2, 1], exclude_pad=False),
+}
+
+
+@pytest.mark.parametrize("kind", BEHIND)
+def test_what_follows_a_loop_finds_its_result_when_memory_moves(
+    shared_core: Core, reference: ov.Core, kind: str
+) -> None:
+    """It does when another part of the model has another shape, and the loop the one that it had."""
+    beside, data = ops.parameter([-1, 8, 5, 3, 1], np.float32), ops.parameter([-1, 5, 3, 1], np.float32)
+    weights = ops.constant(_numbers(7, 8, 1, 1, 1))
+    outputs = [
+        ops.convolution(beside, weights, [1, 1, 2], [0, 0, 0], [0, 0, 0], [1, 1, 1]),
+        BEHIND[kind](_iterated(data)),
+    ]
+    model = ov.Model(outputs, [beside, data], "loop")
+    small, large = ([_numbers(count, 8, 5, 3, 1), _numbers(2, 5, 3, 1)] for count in (2, 9))
+    expected = reference.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(large)
+    compiled = shared_core.compile_model(model, "NPU")
+    for inputs in (small, small, large):
+        results = compiled.create_infer_request().infer(inputs)
+    for index in range(2):
+        np.testing.assert_array_equal(results[index], expected[index])
