@@ -100,6 +100,37 @@ def _tile(node: Any) -> bool:
     return not count or count > rank > 0
 
 
+def _pad(node: Any) -> bool:
+    """A value that is computed it reads when it is loaded, or when the shape changes, and not as its type.
+
+    Both are padded with 0, the data and ones of its shape: the ones say where the value belongs.
+    """
+    data, begin, end, *value = node.input_values()
+    if not value or value[0].get_node().get_type_name() == "Constant":
+        return False
+    if node.get_attributes()["pad_mode"] != "constant":
+        return False
+    zero = ops.constant(0, data.get_element_type())
+    is_data = _padded_ones(data, begin, end)
+    _replace(node, ops.select(is_data, ops.pad(data, begin, end, "constant", zero), value[0]))
+    return True
+
+
+def _padded_ones(data: Any, begin: Any, end: Any) -> Any:
+    """What is data of a Pad: a constant if it can be. Some that OpenVINO computes itself it writes over."""
+    pads = [each.get_node() for each in (begin, end)]
+    shape = data.get_partial_shape()
+    if shape.is_static and all(each.get_type_name() == "Constant" for each in pads):
+        starts, stops = (each.data.astype(np.int64) for each in pads)
+        size = np.array(shape.to_shape())
+        cut = np.ones(size + starts.clip(max=0) + stops.clip(max=0), np.bool_)
+        added = np.stack([starts.clip(min=0), stops.clip(min=0)], 1)
+        return ops.constant(np.pad(cut, added))
+    none = ops.constant(0, ov.Type.u8)
+    ones = ops.broadcast(ops.constant(1, ov.Type.u8), ops.shape_of(data))
+    return ops.not_equal(ops.pad(ones, begin, end, "constant", none), none)
+
+
 def _scatter_update(node: Any) -> bool:
     """Of integers in one dimension it checks no index: of two dimensions it does."""
     data, axis = node.input_value(0), node.input_value(3)
@@ -180,6 +211,7 @@ _CORRECTIONS: dict[str, Callable[[Any], bool]] = {
     "BatchToSpace": _batch_to_space,
     "FakeQuantize": _fake_quantize,
     "Tile": _tile,
+    "Pad": _pad,
     "ScatterUpdate": _scatter_update,
     "Transpose": _transpose,
     "MatMul": _mat_mul,

@@ -80,9 +80,10 @@ def unnoticed(start_python: StartPython, digits: Path) -> Unnoticed:
         assert done > 0
         assert wrong == 0
         innocent.finish()
+        # before anything connects: connections that are not closed yet count as well
+        wait_until(lambda: daemon.base_fd_count() <= descriptors, what="descriptors closed")
         assert daemon.engine().engine_pid == engine
         wait_until(lambda: daemon.memory_used() < used, what="nothing allocated any more")
-        wait_until(lambda: daemon.base_fd_count() <= descriptors, what="descriptors closed")
         assert _memory(daemon.pid) < memory + _GROWTH
 
     return unnoticed

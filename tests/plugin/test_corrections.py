@@ -102,6 +102,18 @@ def test_a_product_over_nothing_is_zero(
     np.testing.assert_array_equal(result, np.zeros(expected, np.float32))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8, np.int64])
+@pytest.mark.parametrize("rows", [2, -1], ids=["static", "dynamic"])
+def test_a_pad_with_a_value_that_is_computed(shared_core: Core, dtype: type[Any], rows: int) -> None:
+    array, value = ops.parameter([rows, 3], dtype), ops.parameter([], dtype)
+    padded = ops.pad(array, ops.constant([1, -1]), ops.constant([0, 2]), "constant", value)
+    request = shared_core.compile_model(ov.Model([padded], [array, value], "m"), "NPU").create_infer_request()
+    data = np.arange(6).reshape(2, 3).astype(dtype)
+    for number in (5, 6, 6, 7):
+        expected = np.pad(data[:, 1:], [(1, 0), (0, 2)], constant_values=number)
+        np.testing.assert_array_equal(request.infer([data, np.array(number, dtype)])[0], expected)
+
+
 def test_nothing_is_quantised(shared_core: Core) -> None:
     array = ops.parameter([3, 0, 6], np.float32)
     bounds = [ops.constant(np.full((1, 0, 1), value, np.float32)) for value in (0, 1, 0, 1)]

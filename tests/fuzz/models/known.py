@@ -178,11 +178,6 @@ LIMITS: tuple[Known, ...] = (
         _refused("that of the batch; expected at least 1", api="plugin"),
     ),
     Known(
-        "a Pad of dynamic shape with a computed value that is not f32",
-        "docs/fidelity.md, numbers: the CPU device takes four bytes for the value",
-        lambda seen, one: one.kind == "wrong" and one.output in seen.traits.after_pads,
-    ),
-    Known(
         "a sorted Unique of NaNs",
         "docs/fidelity.md, numbers: the CPU device leaves numbers of an inference before",
         lambda seen, one: one.kind == "wrong" and one.output in seen.traits.after_nans,

@@ -25,9 +25,8 @@ class Traits:
     """What a case has.
 
     `after_states`: the outputs that depend on a state. `beside_batch`: those that do not depend on the inputs
-    whose layouts name a batch, or that keep their first dimension if that of all inputs is 1. `after_pads`:
-    those that depend on a Pad whose value OpenVINO reads beyond its end. `after_nans`: those that depend on a
-    sorted Unique of floats, if an input has a NaN. `outside`: the steps with a shape
+    whose layouts name a batch, or that keep their first dimension if that of all inputs is 1. `after_nans`:
+    those that depend on a sorted Unique of floats, if an input has a NaN. `outside`: the steps with a shape
     that the model does not allow. `rows`: axis and length of samples in all inputs and outputs, if OpenVINO's
     plugin takes their first dimensions for a batch.
     """
@@ -36,7 +35,6 @@ class Traits:
     after_states: frozenset[int]
     beside_batch: frozenset[int]
     outside: frozenset[int]
-    after_pads: frozenset[int]
     after_nans: frozenset[int]
     rows: Mapping[str, object]
 
@@ -88,13 +86,12 @@ def traits_of(case: Case) -> Traits:
     reads = {node.get_instance_id() for node in nodes if node.get_type_name() == "ReadValue"}
     outputs = frozenset(range(len(case.model.outputs)))
     beside = outputs - _after(case, nodes, batched) if batched else frozenset()
-    pads = {node.get_instance_id() for node in nodes if _reads_beyond(node)}
-    after_states, after_pads = _after(case, nodes, reads), _after(case, nodes, pads)
+    after_states = _after(case, nodes, reads)
     uniques = {node.get_instance_id() for node in nodes if _sorts_nans(node)}
     after_nans = _after(case, nodes, uniques) if uniques and _has_nans(case) else frozenset()
     rows = _rows(case)
     beside |= _kept(case) if rows else frozenset()
-    return Traits(frozenset(found), after_states, beside, _outside(case), after_pads, after_nans, rows)
+    return Traits(frozenset(found), after_states, beside, _outside(case), after_nans, rows)
 
 
 def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
@@ -170,18 +167,6 @@ def _sorts_nans(node: Any) -> bool:
         node.get_type_name() == "Unique"
         and bool(node.get_attributes()["sorted"])
         and node.get_input_element_type(0).is_real()
-    )
-
-
-def _reads_beyond(node: Any) -> bool:
-    """Whether it is a Pad of dynamic shape with a computed value that is not f32."""
-    if node.get_type_name() != "Pad" or node.get_input_size() < 4:
-        return False
-    value = node.input_value(3)
-    return (
-        node.get_input_partial_shape(0).is_dynamic
-        and value.get_node().get_type_name() != "Constant"
-        and name_of(value.get_element_type()) != "f32"
     )
 
 
