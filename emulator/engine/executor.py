@@ -353,7 +353,7 @@ class LoadedImage:
                 properties |= quantised_subgraphs.UNFUSED
                 self.is_unfused = True
                 self.key = self.lacking = ""
-                quantised_subgraphs.widen(model)
+                quantised_subgraphs.make_loadable(model)
                 self.compiled = core().compile_model(model, "CPU", properties)
             if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, self.compiled):
                 self.compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})

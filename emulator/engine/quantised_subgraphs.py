@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13
 
@@ -18,6 +19,7 @@ from softnpu.emulator.common.model_bodies import all_bodies
 UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
 """The property of OpenVINO's CPU device that makes no subgraphs."""
 _QUANTISES = "FakeQuantize"
+_NORMALISES = "GroupNormalization"
 _BYTES = ("i8", "u8")
 _ELEMENTWISE = frozenset(
     ("Abs", "Add", "Clamp", "Convert", "Divide", "Equal", "FakeQuantize", "Greater", "GreaterEqual", "Less",
@@ -50,20 +52,47 @@ def are_in(model: ov.Model, compiled: ov.CompiledModel) -> bool:
     )
 
 
-def widen(model: ov.Model) -> None:
-    """Give what is quantised and has one dimension another: without subgraphs OpenVINO refuses to load it."""
+def make_loadable(model: ov.Model) -> None:
+    """Replace what OpenVINO refuses to load without subgraphs, by operations that say the same.
+
+    That is a FakeQuantize of one dimension, and a GroupNormalization.
+    """
     for part in [model, *all_bodies(model)]:
         for node in part.get_ordered_ops():
-            shape = node.get_input_partial_shape(0) if node.get_type_name() == _QUANTISES else None
-            if shape is not None and shape.rank.is_static and len(shape) == 1:
+            kind, shape = node.get_type_name(), None
+            if kind in (_QUANTISES, _NORMALISES):
+                shape = node.get_input_partial_shape(0)
+            if shape is None or shape.rank.is_dynamic:
+                continue
+            if kind == _NORMALISES:
+                _replace(node, list(node.output(0).get_target_inputs()), _normalised(node, len(shape)))
+            elif len(shape) == 1:
                 readers = list(node.output(0).get_target_inputs())
                 wide = opset13.unsqueeze(node.input_value(0), opset13.constant(0))
                 node.input(0).replace_source_output(wide.output(0))
                 node.validate_and_infer_types()
-                narrow = opset13.squeeze(node, opset13.constant(0))
-                for reader in readers:
-                    reader.replace_source_output(narrow.output(0))
+                _replace(node, readers, opset13.squeeze(node, opset13.constant(0)))
         part.validate_nodes_and_infer_types()
+
+
+def _normalised(node: Any, rank: int) -> Any:
+    """A GroupNormalization as a normalisation of each group, scaled and moved for each channel."""
+    data, scale, bias = node.input_values()
+    attributes = node.get_attributes()
+    pattern = opset13.constant(np.array([0, attributes["num_groups"], -1]))
+    groups = opset13.reshape(data, pattern, special_zero=True)
+    values = opset13.mvn(groups, opset13.constant([2]), True, attributes["epsilon"], "inside_sqrt")
+    values = opset13.reshape(values, opset13.shape_of(data), special_zero=False)
+    if rank > 2:
+        others = opset13.constant(list(range(1, rank - 1)))
+        scale, bias = (opset13.unsqueeze(each, others) for each in (scale, bias))
+    return opset13.add(opset13.multiply(values, scale), bias)
+
+
+def _replace(node: Any, readers: list[Any], made: Any) -> None:
+    made.set_friendly_name(f"{node.get_friendly_name()}/without subgraphs")
+    for reader in readers:
+        reader.replace_source_output(made.output(0))
 
 
 def _quantises(model: ov.Model) -> bool:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
+from openvino import opset14
 
 from softnpu.emulator.engine.quantised_subgraphs import are_in
 from softnpu.plugin import Core
@@ -109,3 +110,22 @@ def test_one_dimension_beside_a_chain_of_quantised_layers(shared_core: Core) -> 
     compiled = shared_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"})
     found = compiled([value, np.array([0.1, 1.1, 3], np.float32)])
     np.testing.assert_array_equal(found[1], np.array([-0.5, 0.5, 0.5], np.float32))
+
+
+def test_a_group_normalisation_beside_a_chain_of_quantised_layers(
+    shared_core: Core, reference: ov.Core
+) -> None:
+    """OpenVINO makes a subgraph of it, and refuses it without."""
+    model = chain((16, 16, 16, 16), -1.0, 2.0)
+    image = ops.parameter([2, 6, 4, 3], ov.Type.f32)
+    generator = np.random.default_rng(3)
+    scale, bias = (ops.constant(generator.normal(0, 1, 6).astype(np.float32)) for _ in range(2))
+    normalised = opset14.group_normalization(image, scale, bias, 3, 1e-3)
+    values = [generator.normal(0, 1, shape).astype(np.float32) for shape in ((4, 16), (2, 6, 4, 3))]
+    alone = reference.compile_model(
+        ov.Model([normalised], [image], "alone"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    model.add_parameters([image])
+    model.add_results([ops.result(normalised)])
+    compiled = shared_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"})
+    np.testing.assert_allclose(compiled(values)[1], alone(values[1])[0], rtol=1e-5, atol=1e-6)

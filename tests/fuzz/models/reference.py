@@ -138,7 +138,7 @@ def _outside(case: Case, job: Job) -> Answer:
     outside = Outside(case, zeros=bool(job.notes.get("zeros")))
     more = quantised_subgraphs.UNFUSED if job.notes.get("unfused") else {}
     if more:
-        quantised_subgraphs.widen(outside.model)
+        quantised_subgraphs.make_loadable(outside.model)
     try:
         found = outside.run(case, partial(_compile, more=more), _run_once)
     except RuntimeError as error:
@@ -168,7 +168,7 @@ def _performance(case: Case, _: Job) -> Answer:
 def _unfused(case: Case, _: Job) -> Answer:
     """As the engine computes models whose subgraphs work on 8 bits (docs/fidelity.md, numbers)."""
     model = case.model.clone()
-    quantised_subgraphs.widen(model)
+    quantised_subgraphs.make_loadable(model)
     return _steps(case, model, quantised_subgraphs.UNFUSED)
 
 
