@@ -152,7 +152,8 @@ class CommandQueue(Handle):
         while True:
             with self._lock:
                 # read once: the results up to there have been read, and no others
-                if self._release_ended() >= self._tail + needed:
+                has_room = self._results.was_read(self._tail + needed)
+                if has_room or self._release_ended() >= self._tail + needed:
                     self._fill_slots(filled, fence, execution)
                     break
             self._wait_until_over(call, self._tail + needed, FOREVER)
@@ -161,6 +162,10 @@ class CommandQueue(Handle):
             failpoints.hit("client.submit")
         if self._ring.needs_doorbell():
             self.context._ring_doorbell()
+        if has_room:  # while the device begins
+            with self._lock:
+                if not self._progress.destroyed:  # by another thread: its ring may be another's memory soon
+                    self._release_ended()
 
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeCommandQueueSynchronize`: wait for all submissions; False (NOT_READY) when time has passed.

@@ -60,6 +60,8 @@ def wait(
         if left <= 0:
             return False
         sleep(min(left, _SLICE_NS))
-        if not is_over() and connection.is_lost() and not is_over():
+        if is_over():
+            return True
+        if connection.is_lost() and not is_over():
             raise connection.lost_error(call)
     return True

@@ -5,13 +5,14 @@ Starts a daemon in the background that ends by itself after some time without a 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from softnpu.emulator.daemon import saved_environment, start_by_fork
+from softnpu.emulator import background
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.environment import (
     ENV_DEVICES,
@@ -22,7 +23,9 @@ from softnpu.emulator.interface.environment import (
     spin_us,
 )
 from softnpu.emulator.interface.result import Refused, ZeResult
-from softnpu.emulator.supervisor.settings import DaemonSettings
+
+if TYPE_CHECKING:
+    from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _IDLE_S = 60.0
 _OTHERS_S = 15.0
@@ -31,25 +34,37 @@ _OTHERS_S = 15.0
 def main(arguments: list[str]) -> int:
     """Return 0 once a daemon is ready at the socket, this or another one; else print the reason as JSON."""
     if ENV_SAVED_ENV in os.environ:  # of a program of `softnpu run`: its loader has found our driver
+        from softnpu.emulator.daemon import saved_environment
+
         command = [sys.executable, "-P", "-m", "softnpu.emulator.autostart", *arguments]
         os.execve(sys.executable, command, saved_environment(os.environ))
     end = time.monotonic() + _OTHERS_S
     while True:
         try:
-            start_by_fork(settings(arguments[0]))
+            background.start_by_fork(Path(arguments[0]), partial(_serve, arguments[0]))
         except Refused as error:
             # another daemon holds the lock: it starts, and will serve, or it ends, and will release the lock
             if endpoint.accepts(Path(arguments[0])):
                 return 0
             if error.info.result != ZeResult.ERROR_NOT_AVAILABLE or time.monotonic() > end:
+                import json  # late: the daemon has come up mostly
+
                 print(json.dumps({"reason": str(error)}))
                 return 1
         else:
             return 0
 
 
+def _serve(socket: str, ready_fd: int) -> None:
+    from softnpu.emulator import daemon  # late: the engine is being started meanwhile
+
+    daemon.serve_in_background(settings(socket), ready_fd, engines=False)
+
+
 def settings(socket: str) -> DaemonSettings:
     """The settings of a daemon that starts by itself, from the environment; refuses what it cannot parse."""
+    from softnpu.emulator.supervisor.settings import DaemonSettings
+
     return DaemonSettings(
         socket=socket,
         devices=tuple(os.environ.get(ENV_DEVICES, "4000").split(",")),

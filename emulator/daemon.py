@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import resource
-import select
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from softnpu.emulator import access, activation
+from softnpu.emulator import access, activation, background
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
-from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.log_file import LogRotation
-from softnpu.emulator.supervisor import child_process
-from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 if TYPE_CHECKING:
     from softnpu.emulator.supervisor.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
-
-START_DEADLINE_S = 30.0
-LEAST_DESCRIPTORS = 32
-_INTERRUPTED_S = 5.0
-_READY = re.compile(rb"ready (\d+)\n")
 
 
 class LineLimit(logging.Filter):
@@ -77,7 +65,7 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: boo
     settings.check()
     ensure_home()
     stops = _Stops()
-    raise_descriptor_limit()
+    background.raise_descriptor_limit()
     _prepare_folder(settings)
     served = ServedSocket(settings)
     try:
@@ -94,23 +82,6 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: boo
     finally:
         served.close()
     return stops.number
-
-
-def raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors to the hard one: a daemon holds some for every session.
-
-    Refuses a limit with which it could not serve a single program.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
-        raise refuse(
-            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
-            "limit of descriptors",
-            found=f"{hard}",
-            expected=f"{LEAST_DESCRIPTORS} or more",
-            hint="raise it (ulimit -Hn, or --ulimit nofile of a container)",
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def saved_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -150,10 +121,10 @@ def start_background(settings: DaemonSettings) -> int:
         process = start_program(settings, write_end, output, environment)
         os.close(write_end)
         os.close(output)
-        with _ended_if_interrupted(process.pid):
-            answer = _read_answer(reader.fileno(), START_DEADLINE_S)
-            process.wait(START_DEADLINE_S)
-    return _check_answer(answer, log_file)
+        with background.ended_if_interrupted(process.pid):
+            answer = background.read_answer(reader.fileno(), background.START_DEADLINE_S)
+            process.wait(background.START_DEADLINE_S)
+    return background.check_answer(answer, log_file)
 
 
 def start_program(
@@ -172,85 +143,22 @@ def start_program(
     )
 
 
-def _check_answer(answer: bytes, log_file: Path) -> int:
-    """The pid of the daemon that is ready. Raises `Refused` if none is."""
-    ready = _READY.fullmatch(answer)
-    if ready:
-        return int(ready.group(1))
-    try:
-        info = msgspec.json.decode(answer, type=ErrorInfo)
-    except msgspec.DecodeError:
-        info = ErrorInfo(
-            result=ZeResult.ERROR_UNINITIALIZED,
-            object="daemon",
-            found="it did not come up",
-            expected="a running daemon",
-            hint=f"read {log_file}",
-        )
-    raise Refused(info)
-
-
-@contextmanager
-def _ended_if_interrupted(pid: int) -> Iterator[None]:
-    """End the daemon in the process group of our child `pid` if the block is interrupted (Ctrl-C)."""
-    try:
-        yield
-    except BaseException:
-        with suppress(ProcessLookupError):
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                os.killpg(pid, number)
-                end = time.monotonic() + _INTERRUPTED_S
-                while time.monotonic() < end:
-                    with suppress(ChildProcessError):
-                        os.waitpid(pid, os.WNOHANG)
-                    os.killpg(pid, 0)
-                    time.sleep(0.01)  # the daemon is no child of this process
-        raise
-
-
-def start_by_fork(settings: DaemonSettings) -> bool:
-    """Start a daemon in a process that is forked from this one, and wait until it takes connections.
-
-    Its engines may still be starting then. Returns whether this is the process that waited; in the other one
-    the daemon has ended. For a program that does nothing else. Raises `Refused` with the daemon's own reason.
-    """
-    settings.check()
-    _prepare_folder(settings)
-    log_file = endpoint.log_path(Path(settings.socket))
-    output = daemon_files.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
-    read_end, write_end = (linux.above_streams(end) for end in os.pipe())
-    if pid := os.fork():
-        os.close(write_end)
-        os.close(output)
-        with os.fdopen(read_end, "rb") as reader, _ended_if_interrupted(pid):
-            _check_answer(_read_answer(reader.fileno(), START_DEADLINE_S), log_file)
-        return True
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for fd, stream in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(fd, stream)
-    for fd in (read_end, output, nothing):
-        os.close(fd)
-    _serve_in_background(settings, write_end, engines=False)
-    return False
-
-
 def run_as_program(arguments: list[str]) -> int:
     """`python -m softnpu.emulator SETTINGS-JSON READY-FD`: what `start_background` starts."""
     if os.fork():
         return 0  # the daemon becomes a child of init: its starter need not wait for its end
     settings = msgspec.json.decode(arguments[0], type=DaemonSettings)
-    return _serve_in_background(settings, int(arguments[1]), engines=True)
+    return serve_in_background(settings, int(arguments[1]), engines=True)
 
 
-def _serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: bool) -> int:
+def serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: bool) -> int:
+    """`serve`, with a log that is moved aside in time; the exit code. Writes a refusal to `ready_fd`."""
     configure_logging(settings.log_level)
     for handler in logging.getLogger().handlers:
         handler.addFilter(LogRotation(sys.stderr.fileno(), Path(settings.socket)))
     try:
-        raise_descriptor_limit()
         if not settings.failpoints:  # the supervisor sets them up, for the engines that it starts
-            child_process.start_early(ChildProgram.ENGINE)
+            background.start_first_engine()
         serve(settings, ready_fd, engines=engines)
     except Refused as error:
         os.write(ready_fd, msgspec.json.encode(error.info))
@@ -274,18 +182,6 @@ def configure_logging(level: str) -> None:
     )
     for handler in logging.getLogger().handlers:
         handler.addFilter(LineLimit())
-
-
-def _read_answer(fd: int, deadline_s: float) -> bytes:
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    answer, end = b"", time.monotonic() + deadline_s
-    while (left := end - time.monotonic()) > 0 and poller.poll(left * 1000):
-        part = os.read(fd, 65536)
-        answer += part
-        if not part or _READY.fullmatch(answer):
-            break
-    return answer
 
 
 class _Stops:

@@ -106,7 +106,7 @@ def _machine(_: Path) -> Iterator[Finding]:
 
 
 def _limits(_: Path) -> Iterator[Finding]:
-    from softnpu.emulator.daemon import LEAST_DESCRIPTORS
+    from softnpu.emulator.background import LEAST_DESCRIPTORS
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     how = "(ulimit -Hn, or --ulimit nofile of a container)"

@@ -45,8 +45,12 @@ _early: Final[dict[ChildProgram, ChildProcess]] = {}
 
 
 def start_early(program: ChildProgram) -> None:
-    """Start a process for the first who wants one of this program. It ends with this process in any case."""
-    _early[program] = start(program)
+    """Start a process for the first who wants one of this program; harmless when repeated.
+
+    It ends with this process in any case.
+    """
+    if program not in _early:
+        _early[program] = start(program)
 
 
 def take(program: ChildProgram) -> ChildProcess:

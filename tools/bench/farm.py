@@ -11,7 +11,6 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -33,28 +32,44 @@ _AHEAD: Final = 2
 
 
 def run(model: BenchModel, rows: int, batches: int, rounds: int, processes: int) -> Iterator[Measurement]:
-    """Time of a batch against processes without Ray, and batches of several nodes against one."""
+    """Time of a batch against processes without Ray, and batches of several nodes against one.
+
+    Once the results stay on the node, where this process lives as well, and once they go to another one.
+    """
     from softnpu.tools.farm.local import local_farm
 
-    with local_farm(_STORE) as farm, ExitStack() as stack:
-        from softnpu.farm import Model
+    devices = (_PLATFORM,) * processes
+    sizes = batches, rounds, processes
+    with local_farm(_STORE, on_head=devices) as farm:
+        travelling, batch = _travelling(model), _batch(model, rows)
+        name = f"a batch of {rows}, {processes} at once"
+        yield _overhead(name, farm.nodes[0], travelling, batch, *sizes)
+    with local_farm(_STORE) as farm:
+        name = f"{rows} rows for another node, {processes} at once"
+        yield _overhead(name, farm.add(devices, num_cpus=processes), travelling, batch, *sizes)
+        yield from _scaling(farm, travelling, batch, batches)
 
-        travelling = Model.of(model.path, shapes=model.shapes)
-        batch = _batch(model, rows)
-        node = farm.add((_PLATFORM,) * processes, num_cpus=processes)
-        actors = _actors(travelling, processes, 0.5)
-        ours = _Actors(actors, batch)
-        ours.run(_WARM)
-        peer = stack.enter_context(_Processes(node.socket, travelling, processes, batch))
+
+def _travelling(model: BenchModel) -> Any:
+    from softnpu.farm import Model
+
+    return Model.of(model.path, shapes=model.shapes)
+
+
+def _overhead(
+    name: str, node: Any, model: Any, batch: Any, batches: int, rounds: int, processes: int
+) -> Measurement:
+    """Time of a batch on the devices of a node, against processes without Ray that take turns."""
+    actors = _actors(model, processes, 0.5)
+    ours = _Actors(actors, batch)
+    ours.run(_WARM)
+    with _Processes(node.socket, model, processes, batch) as peer:
         peer.run(_WARM)
         pairs = [_pair(ours, peer, batches, first=bool(turn % 2)) for turn in range(rounds)]
-        name = f"a batch of {rows}, {processes} at once"
-        ratio = statistics.median(ours_s / peer_s for ours_s, peer_s in pairs)
-        peer_s = statistics.median(peer_s for _, peer_s in pairs)
-        yield compared(BENCH, name, "s", ratio * peer_s, "without Ray", peer_s)
-        peer.close()
-        _kill(actors)
-        yield from _scaling(farm, travelling, batch, batches)
+    _kill(actors)
+    ratio = statistics.median(ours_s / peer_s for ours_s, peer_s in pairs)
+    peer_s = statistics.median(peer_s for _, peer_s in pairs)
+    return compared(BENCH, name, "s", ratio * peer_s, "without Ray", peer_s)
 
 
 def _pair(ours: _Actors, peer: _Processes, batches: int, first: bool) -> tuple[float, float]:

@@ -62,9 +62,12 @@ class LocalNode:
 
 
 class LocalFarm:
-    """Ray's head without devices, and nodes that are added and killed. One in a process at a time."""
+    """Ray's head without devices, and nodes that are added and killed. One in a process at a time.
 
-    def __init__(self, folder: Path, object_store: int = _OBJECT_STORE) -> None:
+    `on_head`: the head is a node too, `nodes[0]`, with these devices; this process lives on it.
+    """
+
+    def __init__(self, folder: Path, object_store: int = _OBJECT_STORE, on_head: Sequence[str] = ()) -> None:
         from ray.cluster_utils import Cluster
 
         self._folder = folder
@@ -72,7 +75,10 @@ class LocalFarm:
         self._numbers = iter(range(1000))
         self.nodes: list[LocalNode] = []
         self._cluster = Cluster()
-        self._cluster.add_node(num_cpus=1, object_store_memory=object_store, include_dashboard=False)
+        if on_head:
+            self.add(on_head, num_cpus=len(on_head))
+        else:
+            self._cluster.add_node(num_cpus=1, object_store_memory=object_store, include_dashboard=False)
 
     @property
     def address(self) -> str:
@@ -87,6 +93,7 @@ class LocalFarm:
             num_cpus=num_cpus,
             resources=resources_of(node.platforms),
             object_store_memory=self._object_store,
+            include_dashboard=False,
             env_vars=node.environment(),
         )
         (raylet,) = ray_node.all_processes["raylet"]
@@ -129,8 +136,8 @@ class LocalFarm:
 
 
 @contextlib.contextmanager
-def local_farm(object_store: int = _OBJECT_STORE) -> Iterator[LocalFarm]:
-    """A farm in a temporary folder, without nodes, connected; gone when the block ends."""
+def local_farm(object_store: int = _OBJECT_STORE, on_head: Sequence[str] = ()) -> Iterator[LocalFarm]:
+    """A farm in a temporary folder, connected, gone at the end."""
     # sockets have paths of at most 107 bytes, of which Ray needs about 90 behind its own folder
     folder = Path(tempfile.mkdtemp(prefix="farm-"))
     chosen = {"RAY_TMPDIR": str(folder), **_PATIENT}
@@ -139,7 +146,7 @@ def local_farm(object_store: int = _OBJECT_STORE) -> Iterator[LocalFarm]:
     (folder / "ray").mkdir()
     farm = None
     try:
-        farm = LocalFarm(folder, object_store)
+        farm = LocalFarm(folder, object_store, on_head)
         farm.connect()
         yield farm
     finally:
