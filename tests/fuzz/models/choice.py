@@ -7,6 +7,7 @@ from collections.abc import Container
 from tests.fuzz.dice import Dice
 from tests.fuzz.models.case import Key
 from tests.fuzz.models.records import Way
+from tests.fuzz.models.traits import NO_BATCH_LEFT
 
 PLAIN = Way("plugin", "plain", "one")
 _COMPILED = {
@@ -51,6 +52,7 @@ def chosen(
     """
     dice = Dice("ways", key.seed, key.number)
     native &= not any(one in traits for one in _BEYOND) or dice.chance(0.03)
+    native &= NO_BATCH_LEFT not in traits
     if only:
         fitting = [way for way in every(native) if any(part in str(way) for part in only)]
         return [dice.pick(fitting)] if fitting else []

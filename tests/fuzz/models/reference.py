@@ -73,8 +73,16 @@ def refuse(stage: str, error: Exception) -> Refusal:
 
 
 def run(case: Case, job: Job) -> Answer:
-    """The answer of the CPU device in the form `job.way.run`: a key of `_FORMS`."""
+    """The answer of the CPU device in the form `job.way.run`: a key of `_FORMS`.
+
+    `job.notes`: `corrected` as the engine computes operations that the CPU device computes wrongly
+    (docs/fidelity.md, numbers).
+    """
     try:
+        if job.notes.get("corrected"):
+            case = replace(case, model=case.model.clone())
+            corrections.correct(case.model)
+            index_guards.guard(case.model)
         return _FORMS[job.way.run](case, job)
     except RuntimeError as error:
         return Answer(refuse("compile", error))
@@ -170,14 +178,6 @@ def _unfused(case: Case, _: Job) -> Answer:
     model = case.model.clone()
     quantised_subgraphs.make_loadable(model)
     return _steps(case, model, quantised_subgraphs.UNFUSED)
-
-
-def _corrected(case: Case, _: Job) -> Answer:
-    """As the engine computes operations that the CPU device computes wrongly (docs/fidelity.md, numbers)."""
-    model = case.model.clone()
-    corrections.correct(model)
-    index_guards.guard(model)
-    return _steps(case, model)
 
 
 def _folded(case: Case, _: Job) -> Answer:
@@ -293,7 +293,6 @@ _FORMS: dict[str, Callable[[Case, Job], Answer]] = {
     "unfused": _unfused,
     "folded": _folded,
     "inner": _inner,
-    "corrected": _corrected,
     "streams": _streams,
     "one request": _one_request,
     "performance": _performance,

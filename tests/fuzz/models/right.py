@@ -27,6 +27,7 @@ class Right:
     def __init__(self, ask: Ask, traits: Traits) -> None:
         self._ask = ask
         self._traits = traits
+        self._notes: dict[str, object] = {"corrected": True} if "corrected operations" in traits else {}
         self._found: dict[str, Answer | Died] = {}
 
     def give(self, answer: Answer | Died) -> None:
@@ -62,7 +63,7 @@ class Right:
             ("quantised", "unfused", UNFUSED),
             ("computed constants", "folded", FOLDED),
             ("guarded recurrence", "inner", INNER),
-            ("corrected operations", "corrected", CORRECTED),
+            ("corrected operations", "again", CORRECTED),
         ):
             if not verdict.good and answer.refused is None and trait in self._traits:
                 less = _less(verdict, answer, self._form(form), None)
@@ -81,7 +82,7 @@ class Right:
         return verdict, used
 
     def _form(self, name: str, notes: Mapping[str, object] | None = None) -> Answer | Died:
-        notes = dict(notes or {})
+        notes = dict(notes or {}) if name == RIGHT.run else {**self._notes, **(notes or {})}
         key = f"{name} {notes}"
         if key not in self._found:
             self._found[key] = self._ask(Way("cpu", "plain", name), notes)
