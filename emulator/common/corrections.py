@@ -81,7 +81,7 @@ def _batch_to_space(node: Any) -> bool:
 
 
 def _tile(node: Any) -> bool:
-    """Without repeats it writes nothing, and with more of them than dimensions parts at wrong places.
+    """Without repeats it writes nothing, and with more or less than there are dimensions at wrong places.
 
     One repeat along the last axis says the same as none. The result of a scalar has a dimension then, which
     is taken off again.
@@ -90,14 +90,20 @@ def _tile(node: Any) -> bool:
     if data.rank.is_dynamic or repeats.get_partial_shape().is_dynamic:
         return False
     count, rank = repeats.get_partial_shape()[0].get_length(), len(data)
+    if count == rank and rank:
+        return False
+    kind = repeats.get_element_type()
     if not count:
         if not rank:
             _behind(node.output(0), lambda result: ops.reshape(result, _numbers([]), False), "scalar")
-        node.input(1).replace_source_output(ops.constant([1], repeats.get_element_type()).output(0))
-    elif count > rank > 0:
+        repeats, count = ops.constant([1], kind).output(0), 1
+    if count > rank > 0:
         wider = ops.unsqueeze(node.input_value(0), _numbers(range(count - rank)))
         node.input(0).replace_source_output(wider.output(0))
-    return not count or count > rank > 0
+    elif count < rank:
+        repeats = ops.concat([ops.constant([1] * (rank - count), kind), repeats], 0).output(0)
+    node.input(1).replace_source_output(repeats)
+    return True
 
 
 def _pad(node: Any) -> bool:

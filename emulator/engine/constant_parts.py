@@ -33,6 +33,11 @@ _NEVER: Final = frozenset(
      "ReadValue", "Result", "TensorIterator")
 )  # fmt: skip
 """Types that are no constants of constants, that OpenVINO treats as weights of 8 bits, or with bodies."""
+_QUANTISES: Final = "FakeQuantize"
+_ELEMENTWISE: Final = frozenset(
+    ("Add", "Divide", "Maximum", "Minimum", "Multiply", "PRelu", "Power", "SquaredDifference", "Subtract")
+)
+"""Types of operations that write over what has been quantised, and take it for no weights."""
 
 
 def fold(core: ov.Core, model: ov.Model, properties: Mapping[str, str]) -> None:
@@ -60,7 +65,7 @@ def _values(model: Any) -> Iterator[Any]:
         if kind == "Constant":
             constant[node.get_name()] = False
             continue
-        if kind in _NEVER or not node.get_input_size():
+        if (kind in _NEVER and not _is_written_over(node)) or not node.get_input_size():
             continue
         if node.input_value(0).get_node().get_name() not in constant:
             continue
@@ -73,6 +78,14 @@ def _values(model: Any) -> Iterator[Any]:
             for output in node.outputs():
                 if any(_is_outside(target, constant) for target in output.get_target_inputs()):
                     yield output
+
+
+def _is_written_over(node: Any) -> bool:
+    """Whether it quantises for operations that work element by element, and for no others."""
+    if node.get_type_name() != _QUANTISES:
+        return False
+    readers = {target.get_node().get_type_name() for target in node.output(0).get_target_inputs()}
+    return bool(readers & _ELEMENTWISE) and readers <= {*_ELEMENTWISE, "Result"}
 
 
 def _is_folded(node: Any) -> bool:

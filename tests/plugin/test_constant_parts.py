@@ -20,6 +20,10 @@ def _data(*shape: int) -> Any:
     return ops.constant(np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32))
 
 
+def _bound(number: float) -> Any:
+    return ops.constant(np.array([number], np.float32))
+
+
 def _convolution() -> Any:
     return ops.convolution(_data(4, 1, 5), _data(5, 1, 3), [1], [0], [0], [1])
 
@@ -29,6 +33,7 @@ HEADS: dict[str, Callable[[], Any]] = {
     "then relu": lambda: ops.relu(_convolution()),
     "pooling": lambda: ops.avg_pool(_data(1, 4, 6), [1], [0], [0], [2], False),
     "cell": lambda: ops.gru_cell(_data(2, 4), _data(2, 3), _data(9, 4), _data(9, 3), _data(9), 3),
+    "levels": lambda: ops.fake_quantize(_data(4, 6), *(_bound(size) for size in (-1, 2, -1, 2)), 5),
     "folded": lambda: ops.matmul(ops.exp(_data(4, 5)), _data(5, 6), False, False),
 }
 TAILS: dict[str, Callable[[Any, Any], Any]] = {

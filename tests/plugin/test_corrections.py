@@ -49,10 +49,21 @@ def test_a_tile_without_repeats_is_written(
     np.testing.assert_array_equal(result, data + 0.5 if before else data)
 
 
-@pytest.mark.parametrize("repeats", [(2, 1, 2, 2, 3), (2, 1, 1, 1, 1), (3, 1, 2, 1, 1, 2)])
-def test_a_tile_with_more_repeats_than_dimensions(shared_core: Core, repeats: tuple[int, ...]) -> None:
-    data = _numbers(2, 3, 3, 2)
-    array = ops.parameter([2, 3, 3, 2], np.float32)
+@pytest.mark.parametrize(
+    ("shape", "repeats"),
+    [
+        ((2, 3, 3, 2), (2, 1, 2, 2, 3)),
+        ((2, 3, 3, 2), (3, 1, 2, 1, 1, 2)),
+        ((2, 2, 3, 3, 1), (2, 2, 3, 3)),
+        ((3, 2, 3, 2, 4, 3), (2, 2, 2, 1, 3)),
+        ((2, 3), (3,)),
+    ],
+)
+def test_a_tile_with_more_or_less_repeats_than_dimensions(
+    shared_core: Core, shape: tuple[int, ...], repeats: tuple[int, ...]
+) -> None:
+    data = _numbers(*shape)
+    array = ops.parameter(list(shape), np.float32)
     (result,) = _inferred(shared_core, [ops.tile(array, ops.constant(list(repeats)))], [array], [data])
     np.testing.assert_array_equal(result, np.tile(data, repeats))
 
