@@ -127,11 +127,11 @@ def _padded_ones(data: Any, begin: Any, end: Any) -> Any:
     pads = [each.get_node() for each in (begin, end)]
     shape = data.get_partial_shape()
     if shape.is_static and all(each.get_type_name() == "Constant" for each in pads):
+        sizes = np.array(shape.to_shape())
         starts, stops = (each.data.astype(np.int64) for each in pads)
-        size = np.array(shape.to_shape())
-        cut = np.ones(size + starts.clip(max=0) + stops.clip(max=0), np.bool_)
-        added = np.stack([starts.clip(min=0), stops.clip(min=0)], 1)
-        return ops.constant(np.pad(cut, added))
+        places = np.indices(sizes + starts + stops) - starts.reshape(-1, *[1] * len(sizes))
+        is_data = (places >= 0) & (places < sizes.reshape(-1, *[1] * len(sizes)))
+        return ops.constant(is_data.all(0))
     none = ops.constant(0, ov.Type.u8)
     ones = ops.broadcast(ops.constant(1, ov.Type.u8), ops.shape_of(data))
     return ops.not_equal(ops.pad(ones, begin, end, "constant", none), none)

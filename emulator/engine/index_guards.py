@@ -153,6 +153,36 @@ def _split_lengths(node: Any, data: Any) -> Any:
     return ops.variadic_split(data, axis, all_and_none).output(0)
 
 
+def _cut_sizes(node: Any, data: Any) -> Any:
+    """OpenVINO does not check that a Pad takes away no more than there is, if it adds something as well.
+
+    The data comes as the first of two parts, as long as it is or longer. OpenVINO refuses a longer one.
+    """
+    pads = [node.input_value(position) for position in (1, 2)]
+    constants = [pad.get_node() for pad in pads if pad.get_node().get_type_name() == "Constant"]
+    if len(constants) == 2 and all((constant.data >= 0).all() for constant in constants):
+        return data
+    shape = data.partial_shape
+    if len(constants) == 2 and shape.is_static:
+        cut = np.maximum(-constants[0].data, -constants[1].data)
+        if (cut > np.array(shape.to_shape())).any():
+            raise _refused(node, f"{cut.tolist()} elements less of {shape}", "no more than there are")
+        return data
+    if shape.rank.is_dynamic:
+        raise _refused(node, f"data of shape {shape}", "a known number of dimensions")
+    if not len(shape):
+        return data
+    begin, end = (ops.negative(ops.convert(pad, "i64")) for pad in pads)
+    sizes = ops.shape_of(_before_levels(data), "i64")
+    is_less = ops.reduce_logical_or(
+        ops.greater(ops.maximum(begin, end), sizes), ops.constant(0), keep_dims=True
+    )
+    first = ops.slice(sizes, ops.constant([0]), ops.constant([1]), ops.constant([1]))
+    length = ops.add(first, ops.convert(is_less, "i64"))
+    all_and_none = ops.concat([length, ops.constant(np.array([0]))], 0)
+    return ops.variadic_split(data, ops.constant(0), all_and_none).output(0)
+
+
 def _region_channels(node: Any, data: Any) -> Any:
     """OpenVINO reads and writes the channels that the attributes say, however many there are."""
     attributes = node.get_attributes()
@@ -224,6 +254,7 @@ _GUARDS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "CTCGreedyDecoderSeqLen": (1, _decoder_lengths),
     "GatherTree": (2, _tree_lengths),
     "Tile": (1, _repeats),
+    "Pad": (0, _cut_sizes),
     "VariadicSplit": (0, _split_lengths),
     "RegionYolo": (0, _region_channels),
 }

@@ -83,6 +83,7 @@ def _in_a_body(data: Any, indices: Any) -> Any:
     return choice.set_output(bodies[0].results[0], bodies[1].results[0])
 
 
+SEVEN = np.array(7, np.float32)
 RIGHT = np.array([3, 0], np.int32)
 LOGITS = np.linspace(0, 1, 12, dtype=np.float32).reshape(1, 4, 3)
 CASES = {
@@ -195,6 +196,20 @@ def _yolo(softmax: bool) -> Callable[[Any], Any]:
 SIZES: dict[str, tuple[Callable[[Any], Any], Shape, Shape, Shape]] = {
     "ScatterElementsUpdate": (_scattered, (-1, 4), (5, 4), (2, 4)),
     "VariadicSplit": (_last_part, (-1, 3), (7, 3), (4, 3)),
+    "Pad": (
+        lambda data: ops.pad(data, ops.constant([-3, 0]), ops.constant([4, 0]), "edge"),
+        (-1, 3),
+        (4, 3),
+        (2, 3),
+    ),
+    "Pad of a value": (
+        lambda data: ops.pad(
+            data, ops.constant([0, 4]), ops.constant([0, -3]), "constant", ops.constant(SEVEN)
+        ),
+        (2, -1),
+        (2, 4),
+        (2, 2),
+    ),
     "RegionYolo": (_yolo(False), (1, -1, 2, 3), (1, 16, 2, 3), (1, 2, 2, 3)),
     "RegionYolo with softmax": (_yolo(True), (1, -1, 2, 3), (1, 16, 2, 3), (1, 2, 2, 3)),
 }
@@ -213,10 +228,10 @@ def test_no_size_reaches_memory_of_the_engine(shared_core: Core, reference: ov.C
     expected = reference.compile_model(compiled(right), "CPU", F32)([numbers])[0]
     request = shared_core.compile_model(compiled(open_shape), "NPU").create_infer_request()
     assert np.array_equal(request.infer([numbers])[0], expected)
-    with pytest.raises(RuntimeError, match=r"ScatterElements|VariadicSplit|RegionYolo"):
+    with pytest.raises(RuntimeError, match=r"ScatterElements|VariadicSplit|Pad|RegionYolo"):
         request.infer([np.zeros(small, np.float32)])
     assert np.array_equal(request.infer([numbers])[0], expected)
     with pytest.raises(
-        RuntimeError, match=r"\((ScatterElementsUpdate|VariadicSplit|RegionYolo)\): .*expected"
+        RuntimeError, match=r"\((ScatterElementsUpdate|VariadicSplit|Pad|RegionYolo)\): .*expected"
     ):
         shared_core.compile_model(compiled(small), "NPU").create_infer_request()
