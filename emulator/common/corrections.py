@@ -129,7 +129,8 @@ def _padded_ones(data: Any, begin: Any, end: Any) -> Any:
     if shape.is_static and all(each.get_type_name() == "Constant" for each in pads):
         sizes = np.array(shape.to_shape())
         starts, stops = (each.data.astype(np.int64) for each in pads)
-        places = np.indices(sizes + starts + stops) - starts.reshape(-1, *[1] * len(sizes))
+        # OpenVINO refuses what is left of less than nothing
+        places = np.indices((sizes + starts + stops).clip(min=0)) - starts.reshape(-1, *[1] * len(sizes))
         is_data = (places >= 0) & (places < sizes.reshape(-1, *[1] * len(sizes)))
         return ops.constant(is_data.all(0))
     none = ops.constant(0, ov.Type.u8)
