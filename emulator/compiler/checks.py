@@ -79,7 +79,9 @@ def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subje
             ov.utils.replace_node(operation, parameter)
             inputs.append(parameter)
     copy.add_parameters(inputs)
-    if (corrections.correct(copy) or inputs) and not _unsupported(core, copy, precision, subject):
+    with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
+        has_changed = corrections.correct(copy) or bool(inputs)
+    if has_changed and not _unsupported(core, copy, precision, subject):
         return []
     return _unsupported(core, model, precision, subject)
 
