@@ -130,10 +130,7 @@ def _has_room(node: Any) -> bool | None:
 
 
 def _split_lengths(node: Any, data: Any) -> Any:
-    """OpenVINO checks the sum of lengths unless one is -1: the others may be longer than the data.
-
-    So the data comes as the first of two parts, as long as the others need. OpenVINO refuses a longer one.
-    """
+    """OpenVINO checks the sum of lengths unless one is -1: the others may be longer than the data."""
     lengths, axis = (node.input_value(position).get_node() for position in (2, 1))
     shape = data.partial_shape
     if shape.rank.is_dynamic or axis.get_type_name() != "Constant":
@@ -154,10 +151,7 @@ def _split_lengths(node: Any, data: Any) -> Any:
 
 
 def _cut_sizes(node: Any, data: Any) -> Any:
-    """OpenVINO does not check that a Pad takes away no more than there is, if it adds something as well.
-
-    The data comes as the first of two parts, as long as it is or longer. OpenVINO refuses a longer one.
-    """
+    """OpenVINO does not check that a Pad takes away no more than there is, if it adds something as well."""
     pads = [node.input_value(position) for position in (1, 2)]
     constants = [pad.get_node() for pad in pads if pad.get_node().get_type_name() == "Constant"]
     if len(constants) == 2 and all((constant.data >= 0).all() for constant in constants):
@@ -177,10 +171,25 @@ def _cut_sizes(node: Any, data: Any) -> Any:
     is_less = ops.reduce_logical_or(
         ops.greater(ops.maximum(begin, end), sizes), ops.constant(0), keep_dims=True
     )
-    first = ops.slice(sizes, ops.constant([0]), ops.constant([1]), ops.constant([1]))
-    length = ops.add(first, ops.convert(is_less, "i64"))
-    all_and_none = ops.concat([length, ops.constant(np.array([0]))], 0)
-    return ops.variadic_split(data, ops.constant(0), all_and_none).output(0)
+    return _of_length(data, 0, ops.add(_size(data, 0), ops.convert(is_less, "i64")))
+
+
+def _signal_sizes(node: Any, data: Any) -> Any:
+    """OpenVINO divides by a size of 0, that of a signal or of the result of an inverse real transform."""
+    axes, *sizes = (value.get_node() for value in node.input_values()[1:])
+    if sizes and sizes[0].get_type_name() == "Constant" and not sizes[0].data.all():
+        raise _refused(node, f"signal sizes {sizes[0].data.tolist()}", "none of 0")
+    shape = data.partial_shape
+    if node.get_type_name() != "IRDFT" or axes.get_type_name() != "Constant" or shape.rank.is_dynamic:
+        return data
+    if sizes and (sizes[0].get_type_name() != "Constant" or sizes[0].data.reshape(-1)[-1] != -1):
+        return data
+    at = int(axes.data.reshape(-1)[-1]) % (len(shape) - 1)
+    if shape[at].get_min_length() >= _LEAST_OF_INVERSE:
+        return data
+    if shape[at].is_static:
+        raise _refused(node, f"data of shape {shape}", f"at least 2 elements along axis {at}")
+    return _of_length(data, at, ops.maximum(_size(data, at), ops.constant([_LEAST_OF_INVERSE])))
 
 
 def _region_channels(node: Any, data: Any) -> Any:
@@ -257,9 +266,14 @@ _GUARDS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "Pad": (0, _cut_sizes),
     "VariadicSplit": (0, _split_lengths),
     "RegionYolo": (0, _region_channels),
+    "DFT": (0, _signal_sizes),
+    "IDFT": (0, _signal_sizes),
+    "RDFT": (0, _signal_sizes),
+    "IRDFT": (0, _signal_sizes),
 }
 """Position of the input with the indices or the size, and what makes them safe."""
 
+_LEAST_OF_INVERSE = 2
 _INDEXED = ("Gather", "Scatter", "Embedding", "ReverseSequence", "CTC", "ROIAlign", "LSTM", "GRU", "RNN")
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Split", "VariadicSplit", "StridedSlice", "Slice")
 _MOST = np.iinfo(np.int64).max
@@ -301,6 +315,17 @@ def _refused(node: Any, found: str, expected: str) -> Refused:
         found=found,
         expected=expected,
     )
+
+
+def _of_length(data: Any, axis: int, length: Any) -> Any:
+    """Data that OpenVINO refuses to be shorter along an axis: the first of two parts of it. It is copied."""
+    all_and_none = ops.concat([length, ops.constant(np.array([0]))], 0)
+    return ops.variadic_split(data, ops.constant(axis), all_and_none).output(0)
+
+
+def _size(data: Any, axis: int) -> Any:
+    shape = ops.shape_of(_before_levels(data), "i64")
+    return ops.slice(shape, ops.constant([axis]), ops.constant([axis + 1]), ops.constant([1]))
 
 
 def _constant(like: Any, value: int) -> Any:

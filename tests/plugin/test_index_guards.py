@@ -210,6 +210,7 @@ SIZES: dict[str, tuple[Callable[[Any], Any], Shape, Shape, Shape]] = {
         (2, 4),
         (2, 2),
     ),
+    "IRDFT": (lambda data: ops.irdft(data, ops.constant([1, 0])), (-1, 3, 2), (3, 3, 2), (1, 3, 2)),
     "RegionYolo": (_yolo(False), (1, -1, 2, 3), (1, 16, 2, 3), (1, 2, 2, 3)),
     "RegionYolo with softmax": (_yolo(True), (1, -1, 2, 3), (1, 16, 2, 3), (1, 2, 2, 3)),
 }
@@ -228,10 +229,10 @@ def test_no_size_reaches_memory_of_the_engine(shared_core: Core, reference: ov.C
     expected = reference.compile_model(compiled(right), "CPU", F32)([numbers])[0]
     request = shared_core.compile_model(compiled(open_shape), "NPU").create_infer_request()
     assert np.array_equal(request.infer([numbers])[0], expected)
-    with pytest.raises(RuntimeError, match=r"ScatterElements|VariadicSplit|Pad|RegionYolo"):
+    with pytest.raises(RuntimeError, match=r"ScatterElements|VariadicSplit|Pad|IRDFT|RegionYolo"):
         request.infer([np.zeros(small, np.float32)])
     assert np.array_equal(request.infer([numbers])[0], expected)
     with pytest.raises(
-        RuntimeError, match=r"\((ScatterElementsUpdate|VariadicSplit|Pad|RegionYolo)\): .*expected"
+        RuntimeError, match=r"\((ScatterElementsUpdate|VariadicSplit|Pad|IRDFT|RegionYolo)\): .*expected"
     ):
         shared_core.compile_model(compiled(small), "NPU").create_infer_request()

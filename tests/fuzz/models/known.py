@@ -160,7 +160,7 @@ LIMITS: tuple[Known, ...] = (
     Known(
         "more indices than elements, longer parts than data, or fewer channels than a RegionYolo has",
         "docs/reliability.md: the CPU device reads and writes behind the end of its tensors",
-        _refused("/guarded'", "(ScatterElementsUpdate)", "(VariadicSplit)", "(Pad)", "(RegionYolo)"),
+        _refused("/guarded'", "(ScatterElementsUpdate)", "(VariadicSplit)", "(Pad)", "DFT)", "(RegionYolo)"),
     ),
     Known(
         "a batch that PLUGIN cannot split",

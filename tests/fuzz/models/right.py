@@ -51,8 +51,8 @@ class Right:
         notes = answer.notes or by_rows
         if not verdict.good and answer.refused is None and notes:
             # computed sample by sample: the CPU has other kernels at batch 1, and an index may lie outside
-            form = self._form("split", {**notes, "corrected": True})
-            less = _less(verdict, answer, form, None)
+            split = self._form("split", {**notes, "corrected": True})
+            less = _less(verdict, answer, split, None)
             used += [BY_SAMPLES] if less is not verdict else []
             verdict = less
         if not verdict.good and answer.refused is None and way.compiled == "throughput":
