@@ -38,13 +38,13 @@ def run(model: BenchModel, rows: int, batches: int, rounds: int, processes: int)
     """
     from softnpu.tools.farm.local import local_farm
 
-    devices = (_PLATFORM,) * processes
+    devices, batch = (_PLATFORM,) * processes, _batch(model, rows)
     sizes = batches, rounds, processes
     with local_farm(_STORE, on_head=devices) as farm:
-        travelling, batch = _travelling(model), _batch(model, rows)
         name = f"a batch of {rows}, {processes} at once"
-        yield _overhead(name, farm.nodes[0], travelling, batch, *sizes)
+        yield _overhead(name, farm.nodes[0], _travelling(model), batch, *sizes)
     with local_farm(_STORE) as farm:
+        travelling = _travelling(model)  # it lies in the object store of this farm
         name = f"{rows} rows for another node, {processes} at once"
         yield _overhead(name, farm.add(devices, num_cpus=processes), travelling, batch, *sizes)
         yield from _scaling(farm, travelling, batch, batches)
