@@ -155,17 +155,16 @@ class CommandQueue(Handle):
                 has_room = self._results.was_read(self._tail + needed)
                 if has_room or self._release_ended() >= self._tail + needed:
                     self._fill_slots(filled, fence, execution)
-                    break
+                    if failpoints.active is not None:
+                        failpoints.hit("client.submit")
+                    if self._ring.needs_doorbell():
+                        self.context._ring_doorbell()
+                    # what has ended before, while the device begins; a destroyed ring may be another's memory
+                    if has_room and not self._progress.destroyed:
+                        self._release_ended()
+                    return
             self._wait_until_over(call, self._tail + needed, FOREVER)
             self._check(call)
-        if failpoints.active is not None:
-            failpoints.hit("client.submit")
-        if self._ring.needs_doorbell():
-            self.context._ring_doorbell()
-        if has_room:  # while the device begins
-            with self._lock:
-                if not self._progress.destroyed:  # by another thread: its ring may be another's memory soon
-                    self._release_ended()
 
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
         """`zeCommandQueueSynchronize`: wait for all submissions; False (NOT_READY) when time has passed.

@@ -333,7 +333,7 @@ def _farm(
     shape: Shapes = None,
     rows: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 32,
     batches: Annotated[int, typer.Option(min=1, help="Batches of a turn.")] = 6,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 11,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each side.")] = 31,
     processes: Annotated[int, typer.Option(min=1, max=8, help="Actors, and processes without Ray.")] = 1,
 ) -> Iterator[Measurement]:
     """A predictor on Ray against processes without Ray, and several nodes against one."""
