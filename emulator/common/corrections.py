@@ -6,15 +6,19 @@ result as they were, or take another result for it: in the engine that is memory
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
 from softnpu.emulator.common.model_bodies import all_bodies
+
+_MOST_ONES: Final = 1 << 24
+"""Elements of a Pad for which it is worth a constant that says which of them are data."""
 
 
 def correct(model: ov.Model) -> bool:
@@ -127,12 +131,16 @@ def _padded_ones(data: Any, begin: Any, end: Any) -> Any:
     pads = [each.get_node() for each in (begin, end)]
     shape = data.get_partial_shape()
     if shape.is_static and all(each.get_type_name() == "Constant" for each in pads):
-        sizes = np.array(shape.to_shape())
-        starts, stops = (each.data.astype(np.int64) for each in pads)
+        sizes, starts, stops = list(shape.to_shape()), *(each.data.tolist() for each in pads)
         # OpenVINO refuses what is left of less than nothing
-        places = np.indices((sizes + starts + stops).clip(min=0)) - starts.reshape(-1, *[1] * len(sizes))
-        is_data = (places >= 0) & (places < sizes.reshape(-1, *[1] * len(sizes)))
-        return ops.constant(is_data.all(0))
+        padded = [max(0, sum(parts)) for parts in zip(sizes, starts, stops, strict=True)]
+        if math.prod(padded) <= _MOST_ONES:
+            is_data = np.ones(padded, np.bool_)
+            for axis, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+                places = np.arange(padded[axis]) - start
+                others = [1 if other != axis else -1 for other in range(len(padded))]
+                is_data &= ((places >= 0) & (places < size)).reshape(others)
+            return ops.constant(is_data)
     none = ops.constant(0, ov.Type.u8)
     ones = ops.broadcast(ops.constant(1, ov.Type.u8), ops.shape_of(data))
     return ops.not_equal(ops.pad(ones, begin, end, "constant", none), none)
