@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from softnpu.driver.block import Block
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.errors import invalid_argument
 from softnpu.driver.handle import Handle
@@ -15,12 +16,12 @@ from softnpu.emulator.interface.commands import MemoryAt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from softnpu.driver.block import Block
     from softnpu.driver.context_base import ContextBase
     from softnpu.driver.memory import MemoryRef
 
 MUTABLE_GRAPH_ARGUMENTS = 128
 """`ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS`: the only kind of mutation that the device has."""
+_FEW = 64
 _OLD_GRAPH_ARGUMENTS = 64  # its number before version 1.1 of the extension; the real driver takes both
 
 
@@ -52,6 +53,7 @@ class CommandListMutable(CommandList):
         super().__init__(context)
         self._ids: set[int] = set()
         self._changed = False
+        self._most_used = _FEW
 
     def get_next_command_id(self, flags: int = MUTABLE_GRAPH_ARGUMENTS) -> int:
         """`zeCommandListGetNextCommandIdExp`: the id of the command that is appended next."""
@@ -107,6 +109,8 @@ class CommandListMutable(CommandList):
             self._commands[position] = command
         # submissions in flight hold the list of what they use: it is replaced, not changed
         self._used = [*self._used, *used]
+        if len(self._used) > self._most_used:
+            self._forget_unused()
         self._changed = True
 
     def reset(self) -> None:
@@ -114,13 +118,22 @@ class CommandListMutable(CommandList):
         super().reset()
         self._ids.clear()
         self._changed = False
+        self._most_used = _FEW
 
     def _prepare(self, call: str, queue: Handle) -> Submission | None:
         """As for every list; changes since the last submission are written into the buffer first."""
         if self._changed and not self.destroyed:
+            self._forget_unused()
             self._encode(call)
             self._changed = False
         return super()._prepare(call, queue)
+
+    def _forget_unused(self) -> None:
+        """Release memory that no command names any more."""
+        named = {place.memory for command in self._commands for place in cmd.places(command)}
+        used = {id(one): one for one in self._used if not isinstance(one, Block) or one.handle in named}
+        self._used = list(used.values())
+        self._most_used = 2 * len(used) + _FEW  # so that a mutation costs the same, however long the list is
 
     def _find(self, call: str, mutation: Mutation) -> tuple[int, cmd.GraphExecute]:
         """Position and command of an id: the first inference that was recorded at or after it."""

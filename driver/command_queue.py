@@ -192,7 +192,7 @@ class CommandQueue(Handle):
         return Fence(self, signalled)
 
     def _owner_destroyed(self) -> None:
-        self._progress.destroyed = self._progress.gone = True
+        self._progress.end()
 
     @property
     def lost(self) -> bool:
@@ -296,7 +296,7 @@ def _destroy(
     if not connection.is_lost():
         # answered when the engine runs nothing of this queue any more: then everything may go
         connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=handle), msg.Ok)
-    progress.gone = True
+    progress.end()
     # not before: this process would forget a segment in which the daemon goes on placing memory
     del block
     in_flight.clear()

@@ -6,6 +6,7 @@ No thread of its own: of the threads that wait for answers one reads the socket 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import socket
@@ -31,7 +32,8 @@ LONG_ANSWER_S = 600.0
 """The same while a compiler or the device is at work, which may say nothing for long. The supervisor watches
 them: it answers by itself when one of them makes no progress."""
 _COMPILER_REQUESTS = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
-_LONG_REQUESTS = (msg.GraphInitialize, *_COMPILER_REQUESTS)
+_LONG_REQUESTS = (msg.GraphInitialize, msg.QueueDestroy, msg.ContextDestroy, *_COMPILER_REQUESTS)
+_NO_ROOM = (errno.EMFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)
 _NO_TRACE = memoryview(bytes(8)).cast("Q")
 _generation = 0
 
@@ -251,6 +253,8 @@ class Connection:
                 failpoints.hit("client.close")
             self._closed = True
             self._leave_trace()
+            if self._pid == os.getpid():
+                self._channel.shut_down()  # a forked child has the socket too, which would keep the session
             self._channel.close()
             with self._changed:
                 self._changed.notify_all()
@@ -294,6 +298,9 @@ class Connection:
             self._pending.pop(number, None)  # it was not sent: there will be no answer
             raise ZeError(call, refused.info) from refused
         except OSError as failure:
+            if fds and not isinstance(failure, ConnectionError):
+                self._pending.pop(number, None)  # as above
+                raise _bad_descriptor(call, fds, failure) from failure
             self._note_peer_closed(isinstance(failure, ConnectionError))
             raise self._mark_lost(call, failure.strerror or str(failure)) from failure
 
@@ -404,6 +411,15 @@ class Connection:
             self._lost = self._lost or reason
             self._changed.notify_all()
         return self.lost_error(call)
+
+
+def _bad_descriptor(call: str, fds: Sequence[int], failure: OSError) -> ZeError:
+    """The error of a frame that could not be sent for its descriptors."""
+    subject, found = f"descriptor {', '.join(map(str, fds))}", failure.strerror or str(failure)
+    if failure.errno in _NO_ROOM:
+        result = ZeResult.ERROR_OUT_OF_HOST_MEMORY
+        return error(call, result, subject, found=found, expected="room to send it")
+    return invalid_argument(call, subject, found=found, expected="an open file that may be passed on")
 
 
 def _bad_field(call: str, message: msg.Message) -> ZeError:

@@ -162,12 +162,12 @@ class Context(ContextBase):
 
         call = "Context.publish_shared_memory"
         self._check(call)
-        fd = make(call, name, size, mode)
+        number, fd = make(call, name, size, mode)
         try:
             block = self._memory.import_part(call, fd, 0, size, foreign=True)
-            allocation = PublishedMemory(self, block, next(self._ids), self._connection, name)
+            allocation = PublishedMemory(self, block, next(self._ids), self._connection, name, number)
         except BaseException:
-            published.drop(name)
+            published.drop(number)
             raise
         finally:
             os.close(fd)

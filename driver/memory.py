@@ -269,6 +269,10 @@ class MemoryPool:
         alignment: int = 0,
     ) -> Block:
         mapping, count = self._map(call, answer, fds, alignment)
+        if not 0 <= answer.offset <= mapping.size - size:
+            raise self._connection.protocol_error(
+                call, f"it placed {size} bytes at {answer.offset} of a segment of {mapping.size}"
+            )
         self._segments[answer.segment] = (mapping, count + 1)
         block = Block(answer.memory, mapping, answer.segment, answer.offset, size)
         bisect.insort(self._addresses, block.address)
@@ -385,7 +389,7 @@ class MemoryPool:
             if not answer.sparse:
                 os.posix_fallocate(fd, 0, answer.segment_size)
             return SharedMapping(fd, answer.segment_size, alignment), 0
-        except OSError as failure:
+        except (OSError, ValueError) as failure:  # a file that is shorter, or of another kind
             self._connection.post(msg.MemFree(memory=(answer.memory,)))
             raise _no_pages(call, answer.segment_size, failure) from failure
         finally:
@@ -407,12 +411,12 @@ class MemoryPool:
             del self._blocks[at]
 
 
-def _no_pages(call: str, size: int, failure: OSError) -> ZeError:
+def _no_pages(call: str, size: int, failure: OSError | ValueError) -> ZeError:
     return error(
         call,
         ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
         f"segment of {size} bytes",
-        found=failure.strerror or str(failure),
+        found=getattr(failure, "strerror", None) or str(failure),
         expected="memory of the machine to back it",
     )
 

@@ -299,7 +299,13 @@ class MetricStreamer(Handle):
         return samples - self._next
 
     def read_data(self, max_reports: int | None = None) -> bytes:
-        """`zetMetricStreamerReadData`: the oldest reports that were not read yet, at most `max_reports`."""
+        """`zetMetricStreamerReadData`: the oldest reports that were not read yet, at most `max_reports`.
+
+        Raises `ZeError` with INVALID_ARGUMENT for less than 0.
+        """
+        if max_reports is not None and max_reports < 0:
+            call, name = "zetMetricStreamerReadData", "metric reports"
+            raise invalid_argument(call, name, found=f"at most {max_reports}", expected="0 or more, or None")
         while True:
             count = self.available
             first, count = self._next, count if max_reports is None else min(count, max_reports)

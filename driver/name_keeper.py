@@ -28,43 +28,48 @@ MOST = 4096
 
 
 class Names:
-    """The names that this process owns, and the inode of each."""
+    """The names that this process owns, and the inode of each, by the number of the publication.
+
+    A name may be published again while an older memory of that name is still in use.
+    """
 
     def __init__(self) -> None:
-        self._inodes: dict[str, int] = {}
+        self._made: dict[int, tuple[str, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._inodes)
+        return len(self._made)
 
-    def make(self, name: str, size: int, mode: int) -> int:
+    def make(self, number: int, name: str, size: int, mode: int) -> int:
         """Make the memory; its descriptor. Raises `OSError`, and nothing is left then."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(FOLDER + name, flags, 0o600)
         try:
-            self._inodes[name] = os.fstat(fd).st_ino
+            self._made[number] = name, os.fstat(fd).st_ino
             os.posix_fallocate(fd, 0, size)
             os.fchmod(fd, mode)  # whatever the umask is; last, so that nobody opens half of it
         except OSError:
-            self.drop(name)
+            self.drop(number)
             os.close(fd)
             raise
         return fd
 
-    def adopt(self, name: str, inode: int) -> None:
+    def adopt(self, number: int, name: str, inode: int) -> None:
         """Own a name that an earlier process has made."""
-        self._inodes[name] = inode
+        self._made[number] = name, inode
 
-    def drop(self, name: str) -> None:
-        """Remove a name, unless somebody has put other memory there."""
-        inode = self._inodes.pop(name, None)
+    def drop(self, number: int) -> None:
+        """Remove the name of a publication, unless other memory is there by now."""
+        if number not in self._made:
+            return  # it was not made
+        name, inode = self._made.pop(number)
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(FOLDER + name).st_ino == inode:
                 os.unlink(FOLDER + name)
 
     def drop_all(self) -> None:
         """Remove all names."""
-        for name in list(self._inodes):
-            self.drop(name)
+        for number in list(self._made):
+            self.drop(number)
 
 
 def serve(connection: socket.socket, pidfd: int) -> None:
@@ -91,22 +96,23 @@ def serve(connection: socket.socket, pidfd: int) -> None:
 
 
 def _handle(connection: socket.socket, names: Names, request: dict[str, Any]) -> None:
+    number = request["number"]
     match request["request"]:
         case "make":
             try:
-                fd = names.make(request["name"], request["size"], request["mode"])
+                fd = names.make(number, request["name"], request["size"], request["mode"])
             except OSError as failure:
-                connection.send(json.dumps({"number": request["number"], "errno": failure.errno}).encode())
+                connection.send(json.dumps({"number": number, "errno": failure.errno}).encode())
                 return
-            answer = json.dumps({"number": request["number"], "errno": 0}).encode()
+            answer = json.dumps({"number": number, "errno": 0}).encode()
             try:
                 socket.send_fds(connection, [answer], [fd])
             finally:
                 os.close(fd)
         case "adopt":
-            names.adopt(request["name"], request["inode"])
+            names.adopt(number, request["name"], request["inode"])
         case "drop":
-            names.drop(request["name"])
+            names.drop(number)
 
 
 def main() -> None:

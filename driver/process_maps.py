@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
 import os
+import struct
 from dataclasses import dataclass
+from typing import Final
 
 _MAPS = "/proc/self/maps"
+_PATH_MAX = 4096
+
+# PROCMAP_QUERY (Linux 6.11) finds one area; to read all of them takes 4 us each
+_QUERY: Final = struct.Struct("9Q4I2Q")
+_PROCMAP_QUERY: Final = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17
+_READABLE, _WRITABLE, _EXECUTABLE, _SHARED = 1, 2, 4, 8
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,29 @@ def read_areas() -> list[Area]:
         path = fields[5] if len(fields) > 5 else ""
         areas.append(Area(start, end, fields[1], int(fields[2], 16), (major, minor), int(fields[4]), path))
     return areas
+
+
+def find_area(address: int) -> Area | None:
+    """The area that an address lies in."""
+    name = ctypes.create_string_buffer(_PATH_MAX)
+    query = bytearray(
+        _QUERY.pack(_QUERY.size, 0, address, *bytes(8), len(name), 0, ctypes.addressof(name), 0)
+    )
+    try:
+        with open(_MAPS, "rb", buffering=0) as file:
+            fcntl.ioctl(file, _PROCMAP_QUERY, query)
+    except OSError as failure:
+        if failure.errno == errno.ENOENT:
+            return None
+        # an older kernel
+        return next((area for area in read_areas() if area.start <= address < area.end), None)
+    _, _, _, start, end, flags, _, offset, inode, major, minor, named, _, _, _ = _QUERY.unpack(query)
+    access = "".join(
+        letter if flags & bit else "-"
+        for letter, bit in (("r", _READABLE), ("w", _WRITABLE), ("x", _EXECUTABLE))
+    )
+    path = os.fsdecode(name.value) if named else ""
+    return Area(start, end, access + ("s" if flags & _SHARED else "p"), offset, (major, minor), inode, path)
 
 
 def open_mapped_file(area: Area, access: int = os.O_RDONLY) -> int | None:

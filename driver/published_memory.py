@@ -18,19 +18,20 @@ class PublishedMemory(Allocation):
     """Memory from `Context.publish_shared_memory`, whose `name` ends with it and with this process."""
 
     def __init__(
-        self, context: Handle, block: Block, identity: int, connection: Connection, name: str
+        self, context: Handle, block: Block, identity: int, connection: Connection, name: str, number: int
     ) -> None:
         super().__init__(context, block, "host", identity, connection)
         self.name = name
-        self._unlink = weakref.finalize(self, published.drop, name)
+        self._unlink = weakref.finalize(self, published.drop, number)
 
     def _drop_references(self) -> None:
         super()._drop_references()
         self._unlink()
 
 
-def make(call: str, name: str, size: int, mode: int) -> int:
-    """New shared memory under a name of this process; its descriptor, the caller's. Raises `ZeError`."""
+def make(call: str, name: str, size: int, mode: int) -> tuple[int, int]:
+    """New shared memory under a name of this process: the number of the publication, and a descriptor of the
+    caller's. Raises `ZeError`."""
     for kind, value, expected in (("name", name, str), ("size", size, int), ("mode", mode, int)):
         check_type(call, f"shared memory, {kind}", value, expected)
     check_name(call, "shared memory", name)

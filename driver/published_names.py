@@ -27,45 +27,44 @@ class PublishedNames:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # finalizers drop names, also inside of `make`
-        self._inodes: dict[str, int] = {}
+        self._made: dict[int, tuple[str, int]] = {}
+        """Name and inode of each publication, by its number."""
         self._keeper: socket.socket | None = None
         self._numbers = itertools.count()
 
-    def make(self, name: str, size: int, mode: int) -> int:
-        """Make shared memory under a name; its descriptor, the caller's.
+    def make(self, name: str, size: int, mode: int) -> tuple[int, int]:
+        """Make shared memory under a name: the number of the publication, and a descriptor of the caller's.
 
         Raises `OSError`: EEXIST for a name that is there, ENOSPC without room, ECONNRESET without a keeper.
         """
         with self._lock:
-            known = name in self._inodes
-            self._inodes.setdefault(name, 0)  # so that no finalizer ends the keeper meanwhile
+            number = next(self._numbers)
+            self._made[number] = name, 0  # so that no finalizer ends the keeper meanwhile
             try:
-                fd = linux.above_streams(
-                    self._ask_keeper({"request": "make", "name": name, "size": size, "mode": mode})
-                )
-                self._inodes[name] = os.fstat(fd).st_ino
-                return fd
+                request = {"request": "make", "number": number, "name": name, "size": size, "mode": mode}
+                fd = linux.above_streams(self._ask_keeper(request))
+                self._made[number] = name, os.fstat(fd).st_ino
+                return number, fd
             except BaseException:
-                if not known:
-                    self._forget(name)
+                self._forget(number)
                 raise
 
-    def drop(self, name: str) -> None:
-        """Remove a name now, unless other memory is there by now."""
+    def drop(self, number: int) -> None:
+        """Remove the name of a publication now, unless other memory is there by now."""
         with self._lock:
-            inode = self._inodes.get(name)
+            name, inode = self._made.get(number, ("", 0))
             with contextlib.suppress(OSError):  # gone, or another user's by now
-                if inode is not None and os.lstat(name_keeper.FOLDER + name).st_ino == inode:
+                if inode and os.lstat(name_keeper.FOLDER + name).st_ino == inode:
                     os.unlink(name_keeper.FOLDER + name)
-            self._forget(name)
+            self._forget(number)
 
-    def _forget(self, name: str) -> None:
-        self._inodes.pop(name, None)
+    def _forget(self, number: int) -> None:
+        self._made.pop(number, None)
         if self._keeper is None:
             return
         with contextlib.suppress(OSError):  # it has ended
-            self._keeper.send(json.dumps({"request": "drop", "name": name}).encode(), socket.MSG_DONTWAIT)
-        if not self._inodes:
+            self._keeper.send(json.dumps({"request": "drop", "number": number}).encode(), socket.MSG_DONTWAIT)
+        if not self._made:
             self._keeper.close()
             self._keeper = None
 
@@ -81,14 +80,13 @@ class PublishedNames:
         raise ConnectionResetError("the process that keeps names has ended twice")
 
     def _answer(self, keeper: socket.socket, request: dict[str, Any]) -> int:
-        number = next(self._numbers)
-        keeper.send(json.dumps({**request, "number": number}).encode())
+        keeper.send(json.dumps(request).encode())
         while True:
             packet, fds, _, _ = socket.recv_fds(keeper, name_keeper.MOST, 1)
             if not packet:
                 raise ConnectionResetError
             answer = json.loads(packet)
-            if answer["number"] == number:
+            if answer["number"] == request["number"]:
                 break
             for fd in fds:  # for a request that was given up
                 os.close(fd)
@@ -113,9 +111,10 @@ class PublishedNames:
             ) as starter:
                 starter.wait(_START_S)
             near.settimeout(_ANSWER_S)
-            for name, inode in self._inodes.items():
+            for number, (name, inode) in self._made.items():
                 if inode:
-                    near.send(json.dumps({"request": "adopt", "name": name, "inode": inode}).encode())
+                    known = {"request": "adopt", "number": number, "name": name, "inode": inode}
+                    near.send(json.dumps(known).encode())
         except BaseException:
             near.close()
             raise
@@ -127,7 +126,7 @@ class PublishedNames:
     def abandon(self) -> None:
         """In a forked child: the names are the parent's."""
         self._lock = threading.RLock()
-        self._inodes.clear()
+        self._made.clear()
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None

@@ -20,22 +20,32 @@ class QueueProgress:
     which destroys it a little later: until the device has confirmed that, its submissions may still run.
     """
 
-    __slots__ = ("_ring", "destroyed", "gone")
+    __slots__ = ("_ring", "destroyed")
 
     def __init__(self, ring: DriverRing) -> None:
-        self._ring = ring
+        self._ring: DriverRing | None = ring
         self.destroyed = False
         """Nobody waits for its submissions any more."""
-        self.gone = False
-        """The device has confirmed the destruction: nothing of it runs."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the device has confirmed the destruction: nothing of it runs."""
+        return self._ring is None
+
+    def end(self) -> None:
+        """Note that the queue is gone; its ring is not needed any more."""
+        self.destroyed = True
+        self._ring = None
 
     def is_over(self, sequence: int) -> bool:
         """Whether submission `sequence` has ended, or nobody signals its fence because the queue is gone."""
-        return self._ring.completed >= sequence or self.destroyed
+        ring = self._ring
+        return ring is None or ring.completed >= sequence or self.destroyed
 
     def may_run(self, sequence: int) -> bool:
         """Whether the device may still execute submission `sequence`."""
-        return self._ring.completed < sequence and not self.gone
+        ring = self._ring
+        return ring is not None and ring.completed < sequence
 
 
 class Recording:
@@ -50,6 +60,10 @@ class Recording:
 
     def submitted(self, progress: QueueProgress, sequence: int) -> None:
         """Note that submission `sequence` of the queue with this progress executes it."""
+        if progress not in self._last:
+            for known in list(self._last):
+                if known.gone:
+                    self._last.pop(known, None)
         self._last[progress] = sequence
 
     def in_flight(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from softnpu.driver.errors import ZeError, error, invalid_argument, null_pointer
-from softnpu.driver.process_maps import Area, open_mapped_file, read_areas
+from softnpu.driver.process_maps import Area, find_area, open_mapped_file
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult
@@ -28,7 +28,7 @@ def open_system_memory(call: str, address: int, size: int) -> tuple[int, int]:
         raise error(call, result, "system memory", found=f"{size} bytes", expected="at least 1")
     if address % PAGE or size % PAGE:
         raise invalid_argument(call, name, found="parts of pages", expected=f"whole pages of {PAGE} bytes")
-    area = next((one for one in read_areas() if one.start <= address < one.end), None)
+    area = find_area(address)
     if area is None or address + size > area.end:
         raise _not_shared(call, name, "not in one mapping")
     if area.access[3] != "s" or not area.inode:

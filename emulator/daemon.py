@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from softnpu.emulator import access, activation, background
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import linux, log_lines
 from softnpu.emulator.common.home import ensure_home
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
@@ -177,9 +177,7 @@ def _prepare_folder(settings: DaemonSettings) -> None:
 
 def configure_logging(level: str) -> None:
     """Log lines of the daemon go to stderr, of each level at most 2000 in 10 s below `error`."""
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
-    )
+    log_lines.begin(level)
     for handler in logging.getLogger().handlers:
         handler.addFilter(LineLimit())
 

@@ -95,7 +95,7 @@ class AsyncInferQueue:
                 self._record_failure(failure)
             elif self._callback is not None:
                 self._callback(request, self._userdata[index])
-        except Exception as error:  # noqa: BLE001 - code of the user: `wait_all` raises its error
+        except BaseException as error:  # noqa: BLE001 - code of the user: `wait_all` raises its error
             self._record_failure(error)
         finally:
             self._free(index)

@@ -289,7 +289,7 @@ class InferRequest(RequestTensors):
                 pass
             if callback is not None:
                 callback(self.userdata)
-        except Exception:  # noqa: BLE001 - code of the user, in a thread of ours
+        except BaseException:  # noqa: BLE001 - code of the user in a thread of ours: SystemExit would end it
             # as text, because a traceback would keep the request alive
             log.error("model '%s': the callback raised\n%s", self._name, traceback.format_exc())
         finally:

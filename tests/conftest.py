@@ -27,6 +27,8 @@ from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon, LastingDaemon
 from tests.support.leaks import Surroundings
 
+pytest_plugins = ["tests.support.skips"]
+
 DIGITS = Path(__file__).parents[1] / "tools" / "demo" / "data" / "digits.xml"
 
 

@@ -282,8 +282,6 @@ def _short(key: str) -> str:
 
 
 def _table(entries: list[EntryDescription]) -> Table:
-    from rich.text import Text
-
     table = make_table(None, "name", "model", "platform", right=("size", "unused for", "hits"))
     table.columns[1].no_wrap = False  # the only one that a terminal of 80 columns makes narrower
     table.columns[1].overflow = "fold"
@@ -291,8 +289,8 @@ def _table(entries: list[EntryDescription]) -> Table:
         entry, parts = described.entry, described.parts
         table.add_row(
             _short(entry.key),
-            Text(parts.get("model", "-")),
-            Text(parts.get("platform", "-")),
+            parts.get("model", "-"),
+            parts.get("platform", "-"),
             format_bytes(entry.total),
             _since(entry.used_ns),
             "-" if described.hits is None else str(described.hits),

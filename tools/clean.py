@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,13 +14,14 @@ from typing import Annotated, Final
 
 import typer
 
+from softnpu.tools import scratch
 from softnpu.tools.console import format_bytes, format_count, print_line
 from softnpu.tools.daemon_connection import SocketOption, socket_path
 
-_FOLDERS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
 _FOLDERS_OF_CACHES: Final = ("ir", "checked")
 """What OpenVINO has read (`plugin/read_models.py`), and checked blobs (`compiler/checked_blobs.py`)."""
-_STARTING_S: Final = 60.0
+_LOG_LINE: Final = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +softnpu\.")
+_LONGEST_BEGIN: Final = 200
 _UNUSED_S: Final = 86400.0
 
 
@@ -50,13 +53,10 @@ def _leftovers(socket: Path, everything: bool) -> Iterator[Path]:
 
     folder = socket.parent
     names = {path.name.partition(".sock.")[0] for path in folder.glob("*.sock.lo[cg]*")}
-    sockets = {socket, *(folder / f"{name}.sock" for name in names)}
-    for path in sorted(sockets):
-        files = (path, endpoint.lock_path(path), endpoint.log_path(path), endpoint.older_log_path(path))
-        ours = [file for file in files if _is_ours(file)]
-        if ours and not _is_served(path):
-            yield from (file for file in ours if file.exists())
-    for pattern in _FOLDERS:
+    for path in sorted({socket, *(folder / f"{name}.sock" for name in names)}):
+        if not scratch.is_locked(endpoint.lock_path(path)):  # a daemon that lives holds it
+            yield from _of_daemon(path)
+    for pattern in scratch.PATTERNS:
         for path in sorted(Path(tempfile.gettempdir()).glob(pattern)):
             if _is_ours(path) and not _is_in_use(path, everything):
                 yield path
@@ -73,29 +73,35 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _is_served(socket: Path) -> bool:
-    """Whether a daemon lives: it holds the lock."""
-    from softnpu.emulator.interface.result import Refused
-    from softnpu.emulator.served_socket import DaemonLock
+def _of_daemon(socket: Path) -> Iterator[Path]:
+    """What a dead daemon has left, and nothing that only has such a name: somebody may have mistyped one.
 
-    try:
-        DaemonLock(socket).release()
-    except Refused:
-        return True
-    return False
+    The record in a lock file is the proof for what lies beside it; a log begins as ours do.
+    """
+    from softnpu.emulator.interface import endpoint
+
+    lock = endpoint.lock_path(socket)
+    proven = _is_ours(lock) and endpoint.read_record(socket) is not None
+    for log in (endpoint.log_path(socket), endpoint.older_log_path(socket)):
+        if _is_ours(log) and log.is_file() and (proven or _is_log(log)):
+            yield log
+    if proven:
+        if _is_ours(socket) and stat.S_ISSOCK(socket.lstat().st_mode):
+            yield socket
+        yield lock
+
+
+def _is_log(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _LOG_LINE.match(file.readline(_LONGEST_BEGIN)) is not None
 
 
 def _is_in_use(folder: Path, everything: bool) -> bool:
-    """Whether a temporary folder belongs to somebody: a daemon, a command, or reports that a person reads."""
-    from softnpu.tools.stress.reports import reports_folder
-
-    socket = folder / "npu.sock"
-    if reports_folder(folder).is_dir() and not everything:
+    """Whether a temporary folder belongs to somebody: to a command, or to a person who reads its reports."""
+    if (folder / scratch.REPORTS).is_dir() and not everything:
         return True
-    age_s = _age_s(folder)
-    if any(folder.glob("npu.sock.*")):
-        return age_s < _STARTING_S or _is_served(socket)
-    return age_s < _UNUSED_S
+    used = scratch.is_in_use(folder)
+    return used if used is not None else _age_s(folder) < _UNUSED_S
 
 
 def _age_s(path: Path) -> float:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from softnpu.emulator.common.printable import printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -22,9 +24,9 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
-def print_line(text: str, *, console: Console = out) -> None:
-    """Print a line as it is: no markup, no colours of numbers, not folded."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def print_line(text: str, *, console: Console = out, style: str = "") -> None:
+    """Print a line as it is: no markup, no colours of numbers, not folded, no control characters."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True, style=style or None)
 
 
 def print_json(document: Any) -> None:
@@ -37,11 +39,15 @@ def print_json(document: Any) -> None:
 
 
 def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -> Table:
-    """A table with these columns, none of them folded; those of `right` have their text on the right."""
-    from rich import box
-    from rich.table import Table
+    """A table with these columns, none of them folded; those of `right` have their text on the right.
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    A cell is a text as `print_line` prints it, or one of rich with colours or several lines.
+    """
+    from rich import box
+
+    from softnpu.tools.plain_table import PlainTable
+
+    table = PlainTable(title=title and printable(title), title_justify="left", box=box.SIMPLE_HEAD)
     for heading in (*headings, *right):
         table.add_column(heading, no_wrap=True, justify="right" if heading in right else "left")
     return table

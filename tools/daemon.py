@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _LIMITS: Final = (
     "session-contexts, session-allocations, session-queues, session-graphs, session-compiles, "
     "session-segments, user-connections, user-handshakes, user-sessions, user-memory, user-handles, "
-    "user-queues, user-graphs, user-compiles, user-segments"
+    "user-queues, user-graphs, user-compiles, user-functions, job-cpu-s, user-segments"
 )
 # The supervisor gives each engine and worker two seconds to end before it kills them.
 _END_S: Final = 15.0
@@ -118,6 +118,9 @@ def daemon(
     leased_only: Annotated[
         bool, typer.Option("--leased-only", help="Programs see the devices of their lease, or none.")
     ] = False,
+    isolate: Annotated[
+        str, typer.Option(metavar="user|session", help="Who has an engine alone: each user, or each session.")
+    ] = "user",
     sysfs: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep files there as the kernel has them of an NPU, for monitors."),
@@ -130,7 +133,7 @@ def daemon(
     import msgspec
 
     from softnpu.emulator.daemon import start_background
-    from softnpu.emulator.supervisor.settings import DaemonSettings
+    from softnpu.emulator.supervisor.settings import DaemonSettings, isolation
 
     path = socket_path(socket)
     chosen = {
@@ -158,6 +161,7 @@ def daemon(
             self_check=self_check,
             strict=strict,
             leased_only=leased_only,
+            isolate=isolation(isolate),
         ),
         **{name: value for name, value in chosen.items() if value is not None},
     )
@@ -297,9 +301,12 @@ def _check_engines(status: StatusAnswer, path: Path) -> None:
 
 def _device_line(engine: EngineStatus, status: StatusAnswer) -> str:
     info = engine.device
+    shown = f"engine {engine.engine_pid} {engine.state}"
+    if engine.state == "ready" and not engine.engine_pid:
+        shown = "an engine for each session"
     return (
         f"{device_name(engine, status)}: platform {info.platform}, {info.tiles} tiles, "
-        f"{format_bytes(info.memory_total)}, engine {engine.engine_pid} {engine.state}"
+        f"{format_bytes(info.memory_total)}, {shown}"
     )
 
 

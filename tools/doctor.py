@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import resource
@@ -28,6 +29,7 @@ from softnpu.tools.private_daemon import private_daemon
 _DESCRIPTORS_OF_MANY: Final = 1024
 _LEAST_MEMORY: Final = 1 << 30
 _VIEW_S: Final = 120.0
+_PROBE_S: Final = 60.0
 home_is_missing = False
 """Whether this process was started without a home directory."""
 _MARKS: Final = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failed": "[bold red]failed[/]"}
@@ -306,6 +308,21 @@ def _f16(_: Path) -> Iterator[Finding]:
         yield Finding("f16", "warning", f"refused: {error.info.found}", error.info.hint)
 
 
+def _walls(_: Path) -> Iterator[Finding]:
+    command = [sys.executable, "-P", "-m", "softnpu.emulator.common.lock_in_probe"]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=_PROBE_S)
+    told = json.loads(done.stdout)
+    missing = ", ".join(told["missing"])
+    if told["possible"]:
+        found = f"a model that takes over an engine could {', '.join(told['possible'])}; missing: {missing}"
+        step = "use a kernel with Landlock and seccomp, and load no models that you do not trust"
+        yield Finding("walls", "warning", found, step)
+    elif missing:
+        yield Finding("walls", "ok", f"engines are locked in, without {missing}")
+    else:
+        yield Finding("walls", "ok", "engines and compiler workers are locked in by seccomp and Landlock")
+
+
 _CHECKS: Final = (
     _versions,
     _machine,
@@ -314,6 +331,7 @@ _CHECKS: Final = (
     _memory,
     _permissions,
     _daemon,
+    _walls,
     _loader,
     _native_parts,
     _device,

@@ -162,14 +162,10 @@ def _write_inputs(
 
 def _check_names(job: Job, compiled: CompiledModel) -> None:
     """Refuse names that the compiled model does not have."""
-    known = {name for spec in compiled.signature.inputs for name in (spec.name, *spec.names)}
+    known = [(spec.name, *spec.names) for spec in compiled.signature.inputs]
     for option, given in (("--shape", job.shapes), ("--input", job.files)):
         for name in given:
-            if name not in known:
-                names = ", ".join(spec.name for spec in compiled.signature.inputs)
-                raise ToolError(
-                    f"{option} {name}", found="the model has no such input", expected=f"one of: {names}"
-                )
+            inputs.position(f"{option} {name}", name, known)
 
 
 def _shape_of_input(job: Job, port: Any, name: str) -> Shape:
@@ -291,11 +287,8 @@ def _array_for(job: Job, arrays: Mapping[str, Array], port: Any, name: str) -> A
 
 
 def _position(model: ov.Model, name: str, option: str = "input") -> int:
-    for position, port in enumerate(model.inputs):
-        if _is_named(port, name):
-            return position
-    names = ", ".join(_name(port, position) for position, port in enumerate(model.inputs))
-    raise ToolError(f"{option} {name}", found="the model has no such input", expected=f"one of: {names}")
+    known = ((_name(port, at), *port.names, port.node.friendly_name) for at, port in enumerate(model.inputs))
+    return inputs.position(f"{option} {name}", name, known)
 
 
 def _is_named(port: Any, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +48,16 @@ def parse_pairs(option: str, values: Sequence[str], form: str) -> dict[str, str]
             raise ToolError(f"{option} {name}", found="given twice", expected="once")
         pairs[name] = text
     return pairs
+
+
+def position(subject: str, name: str, ports: Iterable[Collection[str]]) -> int:
+    """The place of the input that has this name, among the names of all inputs; `ToolError` lists these."""
+    known = list(ports)
+    for place, names in enumerate(known):
+        if name in names:
+            return place
+    shown = ", ".join(next(iter(names)) for names in known) or "none: it has no inputs"
+    raise ToolError(subject, found="the model has no such input", expected=f"one of: {shown}")
 
 
 def load_array(name: str, path: Path) -> Array:

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from softnpu.emulator.common.printable import printable
 from softnpu.tools.daemon_connection import SocketOption, socket_path
 from softnpu.tools.failures import ToolError
 
@@ -46,7 +47,9 @@ def logs(
 
 
 def _write(text: bytes) -> None:
-    sys.stdout.buffer.write(text)
+    """Lines as they are, but for what a terminal would obey: programs choose names that are logged."""
+    lines = text.decode(errors="backslashreplace").split("\n")
+    sys.stdout.buffer.write("\n".join(map(printable, lines)).encode())
     sys.stdout.buffer.flush()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from softnpu.tools.failures import ToolError
+from softnpu.tools.scratch import in_use
 
 if TYPE_CHECKING:
     import psutil
@@ -99,7 +100,7 @@ def private_daemon(**settings: Any) -> Iterator[PrivateDaemon]:
 
     Raises `ToolError` when something is wrong with its end.
     """
-    with tempfile.TemporaryDirectory(prefix="softnpu-private-") as folder:
+    with tempfile.TemporaryDirectory(prefix="softnpu-private-") as folder, in_use(Path(folder)):
         daemon = PrivateDaemon(Path(folder), **settings)
         try:
             yield daemon

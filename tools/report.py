@@ -134,13 +134,12 @@ def _show_differences(ours: Run, theirs: Run, comparison: Comparison) -> None:
         table.add_row(name, f"{difference.absolute:.3g}", f"{difference.relative:.3g}", equal)
     out.print(table)
     if comparison.identical:
-        verdict = "[green]every number equals, bit by bit[/]"
+        print_line("every number equals, bit by bit", style="green")
     elif not comparison.beyond:
-        verdict = f"[green]equal within a relative {comparison.tolerance:g}[/]"
+        print_line(f"equal within a relative {comparison.tolerance:g}", style="green")
     else:
         outputs = ", ".join(comparison.beyond)
-        verdict = f"[red]differs by more than a relative {comparison.tolerance:g}[/] in {outputs}"
-    out.print(verdict, highlight=False)
+        print_line(f"differs by more than a relative {comparison.tolerance:g} in {outputs}", style="red")
     if is_unfused(theirs.config):
         out.print(
             f"{theirs.device} ran with SNIPPETS_MODE=DISABLE: without it, it fuses the quantised layers of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -19,11 +20,12 @@ from softnpu.tools.console import (
 from softnpu.tools.daemon_connection import SocketOption, connect, socket_path
 from softnpu.tools.farm import report
 from softnpu.tools.monitor.document import document
-from softnpu.tools.monitor.tables import escaped, print_work
+from softnpu.tools.monitor.tables import print_work
 from softnpu.tools.monitor.views import View, device_name, user_name
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from softnpu.driver import Driver
     from softnpu.driver.faults import InjectionState
@@ -81,6 +83,13 @@ def status(
     )
     print_line(line)
     out.print(_devices(state))
+    functions = [each for engine in state.engines for each in engine.functions]
+    if any(each.session or each.uid != os.getuid() for each in functions):
+        out.print(_functions(state))
+    if state.internal_errors:
+        print_line(
+            f"internal errors: {state.internal_errors}; please report what the daemon's log has of them"
+        )
     if described := _injections(injections):
         print_line(described)
     if state.leases:
@@ -118,7 +127,7 @@ def _devices(state: StatusAnswer) -> Table:
     return table
 
 
-def _rows_of(engine: EngineStatus) -> dict[str, str]:
+def _rows_of(engine: EngineStatus) -> dict[str, str | Text]:
     quiet_s = (time.monotonic_ns() - engine.heartbeat_ns) / 1e9
     modelled = {
         "clock": engine.device.clock,
@@ -157,6 +166,26 @@ def _rows_of(engine: EngineStatus) -> dict[str, str]:
     }
 
 
+def _functions(state: StatusAnswer) -> Table:
+    figures = ("engine", "restarts", "contexts", "memory", "inferences", "busy")
+    table = make_table("virtual functions", "device", "user", "session", "state", right=figures)
+    for engine in state.engines:
+        for each in engine.functions:
+            table.add_row(
+                device_name(engine, state),
+                user_name(each.uid),
+                str(each.session or "-"),
+                _coloured(each.state),
+                str(each.engine_pid or "-"),
+                str(each.restarts),
+                str(each.contexts),
+                format_bytes(each.memory_used),
+                str(each.inferences),
+                format_time(each.busy_ns / 1e9),
+            )
+    return table
+
+
 def _leases(state: StatusAnswer) -> Table:
     from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 
@@ -166,7 +195,7 @@ def _leases(state: StatusAnswer) -> Table:
         table.add_row(
             str(lease.lease),
             str(lease.pid),
-            escaped(lease.client),
+            lease.client,
             ", ".join(names),
             f"{lease.share / WHOLE_DEVICE:.0%}",
             str(lease.sessions),
@@ -188,9 +217,11 @@ def _users(state: StatusAnswer) -> Table:
     return table
 
 
-def _coloured(state: str) -> str:
+def _coloured(state: str) -> Text:
+    from rich.text import Text
+
     colour = {"ready": "green", "failed": "red"}.get(state, "yellow")
-    return f"[{colour}]{state}[/]"
+    return Text(state, colour)
 
 
 def _numbers(pids: tuple[int, ...]) -> str:

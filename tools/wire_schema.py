@@ -47,6 +47,7 @@ RECORDS: tuple[type[msgspec.Struct], ...] = (
     messages.DeviceInfo,
     messages.Limits,
     messages.EngineStatus,
+    messages.FunctionStatus,
     messages.SessionStatus,
     messages.UserStatus,
     messages.LeaseStatus,

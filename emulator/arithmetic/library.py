@@ -11,15 +11,17 @@ import contextlib
 import functools
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
 
+from softnpu.emulator.common import file_ownership
 from softnpu.emulator.interface.environment import user_cache
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 
@@ -41,15 +43,52 @@ _TEXT: Final = 300
 
 def find() -> Path:
     """The library for the installed OpenVINO. Refuses with `ERROR_UNSUPPORTED_FEATURE` if there is none."""
+    os.close(_opened())
+    return folder() / name()
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[str]:
+    """What loads the library that was checked, whatever becomes of its name; refuses as `find`."""
+    fd = _opened()
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _opened() -> int:
+    """A descriptor of the library, which nobody but this user and root can have written."""
     path = folder() / name()
     try:
-        owner = path.stat().st_uid
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        hint = "compile a model for f16, which builds it"
-        raise _missing(f"no {path} for this OpenVINO: {error.strerror}", hint) from error
-    if owner not in (0, os.geteuid()):
-        raise _missing(f"{path}, which belongs to user {owner}", f"remove it, or set {DIRECTORY}")
-    return path
+        raise _absent(path, error) from error
+    try:
+        info = os.fstat(directory)
+        if info.st_uid not in (os.geteuid(), file_ownership.ROOT):
+            raise _untrusted(path.parent, f"it belongs to user {info.st_uid}")
+        if file_ownership.others_write(directory, info):
+            raise _untrusted(path.parent, f"others may write it (mode {stat.S_IMODE(info.st_mode):o})")
+        fd = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        raise _absent(path, error) from error
+    finally:
+        os.close(directory)
+    reason = file_ownership.distrust(fd)
+    if reason:
+        os.close(fd)
+        raise _untrusted(path, reason)
+    return fd
+
+
+def _absent(path: Path, error: OSError) -> Refused:
+    hint = "compile a model for f16, which builds it"
+    return _missing(f"no {path} for this OpenVINO: {error.strerror}", hint)
+
+
+def _untrusted(path: Path, reason: str) -> Refused:
+    return _missing(f"{path}: {reason}", f"correct or remove it, or set {DIRECTORY}")
 
 
 def ensure(advance: Callable[[], None]) -> Path:
@@ -59,7 +98,8 @@ def ensure(advance: Callable[[], None]) -> Path:
     """
     with contextlib.suppress(Refused):
         return find()
-    return _build(folder() / name(), advance)
+    _build(folder() / name(), advance)
+    return find()
 
 
 @functools.cache
@@ -110,6 +150,7 @@ def _build(target: Path, advance: Callable[[], None]) -> Path:
         made = Path(scratch) / target.name
         arguments = [command, *_FLAGS, "-isystem", headers, SOURCE, "-o", made, *_libraries()]
         _run([str(each) for each in arguments], Path(scratch), advance)
+        made.chmod(0o600)  # whatever the umask of a program is
         os.replace(made, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -25,18 +25,22 @@ class Count(NamedTuple):
 
 
 @functools.cache
-def _factory() -> ov.utils.node_factory.NodeFactory:
+def _loaded() -> tuple[ov.utils.node_factory.NodeFactory, ctypes.CDLL]:
     from openvino.utils.node_factory import NodeFactory
 
     factory = NodeFactory()
-    factory.add_extension(str(library.find()))
-    return factory
+    with library.opened() as path:
+        factory.add_extension(path)
+        return factory, ctypes.CDLL(path)
+
+
+def _factory() -> ov.utils.node_factory.NodeFactory:
+    return _loaded()[0]
 
 
 @functools.cache
 def _functions() -> ctypes.CDLL:
-    _factory()  # has loaded the runtime that the extension is linked with
-    functions = ctypes.CDLL(str(library.find()))
+    functions = _loaded()[1]
     pointer = ctypes.c_void_p
     functions.softnpu_round.argtypes = (pointer, pointer, ctypes.c_int64, ctypes.c_bool, ctypes.c_bool)
     functions.softnpu_round.restype = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from softnpu.emulator.blob.weights import SpaceLayout, check_sources, page_up
 from softnpu.emulator.common import linux
@@ -60,6 +60,10 @@ class WeightSpace:
         self._memory = memory
         end = self.layout.size + self.embedded if self.embedded else self.layout.end
         self.view = memory.view()[: max(1, end)]
+
+    def before_unmap(self, call: Callable[[int], None], argument: int) -> None:
+        """Call this before the memory is unmapped."""
+        self._memory.before_unmap(call, argument)
 
     def release_pages(self) -> None:
         """Release the pages of the sources; a page that is touched again is read from its file."""

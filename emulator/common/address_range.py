@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 
 PAGE = mmap.PAGESIZE
 _PROT_NONE = 0
@@ -59,6 +60,11 @@ class AddressRange:
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
         _checked(_mmap(self.address + at, length, protection, flags, fd, offset), length)
+
+    def before_unmap(self, call: Callable[[int], None], argument: int) -> None:
+        """Call this before the range is unmapped."""
+        # finalizers run last in, first out
+        weakref.finalize(self._bytes, call, argument).atexit = False
 
     def release_pages(self, at: int, length: int) -> None:
         """Release mapped pages; a page that is touched again is read from its file.

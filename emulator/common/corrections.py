@@ -15,6 +15,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from softnpu.emulator.common import empty_tensors
 from softnpu.emulator.common.model_bodies import all_bodies
 
 _MOST_ONES: Final = 1 << 24
@@ -28,7 +29,8 @@ def correct(model: ov.Model) -> bool:
     """
     found = False
     for part in [model, *all_bodies(model)]:
-        if [node for node in part.get_ordered_ops() if _correct(node)]:
+        is_replaced = empty_tensors.replace(part)
+        if [node for node in part.get_ordered_ops() if _correct(node)] or is_replaced:
             part.validate_nodes_and_infer_types()
             found = True
     return found
@@ -55,17 +57,6 @@ def _gather(node: Any) -> bool:
         return False
     rows = ops.squeeze(node.input_value(1), _numbers(range(batches)))
     _replace(node, ops.gather(node.input_value(0), rows, node.input_value(2), 0))
-    return True
-
-
-def _fake_quantize(node: Any) -> bool:
-    """Of no elements it divides by their number when it is loaded, and ends the process."""
-    source, result = node.input_value(0), node.output(0)
-    shape = source.get_partial_shape()
-    if shape.is_dynamic or 0 not in list(shape.to_shape()) or shape != result.get_partial_shape():
-        return False
-    for reader in result.get_target_inputs():
-        reader.replace_source_output(source)
     return True
 
 
@@ -176,29 +167,6 @@ def _transpose(node: Any) -> bool:
     return True
 
 
-def _mat_mul(node: Any) -> bool:
-    """Over an inner dimension of 0 it writes nothing. A sum of no products is written: 0."""
-    shapes = [node.get_input_partial_shape(position) for position in (0, 1)]
-    if any(shape.rank.is_dynamic or all(dimension != 0 for dimension in shape) for shape in shapes):
-        return False
-    attributes = node.get_attributes()
-    rows, columns = node.input_value(0), node.input_value(1)
-    ranks = len(shapes[0]), len(shapes[1])
-    if attributes["transpose_a"] and ranks[0] > 1:
-        rows = _transposed(rows, ranks[0])
-    if attributes["transpose_b"] and ranks[1] > 1:
-        columns = _transposed(columns, ranks[1])
-    axis = -1 if ranks[1] == 1 else -2
-    if rows.get_partial_shape()[-1] != 0 or columns.get_partial_shape()[axis] != 0:
-        return False
-    if ranks[1] > 1:  # [.., m, k, 1] by [.., 1, k, n]
-        rows = ops.unsqueeze(rows, _numbers([-1])).output(0)
-        if ranks[0] > 1:
-            columns = ops.unsqueeze(columns, _numbers([-3])).output(0)
-    _replace(node, ops.reduce_sum(ops.multiply(rows, columns), _numbers([axis]), False))
-    return True
-
-
 def _loop(node: Any) -> bool:
     """What computes with a dynamic result may look for it where it was before memory moved.
 
@@ -224,12 +192,10 @@ def _whole(axis: int, result: Any) -> Any:
 _CORRECTIONS: dict[str, Callable[[Any], bool]] = {
     "Gather": _gather,
     "BatchToSpace": _batch_to_space,
-    "FakeQuantize": _fake_quantize,
     "Tile": _tile,
     "Pad": _pad,
     "ScatterUpdate": _scatter_update,
     "Transpose": _transpose,
-    "MatMul": _mat_mul,
     "TensorIterator": _loop,
     "Loop": _loop,
 }
@@ -240,10 +206,6 @@ _CORRECTIONS: dict[str, Callable[[Any], bool]] = {
 
 def _numbers(values: Iterable[int]) -> Any:
     return ops.constant(np.array(list(values), np.int64))
-
-
-def _transposed(output: Any, rank: int) -> Any:
-    return ops.transpose(output, _numbers([*range(rank - 2), rank - 1, rank - 2])).output(0)
 
 
 def _behind(output: Any, make: Callable[[Any], Any], suffix: str) -> None:

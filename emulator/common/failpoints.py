@@ -17,6 +17,7 @@ An inactive point costs one read of a variable of this module, about 25 ns:
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import resource
@@ -94,9 +95,11 @@ ACTIONS = {
     "stop": "SIGSTOP to itself",
     "abort": "SIGABRT to itself, without a core file",
     "memory": "raises MemoryError",
+    "error": "raises ZeroDivisionError, as a defect of ours would",
     "descriptors": "no descriptor can be opened in this process from now on",
     "hang": "this thread sleeps forever",
     "sleep": "this thread sleeps: sleep(MILLISECONDS)",
+    "load": "loads a library, which runs what is in it: load(PATH)",
     "trace": "writes the name of the point as a line to the end of a file: trace(PATH)",
 }
 
@@ -178,8 +181,8 @@ def parse(text: str) -> dict[str, Rule]:
             raise FailpointError(part, f"no action {action!r}", f"one of {', '.join(ACTIONS)}")
         if action == "sleep" and not (value.isascii() and value.isdigit()):
             raise FailpointError(part, f"sleep({value})", "sleep(MILLISECONDS)")
-        if action == "trace" and not value.startswith("/"):
-            raise FailpointError(part, f"trace({value})", "trace(/ABSOLUTE/PATH)")
+        if action in ("trace", "load") and not value.startswith("/"):
+            raise FailpointError(part, f"{action}({value})", f"{action}(/ABSOLUTE/PATH)")
         count = _EVERY if match["count"] == "*" else int(match["count"] or 1)
         rules[point] = Rule(point, action, value, count, int(match["after"] or 0), len(rules))
     return rules
@@ -236,6 +239,8 @@ def _act(rule: Rule) -> None:
             os.abort()
         case "memory":
             raise MemoryError(f"fail-point {rule.point}")
+        case "error":
+            raise ZeroDivisionError(f"fail-point {rule.point}")
         case "descriptors":
             _exhaust_descriptors()
         case "hang":
@@ -243,6 +248,8 @@ def _act(rule: Rule) -> None:
                 time.sleep(3600)
         case "sleep":
             time.sleep(int(rule.value) / 1000)
+        case "load":
+            ctypes.CDLL(rule.value)
         case "trace":
             _trace(rule)
 

@@ -111,7 +111,7 @@ def duplicate(fd: int) -> int:
 def open_streams() -> list[int]:
     """Open /dev/null for the standard streams that are closed; programs that are started find them closed."""
     opened: list[int] = []
-    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _LAST_STREAM:
+    while (fd := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) <= _LAST_STREAM:
         opened.append(fd)
     os.close(fd)
     return opened
@@ -155,6 +155,18 @@ def has_seals(fd: int, seals: int) -> bool:
         return False
 
 
+def is_memory_file(fd: int) -> bool:
+    """Whether it lies in the memory of this machine: on tmpfs, or a memory file with huge pages.
+
+    The kernel answers that itself, also for a file of a network or FUSE file system that hangs.
+    """
+    try:
+        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return False
+    return True
+
+
 class _FileSystem(ctypes.Structure):
     _fields_ = (("type", ctypes.c_long), ("rest", ctypes.c_byte * 512))
 
@@ -166,8 +178,8 @@ _fstatfs.argtypes = (ctypes.c_int, ctypes.POINTER(_FileSystem))
 def is_shared_memory(fd: int) -> bool:
     """Whether it is a file in the machine's memory: of `shm_open`, or `memfd_create` without huge pages."""
     system = _FileSystem()
-    # a number that is none is no descriptor
-    if not 0 <= fd < 1 << 31 or _fstatfs(fd, ctypes.byref(system)) != 0:
+    # a number that is none is no descriptor; what has no seals is not asked, as its file system may hang
+    if not 0 <= fd < 1 << 31 or not is_memory_file(fd) or _fstatfs(fd, ctypes.byref(system)) != 0:
         return False
     return system.type == _TMPFS and stat.S_ISREG(os.fstat(fd).st_mode)
 

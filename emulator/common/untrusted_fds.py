@@ -1,44 +1,106 @@
-"""Descriptors from an untrusted sender: closed without blocking.
+"""Descriptors from an untrusted sender: looked at and closed without waiting for anybody.
 
-Closing the last descriptor of a TCP socket waits until its bytes are delivered, if its owner has set
-SO_LINGER and does not read them. No message accepts a socket, so sockets are refused early, and closed in a
-thread.
+`fstat` and `close` may wait for the server of a FUSE or network file system, `close` also for the peer of a
+TCP socket with SO_LINGER. Memory files are told by their seals, which the kernel answers without a file
+system, and are closed at once. Everything else is closed in a thread: a close that hangs holds no number.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
-import stat
 import struct
 import threading
+from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
+from softnpu.emulator.common import linux
+
+NOBODY: Final = -1
+"""Owner of descriptors whose sender is no matter."""
 _NO_LINGER = struct.pack("ii", 0, 0)
+_MOST_THREADS = 64  # of one owner: each hangs in at most one close
+_MOST_WAITING = 64
+
+
+class _Closer:
+    """The threads that close for one owner, and what waits for them."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[int] = deque()
+        self.threads = 0
+
+
+_lock = threading.Lock()
+_closers: dict[int, _Closer] = {}
 
 
 def has_socket(fds: Sequence[int]) -> bool:
     """Whether one of them is a socket."""
-    return any(stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in fds)
+    return any(_is_socket(fd) for fd in fds)
 
 
-def close_untrusted(fds: Sequence[int]) -> None:
-    """Close all, without waiting for unsent data of sockets."""
-    sockets = []
+def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
+    """Close all. `owner`: the user who sent them, whose descriptors wait for nobody else's."""
+    slow = []
     for fd in fds:
-        if stat.S_ISSOCK(os.fstat(fd).st_mode):
-            sockets.append(fd)
-        else:
+        if linux.is_memory_file(fd):
             os.close(fd)
-    if sockets:
-        # the owner may set SO_LINGER again in between, so this runs in a thread as well
-        threading.Thread(target=_close_sockets, args=(sockets,), name="closer", daemon=True).start()
+        else:
+            slow.append(fd)
+    if not slow:
+        return
+    with _lock:
+        closer = _closers.setdefault(owner, _Closer())
+        closer.waiting.extend(slow)
+        if closer.threads >= _MOST_THREADS:
+            return
+        closer.threads += 1
+    threading.Thread(target=_close_waiting, args=(owner, closer), name="closer", daemon=True).start()
 
 
-def _close_sockets(fds: Sequence[int]) -> None:
-    for fd in fds:
+def are_stuck(owner: int) -> bool:
+    """Whether so many closings hang that this user must not send more descriptors."""
+    closer = _closers.get(owner)
+    return closer is not None and len(closer.waiting) > _MOST_WAITING
+
+
+def _close_waiting(owner: int, closer: _Closer) -> None:
+    while True:
+        with _lock:
+            if not closer.waiting:
+                closer.threads -= 1
+                if not closer.threads:
+                    del _closers[owner]
+                return
+            fd = closer.waiting.popleft()
+        if _is_socket(fd):
+            _close_socket(fd)
+        else:
+            with contextlib.suppress(OSError):  # of a disk that is full; the number is free in any case
+                os.close(fd)
+
+
+def _is_socket(fd: int) -> bool:
+    try:
         one = socket.socket(fileno=fd)
-        try:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-        finally:
-            one.close()
+    except OSError as error:
+        return error.errno not in (errno.ENOTSOCK, errno.EBADF)
+    one.detach()
+    return True
+
+
+def _close_socket(fd: int) -> None:
+    try:
+        one = socket.socket(fileno=fd)
+    except OSError:  # of a family without addresses, which has no data that anybody waits for
+        os.close(fd)
+        return
+    try:
+        # its owner may set SO_LINGER again in between, so this runs in a thread as well
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    finally:
+        one.close()

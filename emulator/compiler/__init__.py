@@ -7,7 +7,8 @@ descriptor FD, and kills it to cancel a job. `openvino` is imported by the first
 =====================  =============================================================
 `worker`               the loop: one job after the other, one outcome each
 `compile_job`          a compile job: the cache, or else `pipeline`
-`precisions`           what a job needs for its precision: the extension that rounds
+`confinement`          what a worker builds and opens before it locks itself in
+`ir_file`              a file in memory, for the XML that OpenVINO writes
 `compile_request`      what a compile job asks for, and what it makes
 `job_cache`            the compile job and the cache
 `model_cache`          the cache of compiled models, on disk

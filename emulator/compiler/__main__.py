@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from softnpu.emulator.common import failpoints, lean_openvino, linux
+from softnpu.emulator.common import failpoints, lean_openvino, linux, log_lines
 from softnpu.emulator.interface.channel import Channel
 
 _USAGE = "usage: python -m softnpu.emulator.compiler FD PARENT_PID (started by the softnpu daemon)"
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"softnpu compiler: {error}\n{_USAGE}", file=sys.stderr)
         return 2
     linux.die_with_parent(parent)
+    log_lines.begin("warning")
     # An interrupt from the terminal reaches the whole process group; the supervisor decides for us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

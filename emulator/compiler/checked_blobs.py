@@ -41,14 +41,19 @@ class CheckedBlobs:
     @classmethod
     def open(cls, platform: str) -> CheckedBlobs | None:
         """Open the notes in the engine's cache; None if that is off or cannot be used."""
+        options = cls.folder()
+        notes = None if options is None else ModelCache.open(options)
+        return None if notes is None else cls(notes, platform)
+
+    @staticmethod
+    def folder() -> CacheOptions | None:
+        """Where the notes are; None if the engine's cache is off."""
         directory = environment.engine_cache()
         if not directory:
             return None
-        options = CacheOptions(
+        return CacheOptions(
             directory=os.path.join(directory, _FOLDER), limit=_MOST * entry_files.DIGEST_LENGTH
         )
-        notes = ModelCache.open(options)
-        return None if notes is None else cls(notes, platform)
 
     def has(self, digest: bytes) -> bool:
         """Whether the blob of this blake3 was checked."""

@@ -6,7 +6,7 @@ import os
 from contextlib import ExitStack
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import job_cache, precisions
+from softnpu.emulator.compiler import confinement, job_cache
 from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequest
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
@@ -17,7 +17,7 @@ def run(job: CompileJob, fds: list[int], stages: Stages, runtime: Runtime) -> Jo
     """Compile the IR in `fds` (the XML, then the sources of its weights)."""
     stages.begin("receive")
     request = CompileRequest.receive(job, fds, f"model '{job.name}'")
-    precisions.prepare(request.settings.precision, stages)
+    confinement.enter(job, job_cache.options(job), request.settings.precision, stages)
     with ExitStack() as claims:
         entry = job_cache.look_up(request, stages, claims)
         model = None if entry is None else entry.model

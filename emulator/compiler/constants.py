@@ -12,18 +12,17 @@ import ctypes
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import openvino as ov
 
 from softnpu.emulator.blob.weights import ConstLayer, const_layers
-from softnpu.emulator.common import linux, model_texts
+from softnpu.emulator.common import model_texts
 from softnpu.emulator.common.model_bodies import bodies_of
+from softnpu.emulator.compiler import ir_file
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -138,15 +137,7 @@ def _unpaired(subject: str, object_name: str, *, found: str) -> Refused:
 
 
 def _serialized(model: ov.Model) -> bytes:
-    fd = linux.memfd("ir")
-    try:
-        with tempfile.TemporaryDirectory(prefix="softnpu-ir-") as folder:
-            link = Path(folder, "model.xml")
-            link.symlink_to(f"/proc/self/fd/{fd}")
-            ov.serialize(model, link, os.devnull)
-        return os.pread(fd, os.fstat(fd).st_size, 0)
-    finally:
-        os.close(fd)
+    return ir_file.written(lambda path: ov.serialize(model, path, os.devnull))
 
 
 def _constants(model: Any) -> Iterator[Any]:

@@ -20,8 +20,9 @@ from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.compiler.options import COMPILER, PLATFORM, STRICT
 from softnpu.emulator.compiler.stages import Stages
-from softnpu.emulator.interface.messages import GraphFlag
+from softnpu.emulator.interface.messages import CacheOptions, GraphFlag
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.links.compiler import CompileJob
 from softnpu.emulator.prediction.support import rules
 
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
@@ -88,13 +89,18 @@ class CacheEntry:
         return True
 
 
+def options(job: CompileJob) -> CacheOptions | None:
+    """The cache that a job may use; None if there is none or the job bypasses it."""
+    return None if job.flags & GraphFlag.DISABLE_CACHING else job.cache
+
+
 def look_up(request: CompileRequest, stages: Stages, claims: ExitStack) -> CacheEntry | None:
     """The entry of a job; None for a job without a cache.
 
     If the cache has no model, `claims` holds the right to compile until it is closed.
     """
-    cache_options = request.job.cache
-    if cache_options is None or request.job.flags & GraphFlag.DISABLE_CACHING:
+    cache_options = options(request.job)
+    if cache_options is None:
         return None
     cache = ModelCache.open(cache_options)
     if cache is None:

@@ -29,7 +29,7 @@ from softnpu.emulator.blob.weights import (
     with_actual_offsets,
 )
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import files, options, precisions
+from softnpu.emulator.compiler import confinement, files, options
 from softnpu.emulator.compiler.checked_blobs import CheckedBlobs
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
@@ -60,14 +60,14 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         reader = BlobReader(data)
         meta = reader.metadata()
         subject = f"model '{meta.name}'"
-        digest = blake3(data, max_threads=blake3.AUTO).digest()
+        confinement.enter(job, None, meta.precision, stages)
+        digest = blake3(data, max_threads=blake3.AUTO).digest()  # it starts threads
         checked = CheckedBlobs.open(job.platform) if job.remembered else None
         is_checked = checked is not None and checked.has(digest)
         if not is_checked:
             _check_target(meta, job.platform, runtime, subject)
         if job.strict:
             _check_strict(meta, subject)
-        precisions.prepare(meta.precision, stages)
         reference = _checked_reference(reader, subject)
         placement = _placement(fds[1], job.placement_length) if job.placement_length else None
         space = _space(job, fds, reader, fd, reference, subject)
@@ -113,6 +113,7 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> JobResult:
     if job.offset is not None:
         *fds, file = fds
         target = _target(file, job.offset)
+    confinement.enter(job, None, "", stages)
     reader = BlobReader(files.map_range(fds[0], 0, job.blob_length, "blob"))
     reference = reader.weights_reference()
     placement = _placement(fds[1], job.placement_length) if job.placement_length else None

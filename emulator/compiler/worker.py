@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from msgspec.structs import replace
+
 from softnpu.emulator import compiler
+from softnpu.emulator.blob.weight_files import file_identities
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.compiler import checked_blobs, compile_job, native_blob, options, query
+from softnpu.emulator.common.untrusted_fds import close_untrusted
+from softnpu.emulator.compiler import checked_blobs, compile_job, confinement, native_blob, options, query
 from softnpu.emulator.compiler.error_info import not_utf8, out_of_memory, system_error
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
@@ -30,12 +34,14 @@ from softnpu.emulator.interface import message, messages
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.links.compiler import (
+    Compiled,
     CompileJob,
     ExportJob,
     ImportJob,
     Job,
     OptionsJob,
     QueryJob,
+    Unfit,
     job_decoder,
 )
 
@@ -62,6 +68,7 @@ def serve(channel: Channel) -> None:
     if not channel.wait_readable(_SPARE_S) and _memory_is_enough():
         runtime.load()
         importlib.import_module(f"{compiler.__name__}.pipeline")
+    confinement.begin()
     while True:
         try:
             packet = channel.receive()
@@ -123,6 +130,8 @@ def _outcome(channel: Channel, packet: Packet, runtime: Runtime) -> JobResult | 
         return _run_with_failpoints(job, packet, report, runtime)
     except Refused as error:
         return error.info
+    except confinement.UnfitError:
+        return JobResult(Unfit())
     except MemoryError:
         return out_of_memory(subject).info
     except UnicodeDecodeError as error:  # raised wherever OpenVINO first shows a name of the model
@@ -152,10 +161,14 @@ def _run(job: Job, packet: Packet, send: Send, runtime: Runtime) -> JobResult:
     match job:
         case CompileJob():
             with _descriptors(packet, 1 + len(job.weights)) as fds:
-                return compile_job.run(job, fds, Stages(send, COMPILE_STAGES), runtime)
+                files = file_identities(fds[1:])
+                result = compile_job.run(job, fds, Stages(send, COMPILE_STAGES), runtime)
+                return _with_files(result, files)
         case ImportJob():
             with _descriptors(packet, _blob_fds(job)) as fds:
-                return native_blob.run_import(job, fds, Stages(send, IMPORT_STAGES), runtime)
+                files = file_identities(fds[len(fds) - len(job.weights) :], sealed_is_enough=not job.deferred)
+                result = native_blob.run_import(job, fds, Stages(send, IMPORT_STAGES), runtime)
+                return _with_files(result, files)
         case ExportJob():
             with _descriptors(packet, _blob_fds(job)) as fds:
                 return native_blob.run_export(job, fds, Stages(send, EXPORT_STAGES))
@@ -165,6 +178,11 @@ def _run(job: Job, packet: Packet, send: Send, runtime: Runtime) -> JobResult:
         case OptionsJob():
             packet.take_fds(0)
             return JobResult(_options(job, runtime))
+
+
+def _with_files(result: JobResult, files: tuple[bytes, ...]) -> JobResult:
+    assert isinstance(result.answer, Compiled)
+    return JobResult(replace(result.answer, files=files), result.fds)
 
 
 def _options(job: OptionsJob, runtime: Runtime) -> messages.CompilerOptionsAnswer:
@@ -190,8 +208,7 @@ def _descriptors(packet: Packet, count: int) -> Iterator[list[int]]:
     try:
         yield fds
     finally:
-        for fd in fds:
-            os.close(fd)
+        close_untrusted(fds)
 
 
 def _subject(job: Job) -> str:

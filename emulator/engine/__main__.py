@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import signal
 import socket
 import sys
 
-from softnpu.emulator.common import failpoints, lean_openvino, linux
+from softnpu.emulator.arithmetic import library
+from softnpu.emulator.common import failpoints, lean_openvino, linux, lock_in, log_lines, native_files
 from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 
 
@@ -18,12 +20,13 @@ def main(arguments: list[str]) -> int:
     linux.die_with_parent(int(arguments[1]))
     # Ctrl-C in a terminal reaches the whole process group: the supervisor decides when we end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    log_lines.begin("info")
     channel = Channel(socket.socket(fileno=int(arguments[0])))
     if failpoints.active is not None:
         failpoints.hit("engine.connect")
     lean_openvino.leave_out_converter()
-    from softnpu.emulator.engine.engine import Engine  # takes long: the supervisor is being imported as well
+    # takes long: the supervisor is being imported as well
+    from softnpu.emulator.engine.engine import Engine
 
     packet = channel.receive()
     if packet is None:
@@ -33,11 +36,28 @@ def main(arguments: list[str]) -> int:
         if not isinstance(setup, link.Setup):
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
         states_fd, page_fd, staging_fd = packet.take_fds(3)
-    engine = Engine(channel, setup, states_fd, page_fd, staging_fd)
+    ready = link.Ready(walls_missing=lock_in.lock_in(_policy(setup)))
+    engine = Engine(channel, setup, (states_fd, page_fd, staging_fd), ready)
     os.close(states_fd)
     os.close(page_fd)
     engine.run()
     return 0
+
+
+def _policy(setup: link.Setup) -> lock_in.Policy:
+    """What the engine reads by path: parts in C++, the extension for f16, the cache of its own user."""
+    from softnpu.emulator.engine.cpu_cache import CpuCache
+
+    # they lie elsewhere than the rest if SOFTNPU_NATIVE_DIR says so
+    folders = [str(native_files.guard().parent), str(native_files.engine().parent)]
+    cache = CpuCache.open() if setup.cpu_cache else None  # makes its directories
+    if cache is not None:
+        folders.append(str(cache.models.directory))
+    with contextlib.suppress(Refused, OSError):  # it is made later: then a later engine reads it
+        folder = library.folder()
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        folders.append(str(folder))
+    return lock_in.Policy(readable=tuple(folders), dumpable=not setup.shared)
 
 
 if __name__ == "__main__":

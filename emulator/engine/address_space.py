@@ -157,6 +157,10 @@ class AddressSpace:
             )
         return image
 
+    def graphs_of(self, image: int) -> tuple[int, ...]:
+        """Return the graphs of an image."""
+        return tuple(handle for handle, each in self._graphs.items() if each.number == image)
+
     def scratch(self, size: int) -> Piece:
         """Return a piece of staging of at least `size` bytes, the same for all steps of this context.
 

@@ -8,7 +8,9 @@ inputs of this execution are overwritten.
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
@@ -76,6 +78,7 @@ class Arguments:
             if bound.strided is not None and index not in self._staged_outputs:
                 self._dense[index] = end
                 end += _aligned(bound.argument.byte_size)
+        self._scratch = np.empty(0, np.uint8)
         if end:
             piece = space.scratch(end)
             self._scratch = piece.array
@@ -91,6 +94,15 @@ class Arguments:
     def writes(self) -> list[Range]:
         """The client memory of the outputs."""
         return [bound.range for bound in self._bound if not bound.argument.input]
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of the inputs and of the outputs: at most those of the memory that they are bound to."""
+        sizes = [0, 0]
+        for bound in self._bound:
+            if not bound.argument.unbounded:
+                sizes[not bound.argument.input] += min(bound.argument.byte_size, _length(bound))
+        return sizes[0], sizes[1]
 
     # ------------------------------------------------------------ results in staging
 
@@ -306,6 +318,19 @@ def _extent(
             found=f"{list(strides)}",
             expected=f"{len(argument.shape)} strides of at least 1, innermost first",
         )
+    if not argument.byte_size:
+        return 0, item, None
+    if math.prod(argument.shape) * item != argument.byte_size:
+        dense = itertools.accumulate(argument.shape[:0:-1], operator.mul, initial=1)
+        if steps[::-1] != tuple(dense):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "strides",
+                found=f"{list(strides)} elements of {argument.element_type}",
+                expected="those of a dense tensor: elements of less than a byte have no addresses",
+                hint="copy the tensor into dense memory first",
+            )
+        return argument.byte_size, item, None
     extent = 1
     for step, dim in sorted(zip(steps, argument.shape, strict=True)):
         if dim > 1 and step < extent and not argument.input:

@@ -35,6 +35,13 @@ class EngineContext:
         self.space.drop(handle)
         self.programs.evict_users(handle)
 
+    def drop_programs_of(self, image: int) -> tuple[int, ...]:
+        """Drop the programs that use an image; return its graphs."""
+        graphs = self.space.graphs_of(image)
+        for graph in graphs:
+            self.programs.evict_users(graph)
+        return graphs
+
     def release(self) -> None:
         """Drop what can be made again: decoded programs with their infer requests, and staging."""
         self.programs.clear()

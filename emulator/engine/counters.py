@@ -45,6 +45,7 @@ _CHANGED = {
     "written": _WRITTEN,
     "queued": _QUEUED,
 }
+_LARGEST = 2**64 - 1
 _Record = TypeVar("_Record", bound=ctypes.Structure)
 
 
@@ -113,8 +114,9 @@ class Counters:
 
     def count_traffic(self, read: int, written: int) -> None:
         """Count the bytes that the commands of a submission have read and written."""
-        self._words[_READ] += read
-        self._words[_WRITTEN] += written
+        words = self._words
+        words[_READ] = (words[_READ] + read) & _LARGEST  # as the part in C++ counts
+        words[_WRITTEN] = (words[_WRITTEN] + written) & _LARGEST
 
     def record(self, make: type[_Record]) -> _Record:
         """Return where the counters are that a submission changes, for the part in C++."""

@@ -1,8 +1,8 @@
 """The cache of what OpenVINO's CPU device has compiled: images that are in it need not be compiled again.
 
 OpenVINO compiles an image at every load. What it exports of the result is kept in a directory of the daemon's
-user; `cpu_cache_writer` fills it. A cache can only save time: an entry that is damaged, from another host or
-version, or does not declare what the image declares, is a miss.
+user, which an engine only reads; `cache_fill` fills it. A cache can only save time: an entry that is
+damaged, from another host or version, or does not declare what the image declares, is a miss.
 
 Kept are images that OpenVINO computes in f32 and in one stream, with fixed shapes and without profiles. Small
 ones are compiled as quickly, and large ones are slower to read than their weights, which the engine uses in
@@ -23,7 +23,7 @@ import openvino as ov
 from blake3 import blake3
 
 from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
-from softnpu.emulator.common import corrections, model_bodies, openvino_errors, source_digest
+from softnpu.emulator.common import corrections, empty_tensors, model_bodies, openvino_errors, source_digest
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.engine import (
@@ -47,7 +47,7 @@ MIN_IR: Final = 64 << 10
 """Bytes of the IR of the smallest image that is kept, about a hundred operations."""
 MAX_WEIGHTS: Final = 64 << 20
 """Bytes of constants of the largest one: an export has them all, in memory of its own."""
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _PRECISION: Final = "f32"
 _SETTINGS: Final = ("ONEDNN_", "DNNL_", "OV_", "OPENVINO_")
 """Beginnings of variables that change what OpenVINO compiles."""
@@ -57,14 +57,12 @@ class Kept(NamedTuple):
     """An image from the cache: see `LoadedImage`. `memory` holds constants that `compiled` uses."""
 
     compiled: ov.CompiledModel
-    indices: frozenset[int]
     memory: memoryview
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What an entry begins with: what the engine finds out from a model that it need not read any more."""
+    """What an entry begins with: the bytes of the export."""
 
-    indices: frozenset[int]
     size: int
 
 
@@ -74,7 +72,7 @@ class CpuCache:
     def __init__(self, models: ModelCache, notes: ExpectedImages | None) -> None:
         self._models = models
         self._notes = notes
-        self._expected: tuple[str, Kept] | None = None
+        self._expected: tuple[Note, Kept] | None = None
 
     @classmethod
     def open(cls) -> CpuCache | None:
@@ -92,11 +90,11 @@ class CpuCache:
 
     def find(self, core: ov.Core, key: str, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
         """Return the image of this key; None for a miss."""
-        ahead = self._take_expected(key)
+        ahead = self._take_expected(Note(key, properties))
         kept = ahead or self._imported(core, key, properties)
         if kept is None:
             return None
-        if not declares(kept, meta):
+        if not fits(kept.compiled, meta):
             log.warning("engine cache: entry %s does not fit '%s'; it is compiled", key, meta.name)
             return None
         log.info("engine cache: imported '%s'%s", meta.name, " before it was asked for" if ahead else "")
@@ -115,19 +113,23 @@ class CpuCache:
         self._expected = None
         kept = self._imported(core, note.key, note.properties)
         if kept is not None:
-            self._expected = note.key, kept
+            self._expected = note, kept
 
     def forget_expected(self) -> None:
         """Drop what nobody has asked for."""
         self._expected = None
+
+    def has_note(self, hint: bytes, key: str, properties: dict[str, str]) -> bool:
+        """Whether it is noted that an image of this key was loaded with this hint; true without notes."""
+        return self._notes is None or self._notes.find(hint) == Note(key, properties)
 
     def note(self, hint: bytes, key: str, properties: dict[str, str]) -> None:
         """Note that an image of this key was loaded with this hint."""
         if self._notes is not None:
             self._notes.store(hint, Note(key, properties))
 
-    def _take_expected(self, key: str) -> Kept | None:
-        if self._expected is None or self._expected[0] != key:
+    def _take_expected(self, wanted: Note) -> Kept | None:
+        if self._expected is None or self._expected[0] != wanted:
             return None
         (_, kept), self._expected = self._expected, None
         return kept
@@ -156,17 +158,17 @@ def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> s
     return cache_key.key(_content_digest(reader), msgspec.json.encode(parts, order="sorted"))
 
 
-def encoded(compiled: ov.CompiledModel, indices: frozenset[int]) -> bytes:
+def encoded(compiled: ov.CompiledModel) -> bytes:
     """Return the entry of an image that was compiled."""
     exported: bytes = compiled.export_model().getvalue()
-    header = msgspec.msgpack.encode(_Header(indices, len(exported)))
+    header = msgspec.msgpack.encode(_Header(len(exported)))
     return bytes([len(header) >> 8, len(header) & 255]) + header + exported
 
 
 def decoded(core: ov.Core, payload: memoryview, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
     """Import the image of an entry; None if it declares other than `meta`."""
     kept = imported(core, payload, properties)
-    return kept if kept is not None and declares(kept, meta) else None
+    return kept if kept is not None and fits(kept.compiled, meta) else None
 
 
 def imported(core: ov.Core, payload: memoryview, properties: dict[str, str]) -> Kept | None:
@@ -182,12 +184,7 @@ def imported(core: ov.Core, payload: memoryview, properties: dict[str, str]) -> 
     except (msgspec.DecodeError, UnicodeDecodeError, RuntimeError, ValueError, MemoryError) as error:
         log.warning("engine cache: %s", openvino_errors.reason(error))
         return None
-    return Kept(compiled, header.indices, memory)
-
-
-def declares(kept: Kept, meta: GraphMeta) -> bool:
-    """Whether an import is an image of `meta`."""
-    return all(at < len(meta.inputs) for at in kept.indices) and fits(kept.compiled, meta)
+    return Kept(compiled, memory)
 
 
 def fits(compiled: ov.CompiledModel, meta: GraphMeta) -> bool:
@@ -235,6 +232,7 @@ def _code_digest() -> str:
     return source_digest.of_modules(
         constant_parts,
         corrections,
+        empty_tensors,
         index_guards,
         inner_dimensions,
         model_bodies,

@@ -83,14 +83,6 @@ class DynamicArgument:
             return ov.Tensor(self.type, ov.Shape(shape))  # OpenVINO takes no tensor on no bytes
         return ov.Tensor(self.memory[: math.prod(shape) * self.item], ov.Shape(shape), self.type)
 
-    def copied_tensor(self, shape: Shape) -> ov.Tensor:
-        """Return a copy of the memory as a tensor of a checked shape."""
-        tensor = ov.Tensor(self.type, ov.Shape(shape))
-        size = math.prod(shape) * self.item
-        if size:
-            tensor.data.reshape(-1).view(np.uint8)[:] = self.memory[:size]
-        return tensor
-
     def write_shape(self, shape: Shape) -> None:
         """Write the shape for the client."""
         self._shape_tensor[:] = [min(dim, _LARGEST) for dim in reversed(shape)]
@@ -202,20 +194,17 @@ class DynamicBinding(Binding):
         other, and with `ERROR_INVALID_SIZE` an output that is larger than its memory: then all shape tensors
         have the shapes, and the content of outputs is undefined.
         """
+        shapes = [argument.shape() for argument in self._inputs]
+        if shapes != self._shapes:
+            self._expect_empty(shapes)
         if self._compilations != self._image.compilations:
             self._bind(self.views, self._count_copied)
-        shapes = [argument.shape() for argument in self._inputs]
         if shapes != self._shapes:
             self._shapes = []  # until all are set: after a failure all must be set again
             for argument, shape in zip(self._inputs, shapes, strict=True):
                 self._request.set_input_tensor(argument.position, argument.tensor(shape))
             self._shapes = shapes
             self._proven = self._is_short = False
-        for index, argument in enumerate(self._inputs):
-            if argument.position in self._indices:
-                tensor = argument.copied_tensor(shapes[index])
-                self._request.set_input_tensor(argument.position, tensor)
-                self._count_copied(tensor.byte_size)
         if None in self._targets:
             return self._run_growing(is_cancelled)
         self._begin()
@@ -225,6 +214,18 @@ class DynamicBinding(Binding):
             # perhaps a result that did not fit: OpenVINO finds that out last, and does not give its size
             return self._run_growing(is_cancelled)
         return self._end(ended, self._targets)
+
+    def _expect_empty(self, shapes: Sequence[Shape]) -> None:
+        """Have the model ready for inputs without elements."""
+        empty = frozenset(
+            (argument.position, axis)
+            for argument, shape in zip(self._inputs, shapes, strict=True)
+            if 0 in shape
+            for axis, size in enumerate(shape)
+            if not size
+        )
+        if empty:
+            self._image.expect_empty(empty)
 
     def _run_growing(self, is_cancelled: Callable[[], bool]) -> bool:
         """Run with results of any size, and copy them to the client if they fit."""

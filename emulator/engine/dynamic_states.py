@@ -19,20 +19,13 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 class _Variable:
     """One variable of a request: where its value comes from, and where the next one goes."""
 
-    __slots__ = ("_state", "assigned", "read")
+    __slots__ = ("_is_checked", "_state", "assigned", "read")
 
     def __init__(self, state: Any, read: DynamicArgument, assigned: DynamicArgument) -> None:
         self._state = state
         self.read = read
         self.assigned = assigned
-        # of a precision that OpenVINO does not keep it would be another number after every step
-        if state.state.element_type != read.type:
-            raise refuse(
-                ZeResult.ERROR_UNSUPPORTED_FEATURE,
-                read.name,
-                found=f"OpenVINO keeps it as {state.state.element_type.get_type_name()}",
-                expected=read.argument.element_type,
-            )
+        self._is_checked = False
 
     def load(self, shape: Shape) -> int:
         """Give the variable the value of this checked shape, or its initial value; the bytes copied."""
@@ -44,8 +37,21 @@ class _Variable:
         return int(tensor.byte_size)
 
     def value(self) -> Any:
-        """The value after an inference."""
-        return self._state.state
+        """The value after an inference; refused if OpenVINO does not keep it in the precision of the model.
+
+        Before the first inference there is none to look at if the shape has a lower bound.
+        """
+        value = self._state.state
+        # of another precision it would be another number after every step
+        if not self._is_checked and value.element_type != self.read.type:
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                self.read.name,
+                found=f"OpenVINO keeps it as {value.element_type.get_type_name()}",
+                expected=self.read.argument.element_type,
+            )
+        self._is_checked = True
+        return value
 
 
 class StatefulBinding(DynamicBinding):

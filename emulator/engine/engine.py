@@ -11,11 +11,13 @@ import select
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
-from softnpu.emulator.engine import tracing
+from softnpu.emulator.engine import failures, tracing
 from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.cpu_cache import CpuCache
@@ -25,7 +27,7 @@ from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.native_turns import NativeTurns
 from softnpu.emulator.engine.overlap import Overlap
-from softnpu.emulator.engine.queue import EngineQueue, Submission
+from softnpu.emulator.engine.queue import EngineQueue, Place
 from softnpu.emulator.engine.queue_table import LOOK_NS, QueueTable
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.engine.scheduler import Scheduler, Share
@@ -33,9 +35,10 @@ from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Clock, Message, encode
-from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.interface.trace import TraceWriter
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.platforms import check_platform
 
 _POLL_EVERY_NS = 20_000
@@ -54,10 +57,10 @@ _FAILPOINTS: dict[type[Message], str] = {
 class Engine:
     """The engine of one device. Single-threaded, except for the thread that loads images."""
 
-    def __init__(
-        self, channel: Channel, setup: link.Setup, states_fd: int, page_fd: int, staging_fd: int
-    ) -> None:
+    def __init__(self, channel: Channel, setup: link.Setup, fds: Sequence[int], ready: link.Ready) -> None:
+        states_fd, page_fd, staging_fd = fds
         self._channel = channel
+        self._ready = ready
         self._tdr_ms = setup.tdr_ms
         states = linux.map_shared(states_fd, link.STATES_SIZE)
         self._states = memoryview(states).cast("Q")
@@ -79,14 +82,15 @@ class Engine:
             clock = DeviceClock(platform, self._counters.device_clock_ns, paced=paced)
         modelled = modelled_times(platform, clock, setup.inference_us * 1000)
         # the modelled time is read off a model that is not in the cache; an entry may have ended an engine
-        cache = CpuCache.open() if clock is None and not setup.after_reset else None
+        cached = setup.cpu_cache and clock is None and not setup.after_reset
+        cache = CpuCache.open() if cached else None
+        errors = InternalErrors("engine", f"{os.getpid()}-")
         self._images = ImageLoader(
-            self._image_loaded, self._faults.before_load, modelled, setup.self_check, cache
+            self.send, self._faults.before_load, modelled, setup.self_check, cache, errors
         )
-        self._loaded = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.epoll()
-        self._poller.register(channel.fileno(), select.EPOLLIN)
-        self._poller.register(self._loaded, select.EPOLLIN)
+        for fd in (channel.fileno(), self._images.loaded_fd, self._images.changes.fd):
+            self._poller.register(fd, select.EPOLLIN)
         self.alive = True
         self._resumed = False  # every object that exists has been announced
         self._poll_due_ns = 0
@@ -100,6 +104,7 @@ class Engine:
             self._faults,
             platform,
             None if clock is None else ModelledRuns(clock, self._counters),
+            errors,
             setup.tdr_ms,
         )
         self._turns = self._runner.turns = NativeTurns.open(
@@ -117,7 +122,7 @@ class Engine:
         if failpoints.active is not None:
             failpoints.hit("engine.handshake")
         # before any message is read: what an image does to the engine that loads it is the image's fault then
-        self.send(link.Ready())
+        self.send(replace(self._ready, loader=self._images.thread_id))
         self._counters.write()
         # a queue must not run before every other queue has settled what a dead engine left unfinished; the
         # wait ends with the supervisor, and its watchdog pings meanwhile
@@ -127,7 +132,7 @@ class Engine:
         while self.alive:
             if self._turns is not None and self._turns.ready and self._run_known(self._turns):
                 continue
-            if self._queues.paced:
+            if self._queues.has_paced:
                 self._queues.wake_paced(time.monotonic_ns())
             queue = self._scheduler.pick(self._queues.awake)
             if queue is None:
@@ -142,7 +147,7 @@ class Engine:
     def _run_known(self, turns: NativeTurns) -> bool:
         """Have known submissions run by the part in C++; False if Python has to run the next one."""
         queues = self._queues
-        busy = queues.blocked or queues.paced or self._unmapped or self._staging.pending
+        busy = queues.has_aside or self._unmapped or self._staging.pending
         busy = busy or not all(queue.is_between for queue in queues.awake)
         observed = failpoints.active is not None or trace.active is not None
         if busy or observed or self._overlap.has_early or not queues.awake:
@@ -165,21 +170,24 @@ class Engine:
         self._count(now)
         if now >= self._poll_due_ns:
             self._poll(0)
-            if self._queues.blocked:
+            if self._queues.has_blocked:
                 self._abort_overdue()
             self._queues.put_idle_to_sleep(now)
 
     def poll_doorbells(self) -> None:
-        """Poll while a submission runs."""
-        now = time.monotonic_ns()
-        self._count(now)
-        self._poll(0)
-        self._queues.put_idle_to_sleep(now)
+        """Poll while a submission runs. What fails here is not its fault."""
+        try:
+            now = time.monotonic_ns()
+            self._count(now)
+            self._poll(0)
+            self._queues.put_idle_to_sleep(now)
+        except Exception:  # noqa: BLE001
+            failures.give_up("it cannot look at its rings")
 
     def _count(self, now_ns: int | None) -> None:
         """Write the counters of the device, at most once a millisecond unless it is about to sleep."""
         if now_ns is None or now_ns >= self._counters.due_ns:
-            self._counters.queued = self._queues.note_waiting()
+            self._counters.queued = self._queues.note_waiting(now_ns or time.monotonic_ns())
             self._counters.write(now_ns)
             self._counters.due_ns += len(self._queues.awake) * LOOK_NS
 
@@ -196,11 +204,20 @@ class Engine:
             context = self._doorbells.get(fd)
             if context is not None:
                 self._answer_doorbell(context)
-            elif fd == self._loaded:
-                os.eventfd_read(self._loaded)
-                self._queues.retry_blocked()
+            elif fd == self._images.loaded_fd:
+                os.eventfd_read(fd)
+                self._queues.retry_blocked()  # also those of other contexts wait for an image
             elif fd == self._channel.fileno():
                 self.read_messages()
+            elif fd == self._images.changes.fd:
+                self._drop_changed()
+
+    def _drop_changed(self) -> None:
+        """Drop images whose weights were written to: whoever uses one has it loaded again, and compared."""
+        for image in self._images.changes.read():
+            self._images.evict(image, self.send)
+            for context in self._contexts.values():
+                self._queues.drop_lookups(context.number, context.drop_programs_of(image))
 
     def _answer_doorbell(self, context: EngineContext) -> None:
         queues = self._queues
@@ -208,15 +225,16 @@ class Engine:
         if failpoints.active is not None and self._faults.drops_doorbell(context.session, asleep):
             return
         for queue in asleep:
-            if queue.program is None:
-                queues.wake(queue)
-        if queues.blocked:
-            queues.retry_blocked()
+            queues.wake(queue)
+        if queues.has_blocked:
+            queues.retry_blocked(context.number)  # events belong to a context
+        if queues.has_paced:
+            queues.wake_cancelled(context.number)
 
     def _spin_for_work(self) -> bool:
         """Poll the awake rings for a bounded time; True as soon as one has work."""
         awake = self._queues.awake
-        if not awake or self._queues.blocked or self._queues.paced:
+        if not awake or self._queues.has_aside:
             return False
         limit = TURBO_SPIN_NS if any(queue.turbo for queue in awake) else self._spin.limit_ns()
         if not limit:
@@ -241,13 +259,13 @@ class Engine:
             return
         self._count(None)
         deadline_ns = self._queues.next_deadline_ns()
-        if self._queues.paced:
+        if self._queues.has_paced:
             self._sleep_until_paced()
         elif deadline_ns is None:
             self._poll(-1.0)
         else:
             self._poll(max(0.0, (deadline_ns - self._idle_clock_ns()) / 1e9))
-        if self._queues.blocked:
+        if self._queues.has_blocked:
             self._abort_overdue()
 
     def _sleep_until_paced(self) -> None:
@@ -276,32 +294,14 @@ class Engine:
                 expected="the event that it waits for",
                 hint="signal the event, or create a new queue after finding out why nobody does",
             )
-            self._end_waiting(queue, info)
+            self._runner.end_waiting(queue, info)
 
     def _end_dropped_doorbells(self) -> None:
         """End submissions whose doorbell was dropped by an injected fault, as if they had waited too long."""
         for queue, info in self._faults.take_overdue():
-            if queue in self._queues.awake:
-                continue
-            if queue in self._queues.blocked:
-                self._queues.blocked.remove(queue)
-            self._end_waiting(queue, info)
+            if queue.place is Place.ASLEEP:
+                self._runner.end_waiting(queue, info)
         self._faults.prune()
-
-    def _end_waiting(self, queue: EngineQueue, info: ErrorInfo) -> None:
-        queue.ran_ns = time.monotonic_ns()
-        self._runner.end(queue, self._next_of(queue), info)
-        if not queue.closed:  # by a message that was read meanwhile
-            self._queues.wake(queue)
-
-    def _next_of(self, queue: EngineQueue) -> Submission | None:
-        try:
-            submission = queue.next()
-            if submission.fence:
-                queue.fence(submission)
-        except Refused:
-            return None  # the memory of the fence was freed
-        return submission
 
     # ------------------------------------------------------------ messages
 
@@ -312,11 +312,6 @@ class Engine:
         except ConnectionError:
             self.alive = False
 
-    def _image_loaded(self, report: link.ImageLoaded) -> None:
-        """Report an image, in the loader's thread."""
-        self.send(report)
-        os.eventfd_write(self._loaded, 1)
-
     def read_messages(self) -> None:
         """Handle what the supervisor has sent so far."""
         while self.alive and self._channel.wait_readable(0):
@@ -325,7 +320,10 @@ class Engine:
                 self.alive = False
                 return
             with packet:
-                self._handle(packet)
+                try:
+                    self._handle(packet)
+                except Exception:  # noqa: BLE001
+                    failures.give_up("it cannot handle a message of the supervisor")
 
     def read_all_messages(self) -> None:
         """Handle all that the supervisor has to send by now, also what waits because the socket was full.
@@ -371,8 +369,9 @@ class Engine:
                 report = link.QueueDropped(context=message.context, queue=message.queue)
                 self._runner.report_dropped(report)
             case link.QueueLose():
-                self._queues.get(message.context, message.queue).lose(message.info)
-                self._queues.retry_blocked()
+                queue = self._queues.get(message.context, message.queue)
+                queue.lose(message.info)
+                self._queues.retry(queue)
             case link.Abort():
                 self._runner.abort(message)
             case link.Ping():
@@ -394,17 +393,15 @@ class Engine:
             case link.ImageExpected():
                 self._images.expect(message)
             case link.ImageLoad():
-                self._images.load(message, packet.take_fds(packet.fd_count), self._image_counts(message))
+                first = link.IMAGE_STATES_AT // 8 + message.state * link.IMAGE_WORDS
+                counts = self._states[first : first + link.IMAGE_WORDS]
+                self._images.load(message, packet.take_fds(packet.fd_count), counts)
             case link.ImageUnload():
                 self._images.unload(message.image)
                 self._queues.retry_blocked()
             case link.ImageEvict():
                 self._images.evict(message.image, self.send)
                 linux.trim_heap()
-
-    def _image_counts(self, message: link.ImageLoad) -> memoryview:
-        first = link.IMAGE_STATES_AT // 8 + message.state * link.IMAGE_WORDS
-        return self._states[first : first + link.IMAGE_WORDS]
 
     def _inject(self, message: link.InjectionAdd | link.InjectionDrop, packet: Packet) -> None:
         if isinstance(message, link.InjectionDrop):
@@ -427,7 +424,7 @@ class Engine:
         """Continue the queues, all objects being announced, with what a dead engine has staged for them."""
         for queue in self._queues:
             if not queue.closed:  # by a message that was read meanwhile
-                queue.resume()
+                self._runner.resume(queue)
                 self._faults.settle(queue)
         self._staging.recover(self._queues)
         self._resumed = True
@@ -455,8 +452,9 @@ class Engine:
         queue.device_ns = self._counters.device_clock_ns
         self._queues.add(queue)
         if self._resumed:
-            queue.resume()
-        self._queues.put_to_sleep([queue])
+            self._runner.resume(queue)
+        if queue.place is Place.ASLEEP:
+            self._queues.put_to_sleep([queue])
 
     def _drop_segment(self, message: link.SegmentDrop) -> None:
         mapping = self._contexts[message.context].space.drop_segment(message.segment)

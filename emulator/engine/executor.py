@@ -7,7 +7,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,12 +16,15 @@ import openvino as ov
 from softnpu.emulator.arithmetic import settings as arithmetic
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
+from softnpu.emulator.blob.weight_files import file_identities
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
-from softnpu.emulator.common import corrections, openvino_errors
+from softnpu.emulator.common import corrections, empty_tensors, openvino_errors
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.engine import (
     constant_parts,
     cpu_cache,
+    failures,
     index_guards,
     inner_dimensions,
     quantised_subgraphs,
@@ -35,6 +38,7 @@ from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_ti
 from softnpu.emulator.engine.fused_states import FusedStates
 from softnpu.emulator.engine.layers import layer_records
 from softnpu.emulator.engine.memory import Bytes
+from softnpu.emulator.engine.weight_files import GuardedWeights, guarded
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
@@ -49,7 +53,9 @@ _PROPERTIES = (
 )
 _POLL_MS = 50
 _OVERLAP_POLL_MS = 1
+_LET_GO_STEPS, _LET_GO_STEP_MS = 20, 500
 _MAX_STREAMS = 4
+_MOST_EMPTY = 8  # sets of dimensions that are 0, until a model is made ready for all
 _SHORT_S = 500e-6
 _core: ov.Core | None = None
 _core_lock = threading.Lock()
@@ -81,10 +87,8 @@ class Binding:
         "_apart",
         "_copies",
         "_count_copied",
-        "_indices",
         "_is_short",
         "_poll_ms",
-        "_private",
         "_request",
         "_started",
         "_unbound",
@@ -112,8 +116,6 @@ class Binding:
         self._count_copied = count_copied
         self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
         self._unbound, self._apart = image.unbound, image.apart
-        self._indices = image.indices
-        self._private: list[tuple[Bytes, Bytes]] = []
 
     def poll_often(self) -> None:
         """Have `run` poll often, so that other inferences can start beside it."""
@@ -121,7 +123,6 @@ class Binding:
 
     def start_early(self) -> None:
         """Start an inference that the next `run` waits for; not worth it for one of under 0.5 ms."""
-        self._copy_indices()
         self._request.start_async()
         self._started = True
 
@@ -138,14 +139,11 @@ class Binding:
 
     @property
     def copies(self) -> bool:
-        """Whether it copies inputs before, or outputs behind an inference."""
-        return bool(self._copies or self._private)
+        """Whether it copies outputs behind an inference."""
+        return bool(self._copies)
 
     def _set_tensor(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
-        """Make an input or output use `view`; indices are copied, so that no client changes checked ones."""
-        if argument.input and position in self._indices and view.nbytes:
-            self._private.append((np.empty(view.nbytes, np.uint8), view))
-            view = self._private[-1][0]
+        """Make an input or output use `view`."""
         shape = (1, *argument.shape) if position in self._apart and not argument.input else argument.shape
         tensor = ov.Tensor(view, ov.Shape(shape), type_of(argument))
         if argument.input:
@@ -189,8 +187,6 @@ class Binding:
         # `infer` computes in this thread, which saves two thread switches: 12 us of 60 with a small network.
         # With a big one on a busy machine OpenVINO's own thread is faster: YOLOv8n took 14 ms there and 20 ms
         # here.
-        if self._private and not self._started:
-            self._copy_indices()
         if self._is_short:
             self._request.infer(share_outputs=True)
             if self._copies:
@@ -214,11 +210,6 @@ class Binding:
             self._finish_copies()
         return True
 
-    def _copy_indices(self) -> None:
-        for private, view in self._private:
-            np.copyto(private, view)
-            self._count_copied(view.nbytes)
-
     def layers(self) -> tuple[LayerRecord, ...]:
         """Return the profile of the last inference; empty unless the image was compiled to profile."""
         return layer_records(self._request.get_profiling_info())
@@ -229,9 +220,15 @@ class Binding:
             self._count_copied(output.nbytes)
 
     def _cancel(self) -> None:
-        """End the running inference at the border of a layer; its outputs are void."""
+        """End the running inference at the border of a layer; its outputs are void.
+
+        A loop inside of a layer may never come to one, and it writes memory of its client: this engine ends.
+        """
         self._request.cancel()
         with contextlib.suppress(RuntimeError):  # "cancelled"
+            # counted in steps: a process that was stopped meanwhile has not waited
+            if not any(self._request.wait_for(_LET_GO_STEP_MS) for _ in range(_LET_GO_STEPS)):
+                failures.end_at_once("an inference that was cancelled does not end")
             self._request.wait()
 
 
@@ -255,8 +252,6 @@ class LoadedImage:
     ) -> None:
         reader = BlobReader(blob)
         self.meta = reader.metadata()
-        self.read_bytes = _bytes(self.meta.inputs)
-        self.written_bytes = _bytes(self.meta.outputs)
         reference = reader.weights_reference()
         actual = offsets_in_space(reference, placement, space.layout, space.embedded)
         if check and reference is not None:
@@ -267,6 +262,7 @@ class LoadedImage:
         self.twin: object | None = None  # see `twins`
         self.twin_asked = False
         self.key = self.lacking = ""
+        self.weights: GuardedWeights | None = None
         self.has_layers = self.is_unfused = False
         self.modelled: ModelledTime | None = None
         self.fused_states: FusedStates | None = None
@@ -292,7 +288,7 @@ class LoadedImage:
         if self._kept is None:
             self.lacking = self.key
             return False
-        self.compiled, self.indices, _ = self._kept
+        self.compiled = self._kept.compiled
         return True
 
     def _read(self, xml: bytes, space: WeightSpace, modelled: Modelled) -> None:
@@ -304,15 +300,20 @@ class LoadedImage:
         corrections.correct(model)
         index_guards.guard(model)
         inner_dimensions.guard(model)
-        self.indices = index_guards.checked_in_place(model, bool(self.meta.dynamic_states))
-        """Positions of inputs that OpenVINO checks and then reads again."""
+        empty_tensors.guard(model)
         if self.meta.precision == arithmetic.PRECISION:
             self._round(model)
         elif "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             rounded_states.set_apart(model, self.meta)
         constant_parts.fold(core(), model, properties_of(self.meta))
-        self._compile(model)
+        self._compile_with_states(model)
         self._model = model if model.is_dynamic() else None
+        self._empty: set[empty_tensors.Empty] = set()
+        self._takes_nothing = False  # in any dimension
+        self._is_behind = False  # `compiled` is not of `_model` as it is
+
+    def _compile_with_states(self, model: ov.Model) -> None:
+        self._compile(model)
         if self.meta.dynamic_states:
             self.fused_states = FusedStates(model, self.compiled, self.meta.name)
 
@@ -324,6 +325,23 @@ class LoadedImage:
         """
         if self._model is not None:
             self._compile(self._model)
+
+    def expect_empty(self, empty: empty_tensors.Empty) -> None:
+        """Compile the model for inputs of which these dimensions are 0, if it then has to be another.
+
+        As after `renew`, requests made before must not be used if `compilations` has changed.
+        """
+        if self._model is None or self._takes_nothing or empty in self._empty:
+            return
+        # a client may try every set of dimensions: 2 to the power of their number
+        is_last = len(self._empty) >= _MOST_EMPTY
+        # an attempt that failed has perhaps guarded operations that are not compiled
+        was_behind, self._is_behind = self._is_behind, True
+        if empty_tensors.guard(self._model, None if is_last else empty) or was_behind:
+            self._compile_with_states(self._model)
+        self._is_behind = False
+        self._empty.add(empty)
+        self._takes_nothing = is_last
 
     def _round(self, model: ov.Model) -> None:
         """Have `model` computed in f16, as the device does."""
@@ -360,11 +378,6 @@ class LoadedImage:
         self.compilations += 1
 
 
-def _bytes(arguments: Iterable[ArgumentMeta]) -> int:
-    """Bytes of these arguments; the bound of one with dynamic dimensions, none of one without a bound."""
-    return sum(argument.byte_size for argument in arguments if not argument.unbounded)
-
-
 def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:
     variables = meta.dynamic_states
     outputs = [
@@ -384,6 +397,14 @@ def load(
     cache: CpuCache | None = None,
 ) -> LoadedImage:
     """Load an image from its descriptors, which are closed here. Raises `Refused`."""
+    if not fds:
+        raise refuse(
+            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+            "graph",
+            found="a daemon without free descriptors",
+            expected="descriptors for its blob and weights",
+            hint="raise the descriptor limit of the daemon",
+        )
     try:
         blob = memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ))
         section = BlobReader(blob).extent(Section.WEIGHTS)
@@ -394,7 +415,15 @@ def load(
         placement = None
         if message.placement_length:
             placement = Placement.decode(os.pread(fds[1], message.placement_length, 0))
-        return LoadedImage(blob, placement, space, modelled, message.check, cache)
+        weights = guarded(space, sources)
+        check = message.check or file_identities(sources) != message.files
+        try:
+            image = LoadedImage(blob, placement, space, modelled, check, cache)
+        finally:
+            if weights is not None:  # what OpenVINO makes of cut weights is no reason
+                weights.check(BlobReader(blob).metadata().name)
+        image.weights = weights
+        return image
     except (RuntimeError, OSError, ValueError) as error:
         raise Refused(
             ErrorInfo(
@@ -405,8 +434,7 @@ def load(
             )
         ) from error
     finally:
-        for fd in fds:
-            os.close(fd)
+        close_untrusted(fds)
 
 
 def timed_load(

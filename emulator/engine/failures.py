@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from typing import NoReturn
+
 from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+
+log = logging.getLogger(__name__)
 
 
 def cancelled() -> ErrorInfo:
@@ -13,14 +19,14 @@ def cancelled() -> ErrorInfo:
     )
 
 
-def out_of_memory() -> ErrorInfo:
-    """Return what a submission ends with for which the engine has no memory."""
+def out_of_memory(object: str = "submission") -> ErrorInfo:
+    """Return what ends for which the engine has no memory."""
     return ErrorInfo(
         result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
-        object="submission",
+        object=object,
         found="the engine ran out of memory",
         expected="memory to run it",
-        hint="submit shorter command lists, or give the machine more memory",
+        hint="use smaller models or command lists, or give the machine more memory",
     )
 
 
@@ -32,3 +38,18 @@ def failed_inference(error: RuntimeError) -> ErrorInfo:
         found=openvino_errors.reason(error),
         expected="an inference that ends",
     )
+
+
+def end_at_once(why: str) -> NoReturn:
+    """End this engine while other threads may write memory of clients: nothing is put in order first."""
+    log.critical("%s: the engine ends", why)
+    os._exit(1)
+
+
+def give_up(why: str) -> NoReturn:
+    """End this engine, which no longer knows all that it must: the next one is told everything again.
+
+    By no `Exception`: this is not the end of the submission that may be running.
+    """
+    log.critical("%s: the engine ends", why, exc_info=True)
+    raise SystemExit(1)

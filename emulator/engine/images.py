@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
+from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine import self_check, tracing
+from softnpu.emulator.common.untrusted_fds import close_untrusted
+from softnpu.emulator.engine import failures, self_check, tracing
 from softnpu.emulator.engine.cpu_cache import CpuCache
-from softnpu.emulator.engine.cpu_cache_writer import CpuCacheWriter
 from softnpu.emulator.engine.device_clock import Modelled
 from softnpu.emulator.engine.executor import LoadedImage, core, load_device, properties_of, timed_load
+from softnpu.emulator.engine.load_turns import LoadTurns
+from softnpu.emulator.engine.weight_files import WeightChanges
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.internal_errors import InternalErrors
 
 log = logging.getLogger(__name__)
 
@@ -59,33 +63,52 @@ class EngineImage:
         counts[1] += time_ns
 
 
+class _Kept(NamedTuple):
+    """What the cache is told of an image."""
+
+    meta: GraphMeta
+    key: str
+    lacking: str
+
+
 _Job = tuple[EngineImage, link.ImageLoad, list[int]]
 
 
 class ImageLoader:
-    """Load images in the order of their messages.
+    """Load images, one after the other; those who ask for them take turns.
 
     `before_load` and `report` are called in the loader's thread, the first only while fail-points are active.
-    With `self_check` an image that does not pass it is refused. What `cache` lacks is stored later.
+    With `self_check` an image that does not pass it is refused. What `cache` lacks is reported. A defect
+    that shows with one image is the end of that load alone.
     """
 
     def __init__(
         self,
-        report: Callable[[link.ImageLoaded], None],
+        report: Callable[[link.ImageBegun | link.ImageLoaded | link.CacheLacks | link.InternalError], None],
         before_load: Callable[[], None],
         modelled: Modelled,
         self_check: bool,
         cache: CpuCache | None,
+        errors: InternalErrors,
     ) -> None:
+        self._errors = errors
         self._report = report
         self._before_load = before_load
         self._modelled = modelled
         self._self_check = self_check
         self._cache = cache
-        self._cache_writer = CpuCacheWriter()
-        self._jobs: queue.SimpleQueue[_Job | link.ImageExpected] = queue.SimpleQueue()
+        self.changes = WeightChanges()
+        self.loaded_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable when something has been loaded."""
+        self._jobs: LoadTurns[_Job | link.ImageExpected] = LoadTurns()
         self._images: dict[int, EngineImage] = {}
-        threading.Thread(target=self._run, name="image-loader", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="image-loader", daemon=True)
+        self._thread.start()
+
+    @property
+    def thread_id(self) -> int:
+        """Number of its thread, as the kernel has it."""
+        return self._thread.native_id or 0
 
     def image(self, number: int) -> EngineImage:
         """Return the image of this number."""
@@ -94,13 +117,13 @@ class ImageLoader:
     def expect(self, message: link.ImageExpected) -> None:
         """Import an image that will probably be asked for, unless there is something else to load."""
         if self._cache is not None and self._jobs.empty():
-            self._jobs.put(message)
+            self._jobs.put(0, message)
 
     def load(self, message: link.ImageLoad, fds: list[int], counts: memoryview) -> None:
         """Queue an image, whose inferences are counted in `counts`; take the descriptors."""
         image = self._images.setdefault(message.image, EngineImage(message.image, counts))
         image.evicted, image.ask, image.info = False, None, None
-        self._jobs.put((image, message, fds))
+        self._jobs.put(message.session, (image, message, fds))
 
     def evict(self, number: int, ask: Callable[[link.ImageNeeded], None]) -> None:
         """Drop what was loaded of an image; `ask` is called when a command needs it again."""
@@ -111,6 +134,7 @@ class ImageLoader:
     def unload(self, number: int) -> None:
         """Drop an image; its memory is freed with the last program that uses it."""
         image = self._images.pop(number, None)
+        self.changes.forget(number)
         if image is not None and image.evicted:
             image.info = ErrorInfo(
                 result=ZeResult.ERROR_INVALID_ARGUMENT,
@@ -123,7 +147,7 @@ class ImageLoader:
         try:
             self._load_each()
         except BaseException:
-            # a defect: without this thread whoever asked for an image waits forever; a new engine loads it
+            # without this thread whoever asked for an image waits forever; a new engine loads it
             log.critical("loading images", exc_info=True)
             os._exit(1)
 
@@ -131,47 +155,85 @@ class ImageLoader:
         load_device()
         cache = self._cache
         while True:
-            try:
-                expecting = cache is not None and cache.is_expecting
-                job = self._jobs.get(timeout=_EXPECTED_S if expecting else None)
-            except queue.Empty:
+            expecting = cache is not None and cache.is_expecting
+            job = self._jobs.get(_EXPECTED_S if expecting else None)
+            if job is None:
                 if cache is not None:
                     cache.forget_expected()
                 continue
-            if not isinstance(job, link.ImageExpected):
-                self._load(*job)
-                del job
-            elif cache is not None and self._jobs.empty():
-                loaded = [image.loaded for image in list(self._images.values())]
-                cache.expect(core(), job.hint, {each.key for each in loaded if each is not None})
-                del loaded
+            whose = "an expected image" if isinstance(job, link.ImageExpected) else f"image {job[0].number}"
+            try:
+                if isinstance(job, link.ImageExpected):
+                    self._import(job)
+                else:
+                    self._load(*job)
+            except Exception as error:  # noqa: BLE001
+                self._note(error, whose)
+            del job
+
+    def _note(self, error: Exception, whose: str) -> ErrorInfo:
+        info = self._errors.note(error, whose, "graph")
+        self._report(link.InternalError(info=info))
+        return info
+
+    def _import(self, message: link.ImageExpected) -> None:
+        if self._cache is None or not self._jobs.empty():
+            return
+        loaded = [image.loaded for image in list(self._images.values())]
+        self._cache.expect(core(), message.hint, {each.key for each in loaded if each is not None})
 
     def _load(self, image: EngineImage, message: link.ImageLoad, fds: list[int]) -> None:
-        cache = self._cache
-        load_ms = 0.0
+        if self._images.get(message.image) is not image:  # nobody waits for it any more
+            close_untrusted(fds)
+            return
+        self._report(link.ImageBegun(image=message.image))
         started = time.monotonic_ns()
-        if failpoints.active is not None:
-            failpoints.hit("engine.load")
-            self._before_load()
-        kept_fds = [] if cache is None else [os.dup(fd) for fd in fds]
-        key = lacking = ""
+        load_ms = 0.0
+        kept: _Kept | None = None
         try:
-            loaded, load_ms = timed_load(message, fds, self._modelled, cache)
+            self._prepare(message, fds)
+            loaded, load_ms = timed_load(message, fds, self._modelled, self._cache)
             if self._self_check:
                 self_check.check(loaded)
-            image.loaded, meta, key, lacking = loaded, loaded.meta, loaded.key, loaded.lacking
+            if loaded.weights is not None:
+                loaded.weights.check(loaded.meta.name)
+            image.loaded, kept = loaded, _Kept(loaded.meta, loaded.key, loaded.lacking)
             del loaded
         except Refused as error:
             image.info = error.info.shortened()
             log.warning("image %d: %s", message.image, error)
-        if trace.active is not None:
-            name = f"image {message.image}" if image.loaded is None else image.loaded.meta.name
-            tracing.write_load(trace.active, name, started, 0 if image.info is None else image.info.result)
-        self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
-        if cache is not None and key and message.hint:
-            cache.note(message.hint, key, properties_of(meta))
-        if lacking:
-            self._cache_writer.add(message, kept_fds, lacking)
-        else:
-            for fd in kept_fds:
-                os.close(fd)
+        except MemoryError as error:
+            image.info = failures.out_of_memory("graph")
+            log.warning("image %d: %r", message.image, error)
+        except Exception as error:  # noqa: BLE001
+            image.info = self._note(error, f"image {message.image}").shortened()
+        try:
+            if trace.active is not None:
+                name = f"image {message.image}" if kept is None else kept.meta.name
+                result = 0 if image.info is None else image.info.result
+                tracing.write_load(trace.active, name, started, result)
+        finally:
+            self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
+            os.eventfd_write(self.loaded_fd, 1)
+        if self._images.get(message.image) is not image:
+            self.changes.forget(message.image)
+        if kept is not None and self._is_lacking(message.hint, kept):
+            self._report(link.CacheLacks(image=message.image))
+
+    def _prepare(self, message: link.ImageLoad, fds: list[int]) -> None:
+        """Show the faults of a load, and watch its files; on failure close `fds`."""
+        try:
+            if failpoints.active is not None:
+                failpoints.hit("engine.load")
+                self._before_load()
+            self.changes.watch(message.image, fds)  # before they are compared
+        except BaseException:
+            close_untrusted(fds)
+            raise
+
+    def _is_lacking(self, hint: bytes, kept: _Kept) -> bool:
+        """Whether the cache lacks what was loaded, or the note of its hint."""
+        if self._cache is None or not kept.key:
+            return False
+        noted = not hint or self._cache.has_note(hint, kept.key, properties_of(kept.meta))
+        return bool(kept.lacking) or not noted

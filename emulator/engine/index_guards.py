@@ -8,7 +8,7 @@ OpenVINO itself refuses, or, where it refuses none, the nearest right one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,48 +27,19 @@ def guard(model: ov.Model) -> None:
             part.validate_nodes_and_infer_types()
 
 
-def checked_in_place(model: ov.Model, fuses_states: bool) -> frozenset[int]:
-    """Return the positions of inputs whose indices OpenVINO reads where they are, first to check them.
-
-    It converts other types than i32 into memory of its own. Gather reads an index once, unless it is fused
-    with attention and its states (`fuses_states`).
-    """
-    return frozenset(
-        position
-        for position, parameter in enumerate(model.get_parameters())
-        if parameter.get_element_type() == ov.Type.i32
-        and any(
-            target.get_index() and (fuses_states or target.get_node().get_type_name() != "Gather")
-            for target in _readers(parameter.output(0))
-        )
-    )
-
-
-def _readers(output: Any) -> Iterator[Any]:
-    """The inputs of operations that read this memory, also through views of it."""
-    for target in output.get_target_inputs():
-        node = target.get_node()
-        if node.get_type_name() in _VIEWS and not target.get_index():
-            for result in node.outputs():
-                yield from _readers(result)
-        elif node.get_type_name().startswith(_INDEXED):
-            yield target
-
-
 def _guard(node: Any) -> bool:
     """Guard one operation. Returns whether it needed that."""
-    if node.get_type_name() not in _GUARDS:
-        return False
-    position, guarded = _GUARDS[node.get_type_name()]
-    if node.get_input_size() <= position:
-        return False
-    source = node.input_value(position)
-    output = guarded(node, source)
-    if output is source:
-        return False
-    output.node.set_friendly_name(f"{node.friendly_name}/guarded")
-    node.input(position).replace_source_output(output)
-    return True
+    found = False
+    for position, guarded in _GUARDS.get(node.get_type_name(), {}).items():
+        if node.get_input_size() <= position:
+            continue
+        source = node.input_value(position)
+        output = guarded(node, source)
+        if output is not source:
+            output.node.set_friendly_name(f"{node.friendly_name}/guarded")
+            node.input(position).replace_source_output(output)
+            found = True
+    return found
 
 
 # ---------------------------------------------------------------- one operation each
@@ -76,6 +47,8 @@ def _guard(node: Any) -> bool:
 
 def _gather_nd(node: Any, indices: Any) -> Any:
     """Each number into its dimension: the last one of `indices` says how many of them there are."""
+    if indices.partial_shape.rank.is_dynamic:
+        raise _refused(node, "indices of any rank", "a known number of dimensions")
     batch = int(node.get_attributes().get("batch_dims", 0))
     count = indices.partial_shape[-1]
     stop = batch + count.get_length() if count.is_static else None
@@ -84,7 +57,7 @@ def _gather_nd(node: Any, indices: Any) -> Any:
         last = ops.gather(ops.shape_of(indices), ops.constant([-1]), ops.constant(0))
         limits = ops.slice(limits, ops.constant([0]), last, ops.constant([1])).output(0)
     last = ops.subtract(limits, _constant(indices, 1))
-    rank = indices.partial_shape.rank.get_length()
+    rank = len(indices.partial_shape)
     if rank > 1:  # OpenVINO takes dimensions of 1 off a minimum of different ranks
         last = ops.unsqueeze(last, ops.constant(list(range(rank - 1))))
     return ops.maximum(ops.minimum(indices, last), _constant(indices, 0)).output(0)
@@ -121,6 +94,8 @@ def _has_room(node: Any) -> bool | None:
     axis = node.input_value(3).get_node()
     if data.rank.is_dynamic or indices.rank.is_dynamic or axis.get_type_name() != "Constant":
         return None
+    if not len(data):
+        raise _refused(node, "data without dimensions", "an axis to scatter along")
     along = int(axis.data.reshape(-1)[0]) % len(data)
     sizes = [pair for at, pair in enumerate(zip(data, indices, strict=True)) if at != along]
     if any(theirs.get_min_length() > ours.get_max_length() >= 0 for ours, theirs in sizes):
@@ -254,28 +229,115 @@ def _repeats(_: Any, repeats: Any) -> Any:
     return ops.maximum(repeats, _constant(repeats, 0)).output(0)
 
 
-_GUARDS: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
-    "GatherND": (1, _gather_nd),
-    "ScatterElementsUpdate": (1, _scatter_elements),
-    "CTCLoss": (2, _ctc_labels),
-    "PSROIPooling": (1, _roi_batch),
-    "DeformablePSROIPooling": (1, _roi_batch),
-    "CTCGreedyDecoderSeqLen": (1, _decoder_lengths),
-    "GatherTree": (2, _tree_lengths),
-    "Tile": (1, _repeats),
-    "Pad": (0, _cut_sizes),
-    "VariadicSplit": (0, _split_lengths),
-    "RegionYolo": (0, _region_channels),
-    "DFT": (0, _signal_sizes),
-    "IDFT": (0, _signal_sizes),
-    "RDFT": (0, _signal_sizes),
-    "IRDFT": (0, _signal_sizes),
+def _segments(node: Any, numbers: Any) -> Any:
+    """OpenVINO writes where a negative one points, and without a count behind the last one."""
+    is_wrong = _any(ops.less(numbers, _constant(numbers, 0)))
+    if node.get_input_size() < _SEGMENTS_AND_COUNT:
+        last = ops.slice(numbers, ops.constant([-1]), ops.constant([_MOST]), ops.constant([1]))
+        is_wrong = ops.logical_or(is_wrong, _any(ops.greater(numbers, last)))
+    return _checked(node, numbers, is_wrong)
+
+
+def _images(node: Any, numbers: Any) -> Any:
+    images = _sizes(node.input_value(0), numbers, 0, 1)
+    return _checked(node, numbers, _outside(numbers, _constant(numbers, 0), images))
+
+
+def _blank(node: Any, blank: Any) -> Any:
+    classes = _sizes(node.input_value(0), blank, 2, 3)
+    return _checked(node, blank, _outside(blank, _constant(blank, 0), classes))
+
+
+def _rolled_axes(node: Any, axes: Any) -> Any:
+    rank = _rank(node.input_value(0), axes)
+    return _checked(node, axes, _outside(axes, ops.negative(rank), rank))
+
+
+def _transform_axes(node: Any, axes: Any) -> Any:
+    """The axes of a transform; the last one of complex numbers is none."""
+    if not _depends_on_inputs(axes):
+        return axes
+    rank = _rank(node.input_value(0), axes)
+    if node.get_type_name() != "RDFT":
+        rank = ops.subtract(rank, _constant(axes, 1))
+    return _checked(node, axes, _outside(axes, ops.negative(rank), rank))
+
+
+def _transform_sizes(node: Any, sizes: Any) -> Any:
+    if not _depends_on_inputs(sizes):
+        return sizes
+    is_wrong = ops.logical_or(ops.equal(sizes, _constant(sizes, 0)), ops.less(sizes, _constant(sizes, -1)))
+    return _checked(node, sizes, _any(is_wrong))
+
+
+def _step(node: Any, step: Any) -> Any:
+    """OpenVINO divides by it."""
+    if not _depends_on_inputs(step):
+        return step
+    return _checked(node, step, ops.equal(step, _constant(step, 0)))
+
+
+def _rows(node: Any, indices: Any) -> Any:
+    """The first number of each index is its row; the second input has the count of rows."""
+    rows = ops.slice(indices, ops.constant([0]), ops.constant([1]), ops.constant([1]), ops.constant([1]))
+    count = ops.slice(node.input_value(1), ops.constant([0]), ops.constant([1]), ops.constant([1]))
+    return _checked(node, indices, _outside(rows, _constant(indices, 0), ops.convert(count, _name(indices))))
+
+
+def _blocks(node: Any, data: Any) -> Any:
+    """OpenVINO does not compare the blocks that there are with those that sizes, if inputs, ask for."""
+    output, kernel = node.input_value(1), node.input_value(2)
+    if not (_depends_on_inputs(kernel) or _depends_on_inputs(output)):
+        return data
+    attributes = node.get_attributes()
+    strides, dilations, begins, ends = (
+        ops.constant(np.array(attributes[name] or [none, none], np.int64))
+        for name, none in (("strides", 1), ("dilations", 1), ("pads_begin", 0), ("pads_end", 0))
+    )
+    size, one = ops.convert(kernel, "i64"), ops.constant(np.int64(1))
+    reach = ops.add(ops.multiply(dilations, ops.subtract(size, one)), one)
+    free = ops.subtract(ops.add(ops.convert(output, "i64"), ops.add(begins, ends)), reach)
+    blocks = ops.add(ops.divide(free, strides), one)
+    shape = ops.shape_of(data, "i64")
+    first, last = (ops.gather(shape, ops.constant(axis), ops.constant(0)) for axis in (-2, -1))
+    axis = ops.constant(0)
+    is_negative = _any(ops.logical_or(ops.less(size, one), ops.less(free, ops.constant(np.int64(0)))))
+    elements = ops.maximum(ops.reduce_prod(size, axis, False), one)  # no division by 0
+    is_wrong = ops.logical_or(
+        ops.not_equal(ops.reduce_prod(blocks, axis, False), last),
+        ops.not_equal(ops.mod(first, elements), ops.constant(np.int64(0))),
+    )
+    return _checked(node, data, ops.logical_or(is_negative, is_wrong))
+
+
+_TRANSFORM: dict[int, Callable[[Any, Any], Any]] = {0: _signal_sizes, 1: _transform_axes, 2: _transform_sizes}
+_GUARDS: dict[str, dict[int, Callable[[Any, Any], Any]]] = {
+    "GatherND": {1: _gather_nd},
+    "ScatterElementsUpdate": {1: _scatter_elements},
+    "CTCLoss": {2: _ctc_labels, 4: _blank},
+    "PSROIPooling": {1: _roi_batch},
+    "DeformablePSROIPooling": {1: _roi_batch},
+    "CTCGreedyDecoderSeqLen": {1: _decoder_lengths},
+    "GatherTree": {2: _tree_lengths},
+    "Tile": {1: _repeats},
+    "Pad": {0: _cut_sizes},
+    "VariadicSplit": {0: _split_lengths},
+    "RegionYolo": {0: _region_channels},
+    "DFT": _TRANSFORM,
+    "IDFT": _TRANSFORM,
+    "RDFT": _TRANSFORM,
+    "IRDFT": _TRANSFORM,
+    "Col2Im": {0: _blocks},
+    "Range": {2: _step},
+    "ROIAlignRotated": {2: _images},
+    "Roll": {2: _rolled_axes},
+    "SegmentMax": {1: _segments},
+    "SparseFillEmptyRows": {2: _rows},
 }
-"""Position of the input with the indices or the size, and what makes them safe."""
+"""Positions of inputs with indices or sizes, and what makes them safe."""
 
 _LEAST_OF_INVERSE = 2
-_INDEXED = ("Gather", "Scatter", "Embedding", "ReverseSequence", "CTC", "ROIAlign", "LSTM", "GRU", "RNN")
-_VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Split", "VariadicSplit", "StridedSlice", "Slice")
+_SEGMENTS_AND_COUNT = 3
 _MOST = np.iinfo(np.int64).max
 _SOURCES = ("Parameter", "ReadValue", "If", "Loop", "TensorIterator")
 
@@ -315,6 +377,36 @@ def _refused(node: Any, found: str, expected: str) -> Refused:
         found=found,
         expected=expected,
     )
+
+
+def _checked(node: Any, source: Any, is_wrong: Any) -> Any:
+    """Numbers that OpenVINO refuses to be fewer than one more if they are wrong."""
+    rank = source.partial_shape.rank
+    if rank.is_dynamic:
+        return source
+    more = ops.convert(ops.reshape(is_wrong, ops.constant(np.array([1])), False), "i64")
+    if rank.get_length():
+        return _of_length(source, 0, ops.add(_size(source, 0), more))
+    axis = ops.constant(np.array([0]))
+    numbers = ops.unsqueeze(source, axis).output(0)
+    one = _of_length(numbers, 0, ops.add(more, ops.constant(np.array([1]))))
+    one.node.set_friendly_name(f"{node.friendly_name}/guarded number")
+    return ops.squeeze(one, axis).output(0)
+
+
+def _any(conditions: Any) -> Any:
+    rank = conditions.output(0).partial_shape.rank.get_length()
+    return ops.reduce_logical_or(conditions, ops.constant(np.arange(rank)), False)
+
+
+def _outside(numbers: Any, low: Any, high: Any) -> Any:
+    """Whether a number is below `low`, or not below `high`."""
+    return _any(ops.logical_or(ops.less(numbers, low), ops.greater_equal(numbers, high)))
+
+
+def _rank(data: Any, like: Any) -> Any:
+    """The number of dimensions of `data`, as [1] of the type of `like`."""
+    return ops.convert(ops.shape_of(ops.shape_of(data, "i64"), "i64"), _name(like))
 
 
 def _of_length(data: Any, axis: int, length: Any) -> Any:

@@ -21,6 +21,7 @@ from softnpu.emulator.engine.staging import Piece
 from softnpu.emulator.engine.steps import CANCELLED, LOADING, Parts, Pause, RunningSubmission
 from softnpu.emulator.engine.tracing import run_with_layers
 from softnpu.emulator.engine.twins import TwinError, TwinMaker, TwinRequest, twin_of
+from softnpu.emulator.engine.weight_files import GuardedWeights
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -56,6 +57,7 @@ class Inference:
         "_run",
         "_running",
         "_space",
+        "_traffic",
         "_writes",
         "streams",
         "time_ns",
@@ -68,6 +70,7 @@ class Inference:
         self._image = space.graph(command.graph)
         self._arguments: Arguments | None = None  # if some are copied
         self._run: Run | None = None
+        self._traffic = (0, 0)
         self._binding: Binding | None = None  # if it may run beside others
         self._bound: Binding | None = None
         self._reads: list[Range] = []
@@ -152,6 +155,7 @@ class Inference:
                 expected=f"{len(meta.arguments)}: {', '.join(argument.name for argument in meta.arguments)}",
             )
         arguments = Arguments(self._space, self._command, meta)
+        self._traffic = arguments.traffic
         binding = self._bound = bind(image, arguments.views, self._running.count_staged)
         is_cancelled = self._running.is_cancelled
         if arguments.staged or arguments.piece is not None:
@@ -171,7 +175,14 @@ class Inference:
             if image.modelled is not None:
                 run, modelled = self._run, image.modelled
                 self._run = partial(_profile_modelled, run, self._running, modelled, self._profile)
+        if image.weights is not None:
+            self._run = partial(_run_guarded, self._run, image.weights, meta.name)
         return self._run
+
+    def renew(self) -> None:
+        """Have its image, which others use as well, as if this inference had not run; it is not run again."""
+        if self._image.loaded is not None:
+            self._image.loaded.renew()
 
     @property
     def model(self) -> str:
@@ -181,8 +192,7 @@ class Inference:
     @property
     def traffic(self) -> tuple[int, int]:
         """Bytes that it reads and writes; none before it is bound to the image on the device."""
-        image = self._image.loaded
-        return (image.read_bytes, image.written_bytes) if self._run is not None and image else (0, 0)
+        return self._traffic if self._run is not None else (0, 0)
 
     # ------------------------------------------------------------ by the part in C++
 
@@ -280,6 +290,13 @@ class ModelledInference(Inference):
 
 def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
     return any(one.overlaps(other) for one in some for other in others)
+
+
+def _run_guarded(run: Run, weights: GuardedWeights, model: str) -> bool:
+    try:
+        return run()
+    finally:
+        weights.check(model)  # what OpenVINO makes of cut weights is no reason
 
 
 def _run_profiled(binding: Binding, is_cancelled: Callable[[], bool], memory: Bytes) -> bool:

@@ -148,14 +148,14 @@ class NativeTurns:
     def _leave(self, table: list[EngineQueue]) -> None:
         record = self._record
         record.queues = None  # a queue that is dropped must not stay mapped
-        awake = []
+        awake: list[EngineQueue] = []
+        asleep: list[EngineQueue] = []
         for queue in table:
             left = self._known(queue).record
             queue.completed, queue.ran_ns, queue.step = left.completed, left.ran_ns, left.step
             queue.noted_waiting = left.noted_waiting
-            if left.awake:
-                awake.append(queue)
-        self._queues.awake = awake
+            (awake if left.awake else asleep).append(queue)
+        self._queues.adopt_awake(awake, asleep)
         self._scheduler.adopt(record.min_spent_ns[:], {queue.level for queue in table})
         self._counters.adopt(record.counted_due_ns)
 

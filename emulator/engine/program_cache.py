@@ -66,6 +66,11 @@ class ProgramCache:
         for key in tuple(self._users.get(handle, ())):
             self._evict(key)
 
+    def drop(self, program: Program) -> None:
+        """Drop this very program, if it is kept."""
+        for key in [key for key, kept in self._programs.items() if kept is program]:
+            self._evict(key)
+
     def clear(self) -> None:
         while self._programs:
             self._evict(next(iter(self._programs)))

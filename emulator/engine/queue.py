@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from mmap import mmap
 from typing import Protocol
@@ -19,6 +20,7 @@ from softnpu.emulator.interface.ring import DeviceRing
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord
 from softnpu.emulator.links import engine as link
 
+_LARGEST = 2**64 - 1
 _SEQUENCE_BEFORE, _TICKET_BEHIND = bytes(8), bytes(records.SLOT_SIZE - records.SLOT_TICKET)
 
 
@@ -64,6 +66,15 @@ class Prepared(Protocol):
         ...
 
 
+class Place(enum.Enum):
+    """Where a queue stands (`queue_table`)."""
+
+    ASLEEP = "the engine looks at its ring when the doorbell is rung"
+    AWAKE = "the engine polls its ring"
+    BLOCKED = "its submission waits for an event or an image"
+    PACED = "the modelled time of its submission is not over"
+
+
 class EngineQueue(DeviceRing):
     """A ring, and how far its next submission has come."""
 
@@ -90,6 +101,7 @@ class EngineQueue(DeviceRing):
         self.condemned = message.condemned
         self.condemned_info = message.condemned_info
         self.closed = False
+        self.place = Place.ASLEEP
         self.ran_ns = 0  # when it ran last
         self.lost: ErrorInfo | None = None
         # the submission that has begun: its program or what is decoded of it, the next step, what is left of
@@ -119,7 +131,7 @@ class EngineQueue(DeviceRing):
         """
         state = self._state
         reached = state[link.STATE_REACHED]
-        if reached >> link.REACHED_BITS == self.completed + 1:
+        if reached & ~link.REACHED_MASK == self._first_step_id():
             self.step = reached & link.REACHED_MASK
         self._settle_event()
         has_reason = self.condemned == self.completed + 1 and self.condemned_info is not None
@@ -127,6 +139,10 @@ class EngineQueue(DeviceRing):
         if state[link.STATE_INJECTED] == self.completed + 1 and not has_reason:
             self.condemned = self.completed + 1
             self.condemned_info = _injected(int(state[link.STATE_INJECTED_RESULT]))
+        self.repeat_end()
+
+    def repeat_end(self) -> None:
+        """Tell the client of the last submission that has ended, unless it was told before."""
         # until the ring shows its end the slot is that of this submission, and its fence may not be signalled
         if self.is_published():
             self.wake()
@@ -184,6 +200,21 @@ class EngineQueue(DeviceRing):
             )
         return submission
 
+    def taken(self, sequence: int) -> Submission | None:
+        """Return the copy that `next` has made of this submission, or None."""
+        submission = self._last
+        return submission if submission is not None and submission.sequence == sequence else None
+
+    def is_cancelled(self) -> bool:
+        """Whether the next submission was cancelled, or is refused: its turn says how it ends."""
+        try:
+            submission = self.next()
+            if submission.fence:
+                self.fence(submission)
+        except Refused:
+            return True
+        return submission.is_cancelled()
+
     def peek(self, behind: int) -> Submission | None:
         """Return a copy of the submission after the next `behind` ones, or None."""
         if not behind < self.waiting() <= self.slots:
@@ -232,6 +263,11 @@ class EngineQueue(DeviceRing):
         if self.known is not None:
             self.known.forget(handles)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether its next submission has begun, whatever its client writes into the ring meanwhile."""
+        return self.program is not None or self.decoding is not None
+
     # ------------------------------------------------------------ for the part in C++
 
     @property
@@ -261,7 +297,7 @@ class EngineQueue(DeviceRing):
     def reached(self, step: int, now_ns: int) -> None:
         """Note that the steps before this one have ended: the next engine does not run them again."""
         self._state[link.STATE_STARTED] = now_ns
-        self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
+        self._state[link.STATE_REACHED] = self._first_step_id() | step
 
     def charge(self, used_ns: int) -> None:
         """Count time of the device that this queue has used."""
@@ -282,7 +318,7 @@ class EngineQueue(DeviceRing):
         """Note that the submission does not run now: it is not to blame if the engine dies."""
         self._state[link.STATE_PAUSE] = pause
         self._state[link.STATE_RUNNING] = 0
-        self._state[link.STATE_REACHED] = ((self.completed + 1) << link.REACHED_BITS) | step
+        self._state[link.STATE_REACHED] = self._first_step_id() | step
 
     def pending_effect(self) -> int | None:
         """Return what a dead engine noted for the current step, or None."""
@@ -323,7 +359,11 @@ class EngineQueue(DeviceRing):
         state[link.STATE_EFFECT_STEP] = self._step_id()
 
     def _step_id(self) -> int:
-        return ((self.completed + 1) << link.REACHED_BITS) | self.step
+        return self._first_step_id() | self.step
+
+    def _first_step_id(self) -> int:
+        # a ring that was overwritten may claim any number of submissions
+        return ((self.completed + 1) << link.REACHED_BITS) & _LARGEST
 
     # ------------------------------------------------------------ the end of a submission
 

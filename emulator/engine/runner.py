@@ -6,7 +6,9 @@ that was interrupted, and only that one runs twice.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Protocol
 
@@ -14,6 +16,7 @@ from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine import failures, foreign
 from softnpu.emulator.engine.counters import Counters, Work
 from softnpu.emulator.engine.device_clock import ModelledTime
+from softnpu.emulator.engine.endings import Endings
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.memory import Words
 from softnpu.emulator.engine.modelled_runs import ModelledRuns
@@ -36,8 +39,9 @@ from softnpu.emulator.engine.steps import (
 )
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.commands import MemoryAt
-from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.platforms import Platform
 
 _CHECKPOINT_MASK = JOURNAL_EVERY - 1  # reading the clock after each of many small copies would cost too much
@@ -86,6 +90,7 @@ class Runner:
         faults: InjectedFaults,
         platform: Platform,
         modelled_runs: ModelledRuns | None,
+        errors: InternalErrors,
         tdr_ms: int,
     ) -> None:
         self._loop = loop
@@ -97,6 +102,7 @@ class Runner:
         self._platform = platform
         self._modelled_runs = modelled_runs
         self._tdr_ns = tdr_ms * 1_000_000
+        self._endings = Endings(loop.send, queues, scheduler, counters, overlap, errors)
         self.turns: NativeTurns | None = None  # learns what has run well
         self._queue: EngineQueue | None = None  # of the submission that runs
         self._submission: Submission | None = None
@@ -111,8 +117,15 @@ class Runner:
     # ------------------------------------------------------------ one slice of one submission
 
     def run(self, queue: EngineQueue) -> None:
-        """Run the next submission of the queue to its end, or until it waits or is preempted."""
-        self._run(queue)
+        """Run the next submission of the queue to its end, or until it waits or is preempted.
+
+        What a defect makes of it ends this submission and nothing else.
+        """
+        sequence = queue.completed + 1
+        try:
+            self._run(queue)
+        except Exception as error:  # noqa: BLE001
+            self._endings.fail(queue, sequence, error)
         while self._reports:  # of what ended meanwhile: its memory and its record are not used any more
             self._loop.send(self._reports.pop(0))
 
@@ -122,7 +135,9 @@ class Runner:
         try:
             submission = queue.next()
         except Refused as error:
-            self._abandon(queue, error.info)
+            self._endings.abandon(queue, error.info)
+            # charged, or a tail that always changes would be served first
+            self._charge(queue, time.monotonic_ns())
             return
         info: ErrorInfo | None = None
         try:
@@ -166,6 +181,32 @@ class Runner:
             info = foreign.failure_of(program.foreign) or info
         self._end_turn(queue, submission, info)
 
+    def resume(self, queue: EngineQueue) -> None:
+        """Settle what a dead engine has left of a queue; one for which that cannot be done is lost."""
+        with self._guarded(queue):
+            queue.resume()
+
+    def end_waiting(self, queue: EngineQueue, info: ErrorInfo) -> None:
+        """End the next submission of a queue that does not run, with this error."""
+        queue.ran_ns = time.monotonic_ns()
+        with self._guarded(queue):
+            submission: Submission | None = None
+            with contextlib.suppress(Refused):  # the memory of the fence was freed
+                submission = queue.next()
+                if submission.fence:
+                    queue.fence(submission)
+            self._endings.end(queue, submission, info)
+        self._queues.restore(queue)
+
+    @contextlib.contextmanager
+    def _guarded(self, queue: EngineQueue) -> Iterator[None]:
+        """As `run`, for what is rare."""
+        sequence = queue.completed + 1
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self._endings.fail(queue, sequence, error)
+
     def _end_turn(self, queue: EngineQueue, submission: Submission, info: ErrorInfo | None) -> None:
         """Charge the turn in which a submission ends, and end it."""
         now = time.monotonic_ns()
@@ -173,11 +214,11 @@ class Runner:
         if used < _SHORT_NS and (program is None or not program.tiles):
             self._counters.busy_ns += used
             queue.charge(used)
-            self.end(queue, submission, info)
+            self._endings.end(queue, submission, info)
             self._scheduler.charge(queue, used)  # after the end, which nobody should have to wait for
         else:
             self._charge(queue, now)
-            self.end(queue, submission, info)
+            self._endings.end(queue, submission, info)
         if self.turns is not None and program is not None and info is None and not queue.closed:
             self.turns.learn(queue, submission, program)
 
@@ -192,47 +233,6 @@ class Runner:
                 counters.count_inference(inference.count())
         if program.read or program.written:
             counters.count_traffic(program.read, program.written)
-
-    def _abandon(self, queue: EngineQueue, reason: ErrorInfo) -> None:
-        lost = ErrorInfo(
-            result=ZeResult.ERROR_DEVICE_LOST,
-            object=reason.object,
-            found=reason.found,
-            expected=reason.expected,
-        )
-        self.report(queue, lost)
-        self._overlap.cancel(queue)
-        queue.reset()
-        queue.abandon(lost)
-        # charged, or a tail that always changes would be served first
-        self._charge(queue, time.monotonic_ns())
-
-    def end(self, queue: EngineQueue, submission: Submission | None, info: ErrorInfo | None) -> None:
-        """End the next submission of the queue and signal it."""
-        self._counters.submissions += 1
-        self._counters.publish()
-        if info is not None:
-            self._overlap.cancel(queue)
-            self.report(queue, info)
-        if trace.active is not None:
-            write_slice(trace.active, queue, info, True)
-        if not queue.closed:
-            queue.finish(submission, info)
-        if queue.program is not None or queue.decoding is not None or queue.step or queue.deadline_ns:
-            queue.reset()
-
-    def report(self, queue: EngineQueue, info: ErrorInfo) -> None:
-        """Count a failure, and report it to the supervisor unless the queue was lost before."""
-        self._counters.count_fault()
-        if queue.lost is None:
-            self._loop.send(
-                link.SubmissionFailed(
-                    context=queue.context.number,
-                    queue=queue.handle,
-                    sequence=queue.completed + 1,
-                    info=info.shortened(),
-                )
-            )
 
     def _run_slice(self, queue: EngineQueue, submission: Submission, start: int) -> Pause | None:
         """Return None when the submission has ended, else why it has not."""
@@ -282,7 +282,7 @@ class Runner:
             return
         # time in which the device was busy does not count: what would signal may have waited for its turn
         deadline_ns = time.monotonic_ns() + self._tdr_ns - self._counters.busy_ns
-        self._queues.block(queue, None if pause is LOADING else deadline_ns)
+        self._queues.block(queue, 0 if pause is LOADING else deadline_ns)
 
     def _charge(self, queue: EngineQueue, now: int) -> None:
         used = now - self._charged_ns
@@ -431,7 +431,8 @@ class Runner:
         return False
 
     def retry_blocked(self) -> None:
-        self._queues.retry_blocked()
+        assert self._queue is not None
+        self._queues.retry_blocked(self._queue.context.number)
 
     def pending_effect(self) -> int | None:
         assert self._queue is not None

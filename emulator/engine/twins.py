@@ -178,7 +178,6 @@ def may_have_one(image: LoadedImage) -> bool:
         and not image.has_layers
         and not image.unbound
         and not image.origins
-        and not image.indices
         and meta.precision == properties.get("INFERENCE_PRECISION_HINT") == "f32"
         and not any(argument.is_dynamic or argument.shape_of >= 0 for argument in meta.arguments)
         and all(argument.byte_size for argument in meta.arguments)

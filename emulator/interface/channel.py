@@ -6,13 +6,14 @@ The channel owns each received descriptor until the receiver takes it, so a refu
 from __future__ import annotations
 
 import array
+import contextlib
 import select
 import socket
 from collections.abc import Sequence
 from types import TracebackType
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.common.untrusted_fds import close_untrusted, has_socket
+from softnpu.emulator.common.untrusted_fds import NOBODY, close_untrusted, has_socket
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -27,9 +28,10 @@ class Packet:
     Used as a context manager: descriptors that were not taken are closed at the end of the block.
     """
 
-    __slots__ = ("_fds", "body", "request")
+    __slots__ = ("_fds", "_owner", "body", "request")
 
-    def __init__(self, request: int, body: memoryview, fds: list[int]) -> None:
+    def __init__(self, request: int, body: memoryview, fds: list[int], owner: int = NOBODY) -> None:
+        self._owner = owner
         self.request = request
         self.body = body
         self._fds = fds
@@ -58,6 +60,10 @@ class Packet:
         fds, self._fds = self._fds, []
         return fds
 
+    def taken(self) -> Packet:
+        """A packet that takes this one over, with its descriptors."""
+        return Packet(self.request, self.body, self.take_fds(self.fd_count), self._owner)
+
     def refuse_sockets(self) -> None:
         """Refuse sockets: no message accepts them."""
         if self._fds and has_socket(self._fds):
@@ -72,13 +78,17 @@ class Packet:
         """Close the descriptors that were not taken."""
         fds, self._fds = self._fds, []
         if fds:
-            close_untrusted(fds)
+            close_untrusted(fds, self._owner)
 
 
 class Channel:
-    """Frames over one socket. Sending and receiving may happen in different threads, one of each."""
+    """Frames over one socket. Sending and receiving may happen in different threads, one of each.
+
+    `owner`: the user at the other end, once known, for whom untrusted descriptors are closed.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
+        self.owner = NOBODY
         self._socket = sock
 
     def fileno(self) -> int:
@@ -108,7 +118,7 @@ class Channel:
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-        packet = Packet(0, memoryview(b""), [linux.above_streams(fd) for fd in fds])
+        packet = Packet(0, memoryview(b""), [linux.above_streams(fd) for fd in fds], self.owner)
         if not data and not fds:
             return None
         try:
@@ -172,6 +182,11 @@ class Channel:
         except (OSError, Refused):
             pass  # the end, or a malformed frame
         self.close()
+
+    def shut_down(self) -> None:
+        """End the connection in every process that has the socket: it is not closed before the last does."""
+        with contextlib.suppress(OSError):  # the peer is gone
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket; harmless when repeated."""

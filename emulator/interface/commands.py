@@ -187,6 +187,17 @@ Command = (
     | GraphInit
     | GraphExecute
 )
+
+
+def places(command: Command) -> Iterator[MemoryAt]:
+    """The memory that a command names."""
+    for field in command:
+        if isinstance(field, MemoryAt):
+            yield field
+        elif isinstance(field, tuple):
+            yield from (entry for entry in field if isinstance(entry, MemoryAt))
+
+
 _AT_COMMANDS: dict[int, type[Timestamp | EventWait | EventSignal | EventReset | MetricSnapshot]] = {
     CommandType.TIMESTAMP: Timestamp,
     CommandType.EVENT_WAIT: EventWait,

@@ -27,6 +27,7 @@ Message = message.Message
 DeviceInfo = status.DeviceInfo
 Clock = status.Clock
 EngineStatus = status.EngineStatus
+FunctionStatus = status.FunctionStatus
 SessionStatus = status.SessionStatus
 StatusAnswer = status.StatusAnswer
 UserStatus = status.UserStatus

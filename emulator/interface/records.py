@@ -115,7 +115,9 @@ def ring_size(slots: int) -> int:
 # ---------------------------------------------------------------- status page
 #
 # One header of 64 bytes, then 256 bytes a device, then the histograms of each device. Written by the
-# supervisor (s) and the engines (e), read by everybody. Counters only grow while the daemon lives.
+# supervisor (s) and the primary engines (e), read by everybody. Counters only grow while the daemon lives.
+# Then all but the header once more: what the engines of other virtual functions count, written by the
+# supervisor. It is to be added; of HEARTBEAT and DEVICE_CLOCK the larger one counts.
 
 STATUS_MAGIC = b"SNPUSTAT"
 STATUS_VERSION = 1
@@ -198,8 +200,18 @@ HISTOGRAM_SUM = len(LATENCY_BOUNDS_NS) + 1
 
 
 def status_size(devices: int) -> int:
-    """Bytes of a status page for this many devices."""
+    """Bytes of the part that the engines write, for this many devices."""
     return histogram_offset(devices, devices, Latency.INFERENCE)
+
+
+def status_page_size(devices: int) -> int:
+    """Bytes of the page with the part of the other virtual functions."""
+    return status_size(devices) + others_offset(devices)
+
+
+def others_offset(devices: int) -> int:
+    """How far behind a word or histogram of a device that of the other virtual functions is."""
+    return status_size(devices) - STATUS_HEADER.size
 
 
 def histogram_offset(devices: int, device: int, latency: Latency) -> int:

@@ -40,9 +40,30 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     clock: str = Clock.HOST.value
 
 
+class FunctionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One virtual function of a device: what a user, or one session (else 0), has of it. Memory in bytes.
+
+    Counters since it began.
+    """
+
+    uid: int
+    session: int
+    engine_pid: int
+    state: str
+    restarts: int
+    memory_used: int
+    contexts: int
+    images: int
+    submissions: int
+    inferences: int
+    busy_ns: int
+
+
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One device: engine process, counters since the daemon started, memory in bytes.
 
+    `engine_pid`, `state`: of its primary function, that of the daemon's owner; everything else of all.
+    `functions`: at most 64, those that the asking user may see.
     `running`: submissions that the engine executes at this moment. `device_clock_ns`: its modelled clock.
     `late`: inferences of a paced device that took longer than modelled; `unmodelled`: those without a time.
     `running`: submissions that the engine executes at this moment. `queued`: those that have not ended.
@@ -78,6 +99,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: int = 0
     written_bytes: int = 0
     build_failures: int = 0
+    functions: tuple[FunctionStatus, ...] = ()
 
 
 class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +135,9 @@ class StatusAnswer(Message, frozen=True, kw_only=True, tag="status_answer"):
     """The state of the daemon. At most 200 sessions are listed; `session_count` counts all.
 
     Users other than the owner and root see themselves and their sessions only. At most 64 users are listed.
-    `leases`: at most 64, for the owner and root only.
+    `leases`: at most 64, for the owner and root only. `internal_errors`: of the daemon's own code
+    and that of engines, each of which has ended no more than a client, a child, a compilation, a submission
+    or a load.
     """
 
     pid: int
@@ -127,3 +151,4 @@ class StatusAnswer(Message, frozen=True, kw_only=True, tag="status_answer"):
     sessions: tuple[SessionStatus, ...]
     users: tuple[UserStatus, ...] = ()
     leases: tuple[LeaseStatus, ...] = ()
+    internal_errors: int = 0

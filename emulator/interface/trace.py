@@ -39,7 +39,7 @@ NAMES: Final = 2048
 """Names of a ring; index 0 is never used."""
 MIN_RECORDS: Final = 64
 DEFAULT_RECORDS: Final = 16384
-MAX_RECORDS: Final = 65536
+MAX_RECORDS: Final = 1 << 18
 
 
 class TraceKind(enum.IntEnum):

@@ -36,6 +36,8 @@ class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
     platform: str
     context: Handle = 0
     strict: bool = False
+    own: bool = False
+    shared: bool = False
 
 
 class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
@@ -49,6 +51,8 @@ class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
     context: Handle = 0
     strict: bool = False
     remembered: bool = False
+    own: bool = False
+    shared: bool = False
 
 
 class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
@@ -62,6 +66,8 @@ class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
     offset: int | None = None
+    own: bool = False
+    shared: bool = False
 
 
 class QueryJob(GraphQuery, frozen=True, kw_only=True, tag="query_job"):
@@ -73,6 +79,8 @@ class QueryJob(GraphQuery, frozen=True, kw_only=True, tag="query_job"):
     platform: str
     context: Handle = 0
     strict: bool = False
+    own: bool = False
+    shared: bool = False
 
 
 class OptionsJob(CompilerOptions, frozen=True, kw_only=True, tag="options_job"):
@@ -87,7 +95,8 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
 
     Digests are blake3. The blob is the same wherever the constants lie; the placement says where they do.
     `origin` is `compiled`, `cache` or `native`, `log` the build log. `platform` is what it was compiled for;
-    empty for that of the device. `name`: that of the model.
+    empty for that of the device. `name`: that of the model. `files`: `file_identities` of the sources of the
+    weights, taken before they were read; of all sources of a deferred import.
     """
 
     blob_length: int
@@ -98,6 +107,18 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
     platform: str = ""
     log: str = ""
     name: str = ""
+    files: tuple[bytes, ...] = ()
+
+
+Confined = CompileJob | ImportJob | ExportJob | QueryJob
+"""Jobs with what a client wrote: the worker locks itself in before it looks at that.
+
+`own`: for the daemon's own user, whose caches it may write. `shared`: others may use the daemon.
+"""
+
+
+class Unfit(Message, frozen=True, kw_only=True, tag="unfit"):
+    """This worker is locked in for other jobs: a new one has to do it."""
 
 
 J = TypeVar("J", bound=Message)
@@ -108,9 +129,9 @@ def job_of(kind: type[J], request: Message, **fields: object) -> J:
     return kind(**(msgspec.structs.asdict(request) | fields))
 
 
-Job = CompileJob | ImportJob | ExportJob | QueryJob | OptionsJob
+Job = Confined | OptionsJob
 Result = Compiled | GraphExported | GraphQueried | CompilerOptionsAnswer
-Outcome = Progress | Result | Failed
+Outcome = Progress | Result | Unfit | Failed
 
 job_decoder: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 outcome_decoder: msgspec.msgpack.Decoder[Outcome] = msgspec.msgpack.Decoder(Outcome)

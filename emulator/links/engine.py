@@ -22,8 +22,11 @@ from softnpu.emulator.interface.result import ErrorInfo
 class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     """First message. Descriptors: queue states, status page, staging.
 
-    `session_memory`: the limit of a session, in bytes; its staging has the same. `after_reset`: it replaces
-    an engine that has died. `self_check`: see `engine.self_check`. `clock`: what the device shows.
+    `device`, `devices`: its part of this page, and how many there are. `session_memory`: the limit of a
+    session, in bytes; its staging has the same. `cpu_cache`: it serves the daemon's own user, and may use the
+    cache of what engines compile. `shared`: others may use the daemon.
+    `after_reset`: it replaces an engine that has died. `self_check`: see `engine.self_check`. `clock`: what
+    the device shows.
     `inference_us`: the modelled time of every inference, 0 for what is predicted.
     """
 
@@ -33,10 +36,12 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     tdr_ms: int
     spin_us: int
     session_memory: int
+    cpu_cache: bool = True
     after_reset: bool = False
     self_check: bool = False
     clock: Clock = Clock.HOST
     inference_us: int = 0
+    shared: bool = False
 
 
 class Resume(Message, frozen=True, kw_only=True, tag="resume"):
@@ -146,8 +151,9 @@ class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
     """Load a compiled model; answered by `ImageLoaded`.
 
     Descriptors: the blob, the placement if it has a length, then the sources of the weights. `check`:
-    compare the weights with their digests first. `state`: its record among the states of images. `hint`:
-    what `ImageExpected` may name next time.
+    compare the weights with their digests first; else do so if their files are no longer `files`, as the
+    compiler found them (`file_identities`). `state`: its record among the states of images. `hint`:
+    what `ImageExpected` may name next time. `session`: in whose turn it is loaded.
     """
 
     image: int
@@ -156,7 +162,9 @@ class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
     check: bool = False
+    files: tuple[bytes, ...] = ()
     hint: bytes = b""
+    session: int = 0
 
 
 class ImageExpected(Message, frozen=True, kw_only=True, tag="image_expected"):
@@ -223,7 +231,13 @@ EngineCommand = (  # every message to an engine
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
-    """The engine is connected and reads its channel."""
+    """The engine is connected and reads its channel. `walls_missing`: see `lock_in`.
+
+    `loader`: its thread that loads images.
+    """
+
+    walls_missing: tuple[str, ...] = ()
+    loader: int = 0
 
 
 class ContextDropped(OfContext, frozen=True, kw_only=True, tag="context_dropped"):
@@ -240,10 +254,22 @@ class QueueDropped(OfContext, frozen=True, kw_only=True, tag="queue_dropped"):
     queue: int
 
 
+class ImageBegun(Message, frozen=True, kw_only=True, tag="image_begun"):
+    """The image is loaded from now on: no other one before `ImageLoaded`."""
+
+    image: int
+
+
 class ImageLoaded(Message, frozen=True, kw_only=True, tag="image_loaded"):
     image: int
     load_ms: float
     info: ErrorInfo | None = None
+
+
+class CacheLacks(Message, frozen=True, kw_only=True, tag="cache_lacks"):
+    """The cache has no entry of an image that was loaded, or no note of its hint."""
+
+    image: int
 
 
 class ImageNeeded(Message, frozen=True, kw_only=True, tag="image_needed"):
@@ -260,8 +286,23 @@ class SubmissionFailed(OfContext, frozen=True, kw_only=True, tag="submission_fai
     info: ErrorInfo
 
 
+class InternalError(Message, frozen=True, kw_only=True, tag="internal_error"):
+    """A defect of the engine ended a submission or the load of an image, and is in its log."""
+
+    info: ErrorInfo
+
+
 Report = (
-    Ready | ContextDropped | SegmentUnmapped | QueueDropped | ImageLoaded | ImageNeeded | SubmissionFailed
+    Ready
+    | ContextDropped
+    | SegmentUnmapped
+    | QueueDropped
+    | ImageBegun
+    | ImageLoaded
+    | CacheLacks
+    | ImageNeeded
+    | SubmissionFailed
+    | InternalError
 )
 
 command_decoder: msgspec.msgpack.Decoder[EngineCommand] = msgspec.msgpack.Decoder(EngineCommand)

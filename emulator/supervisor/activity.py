@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,12 @@ from pathlib import Path
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 
 _BUSY = frozenset("RD")  # runs or would like to; waits for a disk
+_OF_FILES = {
+    "x86_64": frozenset(["0", "2", "3", "4", "5", "17", "89", "138", "254", "257", "262", "267", "332"]),
+    "aarch64": frozenset(["27", "44", "56", "57", "63", "67", "78", "79", "80", "291"]),
+}.get(platform.machine(), frozenset())
+"""Calls that read, open, close, watch or look at a file."""
+_LONGEST_DISK_WAITS = 3
 _STOPPED = frozenset("Tt")
 _CPU_NS = 1_000_000
 
@@ -35,6 +42,28 @@ class Activity:
         main = states.pop(self._pid, "")
         return any(state in _BUSY for state in states.values()) or (main_too and main in _BUSY)
 
+    def file_waits(self, loader: int) -> dict[int, str]:
+        """Threads that wait for a file: in a fault of a page, or `loader` in a call that concerns one.
+
+        By thread, what it does and the CPU time it has used: the same again is the same wait. Empty where the
+        kernel does not say.
+        """
+        waits = {}
+        folder = Path(f"/proc/{self._pid}/task")
+        try:
+            for name in os.listdir(folder):
+                call = (folder / name / "syscall").read_text().split()
+                if call[0] == "-1" or (int(name) == loader and call[0] in _OF_FILES):
+                    used = (folder / name / "schedstat").read_text().split()[0]
+                    waits[int(name)] = f"{call} {used}"
+        except (OSError, IndexError):
+            return waits  # a thread or all of it has ended
+        return waits
+
+    def runs(self) -> bool:
+        """Whether one of its threads runs or would like to."""
+        return "R" in self._states().values()
+
     def stopped(self) -> bool:
         """Whether somebody has stopped it (SIGSTOP, a debugger)."""
         return self._states().get(self._pid, "") in _STOPPED
@@ -54,24 +83,37 @@ class Activity:
 class StallWatch:
     """Call `on_stall(seconds)` once when a process has done nothing for `limit_s` while it was watched.
 
-    Only time that this process has seen pass counts.
+    Only time that this process has seen pass counts. `on_overrun()` is called once when it has used more than
+    `cpu_limit_s` of CPU time since `begin`.
     """
 
-    def __init__(self, reactor: Reactor, pid: int, limit_s: float, on_stall: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        pid: int,
+        limit_s: float,
+        cpu_limit_s: float,
+        on_stall: Callable[[float], None],
+        on_overrun: Callable[[], None],
+    ) -> None:
         self._reactor = reactor
         self._activity = Activity(pid)
         self._limit_s = limit_s
         self._period_s = limit_s / 8
         self._on_stall = on_stall
+        self._cpu_limit_ns = cpu_limit_s * 1e9
+        self._on_overrun = on_overrun
         self._timer: Timer | None = None
         self._quiet_s = 0.0
         self._cpu_ns = 0
+        self._first_ns = 0
         self._ticked = 0.0
 
     def begin(self) -> None:
         """Watch: the process has something to do from now on."""
         self.end()
         self._quiet_s, self._ticked = 0.0, time.monotonic()
+        self._first_ns = self._activity.cpu_ns()
         self._timer = self._reactor.after(self._period_s, self._tick)
 
     def end(self) -> None:
@@ -80,13 +122,23 @@ class StallWatch:
             self._timer.cancel()
             self._timer = None
 
+    def _waits(self) -> bool:
+        """Whether it waits for a core, or not too long yet for a disk."""
+        if self._quiet_s >= _LONGEST_DISK_WAITS * self._limit_s:
+            return self._activity.runs()
+        return self._activity.busy(main_too=True)
+
     def _tick(self) -> None:
         now, cpu_ns = time.monotonic(), self._activity.cpu_ns()
         self._quiet_s += min(now - self._ticked, 2 * self._period_s)
         if cpu_ns - self._cpu_ns >= _CPU_NS:
             self._cpu_ns, self._quiet_s = cpu_ns, 0.0
         self._ticked = now
-        if self._quiet_s >= self._limit_s and not self._activity.busy(main_too=True):
+        if cpu_ns - self._first_ns > self._cpu_limit_ns:
+            self._timer = None
+            self._on_overrun()
+            return
+        if self._quiet_s >= self._limit_s and not self._waits():
             self._timer = None
             self._on_stall(self._quiet_s)
             return

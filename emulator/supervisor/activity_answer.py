@@ -12,8 +12,9 @@ from softnpu.emulator.interface.activity_messages import CompilationKind
 from softnpu.emulator.links.compiler import CompileJob, ExportJob, ImportJob, Job, OptionsJob, QueryJob
 from softnpu.emulator.supervisor.compilers import Compilation
 from softnpu.emulator.supervisor.device import Device
-from softnpu.emulator.supervisor.images import Image
+from softnpu.emulator.supervisor.objects import Graph
 from softnpu.emulator.supervisor.session import Session
+from softnpu.emulator.supervisor.virtual_function import VirtualFunction
 
 _LISTED = 48
 _LISTED_COMPILATIONS = 24
@@ -36,7 +37,7 @@ def build(
 ) -> msg.ActivityAnswer:
     """The part of the answer behind the numbers of the request; only of these sessions and their models."""
     later = [session for session in sessions if session.number > request.after_session]
-    models = [entry for entry in _models(sessions, devices) if entry.model > request.after_model]
+    models = [entry for entry in _models(sessions) if entry.model > request.after_model]
     models.sort(key=lambda entry: entry.model)
     seen = {session.number for session in sessions}
     jobs = [each for each in compilations if each.owner[1] in seen]
@@ -52,27 +53,28 @@ def build(
     )
 
 
-def _models(sessions: Sequence[Session], devices: Sequence[Device]) -> list[msg.ModelActivity]:
-    images: dict[int, tuple[Device, Image]] = {}
+def _models(sessions: Sequence[Session]) -> list[msg.ModelActivity]:
+    images: dict[int, tuple[VirtualFunction, Graph]] = {}
     graphs: dict[int, int] = defaultdict(int)
     users: dict[int, set[int]] = defaultdict(set)
     for session in sessions:
         for graph in session.state.graphs:
             number = graph.image.number
-            images[number] = (devices[graph.context.device], graph.image)
+            images[number] = (session.state.function_of(graph.context), graph)
             graphs[number] += 1
             users[number].add(session.number)
     return [
-        _model(device, image, len(users[number]), graphs[number])
-        for number, (device, image) in images.items()
+        _model(function, graph, len(users[number]), graphs[number])
+        for number, (function, graph) in images.items()
     ]
 
 
-def _model(device: Device, image: Image, sessions: int, graphs: int) -> msg.ModelActivity:
-    inferences, busy_ns = device.states.image_usage(image.record)
+def _model(function: VirtualFunction, graph: Graph, sessions: int, graphs: int) -> msg.ModelActivity:
+    image = graph.image
+    inferences, busy_ns = function.states.image_usage(image.record)
     return msg.ModelActivity(
         model=image.number,
-        device=device.info.index,
+        device=graph.context.device,
         name=listed(image.answer.name, _NAME),
         state=image.state.value,
         memory=image.size,

@@ -21,6 +21,7 @@ class ChildProgram(enum.StrEnum):
 
     ENGINE = "softnpu.emulator.engine"
     COMPILER = "softnpu.emulator.compiler"
+    CACHE_FILL = "softnpu.emulator.engine.cache_fill"
 
 
 class ChildProcess(NamedTuple):
@@ -38,7 +39,8 @@ Converting 2 GiB of weights took 1.15 s without, 0.7 s with it: most of the time
 """
 
 # The OpenBLAS of numpy would start a thread for each core, which spins while the process imports the rest:
-# 75 ms of CPU time on two cores. Nothing here multiplies matrices with numpy.
+# 75 ms of CPU time on two cores. Nothing here multiplies matrices with numpy. A process that locks itself in
+# has one thread, so this is no choice of the user.
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
 
 _early: Final[dict[ChildProgram, ChildProcess]] = {}
@@ -72,10 +74,10 @@ def start(program: ChildProgram) -> ChildProcess:
                 [sys.executable, "-P", "-m", program, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(), *more_fds),
                 stdin=subprocess.DEVNULL,
-                env={**_ONE_THREAD, **os.environ, **variables},
+                env={**os.environ, **_ONE_THREAD, **variables},
                 process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends its children
             )
-    except OSError:
+    except BaseException:
         ours.close()
         raise
     return ChildProcess(process, ours)

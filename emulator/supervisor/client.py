@@ -10,9 +10,10 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
+from typing import ParamSpec, Protocol
 
 from softnpu.emulator.common import failpoints, process_identity
 from softnpu.emulator.interface import messages as msg
@@ -24,6 +25,7 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refu
 from softnpu.emulator.supervisor.delayed_requests import DelayedRequests
 from softnpu.emulator.supervisor.graph_requests import cancelled_info
 from softnpu.emulator.supervisor.injection_registry import InjectionRegistry, InjectionRequest
+from softnpu.emulator.supervisor.internal_errors import is_shortage
 from softnpu.emulator.supervisor.leases import Leases
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Timer
@@ -34,6 +36,8 @@ from softnpu.emulator.supervisor.trace_sessions import TracerRequest, TraceSessi
 from softnpu.emulator.supervisor.users import User
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 _BACKLOG = 256
 _FRAMES_A_ROUND = 32
@@ -86,28 +90,37 @@ class Client:
         self._traces = traces
         self._leases = leases
         self._leases_devices = False
-        self._reactor = services.reactor
+        self._reactor = services.reactor.owned(
+            f"which ends client {number} (pid {pid})", self._end_soon, share=user.uid
+        )
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
         self._unread = 0
         self._delayed = DelayedRequests(self._reactor, self._serve_delayed)
         self._greeted = False
         self._open = True
-        user.connections.count()
-        user.handshakes.count()
-        self._deadline: Timer | None = self._reactor.after(
-            handshake_s, lambda: self.close("no handshake in time")
-        )
+        self._ending = False
+        self._handshake_s = handshake_s
+        self._deadline: Timer | None = None
         self._pidfd = -1
         self._start_time = 0
+        user.connections.count()
+        user.handshakes.count()
+
+    def begin(self) -> None:
+        """Listen to it, and notice its end."""
+        self._reactor.guarded(self._begin)()
+
+    def _begin(self) -> None:
+        self._watch(False)
+        self._deadline = self._reactor.after(self._handshake_s, lambda: self.close("no handshake in time"))
         try:
-            self._pidfd = os.pidfd_open(pid)
+            self._pidfd = os.pidfd_open(self.pid)
             self._reactor.watch(self._pidfd, lambda: self.close("its process ended"))
-            self._start_time = process_identity.start_time(pid)
+            self._start_time = process_identity.start_time(self.pid)
         except OSError as error:
             # a process of another pid namespace has no pidfd here: the end of its socket must do
-            log.debug("client %d: process %d: %s", number, pid, error)
-        self._watch(False)
+            log.debug("client %d: process %d: %s", self.number, self.pid, error)
 
     def close(self, reason: str) -> None:
         """End the connection and give back all that its session owned; harmless when repeated."""
@@ -117,30 +130,46 @@ class Client:
             failpoints.hit("supervisor.close")
         self._open = False
         log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
-        if trace.active is not None and self.session is not None:
-            trace.active.event(f"session ends: {reason}", self.number, number=self.pid)
+        # all of it, from the last line to the first, whatever one of them raises
+        with ExitStack() as steps:
+            steps.callback(self._server.client_gone, self.number)
+            steps.callback(self._channel.discard)
+            steps.callback(self._give_back)
+            if self.session is not None:
+                steps.callback(self.session.close)
+            steps.callback(self._delayed.close)
+            steps.callback(self._outbox.close)
+            steps.callback(self._unwatch)
+            if trace.active is not None and self.session is not None:
+                trace.active.event(f"session ends: {reason}", self.number, number=self.pid)
+
+    def _unwatch(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._reactor.unwatch(self._channel.fileno())
         if self._pidfd >= 0:
             self._reactor.unwatch(self._pidfd)
             os.close(self._pidfd)
-        self._outbox.close()
-        self._delayed.close()
+
+    def _give_back(self) -> None:
         self._count_unread()
         if self.session is not None:
-            self.session.close()
             self.user.sessions.count(-1)
         if not self._greeted:
             self.user.handshakes.count(-1)
         self.user.connections.count(-1)
-        self._channel.discard()
-        self._server.client_gone(self.number)
 
-    def _end(self, info: ErrorInfo) -> None:
-        """End the session, and tell the client why."""
-        self._post(0, msg.Failed(info=info))
-        self.close(str(info))
+    def end(self, info: ErrorInfo) -> None:
+        """End the session, and tell the client why if it can be told."""
+        try:
+            self._post(0, msg.Failed(info=info))
+        finally:
+            self.close(str(info))
+
+    def _end_soon(self, info: ErrorInfo) -> None:
+        """End the session, once nothing of it is being served; nothing is from now on."""
+        self._ending = True
+        self._reactor.after(0, lambda: self.end(info))
 
     def _watch(self, full: bool) -> None:
         self._reactor.watch(self._channel.fileno(), self._read, self._flush if full else None)
@@ -176,7 +205,7 @@ class Client:
         # a bound on the frames and the time of one round keeps a flooding client from starving the others
         end = time.monotonic() + _ROUND_S
         for _ in range(_FRAMES_A_ROUND):
-            if not self._open or time.monotonic() > end:
+            if not self._open or self._ending or time.monotonic() > end:
                 return
             try:
                 packet = self._channel.receive()
@@ -194,73 +223,88 @@ class Client:
                 self.close("it closed the connection")
                 return
             with packet:
+                try:
+                    if packet.fd_count:
+                        self.user.check_descriptors()
+                except Refused as error:
+                    self.end(error.info)
+                    return
                 self._serve(packet)
 
     def _serve_delayed(self, packet: Packet) -> None:
         self._serve(packet, delayed=True)
 
     def _serve(self, packet: Packet, delayed: bool = False) -> None:
+        self._answering(packet.request, self._serve_request, packet, delayed)
+
+    def _answering(self, request: int, serve: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Serve a request, or a later part of one: whatever that raises is the answer.
+
+        A shortage fails this request alone. An error that nobody expected ends the client: what it has may
+        have changed by half.
+        """
+        if not self._open:
+            return
         try:
-            packet.refuse_sockets()
-            request = msg.decode_request(packet.body)
-            if failpoints.active is not None:
-                failpoints.hit_request("supervisor", request.tag)
-            call = Call(packet)
-            if self._injections.armed and not delayed:
-                target = RequestTarget(self.number, self.session, request)
-                injection = self._injections.hit(target)
-                if injection is not None and not self._inject(injection, target, packet):
-                    return
-                if injection is not None:
-                    call = Call(packet, WORKER_SIGNALS[injection.kind])
-            if isinstance(request, msg.Cancel) and self._delayed.cancel(request.request):
-                self._post(request.request, msg.Failed(info=cancelled_info()))
-            if not self._greeted:
-                self._greet(packet.request, request)
-            elif isinstance(request, msg.Status):
-                self._post(packet.request, self._server.status(self.user, self._devices))
-            elif isinstance(request, msg.Activity):
-                self._post(packet.request, self._server.activity(self.user, request))
-            elif isinstance(request, msg.Stop):
-                self.user.check_commands("request Stop")
-                log.info("client %d (pid %d) asks to stop", self.number, self.pid)
-                self._post(packet.request, msg.Ok())
-                self._server.stop()
-            elif isinstance(request, InjectionRequest):
-                self.user.check_commands(f"request {type(request).__name__}")
-                self._post(packet.request, self._injections.answer(request))
-            elif isinstance(request, TracerRequest):
-                self.user.check_commands(f"request {type(request).__name__}")
-                self._answer_tracer(packet.request, request)
-            elif isinstance(request, msg.LeaseTake):
-                self._post(packet.request, self._take_lease(request))
-            elif isinstance(request, tracing.TraceJoin) and self.session is not None:
-                self._traces.join(self.session, request.trace, partial(self._post, packet.request))
-            elif self.session is not None:
-                self._handle(self.session, call, request)
-            else:
-                raise refuse(
-                    ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
-                    f"request {type(request).__name__}",
-                    found="a connection without a session",
-                    expected="the role 'session'",
-                )
+            serve(*args, **kwargs)
         except Refused as error:
             log.info("client %d: refused: %s", self.number, error.info.shortened())
-            self._post(packet.request, msg.Failed(info=error.info))
-            if not self._greeted:
-                self.close("handshake refused")
-        except (OSError, MemoryError) as error:
-            # descriptors or memory of the daemon ran out: this request fails, everything else goes on
-            log.error("client %d: %s", self.number, error)
-            info = ErrorInfo(
-                result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
-                object="daemon",
-                found=str(error) or type(error).__name__,
-                expected="descriptors and memory to serve the request",
-                hint="raise the descriptor limit of the daemon, or use fewer objects",
+            self._post(request, msg.Failed(info=error.info))
+        except Exception as error:  # noqa: BLE001  # the boundary: nobody else's request may suffer
+            short = is_shortage(error)
+            what = f"which {'fails a request of' if short else 'ends'} client {self.number} (pid {self.pid})"
+            info = self._reactor.errors.note(error, what)
+            self._post(request, msg.Failed(info=info))
+            if not short:
+                self._end_soon(info)
+        if not self._greeted and not self._delayed.holds:
+            self.close("handshake refused")
+
+    def _serve_request(self, packet: Packet, delayed: bool) -> None:
+        packet.refuse_sockets()
+        request = msg.decode_request(packet.body)
+        if failpoints.active is not None:
+            failpoints.hit_request("supervisor", request.tag)
+        call = Call(packet)
+        if self._injections.armed and not delayed:
+            target = RequestTarget(self.number, self.session, request)
+            injection = self._injections.hit(target)
+            if injection is not None and not self._inject(injection, target, packet):
+                return
+            if injection is not None:
+                call = Call(packet, WORKER_SIGNALS[injection.kind])
+        if isinstance(request, msg.Cancel) and self._delayed.cancel(request.request):
+            self._post(request.request, msg.Failed(info=cancelled_info()))
+        if not self._greeted:
+            self._greet(packet.request, request)
+        elif isinstance(request, msg.Status):
+            self._post(packet.request, self._server.status(self.user, self._devices))
+        elif isinstance(request, msg.Activity):
+            self._post(packet.request, self._server.activity(self.user, request))
+        elif isinstance(request, msg.Stop):
+            self.user.check_commands("request Stop")
+            log.info("client %d (pid %d) asks to stop", self.number, self.pid)
+            self._post(packet.request, msg.Ok())
+            self._server.stop()
+        elif isinstance(request, InjectionRequest):
+            self.user.check_commands(f"request {type(request).__name__}")
+            self._post(packet.request, self._injections.answer(request))
+        elif isinstance(request, TracerRequest):
+            self.user.check_commands(f"request {type(request).__name__}")
+            self._traces.answer(self.number, request, partial(self._post, packet.request))
+        elif isinstance(request, msg.LeaseTake):
+            self._post(packet.request, self._take_lease(request))
+        elif isinstance(request, tracing.TraceJoin) and self.session is not None:
+            self._traces.join(self.session, request.trace, partial(self._post, packet.request))
+        elif self.session is not None:
+            self._handle(self.session, call, request)
+        else:
+            raise refuse(
+                ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+                f"request {type(request).__name__}",
+                found="a connection without a session",
+                expected="the role 'session'",
             )
-            self._post(packet.request, msg.Failed(info=info))
 
     def _handle(self, session: Session, call: Call, request: msg.Request) -> None:
         if trace.active is None:
@@ -281,14 +325,6 @@ class Client:
                 expected="the role 'lease'",
             )
         return self._leases.take(self.number, self.pid, self._name, request)
-
-    def _answer_tracer(self, number: int, request: TracerRequest) -> None:
-        answer, fds = self._traces.answer(self.number, request)
-        try:
-            self._post(number, answer, fds)
-        finally:
-            for fd in fds:
-                os.close(fd)
 
     def _inject(self, injection: Injection, target: RequestTarget, packet: Packet) -> bool:
         """Show an injected fault; whether the request is served all the same. Raises `Refused` to fail it."""
@@ -329,11 +365,6 @@ class Client:
         if self._leases_devices:
             self._leases.check_role()
         self._name = request.client
-        self._greeted = True
-        self.user.handshakes.count(-1)
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
         if not is_session:
             self.only_looks = request.role == msg.Role.MONITOR
             self._server.watch_idle()
@@ -346,14 +377,21 @@ class Client:
                 self._services,
                 self.user,
                 self._devices,
+                self._reactor,
                 self._post,
-                self._end,
+                self.end,
+                self._answering,
             )
             self.user.sessions.count()
-            self._leases.join(request.lease, self.number, self._end)
+            self._leases.join(request.lease, self.number, self.end)
             if trace.active is not None:
                 trace.active.event(f"session: {self.session.client}", self.number, number=self.pid)
         log.info(
             "client %d (pid %d) is %s, %s", self.number, self.pid, repr(request.client[:64]), request.role
         )
         self._post(number, welcome, [self._server.status_fd])
+        self._greeted = True
+        self.user.handshakes.count(-1)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

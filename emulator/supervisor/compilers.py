@@ -15,29 +15,35 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
-from softnpu.emulator.links.compiler import Job, Result, outcome_decoder
+from softnpu.emulator.links.compiler import Job, Result, Unfit, outcome_decoder
 from softnpu.emulator.supervisor.activity import StallWatch
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.child_process import ChildProgram
+from softnpu.emulator.supervisor.limits import OPTION
+from softnpu.emulator.supervisor.parked_files import borrowed
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.stage_trace import StageTrace
 from softnpu.emulator.supervisor.tuning import Tuning
+from softnpu.emulator.supervisor.users import FunctionKey
 
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 60.0
+_NOBODY = FunctionKey(0)
 _NO_PROGRESS = Progress(stage="", done=0.0)
 
 
 @dataclass
 class Compilation:
-    """One job and what happens at its end. Owns the descriptors of the job until then.
+    """One job and what happens at its end. Owns the parked descriptors of the job until then.
 
-    Exactly one of `on_done(answer, descriptors)`, which takes the descriptors of the answer, and
-    `on_failed(error)` is called, unless the compilation is abandoned. `owner`: user and session.
+    Exactly one of `on_done(answer, descriptors)`, which takes descriptors of the answer out of the list, and
+    `on_failed(error)` is called, unless the compilation is abandoned. `owner`: user and session. `function`:
+    a worker that has worked for one never works for another.
     `worker_signal`: an injected fault for the worker that begins with it. `device` -1: it is for none.
     `progress`: what its worker has said last. `asked`: when it was asked for, by `time.monotonic`.
     """
@@ -48,6 +54,7 @@ class Compilation:
     on_done: Callable[[Result, list[int]], None]
     on_failed: Callable[[ErrorInfo], None]
     owner: tuple[int, int] = (0, 0)
+    function: FunctionKey = _NOBODY
     worker_signal: int = 0
     device: int = -1
     progress: Progress = _NO_PROGRESS
@@ -59,14 +66,26 @@ class Compilation:
     def close(self) -> None:
         self.ended = True
         fds, self.fds = self.fds, []
-        for fd in fds:
-            os.close(fd)
+        close_untrusted(fds, self.owner[0])
 
     def take_fds(self, count: int) -> list[int]:
         """The last `count` descriptors of the job, now the caller's."""
         first = len(self.fds) - count
         taken, self.fds = self.fds[first:], self.fds[:first]
         return taken
+
+    def overrun(self, limit_s: float) -> None:
+        """End it because it has taken too long."""
+        self.close()
+        self.on_failed(
+            ErrorInfo(
+                result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
+                object="compiler worker",
+                found=f"more than {limit_s:g} s of CPU time for one job",
+                expected=f"at most {limit_s:g} s",
+                hint=f"compile a smaller model, or start the daemon with a larger {OPTION} job-cpu-s",
+            )
+        )
 
     def fail(self, reason: str) -> None:
         """End it with what happened to its worker."""
@@ -86,10 +105,13 @@ class CompilerPool:
     """Hand compilations to workers, in fair turns.
 
     First come those of the user, then of the session, with the fewest at work and the longest time since its
-    last turn; else they are served in the order of their requests.
+    last turn; else they are served in the order of their requests. If one user has all workers, a job of
+    another need not wait: there may be one worker more for it. A worker belongs to the virtual function of
+    its first job.
     """
 
-    def __init__(self, reactor: Reactor, tuning: Tuning) -> None:
+    def __init__(self, reactor: Reactor, tuning: Tuning, cpu_limit_s: float) -> None:
+        self._cpu_limit_s = cpu_limit_s
         self._reactor = reactor
         self._tuning = tuning
         self._waiting: deque[Compilation] = deque()
@@ -139,14 +161,19 @@ class CompilerPool:
         self._workers.clear()
 
     def _assign(self) -> None:
-        while self._waiting and (worker := self._free_worker()) is not None:
-            worker.begin(self._take_next())
+        while self._waiting:
+            chosen = self._next()
+            worker = self._worker_for(chosen)
+            if worker is None:
+                break
+            self._take(chosen)
+            worker.begin(chosen)
         if self._spare_missing():
             self._spare.wanted()
 
-    def _take_next(self) -> Compilation:
+    def _next(self) -> Compilation:
         if len(self._waiting) == 1:
-            return self._waiting.popleft()
+            return self._waiting[0]
         at_work = [worker.current.owner for worker in self._workers if worker.current is not None]
         users = [uid for uid, _ in at_work]
         turns = self._turns
@@ -159,28 +186,42 @@ class CompilerPool:
             user = users.count(owner[0]), turns_of_users.get(owner[0], 0)
             return *user, at_work.count(owner), turns.get(owner, 0)
 
-        chosen = min(self._waiting, key=precedence)
+        return min(self._waiting, key=precedence)
+
+    def _take(self, chosen: Compilation) -> None:
         self._waiting.remove(chosen)
+        if not self._waiting:
+            return
+        turns = self._turns
         self._turns = {entry.owner: turns[entry.owner] for entry in self._waiting if entry.owner in turns}
         self._turns[chosen.owner] = self._next_turn
         self._next_turn += 1
-        return chosen
 
-    def _free_worker(self) -> _Worker | None:
-        """A worker for the next job: one that has OpenVINO loaded, else the spare, else a new one."""
-        free = [worker for worker in self._workers if worker.free]
-        if free:
-            return max(free, key=lambda worker: worker.jobs)
+    def _worker_for(self, compilation: Compilation) -> _Worker | None:
+        """A worker for this job: one of the same function, else the spare, else a new one."""
+        mine = [worker for worker in self._workers if worker.suits(compilation.function)]
+        if mine:
+            return max(mine, key=lambda worker: worker.jobs)
         if len(self._workers) >= self._tuning.compilers:
-            return None
+            # one that is idle, for another: its end comes back here
+            idle = next((worker for worker in self._workers if worker.free), None)
+            if idle is not None:
+                idle.kill()
+            if any(worker.killed for worker in self._workers) or not self._may_exceed(compilation):
+                return None
         try:
             return self._start()
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             log.error("no compiler worker could be started: %s", error)
             # without any worker there is none whose end would bring the jobs back here
             while self._waiting and not self._workers:
-                self._waiting.popleft().fail(f"could not be started: {error.strerror}")
+                self._waiting.popleft().fail(f"could not be started: {error}")
             return None
+
+    def _may_exceed(self, compilation: Compilation) -> bool:
+        """Whether one more worker is for a user of whom none is at work, because another has them all."""
+        users = {worker.current.owner[0] for worker in self._workers if worker.current is not None}
+        return len(self._workers) == self._tuning.compilers and compilation.owner[0] not in users
 
     def _spare_missing(self) -> bool:
         return len(self._workers) < self._tuning.compilers and not any(
@@ -192,7 +233,7 @@ class CompilerPool:
             self._start()
 
     def _start(self) -> _Worker:
-        worker = _Worker(self._reactor, self._tuning, self._assign, self._worker_ended)
+        worker = _Worker(self._reactor, self._tuning, self._cpu_limit_s, self._assign, self._worker_ended)
         self._workers.append(worker)
         return worker
 
@@ -210,13 +251,16 @@ class CompilerPool:
 
     def _retry(self, compilation: Compilation, worker: _Worker, reason: str) -> None:
         compilation.worker = None
-        # each worker that there is may be dead, and not known to be
-        if not worker.began and compilation.attempts <= self._tuning.compilers:
+        # each worker that there is may be dead, and not known to be; or locked in for another user or cache
+        if not worker.began and compilation.attempts <= self._tuning.compilers * (4 if worker.unfit else 1):
             # it may have been dead before it got the job: that job is not to blame
             self._waiting.appendleft(compilation)
             return
         log.warning("compiler %d %s", worker.pid, reason)
-        compilation.fail(reason)
+        if worker.overran:
+            compilation.overrun(self._cpu_limit_s)
+        else:
+            compilation.fail(reason)
 
 
 class _Spare:
@@ -266,12 +310,14 @@ class _Worker:
     """One worker process and the compilation it works on.
 
     `jobs` counts its jobs, `has_answered` says that it ever sent a frame, `began` that it did for this job.
+    `unfit`: it is locked in for other jobs than the last.
     """
 
     def __init__(
         self,
         reactor: Reactor,
         tuning: Tuning,
+        cpu_limit_s: float,
         on_free: Callable[[], None],
         on_end: Callable[[_Worker, str], None],
     ) -> None:
@@ -280,7 +326,10 @@ class _Worker:
         self.has_answered = False
         self.began = False
         self.killed = False
-        self._reactor = reactor
+        self.overran = False
+        self._function: FunctionKey | None = None
+        self.unfit = False
+        self._reactor = reactor = reactor.owned("which ends a compiler worker", self._broken)
         self._on_free = on_free
         self._idle_s = tuning.compiler_idle_s
         self._idle: Timer | None = None
@@ -288,7 +337,9 @@ class _Worker:
         self._stages: StageTrace | None = None
         self._on_end = on_end
         self._child = Child(ChildProgram.COMPILER, reactor, self._on_frame, self._ended)
-        self._watch = StallWatch(reactor, self._child.pid, tuning.compiler_stall_s, self._stall)
+        self._watch = StallWatch(
+            reactor, self._child.pid, tuning.compiler_stall_s, cpu_limit_s, self._stall, self._overrun
+        )
 
     @property
     def pid(self) -> int:
@@ -298,10 +349,15 @@ class _Worker:
     def free(self) -> bool:
         return self.current is None and not self.killed
 
+    def suits(self, function: FunctionKey) -> bool:
+        """Whether it can begin a job of this function."""
+        return self.free and self._function in (None, function)
+
     def begin(self, compilation: Compilation) -> None:
         if self._idle is not None:
             self._idle.cancel()
         self.current = compilation
+        self._function = compilation.function
         compilation.worker = self
         compilation.attempts += 1
         self.jobs += 1
@@ -309,7 +365,12 @@ class _Worker:
         self._watch.begin()
         if trace.active is not None:
             self._stages = StageTrace(self.pid, compilation.owner[1], compilation.job.tag)
-        self._child.post(self.jobs, compilation.job, compilation.fds)
+        try:
+            with borrowed(compilation.fds, compilation.owner[0]) as fds:
+                self._child.post(self.jobs, compilation.job, fds)
+        except OSError as error:  # no descriptors are left: it is tried again, a few times
+            log.error("compiler %d cannot be given a job: %s", self.pid, error)
+            self.kill()
         if compilation.worker_signal:
             os.kill(self.pid, compilation.worker_signal)
 
@@ -321,9 +382,21 @@ class _Worker:
         self._watch.end()
         self._child.close(timeout_s)
 
+    def _broken(self, info: ErrorInfo) -> None:
+        """End it after an error of ours, and fail its job."""
+        compilation, self.current = self.current, None
+        self.kill()
+        if compilation is not None and not compilation.ended:
+            compilation.close()
+            compilation.on_failed(info)
+
     def _stall(self, quiet_s: float) -> None:
         self._stalled = f"made no progress for {quiet_s:.0f} s and "
         self.began = True  # not tried again: the next worker would hang as well
+        self.kill()
+
+    def _overrun(self) -> None:
+        self.overran = self.began = True
         self.kill()
 
     def _ended(self, reason: str) -> None:
@@ -340,10 +413,14 @@ class _Worker:
         outcome = outcome_decoder.decode(body)
         compilation = self.current
         if compilation is None or request != self.jobs:
-            for fd in fds:
-                os.close(fd)
+            close_untrusted(fds)
+            fds.clear()
             return
         self.has_answered = self.began = True
+        if isinstance(outcome, Unfit):
+            self.began, self.unfit = False, True
+            self.kill()
+            return
         if isinstance(outcome, Progress):
             compilation.progress = outcome
             if self._stages is not None:

@@ -17,9 +17,14 @@ class DelayedRequests:
         self._waiting: dict[int, tuple[Packet, Timer]] = {}
         self._next = 0
 
+    @property
+    def holds(self) -> bool:
+        """Whether there are any."""
+        return bool(self._waiting)
+
     def hold(self, packet: Packet, seconds: float) -> None:
         """Take the packet over and serve it after so many seconds."""
-        mine = Packet(packet.request, packet.body, packet.take_fds(packet.fd_count))
+        mine = packet.taken()
         number = self._next = self._next + 1
         self._waiting[number] = (mine, self._reactor.after(seconds, lambda: self._due(number)))
 

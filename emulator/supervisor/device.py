@@ -1,52 +1,40 @@
-"""One emulated device: its engine process, what the engine must know, and what happens when it dies.
+"""One emulated device: its memory, its words of the status page, and its virtual functions.
 
-When an engine ends unexpectedly the device is reset: every object is announced to a new engine, images
-are loaded again, and queues go on behind their last finished submission. The submission that was running
-goes on with the command that was interrupted; what is to blame (`reset_blame`) fails with `ERROR_DEVICE_LOST`
-and its queue is lost. Everybody else's commands complete.
+A *virtual function* is what a user has of a device: an engine and all that the engine knows.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
 
 import msgspec
 
-from softnpu.emulator.common import linux
 from softnpu.emulator.interface import trace
-from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, Histogram
+from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, FunctionStatus, Histogram
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, Latency, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.supervisor.announcements import Announcements
-from softnpu.emulator.supervisor.ban_policy import BanPolicy, DeviceBans
-from softnpu.emulator.supervisor.child import Child
-from softnpu.emulator.supervisor.child_process import ChildProgram
-from softnpu.emulator.supervisor.idle_memory import IdleMemory
-from softnpu.emulator.supervisor.image_loads import ImageLoads
-from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, LoadCallback
-from softnpu.emulator.supervisor.limits import DEVICE_ADDRESS_SPACE, address_space
-from softnpu.emulator.supervisor.objects import Context, Graph, Queue
-from softnpu.emulator.supervisor.queue_states import QueueStates
-from softnpu.emulator.supervisor.reactor import Reactor
-from softnpu.emulator.supervisor.reset_blame import KillReason, condemn_submissions, fail_image
-from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
+from softnpu.emulator.supervisor.ban_policy import BanPolicy
+from softnpu.emulator.supervisor.function_counts import PERIOD_S, FunctionCounts
+from softnpu.emulator.supervisor.limits import Quota
+from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.settings import DaemonSettings, Isolation, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
-from softnpu.emulator.supervisor.watchdog import RunningSubmission, Watchdog
+from softnpu.emulator.supervisor.users import FunctionKey
+from softnpu.emulator.supervisor.virtual_function import VirtualFunction
 
-log = logging.getLogger(__name__)
-
-_FAILED_STARTS = 5
-_SETTLED_S = 1.0
-_LONGEST_PAUSE_S = 1.0
-_NEVER_PRUNED = ("3720",)  # as by the real driver
+_LISTED = 64
 
 
 class Device:
-    """The supervisor's side of one device."""
+    """The supervisor's side of one device. `on_start` and `on_end`: of an engine; `on_failed`: the last.
+
+    The primary function is that of the daemon's owner: it lives as long as the daemon, and its engine writes
+    the status page by itself. Those of others begin with the first context, and end when they are unused. If
+    every session has its own there is no primary one.
+    """
 
     def __init__(
         self,
@@ -58,22 +46,20 @@ class Device:
         image_numbers: Iterator[int],
     ) -> None:
         self.info = info
-        self.states = QueueStates()
-        self.images = ImageStore(self.states, image_numbers)
-        self.contexts: dict[int, Context] = {}
         self.memory_used = 0
-        self.address_space = address_space(f"device {info.index}", DEVICE_ADDRESS_SPACE)
-        self.state = DeviceState.STARTING
-        self.restarts = 0
         self.on_ready: Callable[[], None] = lambda: None
-        self.on_start: Callable[[], None] = lambda: None
-        self.on_end: Callable[[], None] = lambda: None
-        # what the engine may still use: memory and queue records of a context, the record of a queue
-        self._draining: dict[int, tuple[Context, int, list[int], Callable[[], None]]] = {}
-        self._draining_queues: dict[tuple[int, int], tuple[Queue, Callable[[], None]]] = {}
-        self._draining_segments: dict[tuple[int, int], Callable[[], None]] = {}
-        self._reactor = reactor
+        self.on_start: Callable[[VirtualFunction], None] = lambda _function: None
+        self.on_end: Callable[[VirtualFunction], None] = lambda _function: None
+        self.on_failed: Callable[[VirtualFunction, ErrorInfo], None] = lambda _function, _info: None
+        self.on_function_gone: Callable[[VirtualFunction], None] = lambda _function: None
+        self._restarts = 0
+        self._errors_of_ended = 0
+        self._quotas: dict[VirtualFunction, Quota] = {}
         self._page = page
+        self._reactor = reactor
+        self._settings = settings
+        self._bans = ban_policy
+        self._image_numbers = image_numbers
         self._setup = link.Setup(
             device=info.index,
             platform=info.platform,
@@ -84,303 +70,162 @@ class Device:
             self_check=settings.checks_itself,
             clock=settings.clock,
             inference_us=settings.inference_us,
+            shared=settings.is_shared,
         )
-        # what an engine has computed and not copied to its target when it dies: the supervisor never maps it
-        self._staging = linux.memfd("staging")
-        self.bans = DeviceBans(self.contexts, ban_policy, reactor, self._post, self.count)
-        self.announce = Announcements(self._post, self.bans)
-        self._loads = ImageLoads(self.images, self.announce, self._post)
-        prunes = info.platform not in _NEVER_PRUNED
-        self.idle = IdleMemory(self.contexts, self.states, self._loads, self._post, reactor, prunes)
-        self._watchdog = Watchdog(self, reactor, settings.tuning, settings.tdr_ms, settings.command_limit_s)
-        self._kill_reason: KillReason | None = None
-        self._failed_starts = 0  # engines in a row that were never ready
-        self._early_deaths = 0  # and those that were not for long: the next one starts a little later
-        self._ready_at = 0.0
-        self._engine: Child | None = None
+        self._others: dict[FunctionKey, VirtualFunction] = {}
+        self._ending: list[VirtualFunction] = []
+        self._counts = FunctionCounts(page, info.index)
+        self._unused_since: dict[VirtualFunction, float] = {}
+        self._timer: Timer | None = None
+        self._primary_key = FunctionKey(os.getuid())
+        self._primary: VirtualFunction | None = None
+        if settings.isolate is Isolation.USER:
+            self._primary = self._new_function(self._primary_key, page, self._setup)
         self._set_word(StatusWord.PLATFORM, int(info.platform))
         self._set_word(StatusWord.MEMORY_TOTAL, info.memory_total)
 
-    def counter(self, word: StatusWord) -> int:
-        """What the engine has counted; for readers only."""
-        return self._page.get(self.info.index, word)
-
-    # ------------------------------------------------------------ engine process
-
     def start(self) -> None:
-        """Start the engine and announce everything that exists."""
-        self._set_state(DeviceState.STARTING if self.restarts == 0 else DeviceState.RESETTING)
-        engine = Child(
-            ChildProgram.ENGINE,
-            self._reactor,
-            self._on_frame,
-            self._on_engine_end,
-            self.states.set_commands_pending,
-        )
-        self._engine = engine
-        self._set_word(StatusWord.ENGINE_PID, engine.pid)
-        self.states.clear_liveness()
-        # what clients have takes many commands: until all are sent, one may name a handle that comes later
-        self.states.set_commands_pending(True)
-        self._watchdog.begin(engine.pid)
-        self._post(
-            msgspec.structs.replace(self._setup, after_reset=self.restarts > 0),
-            [self.states.fd, self._page.fd, self._staging],
-        )
-        self.on_start()
-        # also what failed to load last time: the engine has to know every image that a graph names
-        named = {graph.image.number for graph in self._initialized_graphs()}
-        for image in self.images.all():
-            if image.state is not ImageState.COMPILED or image.number in named:
-                self._loads.begin(image)
-        for context in self.contexts.values():
-            self.announce.context(context)
-        self._post(link.Resume())
-        self.states.set_commands_pending(engine.full)
+        """Start the engine of the primary function; without one the device is ready."""
+        if self._primary is not None:
+            self._primary.start()
+        else:
+            self.function_changed()
 
     def close(self, timeout_s: float) -> None:
-        """End the engine and close all descriptors of the device."""
-        self._watchdog.end()
-        if self._engine is not None:
-            self._engine.close(timeout_s)
-            self._engine = None
-        self.images.close()
-        self.states.close()
-        os.close(self._staging)
+        """End all engines."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for function in (*self.functions, *self._ending):
+            function.close(timeout_s)
+            if function is not self._primary:
+                function.page.close()
 
-    def _set_word(self, word: StatusWord, value: int) -> None:
-        self._page.set(self.info.index, word, value)
+    # ------------------------------------------------------------ functions
 
-    def _set_state(self, state: DeviceState) -> None:
-        self.state = state
-        self._set_word(StatusWord.STATE, state)
+    @property
+    def functions(self) -> tuple[VirtualFunction, ...]:
+        """Those that exist, the primary one first."""
+        return (
+            tuple(self._others.values()) if self._primary is None else (self._primary, *self._others.values())
+        )
 
-    def _post(self, command: link.EngineCommand, fds: list[int] | None = None) -> None:
-        if self._engine is not None:
-            self._engine.post(0, command, fds or [])
-
-    def post_injection(
-        self, command: link.InjectionAdd | link.InjectionDrop, fds: list[int] | None = None
-    ) -> None:
-        """Send an injection to the engine, if there is one; it takes effect before the next submission."""
-        if self._engine is not None:
-            self._post(command, fds)
-            self.states.count_injection()
-
-    def post_trace(self, command: link.TraceBegin | link.TraceEnd, fds: list[int]) -> None:
-        """Have the engine begin or end tracing; takes the descriptors."""
-        try:
-            self._post(command, fds)
-        finally:
-            for fd in fds:
-                os.close(fd)
-
-    def _on_frame(self, _request: int, body: memoryview, _fds: list[int]) -> None:
-        report = link.report_decoder.decode(body)
-        match report:
-            case link.Ready():
-                self._ready_at = time.monotonic()
-                self._set_state(DeviceState.READY)
-                log.info("device %d: engine %d is ready", self.info.index, self.engine_pid)
-                if trace.active is not None:
-                    trace.active.event("engine ready", device=self.info.index, number=self.engine_pid)
-                self.on_ready()
-            case link.ContextDropped(context=number):
-                self._finish_context_drop(number)
-            case link.SegmentUnmapped(context=number, segment=segment):
-                self._finish_segment_drop((number, segment))
-            case link.QueueDropped(context=number, queue=queue):
-                self._finish_queue_drop((number, queue))
-            case link.ImageLoaded():
-                if report.info is None:
-                    self.count_time(Latency.LOAD, report.load_ms / 1e3)
-                self._loads.finish(report)
-            case link.ImageNeeded():
-                self.idle.restore(report)
-            case link.SubmissionFailed():
-                log.warning(
-                    "device %d: context %d, submission %d: %s",
-                    self.info.index,
-                    report.context,
-                    report.sequence,
-                    report.info,
-                )
-                self.bans.on_failure(report)
-
-    def _on_engine_end(self, reason: str) -> None:
-        log.error("device %d: engine %d %s", self.info.index, self.engine_pid, reason)
-        if trace.active is not None:
-            trace.active.event(f"engine {reason}", device=self.info.index, number=self.engine_pid)
-        self.on_end()
-        self._engine = None
-        self._set_word(StatusWord.ENGINE_PID, 0)
-        self._set_word(StatusWord.QUEUED, 0)
-        # with no engine nothing of a departing context can be in use any more
-        for key in list(self._draining_queues):
-            self._finish_queue_drop(key)
-        for number in list(self._draining):
-            self._finish_context_drop(number)
-        for key in list(self._draining_segments):
-            self._finish_segment_drop(key)
-        self._watchdog.end()
-        alone = self.state is DeviceState.READY and self.running_submission() is None
-        loading = self._loads.interrupt()
-        kill, self._kill_reason = self._kill_reason, None
-        for queue in condemn_submissions(self.contexts.values(), self.states, kill, reason):
-            self._blame(queue, reason if kill is None else kill.info.found)
-        if loading is not None and alone:
-            self._blame_image(loading, reason)
-        ready = self.state is DeviceState.READY
-        settled = ready and time.monotonic() - self._ready_at > _SETTLED_S
-        self._failed_starts = 0 if ready else self._failed_starts + 1
-        self._early_deaths = 0 if settled else self._early_deaths + 1
-        if self._failed_starts > _FAILED_STARTS and not self.contexts:
-            self._fail()
-            return
-        self.restarts += 1
-        self._set_state(DeviceState.RESETTING)
-        self._set_word(StatusWord.RESTARTS, self.restarts)
-        pause = min(_LONGEST_PAUSE_S, 0.2 * max(0, self._early_deaths - 1))
-        self._reactor.after(pause, self.start)
-
-    def _blame_image(self, image: Image, reason: str) -> None:
-        first_time = image.state is ImageState.LOADING
-        if not fail_image(image, reason):
-            return
-        # it is not announced to the next engine: its graphs have to be initialised again
-        for graph in self._initialized_graphs():
-            if graph.image is image:
-                graph.initialized = False
-        if first_time and image.loader:
-            self.bans.blame(image.loader, "graph", f"{reason} while it loaded a graph")
-
-    def _blame(self, queue: Queue, reason: str) -> None:
-        self.bans.blame(queue.context.ban_key, f"queue {queue.handle:#x}", reason)
-
-    def _fail(self) -> None:
-        self._set_state(DeviceState.FAILED)
-        os.ftruncate(self._staging, 0)
-        log.error("device %d: its engines end before they are ready, the device is given up", self.info.index)
-        self.on_ready()
+    @property
+    def state(self) -> DeviceState:
+        """The state of its primary function."""
+        return DeviceState.READY if self._primary is None else self._primary.state
 
     @property
     def engine_pid(self) -> int:
-        """Its engine; 0 while none runs."""
-        return self._page.get(self.info.index, StatusWord.ENGINE_PID)
+        """The engine of its primary function; 0 while none runs."""
+        return 0 if self._primary is None else self._primary.engine_pid
 
-    # ------------------------------------------------------------ hangs, as the watchdog sees them
+    def function(self, key: FunctionKey) -> VirtualFunction:
+        """The function of a user, or of a session, which has contexts."""
+        if self._primary is not None and key == self._primary_key:
+            return self._primary
+        return self._others[key]
+
+    def open_function(self, key: FunctionKey, quota: Quota, ban_key: str) -> VirtualFunction:
+        """The function of a user, or of a session, started if need be; `quota` counts it while it lives.
+
+        Refuses a process, or a user, whose submissions have reset engines too often.
+        """
+        self._bans.check(ban_key, key.uid, "context", self.count)
+        if key in self._others or (self._primary is not None and key == self._primary_key):
+            return self.function(key)
+        quota.check()
+        page = StatusPage(1)
+        try:
+            setup = msgspec.structs.replace(self._setup, device=0, devices=1, cpu_cache=False)
+            function = self._new_function(key, page, setup)
+        except BaseException:
+            page.close()
+            raise
+        self._others[key] = function
+        self._quotas[function] = quota
+        quota.count()
+        self._counts.add(page)
+        if self._timer is None:
+            self._timer = self._reactor.after(PERIOD_S, self._tick)
+        function.start()
+        return function
+
+    def _new_function(self, key: FunctionKey, page: StatusPage, setup: link.Setup) -> VirtualFunction:
+        return VirtualFunction(
+            key,
+            page is self._page,
+            self,
+            self._reactor,
+            page,
+            setup,
+            self._settings,
+            self._bans,
+            self._image_numbers,
+        )
+
+    def _tick(self) -> None:
+        """Add up what functions have counted, and end those that nobody uses."""
+        self._timer = self._reactor.after(PERIOD_S, self._tick) if self._others else None
+        self._counts.refresh()
+        now = time.monotonic()
+        for function in list(self._others.values()):
+            if not function.unused:
+                self._unused_since.pop(function, None)
+            elif now - self._unused_since.setdefault(function, now) >= self._settings.tuning.function_idle_s:
+                self._end(function)
+
+    def _end(self, function: VirtualFunction) -> None:
+        del self._others[function.key]
+        self._unused_since.pop(function, None)
+        self._ending.append(function)
+        function.end(lambda: self._ended(function))
+
+    def _ended(self, function: VirtualFunction) -> None:
+        self._ending.remove(function)
+        self._quotas.pop(function).count(-1)
+        self._counts.end(function.page)
+        self._restarts += function.restarts
+        self._errors_of_ended += function.internal_errors
+        function.close(0.0)
+        function.page.close()
+        self.on_function_gone(function)
+        self.function_changed()
+
+    # ------------------------------------------------------------ what functions tell
+
+    def function_changed(self) -> None:
+        """Show what has changed in a function: its engine, its state, its contexts."""
+        self._set_word(StatusWord.ENGINE_PID, self.engine_pid)
+        self._set_word(StatusWord.STATE, self.state)
+        self._set_word(StatusWord.RESTARTS, self.restarts)
+        self._set_word(StatusWord.CONTEXTS, sum(len(function.contexts) for function in self.functions))
+        if self.state in (DeviceState.READY, DeviceState.FAILED):
+            self.on_ready()
+
+    def engine_starts(self, function: VirtualFunction) -> None:
+        """Have a new engine told what other than its objects it has to know."""
+        self.on_start(function)
+
+    def engine_ended(self, function: VirtualFunction) -> None:
+        """Note that an engine has ended."""
+        self.on_end(function)
+
+    def function_failed(self, function: VirtualFunction, info: ErrorInfo) -> None:
+        """Note that no command of a function will end any more."""
+        self.on_failed(function, info)
 
     @property
-    def is_ready(self) -> bool:
-        return self.state is DeviceState.READY
+    def restarts(self) -> int:
+        """How often an engine was replaced, of functions that have ended as well."""
+        return self._restarts + sum(function.restarts for function in self.functions)
 
-    @property
-    def needed(self) -> bool:
-        """Whether anybody waits for the engine: clients, or the memory of those that have left."""
-        return bool(self.contexts or self._draining or self._draining_queues)
+    def internal_errors(self, sees: Callable[[FunctionKey], bool]) -> int:
+        """Errors of their own code that the engines of these functions have reported, for who `sees` them.
 
-    @property
-    def is_unmapping(self) -> bool:
-        """Whether the engine may still map sparse memory that was freed."""
-        return bool(self._draining_segments or self._draining)
-
-    @property
-    def loading(self) -> bool:
-        """Whether the engine has a graph to load and has not answered."""
-        return bool(self._loads)
-
-    def running_submission(self) -> RunningSubmission | None:
-        """The submission that runs."""
-        for context in self.contexts.values():
-            for queue in context.queues.values():
-                running = self.states.running(queue.state)
-                if running is not None:
-                    return RunningSubmission(queue, running)
-        return None
-
-    def ping(self, number: int) -> None:
-        self._post(link.Ping(number=number))
-
-    def abort(self, submission: RunningSubmission, info: ErrorInfo) -> None:
-        """Ask the engine to end a submission that has run for too long."""
-        queue, sequence = submission.queue, submission.running.sequence
-        if trace.active is not None:
-            trace.active.event("submission aborted", queue.context.session, self.info.index, sequence)
-        self._blame(queue, info.found)
-        self._post(link.Abort(context=queue.context.number, queue=queue.handle, sequence=sequence, info=info))
-
-    def kill_engine(self, reason: KillReason) -> None:
-        """Kill an engine that makes no progress."""
-        log.error("device %d: engine %d: %s", self.info.index, self.engine_pid, reason.info.found)
-        if trace.active is not None:
-            trace.active.event("engine hangs, killed", device=self.info.index, number=self.engine_pid)
-        if self._engine is not None:
-            self._kill_reason = reason
-            self._engine.kill()
-
-    def count(self, word: StatusWord) -> None:
-        """Increment a word of the status page."""
-        self._set_word(word, self._page.get(self.info.index, word) + 1)
-
-    def count_time(self, latency: Latency, seconds: float) -> None:
-        """Count something that took so long in a histogram of the status page."""
-        self._page.count_time(self.info.index, latency, round(seconds * 1e9))
-
-    def histograms(self) -> tuple[Histogram, ...]:
-        """How long inferences, loads and compilations took."""
-        return self._page.histograms(self.info.index)
-
-    # ------------------------------------------------------------ contexts and memory
-
-    def add_context(self, context: Context) -> None:
-        self._check_usable()
-        self.contexts[context.number] = context
-        self._set_word(StatusWord.CONTEXTS, len(self.contexts))
-        self.announce.context(context)
-
-    def drop_context(self, context: Context, on_dropped: Callable[[], None]) -> None:
-        """Remove a context; its memory counts until the engine has dropped it too, then call `on_dropped`."""
-        del self.contexts[context.number]
-        self._set_word(StatusWord.CONTEXTS, len(self.contexts))
-        states = [queue.state for queue in context.queues.values()]
-        self._draining[context.number] = (context, context.memory.allocated, states, on_dropped)
-        for graph in context.graphs.values():
-            self._loads.release(graph.image)
-        context.close()
-        if self._engine is None:
-            self._finish_context_drop(context.number)
-        else:
-            self._post(link.ContextDrop(context=context.number))
-
-    def _finish_context_drop(self, number: int) -> None:
-        entry = self._draining.pop(number, None)
-        if entry is not None:
-            context, allocated, states, on_dropped = entry
-            self.account(-allocated)
-            for key in [key for key in self._draining_segments if key[0] == number]:
-                self._finish_segment_drop(key)
-            for state in states:
-                self._free_state(context, state)
-            on_dropped()
-
-    def _free_state(self, context: Context, state: int) -> None:
-        """Give back the record of a queue: no engine writes to it any more."""
-        context.usage.end(self.info.index, state)
-        self.states.free(state)
-
-    def drop_sparse_segment(self, context: Context, segment: int, on_unmapped: Callable[[], None]) -> None:
-        """Remove a sparse segment; call `on_unmapped` once the engine does not map it any more."""
-        key = (context.number, segment)
-        self._draining_segments[key] = on_unmapped
-        if self._engine is None:
-            self._finish_segment_drop(key)
-        else:
-            self._post(link.SegmentDrop(context=context.number, segment=segment, sparse=True))
-
-    def _finish_segment_drop(self, key: tuple[int, int]) -> None:
-        on_unmapped = self._draining_segments.pop(key, None)
-        if on_unmapped is not None:
-            on_unmapped()
+        Of functions that have ended as well, for who sees the owner's.
+        """
+        ended = self._errors_of_ended if sees(self._primary_key) else 0
+        return ended + sum(each.internal_errors for each in self.functions if sees(each.key))
 
     def account(self, size: int) -> None:
         """Count `size` more bytes (fewer if negative) as used."""
@@ -401,72 +246,55 @@ class Device:
                 hint="free memory, or start the daemon with a larger --memory",
             )
 
-    def _check_usable(self) -> None:
-        if self.state is DeviceState.FAILED:
-            raise refuse(
-                ZeResult.ERROR_DEVICE_LOST,
-                f"device {self.info.index}",
-                found="its engines end before they are ready",
-                expected="a working engine",
-                hint="read the daemon's log, then restart it",
-            )
+    # ------------------------------------------------------------ counters and status
 
-    # ------------------------------------------------------------ queues
+    def _function_status(self, function: VirtualFunction) -> FunctionStatus:
+        if function is self._primary:
+            return function.status(lambda word: self._page.get(self.info.index, word))
+        return function.status(lambda word: self._counts.of(function.page, word))
 
-    def drop_queue(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
-        """Remove a queue; call `on_dropped` once the engine runs none of its submissions any more."""
-        key = (queue.context.number, queue.handle)
-        self._draining_queues[key] = (queue, on_dropped)
-        if self._engine is None:
-            self._finish_queue_drop(key)
-        else:
-            self._post(link.QueueDrop(context=queue.context.number, queue=queue.handle))
+    def _set_word(self, word: StatusWord, value: int) -> None:
+        self._page.set(self.info.index, word, value)
 
-    def _finish_queue_drop(self, key: tuple[int, int]) -> None:
-        entry = self._draining_queues.pop(key, None)
-        if entry is not None:
-            queue, on_dropped = entry
-            self._free_state(queue.context, queue.state)
-            on_dropped()
+    def counter(self, word: StatusWord) -> int:
+        """What has been counted by the last `refresh`; for readers only."""
+        return self._page.total(self.info.index, word)
 
-    # ------------------------------------------------------------ graphs
+    def refresh(self) -> None:
+        """Add up what the engines of all functions have counted."""
+        self._counts.refresh()
 
-    def expect(self, hint: bytes) -> None:
-        """Tell the engine that an image with this hint will probably be loaded."""
-        self._post(link.ImageExpected(hint=hint))
+    def count(self, word: StatusWord) -> None:
+        """Increment a word of the status page."""
+        self._page.count(self.info.index, word)
 
-    def load(self, graph: Graph, hint: bytes, on_loaded: LoadCallback) -> None:
-        """Bring the graph's image onto the device if it is not there, then call `on_loaded(error, ms)`."""
-        self._check_usable()
-        image = graph.image
-        if image.state is ImageState.LOADED:
-            on_loaded(None, 0.0)
-            return
-        self.bans.check(graph.context.ban_key, "graph")
-        self._loads.wait(image, graph.context.ban_key, hint, on_loaded)
+    def count_time(self, latency: Latency, seconds: float) -> None:
+        """Count something that took so long in a histogram of the status page."""
+        self._page.count_time(self.info.index, latency, round(seconds * 1e9))
 
-    def drop_graph(self, graph: Graph) -> None:
-        self._post(link.GraphDrop(context=graph.context.number, graph=graph.handle))
-        self._loads.release(graph.image)
+    def histograms(self) -> tuple[Histogram, ...]:
+        """How long inferences, loads and compilations took."""
+        self.refresh()
+        return self._page.histograms(self.info.index)
 
-    def _initialized_graphs(self) -> list[Graph]:
-        graphs = [graph for context in self.contexts.values() for graph in context.graphs.values()]
-        return [graph for graph in graphs if graph.initialized]
-
-    # ------------------------------------------------------------ status
-
-    def status(self, index: int) -> EngineStatus:
-        """What it does; `index` is its number for who asks."""
-        contexts = self.contexts.values()
+    def status(self, index: int, sees: Callable[[FunctionKey], bool]) -> EngineStatus:
+        """What it does; `index` is its number for who asks, who `sees` these functions."""
+        self.refresh()
+        functions = self.functions
+        contexts = [context for function in functions for context in function.contexts.values()]
         return EngineStatus(
             device=msgspec.structs.replace(self.info, index=index),
+            engine_pid=self.engine_pid,
             state=STATE_NAMES[self.state],
             restarts=self.restarts,
             memory_used=self.memory_used,
             contexts=len(contexts),
             queues=sum(len(context.queues) for context in contexts),
             graphs=sum(len(context.graphs) for context in contexts),
-            images=len(self.images),
-            running=int(self.running_submission() is not None),
+            images=sum(len(function.images) for function in functions),
+            running=sum(function.running_submission() is not None for function in functions),
+            functions=tuple(
+                map(self._function_status, [each for each in functions if sees(each.key)][:_LISTED])
+            ),
             **self._page.counters(self.info.index),
         )

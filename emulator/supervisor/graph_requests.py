@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
+from functools import partial
+
+import msgspec
 
 from softnpu.emulator.blob.weights import check_sources
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import frames, trace
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import Latency, StatusWord
@@ -23,9 +26,10 @@ from softnpu.emulator.links.compiler import (
     job_of,
 )
 from softnpu.emulator.supervisor.compilers import Compilation
-from softnpu.emulator.supervisor.images import file_identities
 from softnpu.emulator.supervisor.objects import Context, Graph
+from softnpu.emulator.supervisor.parked_files import park
 from softnpu.emulator.supervisor.session_state import Call, SessionState
+from softnpu.emulator.supervisor.undoing import duplicates, undoing
 
 _LATENCIES = {msg.GraphOrigin.CACHE.value: Latency.CACHE, msg.GraphOrigin.NATIVE.value: Latency.NATIVE}
 
@@ -107,8 +111,10 @@ class GraphRequests:
             weights=graph.image.weights,
             offset=request.offset,
         )
-        target = call.packet.take_fds(int(request.offset is not None))
-        fds = [os.dup(fd) for fd in graph.image.fds] + target
+        with undoing() as undo:
+            fds = call.packet.take_fds(int(request.offset is not None))
+            undo.callback(close_untrusted, fds, self._owner[0])
+            fds[:0] = duplicates(graph.image.fds)
         self._run_job(call, job, fds, graph.context.device)
 
     def query(self, call: Call, request: msg.GraphQuery) -> None:
@@ -155,54 +161,46 @@ class GraphRequests:
 
     def _compile(self, call: Call, context: Context, job: CompileJob | ImportJob, fds: list[int]) -> None:
         device = self._state.device_of(context)
-        number, images = call.number, device.images
+        function = self._state.function_of(context)
+        number, images = call.number, function.images
         started = time.monotonic()
-        files = file_identities(fds[len(fds) - len(job.weights) :])
 
         def on_done(answer: Result, made: list[int]) -> None:
             assert isinstance(answer, Compiled)
-            try:
-                self._state.contexts.get(context.handle)
-                self._state.graphs.check_room()
-                device.states.check_image()
-            except Refused as error:
-                for fd in made:
-                    os.close(fd)
-                self._state.post(number, msg.Failed(info=error.info), ())
-                return
-            sources = compilation.take_fds(len(job.weights))
-            deferred = isinstance(job, ImportJob) and job.deferred
-            image = images.acquire(answer, job.weights, made + sources, files, deferred)
-            graph = Graph(context, image)
-            graph.handle = self._state.graphs.add(graph)
-            context.graphs[graph.handle] = graph
-            taken_s = time.monotonic() - started
-            device.count_time(_LATENCIES.get(answer.origin, Latency.COMPILED), taken_s)
-            created = msg.GraphCreated(
-                graph=graph.handle,
-                blob_length=answer.blob_length,
-                compile_ms=taken_s * 1e3,
-                log=answer.log,
-                origin=answer.origin,
-            )
-            if trace.active is not None and answer.origin == msg.GraphOrigin.CACHE.value:
-                trace.active.event("compiled model from the cache", self._owner[1])
-            self._state.post(number, created, image.fds[:1])
+            self._state.contexts.get(context.handle)
+            self._state.graphs.check_room()
+            function.states.check_image()
+            with undoing() as undo:
+                taken = [*made, *compilation.take_fds(len(job.weights))]
+                made.clear()
+                undo.callback(close_untrusted, taken, self._owner[0])
+                deferred = isinstance(job, ImportJob) and job.deferred
+                image = images.acquire(answer, job.weights, taken, self._owner[0], deferred)
+                undo.pop_all()
+                graph = Graph(context, image)
+                undo.callback(function.drop_graph, graph)
+                graph.handle = self._state.graphs.add(graph)
+                undo.callback(self._state.graphs.pop, graph.handle)
+                context.graphs[graph.handle] = graph
+                undo.callback(context.graphs.pop, graph.handle)
+                taken_s = time.monotonic() - started
+                device.count_time(_LATENCIES.get(answer.origin, Latency.COMPILED), taken_s)
+                created = msg.GraphCreated(
+                    graph=graph.handle,
+                    blob_length=answer.blob_length,
+                    compile_ms=taken_s * 1e3,
+                    log=answer.log,
+                    origin=answer.origin,
+                )
+                if trace.active is not None and answer.origin == msg.GraphOrigin.CACHE.value:
+                    trace.active.event("compiled model from the cache", self._owner[1])
+                self._state.post(number, created, image.fds[:1])
 
         compilation = self._start_job(call, job, fds, on_done, context.device)
 
     def _run_job(self, call: Call, job: Job, fds: list[int], device: int) -> None:
         """Run a job whose answer is the answer to the request."""
-        number = call.number
-
-        def on_done(answer: Result, made: list[int]) -> None:
-            try:
-                self._state.post(number, answer, made)
-            finally:
-                for fd in made:
-                    os.close(fd)
-
-        self._start_job(call, job, fds, on_done, device)
+        self._start_job(call, job, fds, partial(self._state.post, call.number), device)
 
     def _start_job(
         self,
@@ -212,12 +210,20 @@ class GraphRequests:
         on_done: Callable[[Result, list[int]], None],
         device: int,
     ) -> Compilation:
-        _check_size(job, fds)
+        if not isinstance(job, OptionsJob):
+            own, shared = self._state.user.may_command, self._state.services.shared
+            job = msgspec.structs.replace(job, own=own, shared=shared)
+        _check_size(job, fds, self._owner[0])
+        fds = park(fds, self._owner[0])
         number = call.number
 
         def done(answer: Result, made: list[int]) -> None:
             self._pop(number)
-            on_done(answer, made)
+            try:
+                self._state.answering(number, on_done, answer, made)
+            finally:
+                close_untrusted(made)  # what was not taken
+                made.clear()
 
         def failed(info: ErrorInfo) -> None:
             self._pop(number)
@@ -225,13 +231,15 @@ class GraphRequests:
                 self._state.services.devices[device].count(StatusWord.BUILD_FAILURES)
             self._state.post(number, msg.Failed(info=info), ())
 
+        guarded = self._state.reactor.guarded
         compilation = Compilation(
             job,
             fds,
-            on_progress=lambda progress: self._state.post(number, progress, ()),
-            on_done=done,
-            on_failed=failed,
+            on_progress=guarded(lambda progress: self._state.post(number, progress, ())),
+            on_done=guarded(done),
+            on_failed=guarded(failed),
             owner=self._owner,
+            function=self._state.function_key,
             worker_signal=call.worker_signal,
             device=device,
         )
@@ -239,7 +247,7 @@ class GraphRequests:
         self._state.user.compiles.count()
         try:
             self._state.services.compilers.submit(compilation)
-        except OSError:
+        except BaseException:
             self._pop(number)
             self._state.services.compilers.abandon(compilation)
             raise
@@ -262,7 +270,7 @@ class GraphRequests:
         context = self._state.contexts.get(request.context)
         _check_hint(request.hint)
         if self._state.user.may_command:  # it has the device read the cache of the daemon's user
-            self._state.device_of(context).expect(request.hint)
+            self._state.function_of(context).expect(request.hint)
         self._state.answer_ok(call)
 
     def initialize(self, call: Call, request: msg.GraphInitialize) -> None:
@@ -270,6 +278,7 @@ class GraphRequests:
         if request.hint:
             _check_hint(request.hint)
         device = self._state.device_of(graph.context)
+        function = self._state.function_of(graph.context)
         platform, compiled_for = device.info.platform, graph.image.answer.platform
         if compiled_for not in ("", platform):
             raise refuse(
@@ -281,25 +290,22 @@ class GraphRequests:
             )
 
         def on_loaded(info: ErrorInfo | None, load_ms: float) -> None:
-            if not self._state.open:
-                return
             if info is not None:
-                self._state.post(number, msg.Failed(info=info), ())
-                return
+                raise Refused(info)
             if graph.handle in graph.context.graphs and not graph.initialized:
+                function.announce.graph(graph)
                 graph.initialized = True
-                device.announce.graph(graph)
                 graph.context.idle.released = None  # there is more to give back now
-                device.idle.watch()
+                function.idle.watch()
             self._state.post(number, msg.GraphInitialized(load_ms=load_ms, shared=load_ms == 0.0), ())
 
         hint = request.hint if self._state.user.may_command else b""
-        device.load(graph, hint, on_loaded)
+        function.load(graph, hint, lambda info, ms: self._state.answering(number, on_loaded, info, ms))
 
     def destroy(self, call: Call, request: msg.GraphDestroy) -> None:
         graph = self._state.graphs.pop(request.graph)
         del graph.context.graphs[graph.handle]
-        self._state.device_of(graph.context).drop_graph(graph)
+        self._state.function_of(graph.context).drop_graph(graph)
         self._state.answer_ok(call)
 
 
@@ -323,13 +329,12 @@ def _check_hint(hint: bytes) -> None:
         )
 
 
-def _check_size(job: Job, fds: list[int]) -> None:
+def _check_size(job: Job, fds: list[int], owner: int) -> None:
     """Refuse a job that is longer than a frame, closing `fds`: a job is a little longer than its request."""
     size = len(msg.encode(job))
     if size <= frames.MAX_BODY:
         return
-    for fd in fds:
-        os.close(fd)
+    close_untrusted(fds, owner)
     raise refuse(
         ZeResult.ERROR_INVALID_SIZE,
         "graph",

@@ -10,13 +10,12 @@ compared with them: memory whose check is deferred is identified by itself, as a
 from __future__ import annotations
 
 import enum
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from softnpu.emulator.common import linux
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.links.compiler import Compiled
@@ -35,11 +34,13 @@ class ImageState(enum.Enum):
 
 @dataclass
 class Image:
-    """One blob, its placement (encoded, if any) and the sources of its weights. Owns the descriptors.
+    """One blob, its placement (encoded, if any) and the sources of its weights, whose files are
+    parked. Owns the descriptors.
 
-    `deferred`: its weights are compared with the digests in the blob whenever an engine loads it. `compared`:
-    the files of its weights as they were before the compiler compared them.
-    `loader`: the process that asked for it to be loaded, as its `ban_key`, with `hint`. `record`: where the
+    `owner`: the user whose descriptors they are. `deferred`: its weights are compared with the digests in the
+    blob whenever an engine loads it.
+    `loader`: the process that asked for it to be loaded, as its `ban_key`, with `hint` and for
+    `session`. `record`: where the
     engine counts its inferences. `made`: when, by `time.monotonic`.
     """
 
@@ -48,8 +49,8 @@ class Image:
     answer: Compiled
     weights: tuple[WeightSource, ...]
     fds: list[int]
+    owner: int
     deferred: bool = False
-    compared: tuple[bytes, ...] = ()
     loads: int = 0
     load_ms: float = 0.0
     users: int = 0
@@ -57,6 +58,7 @@ class Image:
     attempts: int = 0
     loader: str = ""
     hint: bytes = b""
+    session: int = 0
     waiting: list[LoadCallback] = field(default_factory=list)
     record: int = 0
     made: float = field(default_factory=time.monotonic)
@@ -73,17 +75,15 @@ class Image:
 
     @property
     def must_be_compared(self) -> bool:
-        """Whether its weights may be others than those that the compiler compared with their digests.
+        """Whether its weights are compared with their digests, whatever the times of their files say.
 
-        The times of a file say so before the first load. Later nothing is enough but the content: what is
+        Before the first load the engine looks at the times. Later nothing is enough but the content: what is
         written through a mapping changes a file without its times.
         """
-        files = file_identities(self.fds[len(self.fds) - len(self.weights) :])
-        return self.deferred or (any(files) and (self.loads > 0 or files != self.compared))
+        return self.deferred or (any(self.answer.files) and self.loads > 0)
 
     def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
+        close_untrusted(self.fds, self.owner)
 
     def finish_loading(self, info: ErrorInfo | None, load_ms: float) -> None:
         """Call everyone who waits for this image."""
@@ -106,6 +106,7 @@ class ImageStore:
 
     def __init__(self, records: ImageRecords, numbers: Iterator[int]) -> None:
         self._images: dict[tuple[bytes, ...], Image] = {}
+        self._by_number: dict[int, Image] = {}
         self._records = records
         self._numbers = numbers
 
@@ -116,30 +117,29 @@ class ImageStore:
         return list(self._images.values())
 
     def find(self, number: int) -> Image | None:
-        return next((image for image in self._images.values() if image.number == number), None)
+        return self._by_number.get(number)
 
     def acquire(
         self,
         answer: Compiled,
         weights: tuple[WeightSource, ...],
         fds: list[int],
-        compared: tuple[bytes, ...],
+        owner: int,
         deferred: bool = False,
     ) -> Image:
         """The image of this content; takes the descriptors (closes them if it has the content already).
 
-        `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`; else
-        they were the files `compared` before that.
+        `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`.
+        `owner`: the user who sent them.
         """
-        key = _identity(answer, weights, fds[len(fds) - len(weights) :], deferred)
+        key = _identity(answer, weights)
         image = self._images.get(key)
         if image is None:
-            image = Image(next(self._numbers), key, answer, weights, fds, deferred, compared)
+            image = Image(next(self._numbers), key, answer, weights, fds, owner, deferred)
             image.record = self._records.take_image()
-            self._images[key] = image
+            self._images[key] = self._by_number[image.number] = image
         else:
-            for fd in fds:
-                os.close(fd)
+            close_untrusted(fds, owner)
         image.users += 1
         return image
 
@@ -148,7 +148,7 @@ class ImageStore:
         image.users -= 1
         if image.users:
             return False
-        del self._images[image.key]
+        del self._images[image.key], self._by_number[image.number]
         self._records.free_image(image.record)
         image.close()
         return True
@@ -157,26 +157,11 @@ class ImageStore:
         for image in self._images.values():
             image.close()
         self._images.clear()
+        self._by_number.clear()
 
 
-def file_identities(fds: Sequence[int]) -> tuple[bytes, ...]:
-    """The very files behind descriptors, and their last change; empty for content that cannot change."""
-    return tuple(_file_identity(fd, sealed_is_enough=True) for fd in fds)
-
-
-def _identity(
-    answer: Compiled, weights: tuple[WeightSource, ...], fds: list[int], deferred: bool
-) -> tuple[bytes, ...]:
-    files = [_file_identity(fd, sealed_is_enough=not deferred) for fd in fds]
-    if not any(files):
+def _identity(answer: Compiled, weights: tuple[WeightSource, ...]) -> tuple[bytes, ...]:
+    if not any(answer.files):
         return (answer.blob_digest,)
     ranges = [f"{source.offset}:{source.length}".encode() for source in weights]
-    return (answer.blob_digest, answer.placement_digest, *files, *ranges)
-
-
-def _file_identity(fd: int, sealed_is_enough: bool) -> bytes:
-    """Empty for content that cannot change; otherwise names the very file and its last change."""
-    if sealed_is_enough and linux.has_seals(fd, linux.SEALS_IMMUTABLE):
-        return b""
-    info = os.fstat(fd)
-    return f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}".encode()
+    return (answer.blob_digest, answer.placement_digest, *answer.files, *ranges)

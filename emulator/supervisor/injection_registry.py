@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,11 +30,15 @@ from softnpu.emulator.links.injection_counts import InjectionCounters
 from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.request_injections import RequestTarget
 from softnpu.emulator.supervisor.settings import check_injected_device
+from softnpu.emulator.supervisor.users import FunctionKey
+from softnpu.emulator.supervisor.virtual_function import VirtualFunction
 
 log = logging.getLogger(__name__)
 
 _MOST = 256
 _ENDED_KEPT = 32
+_MOST_COUNTED = 1 << 48  # an engine may write anything
+_REQUESTS, _PRIMARY = "requests", "primary"  # where the counters are that no function has alone
 _ACTIVE, _USED_UP, _SESSION_GONE = "active", "used up", "session gone"
 
 InjectionRequest = Inject | InjectStatus | InjectClear
@@ -41,24 +46,46 @@ InjectionRequest = Inject | InjectStatus | InjectClear
 
 @dataclass
 class _Entry:
-    """An injection, the slot of its counters, and why it ended if it did."""
+    """An injection, the slot of its counters, and why it ended if it did.
+
+    `functions`: those that know it. `matched`, `hits`: by functions that have ended.
+    """
 
     id: int
     slot: int
     injection: Injection
     ended: str = ""
+    functions: set[VirtualFunction] = field(default_factory=set)
+    matched: int = 0
+    hits: int = 0
+
+    @property
+    def of_requests(self) -> bool:
+        """Whether the supervisor shows it, and no engine."""
+        return self.injection.kind_info.operation is Operation.REQUEST
+
+
+class SessionPlace(NamedTuple):
+    """The process of a session, and whose virtual functions it uses."""
+
+    pid: int
+    function: FunctionKey
 
 
 class InjectionRegistry:
-    """The injections of one daemon. `sessions()`: the pid of each session."""
+    """The injections of one daemon. `sessions()`: where each session is.
 
-    def __init__(self, devices: Sequence[Device], sessions: Callable[[], Mapping[int, int]]) -> None:
+    An injection counts over the requests of all users, and over the primary functions; in a function of
+    another user, or of one session, it counts by itself: an engine cannot use up what is for others.
+    """
+
+    def __init__(self, devices: Sequence[Device], sessions: Callable[[], Mapping[int, SessionPlace]]) -> None:
         self._devices = devices
         self._sessions = sessions
         self._entries: dict[int, _Entry] = {}
         self._of_requests: list[_Entry] = []
         self._free = list(range(_MOST - 1, -1, -1))
-        self._counts: InjectionCounters | None = None
+        self._counts: dict[VirtualFunction | str, InjectionCounters] = {}
         self._next = 1
 
     @property
@@ -70,9 +97,9 @@ class InjectionRegistry:
         """End all injections, with the daemon."""
         self._entries.clear()
         self._of_requests.clear()
-        if self._counts is not None:
-            self._counts.close()
-            self._counts = None
+        for counts in self._counts.values():
+            counts.close()
+        self._counts.clear()
 
     # ------------------------------------------------------------ requests about injections
 
@@ -93,16 +120,19 @@ class InjectionRegistry:
         injection.check()
         check_injected_device(injection, len(self._devices))
         self._make_room()
-        counts = self._counts = self._counts or InjectionCounters.new(_MOST)
         entry = _Entry(self._next, self._free.pop(), injection)
         self._next += 1
-        counts.clear(entry.slot)
+        for place in (_REQUESTS, _PRIMARY):
+            self._counts_of(place)  # made by the first injection and kept, so that later ones hold no more
+        for counts in self._counts.values():
+            counts.clear(entry.slot)
         self._entries[entry.id] = entry
-        if injection.kind_info.operation is Operation.REQUEST:
+        if entry.of_requests:
             self._of_requests.append(entry)
         else:
             for device in self._devices:
-                self._announce(entry, device, counts)
+                for function in device.functions:
+                    self._announce(entry, device, function)
         log.warning("injection %d: %s %s", entry.id, injection.kind.value, injection.effective)
         return entry.id
 
@@ -115,7 +145,7 @@ class InjectionRegistry:
         return Injection(**fields | {"kind": kind, "sessions": sessions})
 
     def _sessions_of(self, object: str, request: Inject) -> tuple[int, ...]:
-        pids = self._sessions()
+        pids = {number: place.pid for number, place in self._sessions().items()}
         if request.session is not None and request.pid is not None:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -174,39 +204,69 @@ class InjectionRegistry:
     def _disarm(self, entry: _Entry) -> None:
         if entry in self._of_requests:
             self._of_requests.remove(entry)
-        if entry.injection.kind_info.operation is not Operation.REQUEST:
-            for device in self._devices:
-                device.post_injection(link.InjectionDrop(id=entry.id))
+        for function in entry.functions:
+            function.post_injection(link.InjectionDrop(id=entry.id))
 
     def _state(self, entry: _Entry) -> str:
         if entry.ended:
             return entry.ended
-        assert self._counts is not None
-        return _USED_UP if self._counts.is_exhausted(entry.slot, entry.injection) else _ACTIVE
+        counts = self._counters(entry)
+        used_up = counts and all(each.is_exhausted(entry.slot, entry.injection) for each in counts)
+        return _USED_UP if used_up else _ACTIVE
+
+    def _counters(self, entry: _Entry) -> list[InjectionCounters]:
+        """All that count it now."""
+        places = {_REQUESTS} if entry.of_requests else set(map(_place, entry.functions))
+        return [self._counts_of(place) for place in places]
+
+    def _counts_of(self, place: VirtualFunction | str) -> InjectionCounters:
+        if place not in self._counts:
+            self._counts[place] = InjectionCounters.new(_MOST)
+        return self._counts[place]
 
     def _status(self, entry: _Entry) -> InjectionState:
-        assert self._counts is not None
         injection = entry.injection
-        matched, hits = self._counts.read(entry.slot)
+        read = [each.read(entry.slot) for each in self._counters(entry)]
+        matched = entry.matched + sum(min(each[0], _MOST_COUNTED) for each in read)
+        hits = entry.hits + sum(min(each[1], _MOST_COUNTED) for each in read)
         fields = msgspec.structs.asdict(injection)
         fields |= {"kind": injection.kind.value, "value": injection.effective}
         return InjectionState(id=entry.id, state=self._state(entry), matched=matched, hits=hits, **fields)
 
     # ------------------------------------------------------------ engines and sessions come and go
 
-    def announce_all(self, device: Device) -> None:
+    def announce_all(self, device: Device, function: VirtualFunction) -> None:
         """Send the active injections to a new engine."""
         for entry in self._entries.values():
-            if entry.injection.kind_info.operation is not Operation.REQUEST and self._state(entry) == _ACTIVE:
-                assert self._counts is not None
-                self._announce(entry, device, self._counts)
+            if not entry.of_requests and not entry.ended:
+                self._announce(entry, device, function)
 
-    def _announce(self, entry: _Entry, device: Device, counts: InjectionCounters) -> None:
-        if entry.injection.device in (None, device.info.index):
+    def _announce(self, entry: _Entry, device: Device, function: VirtualFunction) -> None:
+        if entry.injection.device not in (None, device.info.index) or not self._concerns(entry, function):
+            return
+        counts = self._counts_of(_place(function))
+        if not counts.is_exhausted(entry.slot, entry.injection):
             command = link.InjectionAdd(
                 id=entry.id, slot=entry.slot, counters=counts.capacity, injection=entry.injection
             )
-            device.post_injection(command, [counts.fd])
+            entry.functions.add(function)
+            function.post_injection(command, [counts.fd])
+
+    def _concerns(self, entry: _Entry, function: VirtualFunction) -> bool:
+        known, mine = self._sessions(), entry.injection.sessions
+        return not mine or any(number in known and known[number].function == function.key for number in mine)
+
+    def function_gone(self, function: VirtualFunction) -> None:
+        """Keep what a function has counted that has ended."""
+        counts = self._counts.pop(function, None)
+        for entry in self._entries.values():
+            if function in entry.functions and counts is not None:
+                entry.functions.remove(function)
+                matched, hits = counts.read(entry.slot)
+                entry.matched += min(matched, _MOST_COUNTED)
+                entry.hits += min(hits, _MOST_COUNTED)
+        if counts is not None:
+            counts.close()
 
     def session_gone(self, number: int) -> None:
         """End the injections that were for this session alone."""
@@ -228,11 +288,15 @@ class InjectionRegistry:
             injection = entry.injection
             if not target.matches(injection):
                 continue
-            assert self._counts is not None
-            hit = self._counts.hit(entry.slot, injection)
-            if self._counts.is_exhausted(entry.slot, injection):
+            counts = self._counts_of(_REQUESTS)
+            hit = counts.hit(entry.slot, injection)
+            if counts.is_exhausted(entry.slot, injection):
                 self._of_requests.remove(entry)
             if hit:
                 log.warning("client %d, %s: injected %s", target.client, target.tag, injection.kind.value)
                 return injection
         return None
+
+
+def _place(function: VirtualFunction) -> VirtualFunction | str:
+    return _PRIMARY if function.primary else function

@@ -18,7 +18,7 @@ OPTION = "--limit"
 _LEAST_SEGMENTS = 1024
 _MOST_SEGMENTS = 24576
 SESSION_ADDRESS_SPACE = 16 << 40
-DEVICE_ADDRESS_SPACE = 64 << 40
+FUNCTION_ADDRESS_SPACE = 64 << 40
 """Sparse memory, used or not: an engine maps all of it, and has 128 TiB."""
 SEGMENTS_IN_ALL = 49152
 """A process has 65530 mappings (`vm.max_map_count`), and an engine maps every segment."""
@@ -29,7 +29,8 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     `session_*` bound one session, `user_*` all connections of one user (uid) together. `handshakes` are
     connections that have not said hello yet, `handles` contexts, allocations, queues and graphs together,
-    `compiles` jobs of the compiler under way, `segments` memory files (a descriptor of the daemon each).
+    `compiles` jobs of the compiler under way, `functions` virtual functions (an engine each), `segments`
+    memory files (a descriptor of the daemon each). `job_cpu_s`: seconds of CPU time of one job.
     `user_memory` 0: all there is, or three quarters of it if other users are let in.
     `user_segments` 0: half the descriptors that the daemon may have open, 1024 to 24576.
     """
@@ -48,6 +49,8 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     user_queues: int = 8192
     user_graphs: int = 8192
     user_compiles: int = 256
+    user_functions: int = 64
+    job_cpu_s: int = 3600
     user_segments: int = 0
 
     def check(self) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from functools import partial
 
 from softnpu.emulator.common import address_range, linux, native_files
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -13,6 +15,7 @@ from softnpu.emulator.supervisor.memory import Allocation, check_host_memory, ch
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.session_state import Call, OwnedAllocation, SessionState
+from softnpu.emulator.supervisor.undoing import undoing
 
 _COUNT_S = 0.25
 _MOST_SPARSE = 256
@@ -41,29 +44,25 @@ class MemoryRequests:
             try:
                 self._state.check_address_space(context, request.size)
             except Refused:
-                if not retries or not self._state.device_of(context).is_unmapping:
+                if not retries or not self._state.function_of(context).is_unmapping:
                     raise
-                self._state.services.reactor.after(
-                    _RETRY_S, lambda: self._alloc_again(number, request, retries - 1)
-                )
+                again = partial(self._state.answering, number, self._alloc, number, request, retries - 1)
+                self._state.reactor.after(_RETRY_S, again)
                 return
         else:
             check_host_memory(request.size)
         allocation, fresh = context.memory.allocate(
             request.size, request.alignment, request.kind, request.exportable, request.sparse
         )
-        handle = self.keep(context, allocation, fresh)
-        answer = self.answer(context, handle, fresh)
-        fd = context.allocations[handle].segment.fd
-        self._state.post(number, answer, [fd] if fresh else ())
+        self._give(number, context, allocation, fresh)
 
-    def _alloc_again(self, number: int, request: msg.MemAlloc, retries: int) -> None:
-        if not self._state.open:
-            return
-        try:
-            self._alloc(number, request, retries)
-        except Refused as error:
-            self._state.post(number, msg.Failed(info=error.info), ())
+    def _give(self, number: int, context: Context, allocation: Allocation, fresh: bool) -> None:
+        """Keep an allocation and answer with it."""
+        with undoing() as undo:
+            handle = self.keep(context, allocation, fresh)
+            undo.callback(self.release, handle, OwnedAllocation(context, allocation))
+            fds = [allocation.segment.fd] if fresh else []
+            self._state.post(number, self.answer(context, handle, fresh), fds)
 
     def import_segment(self, call: Call, request: msg.MemImport) -> None:
         self._import(call, request, None)
@@ -80,11 +79,13 @@ class MemoryRequests:
         context = self._state.contexts.get(request.context)
         (fd,) = call.packet.take_fds(1)
         try:
+            if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE):
+                raise _bad_import("a descriptor that may change its size")
             length = os.fstat(fd).st_size
             start, size = part or (0, length)
             check_request(request.kind, size, 0)
-            if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE) or size % PAGE:
-                raise _bad_import(f"a descriptor of {length} bytes that may change its size")
+            if size % PAGE:
+                raise _bad_import(f"a descriptor of {size} bytes")
             if start < 0 or start % PAGE or size > length - start:
                 raise _bad_import(f"{size} bytes at {start} of a file of {length} bytes")
             self.check(context, size)
@@ -92,10 +93,9 @@ class MemoryRequests:
                 # the engine would fail to map it, and every engine after it
                 raise _bad_import(f"a descriptor of {length} bytes that cannot be mapped for writing")
             allocation = context.memory.adopt(os.dup(fd), size, request.kind, start)
-            handle = self.keep(context, allocation, fresh=True)
-            self._state.post(call.number, self.answer(context, handle, True), [fd])
+            self._give(call.number, context, allocation, fresh=True)
         finally:
-            os.close(fd)
+            close_untrusted((fd,), self._state.user.uid)
 
     def _import_foreign(self, call: Call, request: msg.MemImportPart) -> None:
         """Take memory whose size is not sealed: the engine guards itself against a cut."""
@@ -110,10 +110,9 @@ class MemoryRequests:
             self.check(context, size)
             _check_mappable(fd, offset // PAGE * PAGE)
             allocation = context.memory.adopt_foreign(os.dup(fd), size, request.kind, offset)
-            handle = self.keep(context, allocation, fresh=True)
-            self._state.post(call.number, self.answer(context, handle, True), [fd])
+            self._give(call.number, context, allocation, fresh=True)
         finally:
-            os.close(fd)
+            close_untrusted((fd,), self._state.user.uid)
 
     def check(self, context: Context, size: int) -> None:
         """Refuse what this session or its device has no room for."""
@@ -124,18 +123,24 @@ class MemoryRequests:
 
     def keep(self, context: Context, allocation: Allocation, fresh: bool) -> int:
         """Give an allocation its handle, count it, and announce it to the engine."""
-        handle = self._state.memory.add(OwnedAllocation(context, allocation))
-        allocation.handle = handle
-        context.allocations[handle] = allocation
-        self._state.count_memory(allocation.counted, int(fresh))
-        device = self._state.device_of(context)
-        device.account(allocation.counted)
-        if allocation.sparse:
-            self._state.take_address_space(context, allocation.size)
-            self._watch_pages()
-        if fresh:
-            device.announce.segment(context, allocation.segment.number)
-        device.announce.memory(context, handle)
+        owned = OwnedAllocation(context, allocation)
+        with undoing() as undo:
+            undo.callback(context.memory.free, allocation)
+            handle = self._state.memory.add(owned)
+            undo.pop_all()
+            allocation.handle = handle
+            context.allocations[handle] = allocation
+            self._state.count_memory(allocation.counted, int(fresh))
+            function = self._state.function_of(context)
+            function.account(allocation.counted)
+            if allocation.sparse:
+                self._state.take_address_space(context, allocation.size)
+            undo.callback(self.release, handle, owned)
+            if allocation.sparse:
+                self._watch_pages()
+            if fresh:
+                function.announce.segment(context, allocation.segment.number)
+            function.announce.memory(context, handle)
         return handle
 
     def answer(self, context: Context, handle: int, fresh: bool) -> msg.MemAllocated:
@@ -178,23 +183,23 @@ class MemoryRequests:
         del context.allocations[handle]
         ended = context.memory.free(allocation)
         self._state.count_memory(-allocation.counted, -int(ended))
-        device = self._state.device_of(context)
-        device.account(-allocation.counted)
-        device.announce.memory_freed(context, handle)
+        function = self._state.function_of(context)
+        function.account(-allocation.counted)
+        function.announce.memory_freed(context, handle)
         if allocation.sparse:
             size = allocation.size
             # a submission that waits may use it for a while: the addresses count until the engine is done
-            device.drop_sparse_segment(
+            function.drop_sparse_segment(
                 context,
                 allocation.segment.number,
-                lambda: self._state.take_address_space(context, -size),
+                self._state.reactor.guarded(lambda: self._state.take_address_space(context, -size)),
             )
         elif ended:
-            device.announce.segment_freed(context, allocation.segment.number)
+            function.announce.segment_freed(context, allocation.segment.number)
 
     def _watch_pages(self) -> None:
         if self._timer is None:
-            self._timer = self._state.services.reactor.after(_COUNT_S, self._on_timer)
+            self._timer = self._state.reactor.after(_COUNT_S, self._on_timer)
 
     def _on_timer(self) -> None:
         """Count pages as long as there is sparse memory; end a session that uses more than it may have."""
@@ -217,7 +222,7 @@ class MemoryRequests:
             more = context.memory.count_pages() if context.memory.sparse else 0
             if more:
                 self._state.count_memory(more, 0)
-                self._state.device_of(context).account(more)
+                self._state.function_of(context).account(more)
             if more > 0:
                 self._grown[context.number] = context
 

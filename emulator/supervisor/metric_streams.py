@@ -16,6 +16,7 @@ from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.session_state import Call, SessionState
+from softnpu.emulator.supervisor.undoing import undoing
 
 _SAMPLES_AT = metrics.STREAM_HEADER.size
 _WORDS = (
@@ -60,6 +61,7 @@ class MetricStream:
 
     def _sample(self) -> None:
         """Write a sample, then the number of samples: a reader never sees half of one as the newest."""
+        self._device.refresh()
         values = (time.monotonic_ns(), *(self._device.counter(word) for word in _WORDS))
         at = _SAMPLES_AT + self._samples % metrics.STREAM_CAPACITY * metrics.SNAPSHOT.size
         metrics.SNAPSHOT.struct.pack_into(self._map, at, *values)
@@ -98,10 +100,14 @@ class MetricRequests:
         state.segments.check()
         state.user.check_segment()
         device = self._state.device_of(context)
-        stream = MetricStream(device, self._state.services.reactor, request.period)
-        handle = self._streams.add(_Owned(context, stream))
-        self._count(1)
-        self._state.post(call.number, msg.MetricStreamOpened(stream=handle), [stream.reader_fd])
+        with undoing() as undo:
+            stream = MetricStream(device, self._state.reactor, request.period)
+            undo.callback(stream.close)
+            handle = self._streams.add(_Owned(context, stream))
+            self._count(1)
+            undo.pop_all()
+            undo.callback(self._end, handle)
+            self._state.post(call.number, msg.MetricStreamOpened(stream=handle), [stream.reader_fd])
 
     def close(self, call: Call, request: msg.MetricStreamClose) -> None:
         self._end(request.stream)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Message, encode
+from softnpu.emulator.supervisor.undoing import duplicates
 
 
 class Outbox:
@@ -19,7 +20,7 @@ class Outbox:
     def __init__(self, channel: Channel, watch: Callable[[bool], None], limit: int) -> None:
         self._channel = channel
         self._watch = watch
-        self._limit = limit
+        self.limit = limit
         self._waiting: deque[tuple[int, bytes, list[int]]] = deque()
         self.waiting_bytes = 0
 
@@ -34,10 +35,15 @@ class Outbox:
                 self._watch(True)
             except ConnectionError:
                 return  # its end is noticed by the reader of this socket
-        if len(self._waiting) >= self._limit:
+        if len(self._waiting) >= self.limit:
             raise BufferError(f"{len(self._waiting)} frames wait for a peer that does not read")
-        self._waiting.append((request, body, [os.dup(fd) for fd in fds]))
+        self._waiting.append((request, body, duplicates(fds)))
         self.waiting_bytes += len(body)
+
+    @property
+    def waiting(self) -> int:
+        """How many frames wait."""
+        return len(self._waiting)
 
     def flush(self) -> None:
         """Send what waits, as far as the socket takes it."""
@@ -52,14 +58,12 @@ class Outbox:
                 return
             self._waiting.popleft()
             self.waiting_bytes -= len(body)
-            for fd in fds:
-                os.close(fd)
+            close_untrusted(fds)
         self._watch(False)
 
     def close(self) -> None:
         """Drop what waits and the duplicates held for it."""
         for _, _, fds in self._waiting:
-            for fd in fds:
-                os.close(fd)
+            close_untrusted(fds)
         self._waiting.clear()
         self.waiting_bytes = 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.objects import PRIORITIES, Queue
 from softnpu.emulator.supervisor.session_state import Call, OwnedAllocation, SessionState
+from softnpu.emulator.supervisor.undoing import undoing
 
 
 class QueueRequests:
@@ -21,26 +24,19 @@ class QueueRequests:
 
     def create(self, call: Call, request: msg.QueueCreate) -> None:
         context = self._state.contexts.get(request.context)
-        bans = self._state.device_of(context).bans
+        bans = self._state.function_of(context).bans
         bans.check(context.ban_key, "command queue")
         delay_s = bans.delay_s(context.ban_key)
         if delay_s:
             number = call.number
-            self._state.services.reactor.after(delay_s, lambda: self._create_delayed(number, request))
+            create = partial(self._state.answering, number, self._create, number, request)
+            self._state.reactor.after(delay_s, create)
             return
         self._create(call.number, request)
 
-    def _create_delayed(self, number: int, request: msg.QueueCreate) -> None:
-        if not self._state.open:
-            return
-        try:
-            self._create(number, request)
-        except Refused as error:
-            self._state.post(number, msg.Failed(info=error.info), ())
-
     def _create(self, number: int, request: msg.QueueCreate) -> None:
         context = self._state.contexts.get(request.context)
-        device = self._state.device_of(context)
+        function = self._state.function_of(context)
         slots, most = request.slots, self._state.services.limits.queue_slots
         if not records.MIN_SLOTS <= slots <= most or slots & (slots - 1):
             raise refuse(
@@ -59,39 +55,45 @@ class QueueRequests:
         self._state.queues.check_room()
         size = records.ring_size(slots)
         self._memory.check(context, size)
-        allocation, fresh = context.memory.allocate(size, 0, "control")
-        ring = self._memory.keep(context, allocation, fresh)
-        # where an older ring lay its header would look like submissions
-        os.pwrite(allocation.segment.fd, bytes(records.RING_HEADER), allocation.offset)
-        try:
-            state = device.states.take(context.device)
-        except Refused:
-            self._memory.release(ring, OwnedAllocation(context, allocation))
-            raise
-        queue = Queue(context, allocation, slots, PRIORITIES[request.priority], request.turbo, state)
-        queue.handle = self._state.queues.add(queue)
-        context.queues[queue.handle] = queue
-        context.usage.begin(context.device, state, device.states)
-        device.announce.queue(queue)
-        answer = msg.QueueCreated(queue=queue.handle, ring=self._memory.answer(context, ring, fresh))
-        self._state.post(number, answer, [allocation.segment.fd] if fresh else ())
+        with undoing() as undo:
+            allocation, fresh = context.memory.allocate(size, 0, "control")
+            ring = self._memory.keep(context, allocation, fresh)
+            undo.callback(self._memory.release, ring, OwnedAllocation(context, allocation))
+            # where an older ring lay its header would look like submissions
+            os.pwrite(allocation.segment.fd, bytes(records.RING_HEADER), allocation.offset)
+            state = function.states.take(context.device)
+            undo.callback(function.states.free, state)
+            queue = Queue(context, allocation, slots, PRIORITIES[request.priority], request.turbo, state)
+            queue.handle = self._state.queues.add(queue)
+            undo.callback(self._state.queues.pop, queue.handle)
+            function.announce.queue(queue)
+            undo.pop_all()
+            undo.callback(self._drop, queue, lambda: None)
+            context.queues[queue.handle] = queue
+            context.usage.begin(context.device, state, function.states)
+            answer = msg.QueueCreated(queue=queue.handle, ring=self._memory.answer(context, ring, fresh))
+            self._state.post(number, answer, [allocation.segment.fd] if fresh else ())
 
     def destroy(self, call: Call, request: msg.QueueDestroy) -> None:
-        queue = self._state.queues.pop(request.queue)
-        context, number = queue.context, call.number
+        queue = self._state.queues.get(request.queue)
+        self._drop(queue, partial(self._state.answer_ok, call))
+
+    def _drop(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
+        context = queue.context
+        self._state.queues.pop(queue.handle)
         del context.queues[queue.handle]
 
-        def on_dropped() -> None:
+        def dropped() -> None:
             # until now the engine may have written to the ring and to fences
             if queue.ring.handle in context.allocations:
                 self._memory.release(queue.ring.handle, OwnedAllocation(context, queue.ring))
-            self._state.post(number, msg.Ok(), ())
+            on_dropped()
 
-        self._state.device_of(context).drop_queue(queue, on_dropped)
+        self._state.function_of(context).drop_queue(queue, self._state.reactor.guarded(dropped))
 
     def set_workload(self, call: Call, request: msg.QueueWorkload) -> None:
         """Run later submissions in the background, or as before."""
         queue = self._state.queues.get(request.queue)
         queue.background = request.background
-        self._state.device_of(queue.context).bans.announce_workload(queue)
+        self._state.function_of(queue.context).bans.announce_workload(queue)
         self._state.answer_ok(call)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.undoing import undoing
 from softnpu.emulator.supervisor.usage import QueueUsage
 
 _WORD = struct.Struct("=Q")
@@ -25,11 +26,18 @@ class Running(NamedTuple):
 
 
 class QueueStates:
-    """The queue records of one device. The engine writes them, the supervisor hands them out and reads."""
+    """The queue records of one device. The engine writes them, the supervisor hands them out and reads.
+
+    `staging`: what an engine has computed and not copied to its target when it dies. Never mapped here.
+    """
 
     def __init__(self) -> None:
-        self.fd = linux.memfd("queue-states", link.STATES_SIZE)
-        self._map = linux.map_shared(self.fd, link.STATES_SIZE)
+        with undoing() as undo:
+            self.fd = linux.memfd("queue-states", link.STATES_SIZE)
+            undo.callback(os.close, self.fd)
+            self.staging = linux.memfd("staging")
+            undo.callback(os.close, self.staging)
+            self._map = linux.map_shared(self.fd, link.STATES_SIZE)
         self._free = list(range(link.QUEUE_STATES - 1, -1, -1))
         # used again as late as can be: an engine may end an inference of an image that is gone
         self._free_images = deque(range(link.IMAGE_STATES))
@@ -132,6 +140,7 @@ class QueueStates:
     def close(self) -> None:
         self._map.close()
         os.close(self.fd)
+        os.close(self.staging)
 
 
 def _image_at(state: int) -> int:

@@ -40,9 +40,10 @@ class RejectedConnections:
         if len(self._waiting) >= _MOST:
             self._end(next(iter(self._waiting)))
         fd = channel.fileno()
-        timer = self._reactor.after(_LONGEST_S, partial(self._end, fd))
+        reactor = self._reactor.owned("which ends a refused connection", lambda _info: self._end(fd))
+        timer = reactor.after(_LONGEST_S, partial(self._end, fd))
         self._waiting[fd] = _Waiting(channel, info, timer)
-        self._reactor.watch(fd, partial(self._read, fd))
+        reactor.watch(fd, partial(self._read, fd))
 
     def close(self) -> None:
         """End them all."""
@@ -68,4 +69,5 @@ class RejectedConnections:
             channel.send(request, msg.encode(msg.Failed(info=info)))
         except OSError:
             log.debug("the refused client is gone already")
-        channel.close()
+        finally:
+            channel.discard()

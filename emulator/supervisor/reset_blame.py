@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.images import Image, ImageState
-from softnpu.emulator.supervisor.objects import Context, Queue
+from softnpu.emulator.supervisor.objects import Queue
 from softnpu.emulator.supervisor.queue_states import QueueStates
 
 _ATTEMPTS = 2
@@ -21,47 +21,56 @@ _ATTEMPTS_IN_ALL = 8  # of one submission, over all of its commands
 
 
 class KillReason(NamedTuple):
-    """Why the watchdog kills an engine. `blames_command`: the running command is condemned."""
+    """Why the watchdog kills an engine.
+
+    `blames_command`: the running command is condemned. `blames_image`: the image that is being loaded is;
+    what runs beside it goes on, however often that happens.
+    """
 
     info: ErrorInfo
     blames_command: bool
+    blames_image: bool = False
 
 
 def condemn_submissions(
-    contexts: Iterable[Context], states: QueueStates, kill: KillReason | None, ending: str
+    queues: Iterable[Queue], states: QueueStates, kill: KillReason | None, ending: str
 ) -> list[Queue]:
     """Condemn the submissions that ended the engine; return their queues. `ending`: how it ended."""
     condemned = []
-    for context in contexts:
-        for queue in context.queues.values():
-            running = states.running(queue.state)
-            if running is None:
-                continue
-            # counted once: if the next engine dies before it runs this, that was not its fault
-            states.clear_running(queue.state)
-            if queue.attempted != running.sequence:
-                queue.attempted, queue.attempts, queue.attempts_in_all = running.sequence, 0, 0
-            if queue.attempted_step != running.step:
-                queue.attempted_step, queue.attempts = running.step, 0
-            queue.attempts += 1
-            queue.attempts_in_all += 1
-            if kill is not None and kill.blames_command:
-                queue.condemned_info = kill.info
-            elif queue.attempts >= _ATTEMPTS or queue.attempts_in_all >= _ATTEMPTS_IN_ALL:
-                queue.condemned_info = _died(ending)
-            else:
-                continue
-            queue.condemned = running.sequence
-            condemned.append(queue)
+    for queue in queues:
+        running = states.running(queue.state)
+        if running is None:
+            continue
+        # counted once: if the next engine dies before it runs this, that was not its fault
+        states.clear_running(queue.state)
+        if kill is not None and kill.blames_image:
+            continue
+        if queue.attempted != running.sequence:
+            queue.attempted, queue.attempts, queue.attempts_in_all = running.sequence, 0, 0
+        if queue.attempted_step != running.step:
+            queue.attempted_step, queue.attempts = running.step, 0
+        queue.attempts += 1
+        queue.attempts_in_all += 1
+        if kill is not None and kill.blames_command:
+            queue.condemned_info = kill.info
+        elif queue.attempts >= _ATTEMPTS or queue.attempts_in_all >= _ATTEMPTS_IN_ALL:
+            queue.condemned_info = _died(ending)
+        else:
+            continue
+        queue.condemned = running.sequence
+        condemned.append(queue)
     return condemned
 
 
-def fail_image(image: Image, ending: str) -> bool:
+def fail_image(image: Image, ending: str, at_once: bool) -> bool:
     """Give up the image that the engine was loading when it ended, the second time; whether that was now.
 
     An image that engines have loaded before may be to blame as well: its weights may have changed since.
+    `at_once`: it is known to be to blame.
     """
     attempts = _ATTEMPTS if image.state is ImageState.LOADING else _ATTEMPTS_RELOADED
+    if at_once:
+        attempts = 1
     image.attempts += 1
     if image.attempts < attempts:
         return False
@@ -69,11 +78,22 @@ def fail_image(image: Image, ending: str) -> bool:
     info = ErrorInfo(
         result=ZeResult.ERROR_DEVICE_LOST,
         object="graph",
-        found=f"the engine {ending} while it loaded this graph, {attempts} times",
+        found=ending if at_once else f"the engine {ending} while it loaded this graph, {attempts} times",
         hint="the model cannot be loaded on this device",
     )
     image.finish_loading(info, 0.0)
     return True
+
+
+def failed_info(device: int) -> ErrorInfo:
+    """What those get who want something of a device that is given up."""
+    return ErrorInfo(
+        result=ZeResult.ERROR_DEVICE_LOST,
+        object=f"device {device}",
+        found="its engines end before they are ready",
+        expected="a working engine",
+        hint="read the daemon's log, then restart it",
+    )
 
 
 def _died(ending: str) -> ErrorInfo:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
 from softnpu.emulator.common.model_texts import listed
@@ -22,7 +23,9 @@ from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.metric_streams import MetricRequests
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.queue_requests import QueueRequests
-from softnpu.emulator.supervisor.session_state import Call, Post, Services, SessionState
+from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.session_state import Answering, Call, Post, Services, SessionState
+from softnpu.emulator.supervisor.undoing import undoing
 from softnpu.emulator.supervisor.usage import QueueUsage, SessionUsage
 from softnpu.emulator.supervisor.users import User
 
@@ -43,8 +46,10 @@ class Session:
         services: Services,
         user: User,
         devices: Sequence[int],
+        reactor: Reactor,
         post: Post,
         end: Callable[[ErrorInfo], None],
+        answering: Answering,
     ) -> None:
         self.number = number
         self.pid = pid
@@ -54,7 +59,7 @@ class Session:
         self.usage = SessionUsage()
         self._began = time.monotonic()
         self._ban_key = ban_key(pid, number)
-        self.state = SessionState(services, number, user, devices, post, end)
+        self.state = SessionState(services, number, user, devices, reactor, post, end, answering)
         self.memory = MemoryRequests(self.state)
         self.queues = QueueRequests(self.state, self.memory)
         self.graphs = GraphRequests(self.state, number)
@@ -88,10 +93,10 @@ class Session:
         if not self.state.open:
             return
         self.state.open = False
-        self.graphs.close()
-        for context in self.state.contexts:
-            self._drop_context(context)
-            self.state.contexts.pop(context.handle)
+        with ExitStack() as steps:
+            for context in self.state.contexts:
+                steps.callback(self._destroy_context, context)
+            self.graphs.close()
 
     def status(self) -> msg.SessionStatus:
         """What the session holds."""
@@ -143,7 +148,7 @@ class Session:
         state = self.state
         device = state.device(request.device, "context")
         state.contexts.check_room()
-        device.bans.check(self._ban_key, "context")
+        function = device.open_function(state.function_key, self.user.functions, self._ban_key)
         doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         context = Context(
             next(state.services.context_numbers),
@@ -153,13 +158,16 @@ class Session:
             ban_key=self._ban_key,
             usage=self.usage,
         )
-        try:
-            device.add_context(context)
-        except BaseException:
-            context.close()
-            raise
-        context.handle = state.contexts.add(context)
-        state.post(call.number, msg.ContextCreated(context=context.handle), [doorbell])
+        with undoing() as undo:
+            undo.callback(context.close)
+            function.add_context(context)
+            undo.pop_all()  # from now on the function closes it
+            undo.callback(function.drop_context, context, _nothing)
+            context.handle = state.contexts.add(context)
+            undo.pop_all()
+            undo.callback(self._destroy_context, context)
+            device.function_changed()
+            state.post(call.number, msg.ContextCreated(context=context.handle), [doorbell])
 
     def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
         context = self.state.contexts.get(request.context)
@@ -178,7 +186,7 @@ class Session:
 
     def release_memory(self, call: Call, request: msg.ContextRelease) -> None:
         context = self.state.contexts.get(request.context)
-        self.state.device_of(context).idle.release(context)
+        self.state.function_of(context).idle.release(context)
         self.state.answer_ok(call)
 
     def set_idle(self, call: Call, request: msg.ContextIdle) -> None:
@@ -194,16 +202,16 @@ class Session:
         idle = context.idle
         idle.chosen, idle.enabled = True, request.after_ms is not None
         idle.after_ms = request.after_ms or 0
-        self.state.device_of(context).idle.watch_anew()
+        self.state.function_of(context).idle.watch_anew()
         self.state.answer_ok(call)
 
     def destroy_context(self, call: Call, request: msg.ContextDestroy) -> None:
-        self._drop_context(self.state.contexts.get(request.context))
-        self.state.contexts.pop(request.context)
+        self._destroy_context(self.state.contexts.get(request.context))
         self.state.answer_ok(call)
 
-    def _drop_context(self, context: Context) -> None:
+    def _destroy_context(self, context: Context) -> None:
         state = self.state
+        state.contexts.pop(context.handle)
         self.metrics.drop_context(context)
         for graph in context.graphs.values():
             state.graphs.pop(graph.handle)
@@ -221,9 +229,13 @@ class Session:
             state.take_address_space(context, -address_space)
             state.services.users.drop_idle()
 
-        state.device_of(context).drop_context(context, on_dropped)
+        state.function_of(context).drop_context(context, state.reactor.guarded(on_dropped))
         # an image that others use may be loaded only now: the engine must not hear of a graph of this context
         context.graphs.clear()
+
+
+def _nothing() -> None:
+    return
 
 
 def _phase(total: QueueUsage, compiling: bool, loading: bool) -> SessionPhase:

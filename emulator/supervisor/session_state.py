@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ParamSpec, Protocol
 
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import trace
@@ -17,17 +18,28 @@ from softnpu.emulator.supervisor.limits import SESSION_ADDRESS_SPACE, CountedTab
 from softnpu.emulator.supervisor.memory import Allocation
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.reactor import Reactor
-from softnpu.emulator.supervisor.users import User, Users
+from softnpu.emulator.supervisor.users import FunctionKey, User, Users
+from softnpu.emulator.supervisor.virtual_function import VirtualFunction
 
+P = ParamSpec("P")
 Post = Callable[[int, msg.Message, Sequence[int]], None]
 """Answer the request of this number, with descriptors that stay the caller's."""
+
+
+class Answering(Protocol):
+    """Serve a later part of the request of this number: whatever `serve` raises is its answer."""
+
+    def __call__(
+        self, request: int, serve: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
 class Services:
     """What all sessions of a daemon use. `session_segments`: most memory files of one session.
 
-    `strict`: the compiler refuses what silicon refuses.
+    `by_session`: every session has a virtual function of its own. `strict`: the compiler refuses what silicon
+    refuses. `shared`: others than its user may use the daemon.
     """
 
     reactor: Reactor
@@ -36,7 +48,9 @@ class Services:
     users: Users
     limits: msg.Limits
     session_segments: int
+    by_session: bool = False
     strict: bool = False
+    shared: bool = False
     context_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
 
@@ -72,16 +86,21 @@ class SessionState:
         session: int,
         user: User,
         devices: Sequence[int],
+        reactor: Reactor,
         post: Post,
         end: Callable[[ErrorInfo], None],
+        answering: Answering,
     ) -> None:
         limits = services.limits
         self.services = services
         self._devices = devices
         self.session = session
+        self.function_key = FunctionKey(user.uid, session if services.by_session else 0)
         self.user = user
+        self.reactor = reactor
         self.post = post
         self.end = end
+        self.answering = answering
         self.open = True
         self.memory_used = 0
         self.segments = Quota(
@@ -129,16 +148,20 @@ class SessionState:
     def check_address_space(self, context: Context, size: int) -> None:
         """Refuse sparse memory that the address space of the engine has no room for."""
         self.address_space.check(size)
-        self.device_of(context).address_space.check(size)
+        self.function_of(context).address_space.check(size)
 
     def take_address_space(self, context: Context, size: int) -> None:
         """Count `size` more bytes of address space (fewer if negative)."""
         self.address_space.count(size)
-        self.device_of(context).address_space.count(size)
+        self.function_of(context).address_space.count(size)
 
     def device_of(self, context: Context) -> Device:
         """The device that a context of this session is on."""
         return self.services.devices[context.device]
+
+    def function_of(self, context: Context) -> VirtualFunction:
+        """The virtual function that a context of this session is on."""
+        return self.device_of(context).function(self.function_key)
 
     def answer_ok(self, call: Call) -> None:
         """Answer a request that returns nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 
 import msgspec
@@ -22,6 +23,13 @@ _MAX_DEVICES = 8
 _MAX_ID = 2**32 - 2  # the last one stands for "no user"
 
 
+class Isolation(enum.StrEnum):
+    """Who shares an engine: the sessions of a user, or nobody."""
+
+    USER = "user"
+    SESSION = "session"
+
+
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one daemon. Memory in bytes (0: what the machine has), times as named.
 
@@ -33,6 +41,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     time of every inference, 0 for what `softnpu predict` says.
     `strict`: models that silicon is known to refuse are refused; off: what `SOFTNPU_STRICT` says.
     `leased_only`: a session sees the devices of its lease, and none without one.
+    `isolate`: who has a virtual function, which is an engine: each user, or each session.
     `sysfs`: a directory for files as the kernel's driver has them, empty: none.
     `allow_users` (uids) and `allow_groups` (gids) may connect besides the owner and root.
     """
@@ -54,6 +63,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     inference_us: int = 0
     strict: bool = False
     leased_only: bool = False
+    isolate: Isolation = Isolation.USER
     sysfs: str = ""
     limits: ResourceLimits = ResourceLimits()
     allow_users: tuple[int, ...] = ()
@@ -122,11 +132,24 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the compiler refuses what silicon refuses."""
         return self.strict or environment.strict()
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others than its user may use the daemon."""
+        return bool(self.allow_users or self.allow_groups)
+
     def device_infos(self) -> list[DeviceInfo]:
         """The devices as the handshake reports them."""
         memory = self.memory or platforms.usable_memory()
         infos = [platforms.describe(index, number, memory) for index, number in enumerate(self.devices)]
         return [msgspec.structs.replace(info, clock=self.clock) for info in infos]
+
+
+def isolation(text: str) -> Isolation:
+    """What `--isolate` says."""
+    try:
+        return Isolation(text)
+    except ValueError:
+        raise _bad_option("isolate", found=repr(text), expected=" or ".join(Isolation)) from None
 
 
 def limits_for(settings: DaemonSettings) -> Limits:

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -18,24 +19,26 @@ from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 from softnpu.emulator.supervisor import activity_answer
 from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.client import Client
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
-from softnpu.emulator.supervisor.injection_registry import InjectionRegistry
+from softnpu.emulator.supervisor.injection_registry import InjectionRegistry, SessionPlace
 from softnpu.emulator.supervisor.leases import Leases
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
 from softnpu.emulator.supervisor.session import Session
 from softnpu.emulator.supervisor.session_state import Services
-from softnpu.emulator.supervisor.settings import DaemonSettings, limits_for
+from softnpu.emulator.supervisor.settings import DaemonSettings, Isolation, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
 from softnpu.emulator.supervisor.sysfs_tree import SysfsTree
 from softnpu.emulator.supervisor.trace_sessions import TraceSessions
-from softnpu.emulator.supervisor.users import User, Users
+from softnpu.emulator.supervisor.undoing import undoing
+from softnpu.emulator.supervisor.users import FunctionKey, User, Users
+from softnpu.emulator.supervisor.virtual_function import VirtualFunction
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class Supervisor:
         if settings.failpoints:
             failpoints.configure(settings.failpoints)
         self.reactor = Reactor()
-        self._compilers = CompilerPool(self.reactor, settings.tuning)
+        self._compilers = CompilerPool(self.reactor, settings.tuning, settings.limits.job_cpu_s)
         self._listener = listener
         self._withdraw = withdraw
         self._page = StatusPage(len(settings.devices))
@@ -80,16 +83,20 @@ class Supervisor:
             users=self._users,
             limits=limits_for(settings),
             session_segments=settings.limits.session_segments,
+            by_session=settings.isolate is Isolation.SESSION,
             strict=settings.is_strict,
+            shared=settings.is_shared,
         )
         self._leases = Leases(self.devices, settings.leased_only)
         self._rejected = RejectedConnections(self.reactor)
         self._clients: dict[int, Client] = {}
-        self._injections = InjectionRegistry(self.devices, self._session_pids)
+        self._injections = InjectionRegistry(self.devices, self._session_places)
         self._traces = TraceSessions(self.reactor, self._page, self.devices, settings.tuning.trace_silence_s)
         for device in self.devices:
             device.on_start = partial(self._announce, device)
-            device.on_end = partial(self._traces.engine_gone, device)
+            device.on_end = self._traces.engine_gone
+            device.on_failed = self._end_sessions
+            device.on_function_gone = self._injections.function_gone
         for injection in settings.injections():
             self._injections.add(injection)
         self._next_session = 1
@@ -131,18 +138,20 @@ class Supervisor:
 
     def _close(self) -> None:
         timeout_s = self._settings.tuning.close_s
-        if self._sysfs is not None:
-            self._sysfs.close()
-        for client in list(self._clients.values()):
-            client.close("the daemon stops")
-        self._traces.close()
-        self._rejected.close()
-        self._compilers.close(timeout_s)
-        for device in self.devices:
-            device.close(timeout_s)
-        self._injections.close()
-        self._page.close()
-        self.reactor.close()
+        # all of it, from the last line to the first, whatever one of them raises
+        with ExitStack() as steps:
+            steps.callback(self.reactor.close)
+            steps.callback(self._page.close)
+            steps.callback(self._injections.close)
+            for device in self.devices:
+                steps.callback(device.close, timeout_s)
+            steps.callback(self._compilers.close, timeout_s)
+            steps.callback(self._rejected.close)
+            steps.callback(self._traces.close)
+            for client in list(self._clients.values()):
+                steps.callback(client.close, "the daemon stops")
+            if self._sysfs is not None:
+                steps.callback(self._sysfs.close)
 
     # ------------------------------------------------------------ clients
 
@@ -159,31 +168,32 @@ class Supervisor:
                 self.reactor.unwatch(self._listener.fileno())
                 self.reactor.after(0.1, lambda: self.reactor.watch(self._listener.fileno(), self._accept))
                 return
-            try:
+            with undoing() as undo:
+                undo.callback(connection.close)
                 if failpoints.active is not None:
                     failpoints.hit("supervisor.connect")
-                self._welcome(connection)
-            except MemoryError:
-                log.error("accept: out of memory")
-                connection.close()
+                client = self._welcome(connection)
+                if client is not None:
+                    undo.pop_all()
+                    undo.callback(client.close, "it could not be served")
+                    client.begin()
+            self.watch_idle()
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _welcome(self, connection: socket.socket) -> Client | None:
+        """Make a client of a connection, or refuse it."""
         connection.setblocking(False)
         channel = Channel(connection)
         try:
             peer = linux.peer_of(connection)
+            channel.owner = peer.uid
             user = self._users.admit(peer, connection)
             self._check_room(user)
         except Refused as error:
             self._rejected.refuse(channel, error.info)
-            return
-        except OSError as error:
-            log.error("accept: %s", error)
-            channel.close()
-            return
+            return None
         number = self._next_session
         self._next_session += 1
-        self._clients[number] = Client(
+        client = self._clients[number] = Client(
             number,
             peer.pid,
             user,
@@ -195,10 +205,11 @@ class Supervisor:
             self._leases,
             self._settings.tuning.handshake_s,
         )
-        self.watch_idle()
+        return client
 
     def _check_room(self, user: User) -> None:
         user.connections.check()
+        user.check_descriptors()
         user.handshakes.check()
         most = self._settings.max_clients
         reserved = 0 if user.may_command else min(_OWNER_RESERVE, most // 2)
@@ -241,14 +252,23 @@ class Supervisor:
         """Whether anybody is connected who does more than to look on."""
         return not all(client.only_looks for client in self._clients.values())
 
-    def _announce(self, device: Device) -> None:
+    def _announce(self, device: Device, function: VirtualFunction) -> None:
         """Send a new engine what other than its objects it has to know."""
-        self._injections.announce_all(device)
-        self._traces.announce(device)
+        self._injections.announce_all(device, function)
+        self._traces.announce(device.info, function)
 
-    def _session_pids(self) -> dict[int, int]:
-        """The pid of each session."""
-        return {number: client.pid for number, client in self._clients.items() if client.session is not None}
+    def _end_sessions(self, function: VirtualFunction, info: ErrorInfo) -> None:
+        """End those that have a context there: none of their waits would end."""
+        for session in {context.session for context in function.contexts.values()}:
+            if session in self._clients:  # else what is left of it has no client
+                self._clients[session].end(info)
+
+    def _session_places(self) -> dict[int, SessionPlace]:
+        return {
+            number: SessionPlace(client.pid, client.session.state.function_key)
+            for number, client in self._clients.items()
+            if client.session is not None
+        }
 
     def _end_idle(self) -> None:
         if failpoints.active is not None:
@@ -289,6 +309,10 @@ class Supervisor:
     def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer:
         """The state of the daemon and of these devices, of other users only what `user` may see."""
         sessions = self._sessions_for(user)
+
+        def sees(key: FunctionKey) -> bool:
+            return user.may_command or key.uid == user.uid
+
         users = self._users.status(lambda other: user.may_command or other is user)
         return msg.StatusAnswer(
             pid=os.getpid(),
@@ -297,11 +321,13 @@ class Supervisor:
             uptime_s=time.monotonic() - self._started,
             interface=f"{INTERFACE_MAJOR}.{INTERFACE_MINOR}",
             compiler_pids=self._compilers.pids,
-            engines=tuple(self.devices[number].status(index) for index, number in enumerate(devices)),
+            engines=tuple(self.devices[number].status(index, sees) for index, number in enumerate(devices)),
             session_count=len(sessions),
             sessions=tuple(session.status() for session in sessions[:_LISTED_SESSIONS]),
             users=users[:_LISTED_USERS],
             leases=self._leases.status() if user.may_command else (),
+            internal_errors=self.reactor.errors.count
+            + sum(self.devices[number].internal_errors(sees) for number in devices),
         )
 
     def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer:

@@ -15,6 +15,7 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface import trace_messages as tracing
+from softnpu.emulator.interface.messages import DeviceInfo
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.interface.trace_messages import TraceRing, TraceRole
 from softnpu.emulator.links import engine as link
@@ -22,11 +23,14 @@ from softnpu.emulator.supervisor.device import Device
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.session import Session
 from softnpu.emulator.supervisor.status_page import StatusPage
+from softnpu.emulator.supervisor.undoing import undoing
+from softnpu.emulator.supervisor.virtual_function import VirtualFunction
 
 log = logging.getLogger(__name__)
 
 TracerRequest = tracing.TraceStart | tracing.TraceRings | tracing.TraceStop
 
+Answer = Callable[[msg.Message, list[int]], None]
 _RINGS_AN_ANSWER = 12
 _MOST_NOT_FETCHED = 64
 """Rings that the tracer has not fetched yet. Only these keep memory here."""
@@ -46,7 +50,7 @@ class _Trace:
     waiting: list[tuple[TraceRing, int]] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     sessions: dict[int, int] = field(default_factory=dict)
-    engines: dict[int, int] = field(default_factory=dict)
+    engines: dict[VirtualFunction, int] = field(default_factory=dict)
     rings: int = 0
     refused: int = 0
     silence: Timer | None = None
@@ -65,19 +69,19 @@ class TraceSessions:
         self._last = 0
         self._trace: _Trace | None = None
 
-    def answer(self, client: int, request: TracerRequest) -> tuple[msg.Message, list[int]]:
-        """Serve a tracer; the descriptors of the answer become the caller's."""
+    def answer(self, client: int, request: TracerRequest, post: Answer) -> None:
+        """Serve a tracer: `post` sends the answer, with descriptors."""
         match request:
             case tracing.TraceStart():
-                return self._start(client, request), []
+                post(self._start(client, request), [])
             case tracing.TraceRings():
-                return self._rings(self._traced_by(client))
+                self._rings(self._traced_by(client), post)
             case tracing.TraceStop():
                 self._traced_by(client)
                 self.close()
-                return msg.Ok(), []
+                post(msg.Ok(), [])
 
-    def join(self, session: Session, number: int, answer: Callable[[msg.Message, list[int]], None]) -> None:
+    def join(self, session: Session, number: int, answer: Answer) -> None:
         """Give a session its ring; refuses one that has it, and a trace that is over."""
         current = self._trace
         if current is None or current.number != number or session.number in current.sessions:
@@ -99,32 +103,35 @@ class TraceSessions:
             current, TraceRole.CLIENT, session.pid, session=session.number, name=session.client
         )
         try:
-            current.sessions[session.number] = ring
             answer(tracing.TraceJoined(records=current.records), [fd])
+            current.sessions[session.number] = ring
+        except BaseException:
+            self._end(current, ring)
+            raise
         finally:
             os.close(fd)
 
-    def announce(self, device: Device) -> None:
+    def announce(self, device: DeviceInfo, function: VirtualFunction) -> None:
         """Have a new engine trace as well; the ring of the one before has ended."""
         current = self._trace
         if current is None:
             return
-        self.engine_gone(device)
-        if not device.engine_pid:
+        self.engine_gone(function)
+        if not function.engine_pid:
             return  # the next one will be announced
         fd, ring = self._add(
-            current, TraceRole.ENGINE, device.engine_pid, device=device.info.index, name=device.info.name
+            current, TraceRole.ENGINE, function.engine_pid, device=device.index, name=device.name
         )
         try:
-            current.engines[device.info.index] = ring
-            device.post_trace(link.TraceBegin(records=current.records, layers=current.layers), [os.dup(fd)])
+            current.engines[function] = ring
+            function.post_trace(link.TraceBegin(records=current.records, layers=current.layers), [os.dup(fd)])
         finally:
             os.close(fd)
 
-    def engine_gone(self, device: Device) -> None:
+    def engine_gone(self, function: VirtualFunction) -> None:
         """Note that nobody writes the ring of an engine any more."""
         if self._trace is not None:
-            self._end(self._trace, self._trace.engines.pop(device.info.index, 0))
+            self._end(self._trace, self._trace.engines.pop(function, 0))
 
     def client_gone(self, number: int) -> None:
         """Note the end of a session, which may be the tracer's."""
@@ -143,8 +150,8 @@ class TraceSessions:
             return
         self._page.set_trace(0)
         trace.stop()
-        for device in self._devices:
-            device.post_trace(link.TraceEnd(), [])
+        for function in (function for device in self._devices for function in device.functions):
+            function.post_trace(link.TraceEnd(), [])
         for _, fd in current.waiting:
             os.close(fd)
         if current.silence is not None:
@@ -172,29 +179,35 @@ class TraceSessions:
             )
         self._last += 1
         current = self._trace = _Trace(self._last, client, records, request.layers)
-        fd, _ = self._add(current, TraceRole.SUPERVISOR, os.getpid(), name="supervisor")
-        try:
-            trace.start(trace.TraceWriter(fd, records))
-        finally:
-            os.close(fd)
-        for device in self._devices:
-            self.announce(device)
-        self._listen(current)
-        self._page.set_trace(current.number)
+        with undoing() as undo:
+            undo.callback(self.close)
+            fd, _ = self._add(current, TraceRole.SUPERVISOR, os.getpid(), name="supervisor")
+            try:
+                trace.start(trace.TraceWriter(fd, records))
+            finally:
+                os.close(fd)
+            for device in self._devices:
+                for function in device.functions:
+                    self.announce(device.info, function)
+            self._listen(current)
+            self._page.set_trace(current.number)
         log.info("client %d makes trace %d", client, current.number)
         return tracing.TraceStarted(trace=current.number)
 
-    def _rings(self, current: _Trace) -> tuple[msg.Message, list[int]]:
+    def _rings(self, current: _Trace, post: Answer) -> None:
         self._listen(current)
-        now, current.waiting = current.waiting[:_RINGS_AN_ANSWER], current.waiting[_RINGS_AN_ANSWER:]
+        now, waiting = current.waiting[:_RINGS_AN_ANSWER], current.waiting[_RINGS_AN_ANSWER:]
         # a ring is announced before its end
-        later = {ring.ring for ring, _ in current.waiting}
+        later = {ring.ring for ring, _ in waiting}
         ended = tuple(ring for ring in current.ended if ring not in later)
-        current.ended = [ring for ring in current.ended if ring in later]
         answer = tracing.TraceRingsAnswer(
             rings=tuple(ring for ring, _ in now), ended=ended, refused=current.refused
         )
-        return answer, [fd for _, fd in now]
+        post(answer, [fd for _, fd in now])
+        current.waiting = waiting
+        current.ended = [ring for ring in current.ended if ring in later]
+        for _, fd in now:
+            os.close(fd)
 
     def _listen(self, current: _Trace) -> None:
         """Wait for the tracer's next request."""

@@ -18,7 +18,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     `spare_retry_s` after a failure, twice that after each more.
     `min_hang_s`, `min_start_s`: the watchdog acts after no less than this time without progress, in a command
     and in a start or a load. `ban_window_s`: how long a reset counts against its process.
+    `let_go_s`: how long what a client has given back may run on.
+    `function_idle_s`: the virtual function of another user ends so long after its last context.
     `trace_silence_s`: a trace ends whose tracer asks for nothing.
+    `engine_backlog`: an engine that leaves more messages than this unread is replaced.
     """
 
     handshake_s: float = 5.0
@@ -31,5 +34,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     spare_retry_s: float = 0.5
     min_hang_s: float = 1.0
     min_start_s: float = 10.0
+    let_go_s: float = 12.0  # a little more than an engine gives itself
     ban_window_s: float = 60.0
+    function_idle_s: float = 5.0
     trace_silence_s: float = 10.0
+    engine_backlog: int = 200_000

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 
 from softnpu.emulator.links.engine import QueuePause
 
+_MOST = 2**64 - 1
+
 
 class QueueUsage(NamedTuple):
     """What the engine has noted of one queue. Time in nanoseconds."""
@@ -50,11 +52,12 @@ class SessionUsage:
 
     def total(self, queues: list[QueueUsage]) -> QueueUsage:
         """The sum over these queues and those that have ended."""
+        # a client that overwrites its rings chooses what was noted of them: no sum may outgrow its field
         return QueueUsage(
-            completed=self._submissions + sum(queue.completed for queue in queues),
+            completed=min(_MOST, self._submissions + sum(queue.completed for queue in queues)),
             running=any(queue.running for queue in queues),
-            spent_ns=self._spent_ns + sum(queue.spent_ns for queue in queues),
-            inferences=self._inferences + sum(queue.inferences for queue in queues),
-            waiting=sum(queue.waiting for queue in queues),
+            spent_ns=min(_MOST, self._spent_ns + sum(queue.spent_ns for queue in queues)),
+            inferences=min(_MOST, self._inferences + sum(queue.inferences for queue in queues)),
+            waiting=min(_MOST, sum(queue.waiting for queue in queues)),
             pause=max((queue.pause for queue in queues), default=QueuePause.NONE),
         )

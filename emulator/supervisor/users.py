@@ -11,7 +11,9 @@ import os
 import pwd
 import socket
 from collections.abc import Callable
+from typing import NamedTuple
 
+from softnpu.emulator.common import untrusted_fds
 from softnpu.emulator.common.linux import Credentials
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -40,6 +42,16 @@ def _groups_of_account(uid: int, gid: int) -> list[int]:
         return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
     except KeyError:
         return [gid]
+
+
+class FunctionKey(NamedTuple):
+    """Who has a virtual function: a user, or one session of it (0: all of them)."""
+
+    uid: int
+    session: int = 0
+
+    def __str__(self) -> str:
+        return f"session {self.session} of user {self.uid}" if self.session else f"user {self.uid}"
 
 
 class User:
@@ -72,6 +84,7 @@ class User:
         self.memory = quota(
             "user_memory", "bytes", "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, memory
         )
+        self.functions = quota("user_functions", "virtual functions", "context", host)
         self.segments = quota(
             "user_segments", "segments", "memory allocation", host, limits.segments_of_user()
         )
@@ -96,6 +109,17 @@ class User:
         """Count memory files; fewer if negative."""
         self.segments.count(count)
         self._everybody.count(count)
+
+    def check_descriptors(self) -> None:
+        """Refuse more descriptors while too many hang in their file systems."""
+        if untrusted_fds.are_stuck(self.uid):
+            raise refuse(
+                ZeResult.ERROR_NOT_AVAILABLE,
+                "descriptors",
+                found=f"files of user {self.uid} cannot be closed: their file system does not answer",
+                expected="file systems that answer",
+                hint="unmount it (umount -f), or have its server go on",
+            )
 
     def check_commands(self, object: str) -> None:
         """Refuse what only the owner of the daemon and root may ask for."""

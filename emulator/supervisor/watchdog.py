@@ -5,25 +5,28 @@ Long is not hung. What counts as progress:
 - The engine answers pings, and nothing runs: idle.
 - It answers, and a command runs: the command changes, or other threads than the one that answers use CPU.
 - It does not answer: it is inside a command. Any CPU that it uses counts.
-- A thread that wants to run or waits for a disk counts: a busy machine is no reason to kill.
+- A thread that wants to run counts, and for a while one that waits for a disk: a busy machine is no reason to
+  kill.
+- While a graph is loaded, a thread that waits for the same part of a file is a hang, whatever else goes on.
 
 Only time that the supervisor itself has seen counts, in ticks: a pause of its own is no hang. The limit of
-one command ends a command that burns CPU forever.
+one command ends a command that burns CPU forever. What a client has given back, or has left by its death, has
+to end soon, whatever it does: the engine has cancelled it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from softnpu.emulator.interface.records import StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.activity import Activity
-from softnpu.emulator.supervisor.objects import Queue
-from softnpu.emulator.supervisor.queue_states import QueueStates, Running
+from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.reset_blame import KillReason
+from softnpu.emulator.supervisor.running_submissions import RunningSubmission
 from softnpu.emulator.supervisor.tuning import Tuning
 
 log = logging.getLogger(__name__)
@@ -31,13 +34,7 @@ log = logging.getLogger(__name__)
 _LONGEST_PERIOD_S = 0.25
 _CPU_NS = 1_000_000
 _TICKS_AT_ONCE = 2.0
-
-
-class RunningSubmission(NamedTuple):
-    """A submission that runs."""
-
-    queue: Queue
-    running: Running
+_LONGEST_DISK_WAITS = 3
 
 
 class WatchedDevice(Protocol):
@@ -85,13 +82,22 @@ class Watchdog:
         self._cpu_ns = 0
         self._aborted: RunningSubmission | None = None
         self._abort_s = 0.0
+        self._let_go_limit_s = max(tuning.let_go_s, self._hang_s)
+        self._given_back: RunningSubmission | None = None
+        self._given_back_s = 0.0
+        self.loader = 0
+        """The thread of the engine that loads images; 0 until it is ready."""
+        self._file_waits: dict[int, str] = {}
+        self._file_wait_s = 0.0
+        self._disk_wait_s = 0.0
 
     def begin(self, pid: int) -> None:
         """Watch a new engine."""
         self.end()
         self._activity = Activity(pid)
         self._sent, self._quiet_s, self._seen, self._cpu_ns = 0, 0.0, (), 0
-        self._aborted = None
+        self._aborted, self._given_back, self.loader = None, None, 0
+        self._file_waits, self._file_wait_s, self._disk_wait_s = {}, 0.0, 0.0
         self._ticked = time.monotonic()
         self._timer = self._reactor.after(self._period_s, self._tick)
 
@@ -114,13 +120,27 @@ class Watchdog:
         answered = last_ping == self._sent
         submission = self._device.running_submission()
         if self._progress(activity, answered, others_ns, submission):
-            self._quiet_s = 0.0
+            self._quiet_s = self._disk_wait_s = 0.0
         else:
             self._quiet_s += passed
         if answered and self._device.is_ready and self._device.needed:
             self._sent += 1
             self._device.ping(self._sent)
+        if self._device.loading and self._hangs_in_file(activity, passed):
+            self._device.count(StatusWord.HANGS)
+            self._kill(
+                None, f"a file of the graph that it loads did not answer for {self._start_s:g} s", True
+            )
+            return
         self._check(activity, answered, submission, passed)
+
+    def _hangs_in_file(self, activity: Activity, passed: float) -> bool:
+        """Whether a thread waits for the same part of a file for too long, whatever others do meanwhile."""
+        waits = activity.file_waits(self.loader) if self.loader else {}
+        same = {thread: wait for thread, wait in waits.items() if self._file_waits.get(thread) == wait}
+        self._file_wait_s = self._file_wait_s + passed if same else 0.0
+        self._file_waits = same or waits
+        return self._file_wait_s >= self._start_s
 
     def _progress(
         self, activity: Activity, answered: bool, others_ns: int, submission: RunningSubmission | None
@@ -139,6 +159,10 @@ class Watchdog:
     def _check(
         self, activity: Activity, answered: bool, submission: RunningSubmission | None, passed: float
     ) -> None:
+        if submission is not None and self._holds_on(submission, passed):
+            self._device.count(StatusWord.HANGS)
+            self._kill(submission, "a command that was given back did not end")
+            return
         if self._aborted is not None:
             self._check_aborted(submission, passed)
             return
@@ -151,8 +175,10 @@ class Watchdog:
         if self._quiet_s < limit:
             return
         if activity.busy(main_too=not answered):
-            self._quiet_s = 0.0
-            return
+            self._disk_wait_s = 0.0 if activity.runs() else self._disk_wait_s + self._quiet_s
+            if self._disk_wait_s < _LONGEST_DISK_WAITS * self._start_s:
+                self._quiet_s = 0.0
+                return
         self._device.count(StatusWord.HANGS)
         reason = f"a command made no progress for {self._quiet_s:.1f} s"
         if activity.stopped():
@@ -161,6 +187,13 @@ class Watchdog:
             self._end(submission, answered, reason)
         else:
             self._kill(None, f"it made no progress for {self._quiet_s:.1f} s")
+
+    def _holds_on(self, submission: RunningSubmission, passed: float) -> bool:
+        """Whether the engine has been inside of what nobody wants any more for too long."""
+        before, self._given_back = self._given_back, submission if submission.given_back else None
+        same = before is not None and self._given_back is not None and _is_same(before, submission)
+        self._given_back_s = self._given_back_s + passed if same else 0.0
+        return self._given_back_s >= self._let_go_limit_s
 
     def _overdue(self, submission: RunningSubmission) -> bool:
         if not self._limit_s:
@@ -178,18 +211,20 @@ class Watchdog:
     def _check_aborted(self, submission: RunningSubmission | None, passed: float) -> None:
         aborted = self._aborted
         assert aborted is not None
-        same = submission is not None and submission.queue is aborted.queue
-        if not same or submission is None or submission.running.sequence != aborted.running.sequence:
+        if submission is None or not _is_same(submission, aborted):
             self._aborted, self._quiet_s = None, 0.0
             return
         self._abort_s += passed
         if self._abort_s >= self._abort_limit_s:
             self._kill(aborted, "a command did not end when it was aborted")
 
-    def _kill(self, submission: RunningSubmission | None, reason: str) -> None:
-        self._aborted = None
-        self._quiet_s = 0.0
-        self._device.kill_engine(KillReason(_error_info(reason), submission is not None))
+    def _kill(self, submission: RunningSubmission | None, reason: str, image: bool = False) -> None:
+        self.end()
+        self._device.kill_engine(KillReason(_error_info(reason), submission is not None, image))
+
+
+def _is_same(one: RunningSubmission, other: RunningSubmission) -> bool:
+    return one.queue is other.queue and one.running.sequence == other.running.sequence
 
 
 def _error_info(reason: str) -> ErrorInfo:

@@ -44,6 +44,37 @@ def test_a_build_that_fails_says_why_and_what_to_do(tmp_path: Path, monkeypatch:
         library.ensure(lambda: None)
 
 
+def test_a_library_that_others_can_put_there_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "extensions"
+    place.mkdir(0o700)
+    monkeypatch.setenv(library.DIRECTORY, str(place))
+    file = place / library.name()
+    file.write_bytes(b"checked")
+    file.chmod(0o600)
+    assert library.find() == file
+    place.chmod(0o777)
+    with pytest.raises(Refused, match="others may write it"):
+        library.find()
+    place.chmod(0o700)
+    file.chmod(0o666)
+    with pytest.raises(Refused, match="others may write it"):
+        library.find()
+    file.unlink()
+    file.symlink_to("/bin/true")
+    with pytest.raises(Refused, match="Too many levels of symbolic links"):
+        library.find()
+    file.unlink()
+    file.write_bytes(b"checked")
+    file.chmod(0o600)
+    with library.opened() as loaded:
+        other = place / "other"
+        other.write_bytes(b"evil")
+        other.replace(file)
+        assert Path(loaded).read_bytes() == b"checked", "the name is another file's now"
+
+
 def test_another_release_or_source_has_another_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

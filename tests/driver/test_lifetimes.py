@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,8 +23,20 @@ from softnpu.driver.handle import Handle
 from softnpu.emulator.interface.channel import Channel, Packet
 from tests.conftest import RunPython, StartDaemon
 from tests.support.daemon import Daemon
+from tests.support.models import write_chain
 from tests.support.waiting import wait_until
-from tests.support.work import LONG, SECOND, Loaded, barrier, check_works, execute, failure, recorded, run
+from tests.support.work import (
+    LONG,
+    SECOND,
+    Loaded,
+    barrier,
+    check_works,
+    execute,
+    failure,
+    fill,
+    recorded,
+    run,
+)
 
 _NULL = ZeResult.ERROR_INVALID_NULL_HANDLE
 
@@ -249,6 +262,78 @@ def test_a_forked_child_is_refused_and_its_parent_is_not_disturbed(
         assert f"child {child}" in text
 
 
+def test_a_driver_that_is_closed_ends_though_a_forked_child_has_its_socket(
+    daemon: Daemon, run_python: RunPython
+) -> None:
+    """A worker of `multiprocessing` has all descriptors of the program that started it."""
+    left = run_python(
+        """
+        from tests.conformance.holdings import Holdings
+        from tests.support.waiting import wait_until
+        place = Path(given["socket"])
+        with Holdings(place) as holdings:
+            driver = Driver.open(place)
+            context = driver.devices[0].create_context()
+            read_end, write_end = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(write_end)
+                os.read(read_end, 1)
+                os._exit(0)
+            assert holdings.count().contexts == 1
+            driver.destroy()
+            wait_until(lambda: holdings.count().contexts == 0, what="the session to end")
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+            os.write(write_end, b"x")
+            os.waitpid(child, 0)
+        say(True)
+        """,
+        socket=str(daemon.socket),
+    )
+    assert left
+
+
+def test_a_forked_child_that_closes_a_driver_does_not_close_its_parents(
+    daemon: Daemon, run_python: RunPython
+) -> None:
+    alive = run_python(
+        """
+        driver = Driver.open(Path(given["socket"]))
+        context = driver.devices[0].create_context()
+        child = os.fork()
+        if child == 0:
+            driver._connection.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        say(context.alloc_host(64).size)
+        """,
+        socket=str(daemon.socket),
+    )
+    assert alive == 64
+
+
+def test_a_list_on_successive_queues_keeps_nothing_of_them(context: Context) -> None:
+    memory = context.alloc_host(64)
+    commands = fill(context, memory, 5)
+
+    def cycle() -> None:
+        # a ring in a segment of its own
+        queue = context.create_command_queue(slots=4096)
+        run(queue, commands)
+        queue.destroy()
+
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count("softnpu-memory")
+
+    for _ in range(3):
+        cycle()
+    before = len(os.listdir("/proc/self/fd")), mappings()
+    for _ in range(10):
+        cycle()
+    gc.collect()
+    assert (len(os.listdir("/proc/self/fd")), mappings()) == before
+
+
 class Interruption(Exception):
     """What a signal handler of a program raises."""
 
@@ -358,3 +443,25 @@ def test_a_segment_that_is_not_known_here_is_no_key_error(
     with pytest.raises(ZeError, match="interruption"):
         context.alloc_host(64)
     assert daemon.alive
+
+
+def test_a_queue_is_destroyed_while_an_inference_takes_longer_than_an_answer_may(
+    daemon: Daemon, private_dir: Path
+) -> None:
+    with Driver.open(daemon.socket) as usual:
+        context = usual.devices[0].create_context()
+        loaded, queue = Loaded(context, write_chain(private_dir, 1536, 60)), context.create_command_queue()
+        begun = time.monotonic()
+        run(queue, loaded.commands)
+        takes_s = time.monotonic() - begun
+    with Driver.open(daemon.socket, answer_s=takes_s / 4) as driver:
+        context = driver.devices[0].create_context()
+        loaded, queue = Loaded(context, private_dir / "chain.xml"), context.create_command_queue()
+        event = context.create_event()
+        commands = recorded(
+            context, lambda c: c.append_signal_event(event), lambda c: c.append_graph_execute(loaded.graph)
+        )
+        queue.execute_command_lists([commands])
+        assert event.host_synchronize(LONG)
+        queue.destroy()
+        check_works(context)

@@ -7,9 +7,10 @@ from itertools import chain, repeat
 
 import pytest
 
-from softnpu.driver import Context
+from softnpu.driver import Context, ZeResult
 from softnpu.emulator.interface import metrics
 from softnpu.emulator.interface.metrics import SNAPSHOT
+from tests.support.work import failure
 
 _PERIOD_NS = 1_000_000
 _WORDS = SNAPSHOT.size // 8
@@ -42,3 +43,16 @@ def test_report_of_a_sample_that_is_being_overwritten_is_left_out(
     metric_count = group.get_properties().metric_count
     assert len(values) == (metrics.STREAM_CAPACITY - 2) * metric_count
     assert streamer.available == 0
+
+
+def test_fewer_reports_than_none_are_refused_and_none_is_lost(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZET_ENABLE_METRICS", "1")
+    group = context.device.get_metric_groups()[0]
+    context.activate_metric_groups([group])
+    streamer = context.open_metric_streamer(group, 1000 * _PERIOD_NS)
+    monkeypatch.setattr(streamer, "_samples", lambda: 10)
+    failure(lambda: streamer.read_data(-5), ZeResult.ERROR_INVALID_ARGUMENT)
+    assert streamer.read_data(0) == b""
+    assert streamer.available == 9

@@ -92,6 +92,35 @@ def test_a_name_that_means_other_memory_by_now_stays(context: Context, posix_nam
     posix_ipc.unlink_shared_memory(posix_name)
 
 
+def test_the_end_of_an_older_publication_leaves_the_name_of_a_newer_one(
+    daemon: Daemon, context: Context, posix_name: str, start_python: StartPython
+) -> None:
+    """A consumer that unlinks what it has opened, as those of queues of pictures do."""
+    older = context.publish_shared_memory(posix_name, 100)
+    posix_ipc.unlink_shared_memory(posix_name)
+    newer = context.publish_shared_memory(posix_name, 100)
+    older.destroy()
+    assert _exists(posix_name)
+    (keeper,) = _keepers(os.getpid())
+    os.kill(keeper, signal.SIGKILL)
+    other = context.publish_shared_memory(posix_name + "b", 100)  # a new keeper, which has to know both
+    newer.destroy()
+    assert not _exists(posix_name)
+    other.destroy()
+    client = start_python(
+        PUBLISHER + "os.unlink('/dev/shm' + given['names'][0])\n"
+        "newer = context.publish_shared_memory(given['names'][0], 100)\n"
+        "memory[0].destroy()\nsay(True)\nhear()",
+        names=[posix_name],
+        socket=str(daemon.socket),
+    )
+    assert client.hear()
+    assert client.hear()
+    assert _exists(posix_name)
+    client.kill()
+    wait_until(lambda: not _exists(posix_name), what="the newer name to end")
+
+
 PUBLISHER = """
 from pathlib import Path
 from softnpu.driver import Driver

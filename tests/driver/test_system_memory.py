@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import CommandQueue, Context, ZeResult
+from softnpu.driver.process_maps import find_area, read_areas
 from softnpu.emulator.common import linux
 from tests.support.work import copy, failure, fill, run
 
@@ -96,3 +98,32 @@ def test_other_memory_is_refused_with_the_reason(context: Context, sealed: mmap.
     assert "part of" in twice.info.found
     memory.destroy()
     context.import_system_memory(base + _PAGE, _PAGE)
+
+
+def test_an_area_is_found_by_any_address_in_it() -> None:
+    with Path("/proc/self/maps").open() as file:
+        areas = [area for area in read_areas() if "heap" not in area.path and file.name != area.path]
+    found = [area for area in areas if area == find_area(area.start) == find_area(area.end - 1)]
+    assert len(found) > len(areas) * 9 // 10  # other threads map memory meanwhile
+    assert find_area(_PAGE) is None
+
+
+def test_a_refusal_costs_the_same_however_much_the_program_has_mapped(context: Context) -> None:
+    private = mmap.mmap(-1, _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def cpu_time() -> float:
+        before = time.thread_time()
+        for _ in range(20):
+            failure(
+                partial(context.import_system_memory, _address(private), _PAGE),
+                ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            )
+        return time.thread_time() - before
+
+    alone = cpu_time()
+    # neighbours with other rights are not merged
+    many = [
+        mmap.mmap(-1, _PAGE, prot=mmap.PROT_READ | (index % 2) * mmap.PROT_WRITE) for index in range(20_000)
+    ]
+    assert cpu_time() < 10 * alone
+    del many

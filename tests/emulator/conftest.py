@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 
+from tests.conftest import StartPython
+from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
+from tests.support.other_users import BECOME, GUEST, AsUser
 from tests.support.wire import OpenWire, Wire, WireContext, WireModel
 
 
@@ -54,3 +59,18 @@ def chain(private_dir: Path) -> Iterator[WireModel]:
     """A small model without weights."""
     with WireModel(write_chain(private_dir, 16, 4)) as model:
         yield model
+
+
+@pytest.fixture
+def as_user(start_python: StartPython) -> AsUser:
+    def start(code: str, daemon: Daemon, uid: int = GUEST, **given: Any) -> ClientProcess:
+        return start_python(BECOME + dedent(code), socket=str(daemon.socket), uid=uid, **given)
+
+    return start
+
+
+@pytest.fixture
+def public_dir(private_dir: Path) -> Path:
+    """A directory that everybody may pass through, as /run is."""
+    private_dir.chmod(0o711)
+    return private_dir

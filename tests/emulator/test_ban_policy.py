@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from softnpu.driver import Driver, ZeResult, faults
-from softnpu.emulator.supervisor.ban_policy import REFUSE_FROM, SLOW_FROM, BanPolicy, ban_key
+from softnpu.emulator.interface.records import StatusWord
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.supervisor.ban_policy import (
+    REFUSE_FROM,
+    REFUSE_USER_FROM,
+    SLOW_FROM,
+    BanPolicy,
+    ban_key,
+)
 from softnpu.emulator.supervisor.tuning import Tuning
-from tests.conftest import RunPython, StartContext
+from tests.conftest import OpenContext, RunPython, StartContext, StartDaemon
+from tests.support.other_users import GUEST, STRANGER, AsUser, needs_root, public_place
+from tests.support.waiting import wait_until
 from tests.support.work import barrier, check_works, execute, failure, lost, waits
 
 _QUEUE = "command queue"
+_STALLS = """
+driver = Driver.open(place)
+def stall():
+    context = driver.devices[0].create_context()
+    results = []
+    for _ in range(given["times"]):
+        queue = context.create_command_queue()
+        fence = queue.create_fence()
+        queue.execute_command_lists([recorded(context, lambda c: c.append_barrier())], fence)
+        try:
+            fence.host_synchronize(60 * 10**9)
+        except ZeError as error:
+            results.append(error.result.name)
+    return results
+say(outcome(stall))
+hear()
+"""
+_WORKS = """
+context = Driver.open(place).devices[0].create_context()
+queue = context.create_command_queue()
+queue.execute_command_lists([recorded(context, lambda c: c.append_barrier())])
+say(outcome(lambda: queue.synchronize(60 * 10**9)))
+hear()
+"""
 
 
 @pytest.mark.quick
@@ -33,6 +70,53 @@ def test_resets_of_a_process_slow_it_then_refuse_it_until_a_quiet_minute_has_pas
     now = 60.0
     assert (policy.is_slowed("one"), policy.is_refused("one")) == (False, False)
     assert policy.add_reset("one") == 1
+
+
+@pytest.mark.quick
+def test_resets_of_all_processes_of_a_user_count_together_and_are_forgiven_one_by_one() -> None:
+    now, refusals = 0.0, list[StatusWord]()
+    policy = BanPolicy(60.0, lambda: now)
+    for second in range(REFUSE_USER_FROM):
+        policy.check("another", GUEST, "context", refusals.append)
+        now = float(second)
+        policy.add_reset_of_user(GUEST)
+        policy.add_reset_of_user(os.getuid())
+    with pytest.raises(Refused, match=f"user {GUEST} have caused 8 engine resets .* refused for 53 s more"):
+        policy.check("another", GUEST, "context", refusals.append)
+    assert refusals == [StatusWord.REFUSALS]
+    policy.check("another", STRANGER, "context", refusals.append)
+    policy.check("another", os.getuid(), "context", refusals.append)
+    now = 60.5
+    policy.check("another", GUEST, "context", refusals.append)
+
+
+@needs_root
+def test_a_user_whose_processes_reset_engines_gets_no_more_of_them(
+    start_daemon: StartDaemon, open_context: OpenContext, public_dir: Path, as_user: AsUser
+) -> None:
+    place = public_place(public_dir, users=(GUEST, STRANGER))
+    daemon = start_daemon(
+        socket=str(place),
+        allow_users=(GUEST, STRANGER),
+        tdr_ms=300,
+        tuning=Tuning(min_hang_s=0.3, ban_window_s=600.0, function_idle_s=0.2),
+    )
+    faults.inject("stall", socket=place, count=None)
+    for times in (3, 3, 2):
+        guest = as_user(_STALLS, daemon, times=times)
+        assert guest.hear(60.0) == {"value": ["ERROR_DEVICE_LOST"] * times}
+        guest.kill()
+    wait_until(lambda: [each.uid for each in daemon.engine().functions] == [0], what="their engine ends")
+    assert daemon.counts("offences", "refusals") == (REFUSE_USER_FROM, 0)
+
+    refused = as_user(_STALLS, daemon, times=1).hear(60.0)
+    assert isinstance(refused, dict)
+    assert f"user {GUEST} have caused {REFUSE_USER_FROM} engine resets" in refused["text"]
+    assert [each.uid for each in daemon.engine().functions] == [0], "nor an engine"
+    assert daemon.counts("refusals") == (1,)
+    faults.clear(socket=place)
+    assert as_user(_WORKS, daemon, STRANGER).hear(60.0) == {"value": True}
+    check_works(open_context(daemon))
 
 
 @pytest.mark.quick

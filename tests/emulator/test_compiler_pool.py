@@ -12,13 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from softnpu.driver import GraphSource
+from softnpu.driver import GraphSource, ZeResult
 from softnpu.emulator.compiler import worker
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.child_process import ChildProgram
+from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
+from tests.support.models import write_chain
 from tests.support.waiting import wait_gone, wait_until, waits_for_frame
 from tests.support.wire import OpenWire, Wire, WireContext
 
@@ -177,6 +179,19 @@ def test_a_job_given_to_a_worker_that_had_just_died_goes_to_another_one(
     os.kill(daemon.pid, signal.SIGCONT)
     client.finish(number)
     assert daemon.status().compiler_pids != (pid,)
+
+
+def test_a_job_ends_that_takes_more_cpu_time_than_it_may(
+    start_daemon: StartDaemon, open_wire: OpenWire, private_dir: Path
+) -> None:
+    daemon = start_daemon(limits=ResourceLimits(job_cpu_s=1), tuning=Tuning(compiler_stall_s=2.0))
+    wire = open_wire(daemon)
+    answer = wire.answer(Client(wire, write_chain(private_dir, 4, 5000)).begin())
+    assert isinstance(answer, msg.Failed), answer
+    info = answer.info
+    assert info.result == ZeResult.ERROR_MODULE_BUILD_FAILURE
+    assert "1 s of CPU time" in info.found
+    assert "--limit job-cpu-s" in info.hint
 
 
 def test_a_machine_without_processes_fails_the_job_and_recovers(

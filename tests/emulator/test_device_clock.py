@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from softnpu.driver import Context, GraphSource
+from softnpu.driver import Context, GraphSource, ZeResult, faults
 from softnpu.driver.profiling import ProfilingPool
 from softnpu.emulator.interface.messages import Clock
 from tests.conftest import OpenContext, StartContext
 from tests.support.models import Array, on_cpu, write_chain
-from tests.support.work import LONG, Loaded, execute, fill, recorded, run, same, stamp
+from tests.support.waiting import wait_until
+from tests.support.work import LONG, Loaded, execute, failure, fill, lost, recorded, run, same, stamp
 
 _MS = 1_000_000
 _DATA = np.random.default_rng(1).random((64, 64), np.float32)
@@ -144,3 +146,27 @@ def test_sessions_share_the_modelled_device_by_its_tiles(
                 run(queue, loaded.commands)
         clock, before = daemon.engine().device_clock_ns, clock
         assert clock - before == expected_ms * _MS
+
+
+def test_a_cancelled_inference_of_a_paced_device_ends_at_once(start_context: StartContext, xml: Path) -> None:
+    _, context = start_context(clock=Clock.PACED, inference_us=600_000_000)
+    loaded, queue = Loaded(context, xml), context.create_command_queue()
+    for _ in range(2):
+        fence = execute(queue, loaded.commands)
+        assert not fence.host_synchronize(300 * _MS)
+        fence.cancel()
+        failure(partial(fence.host_synchronize, LONG), ZeResult.ERROR_NOT_AVAILABLE)
+    run(queue, fill(context, context.alloc_host(64), 1))
+
+
+def test_a_dropped_doorbell_is_not_that_of_a_paced_inference(start_context: StartContext, xml: Path) -> None:
+    _, context = start_context(clock=Clock.PACED, inference_us=2_000_000, tdr_ms=300)
+    loaded = Loaded(context, xml)
+    paced, other = context.create_command_queue(), context.create_command_queue()
+    ends = execute(paced, loaded.commands)
+    assert not ends.host_synchronize(300 * _MS)
+    wait_until(lambda: other.describe().asleep, what="an engine that sleeps")
+    faults.inject("drop-doorbell")
+    assert "doorbell" in lost(execute(other, fill(context, context.alloc_host(64), 1))).info.found
+    assert ends.host_synchronize(LONG)
+    assert not paced.lost

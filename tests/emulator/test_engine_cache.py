@@ -19,7 +19,8 @@ from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler.model_cache import entry_files
-from softnpu.emulator.engine import cpu_cache, cpu_cache_fill, executor, images
+from softnpu.emulator.engine import cpu_cache, executor, images
+from softnpu.emulator.engine.cache_fill import entry
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import host_times
 from softnpu.emulator.engine.executor import LoadedImage
@@ -30,6 +31,7 @@ from softnpu.plugin import Core
 from tests.conftest import StartContext, StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import Array, on_cpu
+from tests.support.native_turns import Raised
 from tests.support.waiting import wait_until
 from tests.support.work import Loaded
 
@@ -99,12 +101,22 @@ def load(blob: bytes, cache: CpuCache) -> LoadedImage:
     return executor.load(message, [linux.sealed_copy("blob", blob)], cache=cache)
 
 
-def fill(blob: bytes, cache: CpuCache, key: str) -> str:
+def fill(blob: bytes, cache: CpuCache) -> str:
+    """Why an image is not stored; empty if it is. In this process, which is not locked in."""
     fd = linux.sealed_copy("blob", blob)
     try:
-        return cpu_cache_fill.fill(cache, key, link.ImageLoad(image=1, state=0, blob_length=len(blob)), [fd])
+        return _fill(cache, len(blob), fd)
     finally:
         os.close(fd)
+
+
+def _fill(cache: CpuCache, length: int, fd: int) -> str:
+    message = link.ImageLoad(image=1, state=0, blob_length=length)
+    try:
+        entry.fill(cache, message, [fd], lambda: entry.compile_entry(message, [fd]))
+    except entry.NotKeptError as error:
+        return str(error)
+    return ""
 
 
 def results(image: LoadedImage) -> bytes:
@@ -168,7 +180,7 @@ def test_an_entry_that_is_wrong_is_a_miss(
 ) -> None:
     image = load(blob, cache)
     expected, key = results(image), image.lacking
-    assert fill(blob, cache, key) == ""
+    assert fill(blob, cache) == ""
     hit = load(blob, cache)
     assert (hit.lacking, results(hit)) == ("", expected)
     path = directory / key
@@ -184,13 +196,13 @@ def _entry_of_another() -> bytes:
     """A whole entry of a model with another shape."""
     data = ops.parameter([1, 3], ov.Type.f32)
     compiled = ov.Core().compile_model(ov.Model([ops.relu(data)], [data]), "CPU")
-    payload = cpu_cache.encoded(compiled, frozenset())
+    payload = cpu_cache.encoded(compiled)
     return payload + entry_files.payload_digest("0" * 80, payload)
 
 
 def test_an_entry_that_others_may_write_is_a_miss(blob: bytes, cache: CpuCache, directory: Path) -> None:
     key = load(blob, cache).lacking
-    assert fill(blob, cache, key) == ""
+    assert fill(blob, cache) == ""
     (directory / key).chmod(0o666)
     assert load(blob, cache).lacking == key
 
@@ -201,10 +213,8 @@ def test_no_entry_is_made_of_weights_that_others_may_change(
     file = private_dir / "blob"
     file.write_bytes(blob)
     file.chmod(0o666)
-    key = load(blob, cache).lacking
     with open(file, "rb") as opened:
-        message = link.ImageLoad(image=1, state=0, blob_length=len(blob))
-        assert "others may change" in cpu_cache_fill.fill(cache, key, message, [opened.fileno()])
+        assert "others may change" in _fill(cache, len(blob), opened.fileno())
     assert entries(directory) == []
 
 
@@ -215,8 +225,7 @@ def test_no_entry_is_made_of_weights_that_lack_their_digests(
     sections = {Section(kind): bytes(reader.unchecked(Section(kind))) for kind, *_ in reader.sections}
     sections[Section.WEIGHTS] = bytes(4) + sections[Section.WEIGHTS][4:]
     forged = container.pack(sections)
-    key = load(forged, cache).lacking
-    assert fill(forged, cache, key) == "its weights have changed"
+    assert fill(forged, cache) == "its weights have changed"
     assert entries(directory) == []
 
 
@@ -292,6 +301,9 @@ def test_what_a_file_became_is_imported_while_the_next_program_reads_it(
     core.compile_model(path).export_model(exported)
     np.testing.assert_array_equal(infer(), on_cpu(path, data)[0])
     wait_until(lambda: "engine cache: stored 'deep'" in daemon.log, _STORED_S, "an entry")
+    notes = cache.models.directory / "expected"
+    hints = 1 if way == "compile" else 2
+    wait_until(lambda: len(entries(notes)) == hints, _STORED_S, "the notes of its hints")
     assert _AHEAD not in daemon.log
     daemon.stop()
     daemon = start_daemon()
@@ -309,8 +321,8 @@ class _Deep:
         self.blobs = first, blob_of(context, _write_other(folder))
         images = [load(blob, cache) for blob in self.blobs]
         self.expected = [results(image) for image in images]
-        for blob, image in zip(self.blobs, images, strict=True):
-            assert fill(blob, cache, image.lacking) == ""
+        for blob in self.blobs:
+            assert fill(blob, cache) == ""
         self.key, self.properties = images[0].key, executor.properties_of(images[0].meta)
         cache.note(_HINT, self.key, self.properties)
 
@@ -370,7 +382,9 @@ def test_what_nobody_asks_for_is_forgotten(deep: _Deep, monkeypatch: pytest.Monk
     seen = []
     monkeypatch.setattr(images, "_EXPECTED_S", 0.01)
     monkeypatch.setattr(deep.cache, "forget_expected", lambda: seen.append(deep.cache.is_expecting))
-    loader = ImageLoader(lambda _: None, lambda: None, host_times, False, deep.cache)
+    loader = ImageLoader(lambda _: None, lambda: None, host_times, False, deep.cache, Raised())
     loader.expect(link.ImageExpected(hint=_HINT))
     wait_until(lambda: seen, _STORED_S, "the end of the wait")
+    for fd in (loader.loaded_fd, loader.changes.fd):  # its thread never ends
+        os.close(fd)
     assert all(seen)

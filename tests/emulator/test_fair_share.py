@@ -14,6 +14,7 @@ import pytest
 
 from softnpu.driver import Allocation, CommandList, Context, Fence, ZeResult
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.engine.queue import Place
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.injections import FaultKind, Injection
@@ -167,7 +168,7 @@ def test_a_wait_is_not_overdue_while_another_queue_of_its_session_waits_for_its_
     assert stranger.queue.pending()
     assert rig.queues.take_overdue(0) == []
     assert rig.queues.take_overdue(2) == [waiting.queue]
-    assert waiting.queue not in rig.queues.blocked
+    assert waiting.queue.place is not Place.BLOCKED
     rig.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import signal
 import socket
 import struct
 from pathlib import Path
@@ -18,6 +19,7 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.frames import MAX_BODY
+from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.session import _ROUTES
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
@@ -392,6 +394,37 @@ def test_a_descriptor_whose_closing_takes_a_minute_stops_nobody(
         hostile.close()
         assert daemon.engine().state == "ready"
         wait_until(lambda: daemon.base_fd_count() <= descriptors)
+
+
+def test_descriptors_that_an_export_does_not_want_are_closed(
+    daemon: Daemon, wire: Wire, wire_context: WireContext, chain: WireModel
+) -> None:
+    graph = chain.create(wire_context)
+    descriptors = daemon.base_fd_count()
+    for _ in range(20):
+        info = wire.info(msg.GraphExport(graph=graph), [wire.take_fd()])
+        assert "1 descriptors" in info.found
+    wait_until(lambda: daemon.base_fd_count() <= descriptors, what="all descriptors are closed")
+
+
+def test_unread_descriptors_of_a_refused_connection_stop_nobody(
+    start_daemon: StartDaemon, open_wire: OpenWire
+) -> None:
+    daemon = start_daemon(limits=ResourceLimits(user_connections=1))
+    innocent = open_wire(daemon)
+    fd, receiver = _unread_stream()
+    frame = b"SNPU" + struct.pack("<HHII", 1, 1, 5, 0)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))]
+    with receiver, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as refused:
+        daemon.process.send_signal(signal.SIGSTOP)  # both frames are there when it looks
+        refused.connect(str(daemon.socket))
+        for _ in range(2):
+            refused.sendmsg([frame], rights)
+        os.close(fd)
+        daemon.process.send_signal(signal.SIGCONT)
+        innocent.socket.settimeout(20.0)
+        assert refused.recv(70000)
+        WireContext(innocent)
 
 
 # ---------------------------------------------------------------- graphs that end engines

@@ -55,6 +55,19 @@ def state_of(number: int) -> InjectionState:
     return next(state for state in faults.status() if state.id == number)
 
 
+def test_all_that_the_daemon_counts_with_is_there_from_the_first_injection_on(
+    start_context: StartContext,
+) -> None:
+    daemon, context = start_context()
+    faults.clear([faults.inject("slow", socket=daemon.socket)], daemon.socket)
+    before = daemon.base_fd_count()
+    faults.clear([faults.inject("delay", value="mem_alloc=1ms", socket=daemon.socket)], daemon.socket)
+    with faults.injected("delay", value="mem_alloc=1ms", socket=daemon.socket):
+        context.alloc_host(64)
+    # the supervisor closes a connection that ended a moment after its peer did
+    wait_until(lambda: daemon.base_fd_count() <= before + 1, what="no more open than a segment")
+
+
 # ------------------------------------------------------------ which operations
 
 

@@ -9,8 +9,6 @@ import os
 import socket
 import stat
 from pathlib import Path
-from textwrap import dedent
-from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -21,93 +19,22 @@ from softnpu.emulator.common.linux import Credentials
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.users import Users
-from tests.conftest import StartDaemon, StartPython
+from tests.conftest import StartDaemon
 from tests.support.cli import softnpu
-from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon, DaemonRefused
 from tests.support.models import image, on_cpu
+from tests.support.other_users import GROUP, GUEST, STRANGER, AsUser, needs_root, public_place
 from tests.support.waiting import wait_until
 from tests.support.work import check_works
 
-GUEST, STRANGER, GROUP = 65533, 65532, 65531
 MIB = 1 << 20
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes of other users")
-
-_BECOME = """
-# what is imported later may lie where this user cannot read
-import numpy.random, socket
-from softnpu.driver import faults
-import softnpu.driver.graph_creation, softnpu.driver.graph_source, softnpu.driver.launch
-from softnpu.emulator.interface import endpoint, messages as msg
-from softnpu.emulator.interface.channel import Channel
-
-def become(uid, groups):
-    os.setgroups(groups)
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
-    linux.die_with_parent(int(sys.argv[1]))
-
-def outcome(call):
-    try:
-        return {"value": call()}
-    except ZeError as error:
-        return {"error": error.result.name, "text": str(error)}
-    except OSError as error:
-        return {"error": type(error).__name__, "text": str(error)}
-
-kept = []  # what nobody refers to any more is given back
-
-def infer(context):
-    # sources are opened before: this user may not read the files of another
-    graph, memory = load(context, source)
-    image = np.random.default_rng(1).random((1, 1, 8, 8), dtype=np.float32)
-    memory[0].view(np.float32, (1, 1, 8, 8))[:] = image
-    commands = recorded(context, lambda c: c.append_graph_execute(graph))
-    queue = context.create_command_queue()
-    queue.execute_command_lists([commands])
-    assert queue.synchronize(60 * 10**9)
-    kept.append((graph, memory, commands, queue))
-    return memory[1].view(np.float32).tolist()
-
-place = Path(given["socket"])
-source = GraphSource.from_ir(Path(given["xml"])) if "xml" in given else None
-become(given["uid"], given.get("groups", []))
-"""
-
-
-class AsUser(Protocol):
-    """Run code as another user, who may speak to the daemon."""
-
-    def __call__(self, code: str, daemon: Daemon, uid: int = GUEST, **given: Any) -> ClientProcess: ...
-
-
-@pytest.fixture
-def as_user(start_python: StartPython) -> AsUser:
-    def start(code: str, daemon: Daemon, uid: int = GUEST, **given: Any) -> ClientProcess:
-        return start_python(_BECOME + dedent(code), socket=str(daemon.socket), uid=uid, **given)
-
-    return start
-
-
-@pytest.fixture
-def public_dir(private_dir: Path) -> Path:
-    """A directory that everybody may pass through, as /run is."""
-    private_dir.chmod(0o711)
-    return private_dir
 
 
 @pytest.fixture
 def shared(start_daemon: StartDaemon, public_dir: Path) -> Daemon:
     """A daemon that lets the guest in."""
-    place = _place(public_dir, users=(GUEST,))
+    place = public_place(public_dir, users=(GUEST,))
     return start_daemon(socket=str(place), allow_users=(GUEST,), memory=64 * MIB)
-
-
-def _place(folder: Path, users: tuple[int, ...] = (), groups: tuple[int, ...] = ()) -> Path:
-    """A socket in a directory of its own, made here because the log of a test's daemon is in it as well."""
-    place = folder / "shared" / "npu.sock"
-    access.make_folder(place, users, groups)
-    return place
 
 
 # ---------------------------------------------------------------- who may connect
@@ -154,7 +81,7 @@ def test_who_is_allowed_is_let_in_by_user_or_group_by_this_daemon_and_not_the_la
     start_daemon: StartDaemon, public_dir: Path, as_user: AsUser
 ) -> None:
     code = "say(outcome(lambda: Driver.open(place, autostart=False) and 'in'))"
-    place = str(_place(public_dir))
+    place = str(public_place(public_dir))
     start_daemon(socket=place, allow_users=(GUEST,)).stop()
     daemon = start_daemon(socket=place, allow_users=(STRANGER,), allow_groups=(GROUP,))
     assert as_user(code, daemon, STRANGER).hear() == {"value": "in"}

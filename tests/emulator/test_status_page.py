@@ -11,7 +11,8 @@ import pytest
 
 from softnpu.driver import Context, GraphSource
 from softnpu.emulator.interface import endpoint, records
-from softnpu.emulator.interface.records import DeviceState, StatusWord
+from softnpu.emulator.interface.records import DeviceState, Latency, StatusWord
+from softnpu.emulator.supervisor import status_page
 from tests.conftest import OpenContext, RunPython, StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -124,3 +125,14 @@ def test_work_without_inferences_occupies_none(shared_daemon: Daemon, open_conte
     run(context.create_command_queue(), barrier(context))
     assert daemon.engine().submissions == before.submissions + 1
     assert daemon.engine().tile_busy_ns == before.tile_busy_ns
+
+
+def test_a_time_that_an_engine_made_up_leaves_room_for_those_of_others() -> None:
+    page = status_page.StatusPage(1)
+    for time_ns in (2**200, -5, *[2**63] * 4):
+        page.count_time(0, Latency.LOAD, time_ns)
+    page.count_time(0, Latency.LOAD, 1000)
+    (loads,) = (each for each in page.histograms(0) if each.of == "load")
+    assert sum(loads.counts) == 7
+    assert loads.sum_ns < 2**63
+    page.close()

@@ -1,6 +1,7 @@
 """`python -m tests.fuzz`: so many cases of each kind against a daemon of its own; 1 if that did wrong.
 
 With `--models N`: so many random models instead, on OpenVINO's CPU device and on softnpu; 1 if they differ.
+With `--exceptions N`: clients under stress instead, and exceptions at random ones of N lines of the daemon.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.fuzz.campaign import Plan, run
+from tests.fuzz.exceptions import campaign as exceptions
 from tests.fuzz.models import campaign as models
 
 
@@ -34,9 +36,12 @@ def main() -> int:
         "--json", type=Path, help="write all that was counted into this file (of models, while it runs too)"
     )
     _add_models(parser)
+    _add_exceptions(parser)
     given = parser.parse_args()
     if given.models is not None:
         return _models(given)
+    if given.exceptions is not None:
+        return _exceptions(given)
     chosen = Plan(
         given.frames,
         given.raw,
@@ -78,6 +83,36 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shrink-s", type=float, default=plan.shrink_s, help="seconds for each (%(default)s)")
     group.add_argument("--stop", action="store_true", help="end with the first new difference")
     group.add_argument("--found", type=Path, help="folder to save what differs in")
+
+
+def _add_exceptions(parser: argparse.ArgumentParser) -> None:
+    """What exceptions at random lines take, besides --seed and --json."""
+    group = parser.add_argument_group("exceptions at random lines")
+    plan = exceptions.Plan()
+    group.add_argument(
+        "--exceptions", type=int, metavar="LINES", help="at least so many lines, in place of all else"
+    )
+    group.add_argument("--every", type=int, default=plan.every, help="mean lines between two (%(default)s)")
+    group.add_argument("--clients", type=int, default=plan.clients, help="at once (%(default)s)")
+    group.add_argument("--run-s", type=float, default=plan.run_s, help="seconds of a run (%(default)s)")
+    group.add_argument("--kill", action="store_true", help="kill clients, engines and workers as well")
+
+
+def _exceptions(given: argparse.Namespace) -> int:
+    """Exceptions at random lines; 1 if they were seen by others than those whose work it was."""
+    plan = exceptions.Plan(
+        lines=given.exceptions,
+        every=given.every,
+        clients=given.clients,
+        seed=given.seed,
+        kill=given.kill,
+        run_s=given.run_s,
+    )
+    tally = exceptions.run(plan, lambda line: print(line, flush=True))
+    if given.json:
+        given.json.write_text(json.dumps(tally.as_json(), indent=1))
+    print(tally.summary())
+    return 1 if tally.violations else 0
 
 
 def _models(given: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ import pytest
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import Refused
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.quick
 
@@ -28,7 +29,7 @@ def _open_fds() -> int:
 def no_descriptor_leaks() -> Iterator[None]:
     before = _open_fds()
     yield
-    assert _open_fds() == before
+    wait_until(lambda: _open_fds() == before, what="the descriptors to be closed")  # pipes are in a thread
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def _refusal(channel: Channel) -> Refused:
     before = _open_fds()
     with pytest.raises(Refused) as caught:
         channel.receive()
-    assert _open_fds() == before, "the refused frame left descriptors open"
+    wait_until(lambda: _open_fds() == before, what="the descriptors of the refused frame to be closed")
     return caught.value
 
 
@@ -108,7 +109,7 @@ def test_a_packet_closes_the_descriptors_that_were_not_taken(ends: Ends, pipes: 
     Channel(raw).send(1, b"", pipes[:3])
     with _received(channel) as packet:
         assert (packet.fd_count, _open_fds()) == (3, before + 3)
-    assert _open_fds() == before
+    wait_until(lambda: _open_fds() == before, what="the descriptors to be closed")
     packet.close()
     Channel(raw).send(1, b"", pipes[:2])
     with pytest.raises(Refused, match="2 descriptors; expected 1"), _received(channel) as packet:

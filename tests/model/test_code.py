@@ -26,6 +26,7 @@ from tests.model.engine import Engine
 from tests.model.operations import Memory, Steps
 from tests.model.recording import EVENT_AT, FENCE_AT, MEMORY, TICKET, RecordedQueue, accesses
 from tests.model.world import FAILED, SUCCESS, Command, Event, Slot, World
+from tests.support.native_turns import Raised
 
 pytestmark = pytest.mark.quick
 
@@ -247,7 +248,18 @@ def _runner() -> Runner:
     )
     loop = SimpleNamespace(send=nothing, read_messages=nothing, alive=True)
     scheduler, overlap = SimpleNamespace(charge=nothing), SimpleNamespace(cancel=nothing, adopt=nothing)
-    parts: Any = (loop, QueueTable(), scheduler, counters, overlap, InjectedFaults(2000), None, None, 2000)
+    parts: Any = (
+        loop,
+        QueueTable(),
+        scheduler,
+        counters,
+        overlap,
+        InjectedFaults(2000),
+        None,
+        None,
+        Raised(),
+        2000,
+    )
     runner = Runner(*parts)
     runner._poll_due_ns = cast(Any, math.inf)
     return runner

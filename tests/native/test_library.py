@@ -116,3 +116,29 @@ def test_loader_reports_its_version(native: NativeLibrary) -> None:
     assert bytes(told)[:6] == b"loader"
     assert told[16] == API
     assert tuple(told[17:20]) >= (1, 18, 5)  # from there on programs call zeInitDrivers
+
+
+ENTRIES = Path(__file__).parents[2] / "driver" / "native" / "src" / "entry"
+_FUNCTION = re.compile(
+    r"^(?:ZE_EXPORT |static |extern \"C\" )?ze_result_t (\w+)\([^;{]*\) \{(.*?)\}$(?=\n(?:\n|[^ ]|\Z))",
+    re.MULTILINE | re.DOTALL,
+)
+_PASSED_ON = re.compile(r"\s*return (\w+)(?:<\w+>)?\([^;]*\);\s*")
+_TRIVIAL = {
+    "ready",  # called by others
+    "zelSetDriverTeardown",  # they return a constant
+    "zelRegisterTeardownCallback",
+}
+
+
+def test_no_exception_leaves_a_call() -> None:
+    """Every function that a program can call runs in `guarded`, or passes all of it on to one that does."""
+    texts = [file.read_text() for file in sorted(ENTRIES.glob("*.cpp"))]
+    bodies = {found[1]: found[2] for text in texts for found in _FUNCTION.finditer(text)}
+    assert len(bodies) > 130
+    for name in bodies.keys() - _TRIVIAL:
+        walled = name
+        while "guarded(" not in bodies[walled]:
+            passed_on = _PASSED_ON.fullmatch(bodies[walled])
+            assert passed_on is not None, name
+            walled = passed_on[1]

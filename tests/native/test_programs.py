@@ -29,3 +29,20 @@ def test_contexts_are_made_on_every_device(start_daemon: StartDaemon, program: R
     daemon = start_daemon(devices=("4000", "3720"))
     assert program("two_devices") == "done\n"
     wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
+
+
+def test_calls_from_the_last_destructors_of_a_program_find_their_log(
+    start_daemon: StartDaemon, program: RunProgram
+) -> None:
+    start_daemon()
+    log = "0x78000004 ZE_RESULT_ERROR_INVALID_ARGUMENT: gr"
+    callers = ("thread", "thread-local", "main", "static")
+    assert program("late_calls").splitlines() == [f"{caller}: {log}" for caller in callers]
+
+
+def test_the_end_of_many_objects_costs_no_more_than_their_making(
+    start_daemon: StartDaemon, program: RunProgram
+) -> None:
+    start_daemon()
+    made, ended = map(float, program("many_objects", "40000").split())
+    assert ended < 2 * made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from pathlib import Path
 from typing import Any
@@ -59,14 +58,25 @@ def test_a_callback_gets_its_userdata_when_the_results_are_there(compiled: Compi
     assert seen[1] == ("yours", True)
 
 
+@pytest.mark.parametrize("failure", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_a_callback_that_raises_harms_nobody(
-    compiled: CompiledModel, caplog: pytest.LogCaptureFixture
+    compiled: CompiledModel, caplog: pytest.LogCaptureFixture, failure: type[BaseException]
 ) -> None:
-    request = compiled.create_infer_request()
-    request.set_callback(lambda _: operator.floordiv(1, 0))
-    request.infer([LEFT, LEFT])
-    assert "ZeroDivisionError" in caplog.text
-    np.testing.assert_array_equal(request.infer([LEFT, LEFT])["total"], LEFT * 2)
+    def fail(_: object) -> None:
+        raise failure
+
+    request, other = compiled.create_infer_request(), compiled.create_infer_request()
+    request.set_callback(fail)
+    for _ in range(2):
+        request.start_async([LEFT, LEFT])
+        assert request.wait_for(int(DEADLINE_S * 1000))
+        assert failure.__name__ in caplog.text
+        np.testing.assert_array_equal(request.results["total"], LEFT * 2)
+    called: list[object] = []
+    other.set_callback(called.append, "after it")
+    other.start_async([LEFT, LEFT])
+    assert other.wait_for(int(DEADLINE_S * 1000))
+    assert called == ["after it"]
 
 
 def test_a_queue_runs_more_work_than_it_has_requests(compiled: CompiledModel) -> None:

@@ -125,15 +125,6 @@ def test_a_pad_with_a_value_that_is_computed(shared_core: Core, dtype: type[Any]
         np.testing.assert_array_equal(request.infer([data, np.array(number, dtype)])[0], expected)
 
 
-def test_nothing_is_quantised(shared_core: Core) -> None:
-    array = ops.parameter([3, 0, 6], np.float32)
-    bounds = [ops.constant(np.full((1, 0, 1), value, np.float32)) for value in (0, 1, 0, 1)]
-    (result,) = _inferred(
-        shared_core, [ops.fake_quantize(array, *bounds, 16)], [array], [np.zeros((3, 0, 6), np.float32)]
-    )
-    assert result.shape == (3, 0, 6)
-
-
 def test_the_shape_of_a_transpose_without_an_order(shared_core: Core) -> None:
     array = ops.parameter([4, -1], np.float32)
     transposed = ops.transpose(array, ops.constant(np.zeros(0, np.int64)))

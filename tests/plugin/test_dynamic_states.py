@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset6, opset13
+from openvino.op.util import Variable, VariableInfo
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.plugin import (
@@ -405,3 +407,23 @@ def test_with_profiles_and_static_inputs(shared_core: Core) -> None:
     model.reshape({"x": shapes["x"]})
     assert stateful.run(request, steps) == stateful.on_cpu(model, steps)
     assert request.profiling_info
+
+
+@pytest.mark.parametrize("rows", [ov.Dimension(1, 4), ov.Dimension(2, -1)])
+def test_a_state_that_is_never_empty_begins_with_its_initial_value(
+    shared_core: Core, reference: ov.Core, rows: ov.Dimension
+) -> None:
+    data = opset13.parameter(ov.PartialShape([rows, 3]), np.float32)
+    state = VariableInfo()
+    state.data_type, state.variable_id = ov.Type.f32, "state"
+    state.data_shape = ov.PartialShape([rows, 3])
+    variable = Variable(state)
+    begin = opset13.broadcast(opset13.constant(np.float32(0)), opset13.shape_of(data))
+    summed = opset13.tanh(opset13.add(opset6.read_value(begin, variable), data))
+    model = ov.Model([opset13.result(summed)], [opset6.assign(summed, variable)], [data], "bounded")
+    ones = np.ones((2, 3), np.float32)
+    request = shared_core.compile_model(model, "NPU").create_infer_request()
+    expected = reference.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    other = expected.create_infer_request()
+    for _ in range(3):
+        np.testing.assert_array_equal(request.infer([ones])[0], other.infer([ones])[0])

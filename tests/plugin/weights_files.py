@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
-import pytest
 from openvino import opset13 as ops
 
 SIZE = 256
@@ -68,8 +67,9 @@ def write_safetensors(path: Path, arrays: Mapping[str, Array]) -> Path:
 
 
 def write_onnx(folder: Path, external: bool = True) -> Path:
-    """`dense_model` as ONNX, its weights in a file beside it. Skips the test where onnx is not installed."""
-    onnx = pytest.importorskip("onnx")
+    """`dense_model` as ONNX, its weights in a file beside it."""
+    import onnx
+
     helper = onnx.helper
     nodes, last = [], "data"
     arrays = tensors()

@@ -95,6 +95,21 @@ def coarse_logits() -> Case:
     return _attention("weights", common=140.0, scale=0.4)
 
 
+def in_a_body() -> Case:
+    """The body of a Loop, of which only counts are known."""
+    inner = ops.parameter([1, 4], F32)
+    large = _named(ops.multiply(inner, ops.constant(F32(1e5))), "large")
+    small = ops.multiply(large, ops.constant(F32(1e-4)))
+    body = ov.Model([ops.result(small), ops.result(ops.constant(True))], [inner])
+    x = ops.parameter([1, 4], F32, name="x")
+    loop = ops.loop(ops.constant(np.int64(2)), ops.constant(True))
+    loop.set_function(body)
+    loop.set_special_body_ports([-1, 1])
+    loop.set_merged_input(inner, x.output(0), body.results[0].output(0))
+    model = ov.Model([ops.result(loop.get_iter_value(body.results[0].output(0), -1))], [x])
+    return Case(model, ("large",), (np.full((1, 4), 3, F32),))
+
+
 def _attention(layer: str, common: float, scale: float) -> Case:
     """Queries and keys that have much in common, so that their products are large and alike."""
     inputs = [ops.parameter([1, 2, 12, 64], F32, name=name) for name in ("query", "key", "value")]

@@ -22,7 +22,7 @@ from softnpu.tools.predict.right.repairing import to_keep_in_f32
 from softnpu.tools.predict.right.result import Error
 from softnpu.tools.predict.right.running import Runs
 from tests.arithmetic.models import F32, Array, computed, constant, convolution
-from tests.prediction.overflowing import CASES, Case
+from tests.prediction.overflowing import CASES, Case, in_a_body
 
 pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("openvino_core")]
 
@@ -199,20 +199,8 @@ def test_an_overflow_without_effect_is_reported_as_such() -> None:
 
 
 def test_a_body_is_counted_although_it_cannot_be_looked_into() -> None:
-    inner = ops.parameter([1, 4], np.float32)
-    large = ops.multiply(inner, ops.constant(np.float32(1e5)))
-    large.set_friendly_name("large")
-    going = ops.constant(True)
-    body = ov.Model(
-        [ops.result(ops.multiply(large, ops.constant(np.float32(1e-4)))), ops.result(going)], [inner]
-    )
-    x = ops.parameter([1, 4], np.float32, name="x")
-    loop = ops.loop(ops.constant(np.int64(2)), ops.constant(True))
-    loop.set_function(body)
-    loop.set_special_body_ports([-1, 1])
-    loop.set_merged_input(inner, x.output(0), body.results[0].output(0))
-    model = ov.Model([ops.result(loop.get_iter_value(body.results[0].output(0), -1))], [x])
-    found = judged(model, [np.full((1, 4), 3, np.float32)])
+    case = in_a_body()
+    found = judged(case.model, case.given)
     assert found.verdict is Rightness.WRONG
     assert [(each.layer, each.inside, each.beyond) for each in found.causes if each.inside] == [
         ("large", True, 8)

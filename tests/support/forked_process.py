@@ -166,15 +166,19 @@ class _DaemonChild:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            pidfd = os.pidfd_open(self.pid)
-            try:
-                if not wait_readable(pidfd, 3600.0 if timeout is None else timeout):
-                    raise subprocess.TimeoutExpired("child of the daemon", timeout or 0.0)
-            finally:
-                os.close(pidfd)
+            if timeout is not None:
+                self._await(timeout)
             _, status = os.waitpid(self.pid, 0)
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
+
+    def _await(self, timeout: float) -> None:
+        pidfd = os.pidfd_open(self.pid)
+        try:
+            if not wait_readable(pidfd, timeout):
+                raise subprocess.TimeoutExpired("child of the daemon", timeout)
+        finally:
+            os.close(pidfd)
 
     def kill(self) -> None:
         if self.returncode is None:

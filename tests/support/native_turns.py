@@ -29,9 +29,11 @@ from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import PAGE
+from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import EventRecord, FenceRecord, SharedMapping
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.platforms import check_platform
 
 RING, FENCE, COMMANDS, DATA = 1, 2, 3, 4
@@ -98,6 +100,16 @@ class Session:
         return self.queue.state_words
 
 
+class Raised(InternalErrors):
+    """No error of an engine under test is the end of a submission alone."""
+
+    def __init__(self) -> None:
+        super().__init__("engine")
+
+    def note(self, error: Exception, whose: str, object: str) -> ErrorInfo:  # noqa: ARG002
+        raise AssertionError(whose) from error
+
+
 class Rig:
     """An engine without a supervisor. A visit ends as soon as there is nothing to run."""
 
@@ -123,6 +135,7 @@ class Rig:
             InjectedFaults(2000),
             platform,
             None,
+            Raised(),
             2000,
         )
         turns = NativeTurns.open(

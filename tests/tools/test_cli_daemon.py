@@ -21,6 +21,7 @@ from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.version import INTERFACE_MINOR
 from softnpu.emulator.log_file import MAX_BYTES
 from softnpu.tools import cli, doctor
+from softnpu.tools.scratch import in_use
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
@@ -69,6 +70,41 @@ def test_a_daemon_in_the_background_says_where_and_who_it_is_and_its_log_can_be_
     assert f"removed {log}" in softnpu("clean", TMPDIR=str(private_dir)).words
     assert not log.exists()
     assert "no such file" in softnpu("logs").complaint
+
+
+def test_clean_leaves_what_only_has_the_name_of_a_daemons(private_dir: Path) -> None:
+    notes, socket = private_dir / "notes.txt", private_dir / "a.sock"
+    files = [notes, socket, *(Path(f"{socket}{end}") for end in (".log", ".log.1", ".lock"))]
+    for file in files:
+        file.write_text("my thesis\n")
+    for arguments, place in ((("--socket", notes), ""), ((), str(socket))):
+        told = softnpu("clean", *arguments, TMPDIR=str(private_dir), SOFTNPU_SOCKET=place or str(socket))
+        assert told.words == "0 B freed\n"
+    assert all(file.read_text() == "my thesis\n" for file in files)
+
+
+def test_clean_removes_what_a_killed_daemon_has_left(start_daemon: StartDaemon, private_dir: Path) -> None:
+    daemon = start_daemon()
+    daemon.kill()
+    told = softnpu("clean", "--dry-run", TMPDIR=str(private_dir)).words
+    left = [daemon.socket, endpoint.lock_path(daemon.socket)]
+    assert all(f"would remove {path}, " in told for path in left), told
+    told = softnpu("clean", TMPDIR=str(private_dir)).words
+    assert all(f"removed {path}, " in told for path in left), told
+    assert not any(path.exists() for path in left)
+    endpoint.log_path(daemon.socket).touch()  # which the fixture reads
+
+
+def test_clean_leaves_the_folder_of_a_command_that_lives_however_old_it_is(private_dir: Path) -> None:
+    folder = private_dir / "softnpu-stress-1"
+    folder.mkdir()
+    with in_use(folder):
+        os.utime(folder, (0, 0))
+        softnpu("clean", TMPDIR=str(private_dir))
+        assert folder.exists()
+    os.utime(folder, (0, 0))
+    softnpu("clean", TMPDIR=str(private_dir))
+    assert not folder.exists()
 
 
 def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private_dir: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +64,16 @@ def test_inputs_and_outputs_of_a_file_with_steps(model: Path, tmp_path: Path) ->
 
 
 @_needs_daemon
+def test_an_array_of_a_file_is_an_input(model: Path, tmp_path: Path) -> None:
+    several, expected = tmp_path / "several.npz", tmp_path / "expected.npz"
+    np.savez(several, image=np.full((1, 2, 2, 3), 2, np.float32), other=np.zeros(3))
+    total = np.full((1, 3), 8, np.float32)
+    np.savez(expected, total=total * 1e5, small=total)
+    found = _compared(model, "--inputs", f"image={several}", "--against", expected)
+    assert (found["inputs"], found["in_tolerance"]) == ("several.npz", True)
+
+
+@_needs_daemon
 def test_a_picture_is_an_input(model: Path, tmp_path: Path) -> None:
     from PIL import Image
 
@@ -91,9 +100,8 @@ def test_a_compiled_model_is_compared_with_what_it_was_made_from(model: Path, tm
 
 @_needs_daemon
 def test_onnx_runtime_and_two_settings_of_the_device(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-    if importlib.util.find_spec("onnxruntime") is None:  # only the command loads it
-        pytest.skip("onnxruntime is not installed")
+    import onnx
+
     made = onnx.helper
     graph = made.make_graph(
         [made.make_node("Gemm", ["x", "w"], ["y"]), made.make_node("Tanh", ["y"], ["z"])],
@@ -121,7 +129,20 @@ def test_onnx_runtime_and_two_settings_of_the_device(tmp_path: Path) -> None:
         (["MODEL"], "shape [1,?,?,3]; expected a static shape. Give one with --shape 'image[...]'"),
         (["MODEL", "--shape", "picture[1,2,2,3]"], "the model has no such input; expected one of: image"),
         (["MODEL", "--shape", "image[1,2]"], "expected one within [1,?,?,3]"),
-        (["MODEL", "--inputs", "picture=none.npy"], "none.npy"),
+        (["MODEL", "--inputs", "image=none.npy"], "none.npy"),
+        (
+            ["MODEL", "--inputs", "picture=bad.npz"],
+            "picture: the model has no such input; expected one of: image",
+        ),
+        (
+            ["MODEL", "--inputs", "bad.npz"],
+            "--inputs picture: the model has no such input; expected one of: image",
+        ),
+        (
+            ["MODEL", "--inputs", "total.npz"],
+            "--inputs total: the model has no such input; expected one of: image",
+        ),
+        (["MODEL", "--inputs", "image=bad.npz"], "arrays picture; expected one that is named image"),
         (["MODEL", "--inputs", "bad.npy"], "float64 [2]; expected float32"),
         (["MODEL", "--inputs", "MODEL"], "expected a .npy file"),
         (["MODEL", "--against", "GPU", "--shape", "image[1,2,2,3]"], "expected a model, a .npz file"),
@@ -144,6 +165,8 @@ def test_what_cannot_be_compared_is_reported_with_exit_code_2(
     monkeypatch.chdir(tmp_path)
     np.save("bad.npy", np.zeros(2))
     np.savez("empty.npz")
+    np.savez("bad.npz", picture=np.zeros((1, 2, 2, 3), np.float32))
+    np.savez("total.npz", image=np.zeros((1, 2, 2, 3), np.float32), total=np.zeros((1, 3), np.float32))
     done = softnpu("compare", *(each.replace("MODEL", str(model)) for each in arguments))
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1), done
     assert complaint in done.err

@@ -24,6 +24,7 @@ CHECKS = {
     "permissions",
     "compiled models",
     "daemon",
+    "walls",
     "native driver",
     "native parts",
     "device",
@@ -46,7 +47,7 @@ def test_a_machine_in_order_and_the_running_daemon_are_reported(
 ) -> None:
     findings = _findings(softnpu("doctor", "--json", **native_dir))
     assert findings.keys() == CHECKS
-    worth_a_warning = {"machine", "limits"}  # one core, few descriptors
+    worth_a_warning = {"machine", "limits", "walls"}  # one core, few descriptors, an old kernel
     assert {check for check, found in findings.items() if found["state"] == "ok"} >= CHECKS - worth_a_warning
     assert f"pid {daemon.pid}" in findings["daemon"]["found"]
     assert "4000 ready" in findings["daemon"]["found"]

@@ -15,7 +15,7 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.platforms import PLATFORMS
 from softnpu.emulator.prediction.support.rules import RULES
 from softnpu.tools.failures import ToolError
-from softnpu.tools.predict import Hint, Verdict, predict
+from softnpu.tools.predict import Hint, Samples, Verdict, predict
 from tests.prediction import models
 from tests.prediction.overflowing import CASES
 from tests.support.cli import softnpu
@@ -135,14 +135,21 @@ def test_the_exit_code_is_that_of_a_check_only_if_asked(refused: Path, digits: P
 
 
 def test_what_cannot_be_predicted_is_reported_in_a_line(refused: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.npz"
+    np.savez(other, y=np.zeros((1, 8), np.float32))
     for arguments, words in (
         ((tmp_path / "missing.xml",), "No such file"),
         ((refused, "--platform", "3721"), "expected 3720 or 4000 or 5010"),
-        ((refused, "--shape", "y=1,2"), "--shape y: no such input; expected one of x"),
+        ((refused, "--shape", "y=1,2"), "--shape y: the model has no such input; expected one of: x"),
         ((refused, "--shape", "x=0"), "expected positive integers"),
         ((refused, "--config", "NPU_TILES"), "expected KEY=VALUE"),
         ((refused, "--only", "size"), "expected some of compile, right, speed"),
-        ((refused, "--inputs", "y=nothing.npy"), "No such file"),
+        (
+            (refused, "--inputs", "y=nothing.npy"),
+            "--inputs y: the model has no such input; expected one of: x",
+        ),
+        ((refused, "--inputs", "x=nothing.npy"), "No such file"),
+        ((refused, "--inputs", other), "--inputs y: the model has no such input; expected one of: x"),
     ):
         assert words in softnpu("predict", *arguments).complaint, arguments
 
@@ -179,3 +186,5 @@ def test_the_function_refuses_what_it_cannot_use(tmp_path: Path) -> None:
         predict(model, ["9999"])
     with pytest.raises(ToolError, match="no such input"):
         predict(model, shapes={"nobody": (1, 4)})
+    with pytest.raises(ToolError, match="no such input"):
+        predict(model, samples=Samples(arrays={"nobody": np.zeros((1, 4), np.float32)}))

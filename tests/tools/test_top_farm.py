@@ -87,6 +87,7 @@ def test_options_of_a_daemon_and_of_a_cluster_do_not_mix(private_dir: Path) -> N
     assert softnpu("top", "--farm").complaint.endswith("Use 'softnpu status --farm'")
 
 
+@pytest.mark.farm
 def test_an_address_where_nothing_listens_is_told_at_once() -> None:
     pytest.importorskip("ray")
     begun = time.monotonic()

@@ -25,7 +25,7 @@ from softnpu.emulator.interface.trace_messages import TraceRing
 from softnpu.emulator.supervisor.tuning import Tuning
 from softnpu.tools.trace import chrome
 from softnpu.tools.trace.collector import Collector, Recording, collecting
-from softnpu.tools.trace.ring_reader import RingReader
+from softnpu.tools.trace.ring_reader import Records, RingReader
 from softnpu.tools.trace.timeline import Timeline, timeline_of
 from tests.conftest import StartDaemon, StartPython
 from tests.support.chrome_trace import ChromeTrace
@@ -135,6 +135,7 @@ def test_an_unmodified_program(
     assert len({event["pid"] for event in found.of("X", "call")}) == 1
 
 
+@pytest.mark.download
 def test_perfetto_reads_it(
     cli_daemon: Daemon, native_dir: dict[str, str], digits: Path, tmp_path: Path
 ) -> None:
@@ -165,6 +166,29 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     assert "no folder" in done.complaint
     assert not (tmp_path / "ran").exists()
     assert cli_daemon.alive
+
+
+@pytest.mark.usefixtures("cli_daemon")
+def test_a_file_that_cannot_be_written_is_refused_before_the_program_runs(
+    native_dir: dict[str, str], tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    program = ("--", "sh", "-c", f"touch {ran}; exit 7")
+    assert "/proc/x.json" in softnpu("trace", "-o", "/proc/x.json", *program, **native_dir).complaint
+    assert not ran.exists()
+
+    done = softnpu("trace", "-o", tmp_path / "x.json", "--", "/no/such", **native_dir)
+    assert done.code == 127
+    assert not (tmp_path / "x.json").exists(), "nothing was traced"
+
+
+@pytest.mark.usefixtures("cli_daemon")
+def test_the_exit_code_is_the_programs_also_when_the_trace_cannot_be_written(
+    native_dir: dict[str, str],
+) -> None:
+    done = softnpu("trace", "-o", "/dev/full", "--", "sh", "-c", "echo ran; exit 7", **native_dir)
+    assert (done.code, done.out) == (7, "ran\n")
+    assert done.err == "softnpu: /dev/full: No space left on device\n"
 
 
 # ---------------------------------------------------------------- programs that come, go and die
@@ -320,7 +344,7 @@ def test_what_the_daemon_refuses(shared_daemon: Daemon) -> None:
             (driver, tracing.TraceJoin(trace=1), ZeResult.ERROR_INSUFFICIENT_PERMISSIONS),
             *(
                 (driver, tracing.TraceStart(records=records), ZeResult.ERROR_INVALID_SIZE)
-                for records in (-64, 0, 32, 1000, 131072, 2**62)
+                for records in (-64, 0, 32, 1000, 1 << 19, 2**62)
             ),
         ]
         for sender, request, result in cases:
@@ -387,6 +411,24 @@ def test_a_half_written_record_is_lost_and_the_others_are_not() -> None:
         assert reader.lost == 0
         assert reader.read(final=True)["first"].tolist() == list(range(7, 20))
         assert reader.lost == 1
+
+
+def test_a_large_ring_is_copied_once_while_its_writer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _ring(trace.MAX_RECORDS) as (writer, reader, _):
+        _write(writer, 5000)
+        read_part, copied = reader._read_part, 0
+
+        def read_and_write(at: int, count: int) -> Records:
+            nonlocal copied
+            copied += count
+            part = read_part(at, count)
+            if copied < trace.MAX_RECORDS:
+                _write(writer, 3)
+            return part
+
+        monkeypatch.setattr(reader, "_read_part", read_and_write)
+        assert len(reader.read()) > 5000
+        assert copied < trace.MAX_RECORDS + 10 * 64
 
 
 def test_a_hostile_ring_is_read_and_not_believed() -> None:

@@ -37,7 +37,7 @@ _ENGINE_CACHE_S = 60.0
 _QUIET_S = 2.5  # a process starts a second after the load
 _PAUSE_S = 0.05
 _REST_S = 0.3
-_FILL_PROGRAM = "softnpu.emulator.engine.cpu_cache_fill"
+_FILL_PROGRAM = "softnpu.emulator.engine.cache_fill"
 _CACHED = {Way.COLD: False, Way.DRIVER_CACHE: True, Way.CACHE_DIR: True, Way.IMPORT: False}
 _PEERS = {
     Way.COLD: Way.COLD,

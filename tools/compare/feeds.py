@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -58,14 +58,17 @@ def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def read(options: Sequence[str], ports: Sequence[Port]) -> Given:
-    """Read what `--inputs` names: FILE.npz by names, NAME=FILE.npy, NAME=PICTURE, FILE for a single input."""
+    """Read what `--inputs` names: FILE.npz by names, NAME=FILE.npy, NAME=PICTURE, FILE for a single input.
+
+    NAME=FILE.npz is one array of the file. Whether all names are known says `check_names`.
+    """
     files: dict[str, Path] = {}
     arrays: dict[str, Array] = {}
     archive = None
     for option in options:
         name, equals, text = option.partition("=")
         path = Path(text if equals and not Path(option).exists() else option)
-        if path.suffix == ".npz":
+        if path.suffix == ".npz" and path != Path(text):
             archive = path
             arrays.update(read_archive(path))
             continue
@@ -78,11 +81,37 @@ def read(options: Sequence[str], ports: Sequence[Port]) -> Given:
             raise ToolError(f"--inputs {name}", found="given twice", expected="once")
         files[name] = path
     for name, path in files.items():
+        port = _port(name, ports)
         if path.suffix.lower() in _PICTURES:
-            arrays[name] = _picture(path, _port(name, ports))
+            arrays[name] = _picture(path, port)
+        elif path.suffix == ".npz":
+            arrays[name] = _from_archive(path, name, port)
         else:
             arrays[name] = inputs.load_array(name, path)
     return Given(files, arrays, archive)
+
+
+def check_names(
+    given: Given, ports: Sequence[Port], outputs: Sequence[Collection[str]], others: Collection[str]
+) -> None:
+    """Refuse an array that no input has: its input would get random numbers.
+
+    Beside all outputs, so as a reference, a file may have the `others` that the model computes.
+    """
+    is_reference = all(any(name in given.arrays for name in names) for names in outputs)
+    allowed = {name for names in outputs for name in names}.union(others) if is_reference else frozenset()
+    for name in given.arrays:
+        if name not in allowed:
+            _port(name, ports)
+
+
+def _from_archive(path: Path, name: str, port: Port) -> Array:
+    arrays = read_archive(path)
+    known = next((each for each in (name, *port.names) if each in arrays), None)
+    if known is None:
+        has = f"arrays {', '.join(sorted(arrays)) or 'none'}"
+        raise ToolError(f"--inputs {name}, {path}", found=has, expected=f"one that is named {name}")
+    return arrays[known]
 
 
 def read_archive(path: Path) -> dict[str, Array]:
@@ -107,8 +136,6 @@ def make(
     generate: Generate = inputs.random_array,
 ) -> Feeds:
     """The inputs of `count` inferences. Random ones change, arrays have one axis more or repeat."""
-    for name in given.files:
-        _port(name, ports)
     random = np.random.default_rng(seed)
     steps: list[list[Array]] = [[] for _ in range(count)]
     chosen = 0
@@ -160,11 +187,7 @@ def _shape(port: Port, shapes: Mapping[str, Sequence[int]]) -> Sequence[int]:
 
 
 def _port(name: str, ports: Sequence[Port]) -> Port:
-    for port in ports:
-        if name in port.names:
-            return port
-    names = ", ".join(port.names[0] for port in ports)
-    raise ToolError(f"--inputs {name}", found="the model has no such input", expected=f"one of: {names}")
+    return ports[inputs.position(f"--inputs {name}", name, (port.names for port in ports))]
 
 
 def _picture(path: Path, port: Port) -> Array:

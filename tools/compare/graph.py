@@ -68,6 +68,15 @@ def layers_of(model: ov.Model) -> list[Layer]:
     return layers
 
 
+def names_in(model: ov.Model) -> set[str]:
+    """Every name by which somebody may mean something that the model computes."""
+    names = set()
+    for node in model.get_ops():
+        for output in node.outputs():
+            names |= {key_of(output), node.get_friendly_name(), *output.get_names()}
+    return names
+
+
 def _outputs(node: Any) -> Iterator[Layer]:
     for output in node.outputs():
         element = output.get_element_type()

@@ -14,10 +14,18 @@ from softnpu.emulator.common import openvino_errors
 from softnpu.tools.compare import feeds, graph
 from softnpu.tools.compare.candidate import BlobCandidate, Candidate, ModelCandidate, model_port
 from softnpu.tools.compare.feeds import Feeds, Given, Port
-from softnpu.tools.compare.references import NumbersFile, OnnxFile, OtherModel, Reference, SameModel
+from softnpu.tools.compare.references import (
+    NumbersFile,
+    OnnxFile,
+    OtherModel,
+    Reference,
+    SameModel,
+    port_names,
+)
 from softnpu.tools.compare.runners import NpuRunner, OpenVinoRunner
 from softnpu.tools.failures import ToolError
 from softnpu.tools.inference_run import Job
+from softnpu.tools.inputs import position
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -70,7 +78,7 @@ def _candidate(request: Request, runner: NpuRunner) -> tuple[Candidate, Given]:
         model = runner.core.read_model(request.model)
         ports = [model_port(port) for port in model.inputs]
         _check_shapes(request.shapes, ports)
-        given = feeds.read(request.inputs, _with_requested_shapes(ports, request.shapes))
+        given = _given(request, ports, [port_names(port) for port in model.outputs], model)
         _reshape(model, ports, _shapes(ports, given, request))
         return ModelCandidate(graph.with_unique_names(model), runner), given
     path = request.source_model or _source_of(request.model)
@@ -79,11 +87,20 @@ def _candidate(request: Request, runner: NpuRunner) -> tuple[Candidate, Given]:
     candidate = BlobCandidate(compiled, source, _runner_like(compiled, request, runner), request.model.name)
     ports = candidate.inputs()
     _check_shapes(request.shapes, ports)
-    given = feeds.read(request.inputs, _with_requested_shapes(ports, request.shapes))
+    given = _given(request, ports, [names for _, names in candidate.outputs()], source)
     if source is not None:
         _reshape(source, ports, _shapes(ports, given, request), by_position=True)
         graph.with_unique_names(source)
     return candidate, given
+
+
+def _given(
+    request: Request, ports: Sequence[Port], outputs: Sequence[set[str]], model: ov.Model | None
+) -> Given:
+    """What the user gave as inputs, and as numbers to compare with beside them."""
+    given = feeds.read(request.inputs, _with_requested_shapes(ports, request.shapes))
+    feeds.check_names(given, ports, outputs, graph.names_in(model) if model is not None else ())
+    return given
 
 
 def _runner_like(compiled: Any, request: Request, runner: NpuRunner) -> NpuRunner:
@@ -152,12 +169,7 @@ def _with_requested_shapes(ports: Sequence[Port], shapes: Shapes) -> list[Port]:
 
 def _check_shapes(shapes: Shapes, ports: Sequence[Port]) -> None:
     for name, shape in shapes.items():
-        port = next((port for port in ports if name in port.names), None)
-        if port is None:
-            names = ", ".join(port.names[0] for port in ports)
-            raise ToolError(
-                f"--shape {name}", found="the model has no such input", expected=f"one of: {names}"
-            )
+        port = ports[position(f"--shape {name}", name, (port.names for port in ports))]
         if not port.shape.rank.compatible(ov.PartialShape(list(shape)).rank):
             raise ToolError(f"--shape {name}", found=f"{list(shape)}", expected=f"one within {port.shape}")
 

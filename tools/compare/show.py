@@ -85,7 +85,7 @@ def print_found(shown: Shown) -> None:
     if left_out:
         print_line(f"{left_out} more inherit a difference or are in tolerance: --json and --html have them")
     colour = "green" if shown.ok else "red"
-    out.print(f"[{colour}]{shown.verdict}[/]", highlight=False, soft_wrap=True)
+    print_line(shown.verdict, style=colour)
     for note in shown.notes():
         print_line(note)
 
@@ -290,7 +290,7 @@ def _print_table(title: str, rows: Sequence[Row], steps: int) -> None:
     for row in rows:
         statistics = row.statistics
         shape = "x".join(map(str, statistics.shape)) or "scalar"
-        role = f"[{_COLOURS[row.role]}]{row.role}[/]" if row.role in _COLOURS else str(row.role)
+        role = Text(row.role, _COLOURS.get(row.role, ""))
         table.add_row(f"{statistics.type} {shape}", *figures(statistics), role)
     lines = _lines(table)
     out.print(lines[0], soft_wrap=True)

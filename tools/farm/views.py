@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from softnpu.emulator.common.printable import printable
 from softnpu.tools.farm.states import ALIVE, ClusterState, NodeState, PlatformState
 
 
@@ -67,7 +68,7 @@ class ClusterView:
                     lease.devices,
                     lease.share,
                     lease.sessions,
-                    _printable(lease.program),
+                    printable(lease.program),
                 )
                 for node in now.nodes
                 for lease in node.leases
@@ -91,7 +92,7 @@ def _platform(
         errors=now.errors,
         restarts=now.restarts,
         programs=tuple(
-            f"{_printable(lease.program)} {lease.pid}"
+            f"{printable(lease.program)} {lease.pid}"
             for lease in node.leases
             if lease.platform == now.platform
         ),
@@ -107,7 +108,3 @@ def _rate(node: NodeState, now: PlatformState, before: NodeState | None, last: f
         if each.platform == now.platform:
             return (now.inferences - each.inferences) / (node.uptime_s - before.uptime_s)
     return None
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)

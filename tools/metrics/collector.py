@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from softnpu.emulator.interface.records import LATENCY_BOUNDS_NS, STATE_NAMES
 from softnpu.tools.monitor.programs import Programs
 from softnpu.tools.monitor.sample import Monitor, Sample
-from softnpu.tools.monitor.views import View, device_name
+from softnpu.tools.monitor.views import View, device_name, user_name
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.messages import EngineStatus
@@ -80,6 +80,7 @@ class DaemonCollector(Collector):
             yield from _devices(sample)
             yield from _histograms(sample)
             if self._details:
+                yield from _functions(sample)
                 view = View.of(sample, None, self._programs)
                 yield from _sessions(view)
                 yield from _models(view)
@@ -91,6 +92,11 @@ class DaemonCollector(Collector):
         started = round(time.time() - state.uptime_s, 1)
         yield GaugeMetricFamily("softnpu_start_time_seconds", "When the daemon started.", value=started)
         yield GaugeMetricFamily("softnpu_sessions", "Sessions that exist.", value=state.session_count)
+        errors = CounterMetricFamily(
+            "softnpu_internal_errors", "Errors of the daemon's own code; its log has them."
+        )
+        errors.add_metric([], state.internal_errors)
+        yield errors
         compilations = sample.compilation_count
         yield GaugeMetricFamily("softnpu_compilations", "Compiler jobs under way.", value=compilations)
 
@@ -156,6 +162,22 @@ def _buckets(counts: Iterable[int]) -> Iterator[tuple[str, float]]:
     for bound, count in zip(bounds, counts, strict=True):
         total += count
         yield bound, total
+
+
+def _functions(sample: Sample) -> Iterator[Metric]:
+    labels = (*_DEVICE, "user", "session")
+    memory = GaugeMetricFamily("softnpu_function_memory_bytes", "Memory of a function.", labels=labels)
+    busy = CounterMetricFamily("softnpu_function_busy_seconds", "Device time of a function.", labels=labels)
+    restarts = CounterMetricFamily(
+        "softnpu_function_engine_restarts", "Engines of a function that replaced one.", labels=labels
+    )
+    for engine in sample.status.engines:
+        for each in engine.functions:
+            values = [*_labels(sample, engine), user_name(each.uid), str(each.session or "")]
+            memory.add_metric(values, each.memory_used)
+            busy.add_metric(values, each.busy_ns / 1e9)
+            restarts.add_metric(values, each.restarts)
+    yield from (memory, busy, restarts)
 
 
 def _sessions(view: View) -> Iterator[Metric]:

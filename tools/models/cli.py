@@ -22,11 +22,14 @@ def list_models(json_output: JsonOption = False) -> None:
     if json_output:
         print_json([_described(entry, paths[name]) for name, entry in CATALOGUE.items()])
         return
+    from rich.text import Text
+
     table = make_table(f"models in {directory()}", "name", "input shapes", "cached", "description, package")
     table.columns[-1].no_wrap = False
     for name, entry in CATALOGUE.items():
         state = "yes" if paths[name] else "no"
-        table.add_row(name, _shapes(entry), state, f"{entry.description}\n{entry.requirement}")
+        described = Text(f"{entry.description}\n{entry.requirement}")
+        table.add_row(name, Text(_shapes(entry)), state, described)
     out.print(table)
 
 

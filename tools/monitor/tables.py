@@ -32,12 +32,12 @@ def _sessions(view: View) -> Table:
         table.add_row(
             str(session.session),
             str(session.pid),
-            escaped(session.program),
+            session.program,
             session.state,
             f"{session.share:.1%}",
             format_bytes(session.memory),
             str(session.inferences),
-            escaped(", ".join(session.models) or "-"),
+            ", ".join(session.models) or "-",
         )
     return table
 
@@ -48,7 +48,7 @@ def _models(view: View) -> Table:
     table.columns[0].no_wrap = False
     for model in view.models:
         table.add_row(
-            escaped(model.name),
+            model.name,
             model.device,
             model.state,
             format_bytes(model.memory),
@@ -68,16 +68,9 @@ def _compilations(view: View) -> Table:
             str(each.session),
             each.device,
             each.kind,
-            escaped(each.name),
+            each.name,
             each.stage,
             f"{each.done:.0%}",
             format_time(each.age_s),
         )
     return table
-
-
-def escaped(text: str) -> str:
-    """A text that others have chosen: none of it is markup."""
-    from rich.markup import escape
-
-    return escape(text)

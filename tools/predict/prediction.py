@@ -15,6 +15,7 @@ from softnpu.emulator.prediction.bodies import read_bodies
 from softnpu.emulator.prediction.reader import read_graph
 from softnpu.emulator.prediction.support.findings import Support
 from softnpu.tools.failures import ToolError
+from softnpu.tools.inputs import position
 from softnpu.tools.predict.right.result import Right
 from softnpu.tools.predict.right_section import RightSection
 from softnpu.tools.predict.section import Hint, Samples, Section, Subject
@@ -134,17 +135,10 @@ def _read(path: Path) -> ov.Model:
 
 
 def _reshape(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
-    known = {name for port in model.inputs for name in (*port.names, port.node.friendly_name)}
-    for name in shapes:
-        if name not in known:
-            raise ToolError(
-                f"--shape {name}", found="no such input", expected=f"one of {', '.join(sorted(known))}"
-            )
+    names = [[*sorted(port.names), port.node.friendly_name] for port in model.inputs]
     ports = {
-        port: ov.PartialShape(list(shapes[name]))
-        for port in model.inputs
-        for name in (*port.names, port.node.friendly_name)
-        if name in shapes
+        model.inputs[position(f"--shape {name}", name, names)]: ov.PartialShape(list(shape))
+        for name, shape in shapes.items()
     }
     try:
         model.reshape(ports)

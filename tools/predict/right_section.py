@@ -15,7 +15,8 @@ from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, MODE_PARAMS, 
 from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.interface.result import Refused
 from softnpu.tools.compare import feeds
-from softnpu.tools.compare.graph import with_unique_names
+from softnpu.tools.compare.graph import names_in, with_unique_names
+from softnpu.tools.compare.references import port_names
 from softnpu.tools.compare.statistics import F16_LARGEST
 from softnpu.tools.console import format_bytes, format_count, print_line
 from softnpu.tools.failures import ToolError
@@ -73,7 +74,8 @@ class RightSection:
             for each in answer.causes if details else answer.causes[:_ROWS]:
                 _show_layer(each)
             if len(answer.causes) > _ROWS and not details:
-                print_line(f"\n  and {len(answer.causes) - _ROWS} more (--details)")
+                print_line("")
+                print_line(f"  and {len(answer.causes) - _ROWS} more (--details)")
             print_line("")
         if answer.inherits:
             names = ", ".join(_whole_name(each) for each in answer.inherits[: None if details else 3])
@@ -106,6 +108,8 @@ def _judge(subject: Subject) -> Right:
     ports = samples.ports_of(subject.model)
     read = feeds.read(subject.samples.files, ports)
     given = feeds.Given(read.files, {**read.arrays, **subject.samples.arrays}, read.archive)
+    outputs = [port_names(port) for port in subject.model.outputs]
+    feeds.check_names(given, ports, outputs, names_in(subject.model))
     model = with_unique_names(samples.reshaped(subject.model, given))
     for port in model.inputs:
         if port.partial_shape.is_dynamic:
@@ -170,7 +174,8 @@ def _show_verdict(answer: Right) -> None:
 
 
 def _show_layer(each: LayerTrouble) -> None:
-    print_line(f"\n  {each.trouble}: {_whole_name(each)} ({each.type})")
+    print_line("")
+    print_line(f"  {each.trouble}: {_whole_name(each)} ({each.type})")
     place = "in its body" if each.inside else f"at {_index(each.index)}"
     facts = [f"largest value in f32 {each.largest:.6g} {place}"]
     if each.beyond:

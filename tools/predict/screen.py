@@ -21,7 +21,8 @@ def show(prediction: Prediction, *, details: bool) -> None:
         _heading("What to change?")
         for number, hint in enumerate(prediction.hints, 1):
             only = "" if hint.platforms == prediction.platforms else f" ({', '.join(hint.platforms)})"
-            print_line(f"  {number}. {hint.text}{only}\n     because of: {hint.reason}")
+            print_line(f"  {number}. {hint.text}{only}")
+            print_line(f"     because of: {hint.reason}")
 
 
 def as_document(prediction: Prediction) -> dict[str, Any]:

@@ -61,7 +61,8 @@ def _merged(answers: Mapping[str, Support]) -> list[tuple[Finding, tuple[str, ..
 
 def _show_finding(finding: Finding, platforms: Sequence[str]) -> None:
     only = f", {' and '.join(platforms)} only" if platforms else ""
-    print_line(f"\n  {finding.verdict}: {finding.found}  [{finding.rule}{only}]")
+    print_line("")
+    print_line(f"  {finding.verdict}: {finding.found}  [{finding.rule}{only}]")
     if finding.layers:
         shown = ", ".join(finding.layers[:_LAYERS])
         more = ", ..." if len(finding.layers) > _LAYERS else ""

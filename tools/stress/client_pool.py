@@ -24,6 +24,7 @@ _STACK_S = 2.0
 _TOO_MANY = 50
 HANG_S = 120.0
 """No step takes so long: every wait of a client times out before."""
+CLIENT = "softnpu.tools.stress.worker:client_function"
 
 
 class ClientProcess:
@@ -39,9 +40,14 @@ class ClientProcess:
 
 
 class ClientPool:
-    """All clients of a run. Those that die as planned are replaced; `failures` has what is wrong."""
+    """All clients of a run. Those that die as planned are replaced; `failures` has what is wrong.
 
-    def __init__(self, plan: Plan, socket_path: Path, folder: Path, history: RunHistory) -> None:
+    `client`: the `ChildFunction` of their processes, as `module:function`.
+    """
+
+    def __init__(
+        self, plan: Plan, socket_path: Path, folder: Path, history: RunHistory, client: str = CLIENT
+    ) -> None:
         self.failures: list[Failure] = []
         self.started = 0
         self.planned_deaths = 0
@@ -63,8 +69,7 @@ class ClientPool:
             kill=plan.kill,
             faults=plan.faults,
         )
-        function = "softnpu.tools.stress.worker:client_function"
-        self._fork_server = ForkServer(function, msgspec.json.encode(setup).decode(), pass_fds=(fd,))
+        self._fork_server = ForkServer(client, msgspec.json.encode(setup).decode(), pass_fds=(fd,))
         os.close(fd)
         self._poller = select.poll()
         self._poller.register(self._fork_server, select.POLLIN)

@@ -17,7 +17,7 @@ from softnpu.driver import Driver, faults
 from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.tools.failures import ToolError
 from softnpu.tools.stress import daemon_usage
-from softnpu.tools.stress.client_pool import ClientPool
+from softnpu.tools.stress.client_pool import CLIENT, ClientPool
 from softnpu.tools.stress.daemon import Target
 from softnpu.tools.stress.daemon_usage import Sample
 from softnpu.tools.stress.plan import Plan
@@ -95,10 +95,16 @@ def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Work
 
 
 class Coordinator:
-    """One run against one daemon. `run` ends when the time is over and all clients have ended."""
+    """One run against one daemon. `run` ends when the time is over and all clients have ended.
 
-    def __init__(self, options: Options, target: Target, show: Callable[[State], None]) -> None:
+    `client`: see `ClientPool`.
+    """
+
+    def __init__(
+        self, options: Options, target: Target, show: Callable[[State], None], client: str = CLIENT
+    ) -> None:
         self._options = options
+        self._client = client
         self._target = target
         self._show = show
         self._deaths = Deaths()
@@ -119,7 +125,9 @@ class Coordinator:
         """The whole run; `state` has what came of it."""
         with (
             Driver.open(self._target.socket, autostart=False, role="monitor") as monitor,
-            ClientPool(self._plan, self._target.socket, self._target.folder, self._history) as pool,
+            ClientPool(
+                self._plan, self._target.socket, self._target.folder, self._history, self._client
+            ) as pool,
         ):
             self._monitor, self._pool = monitor, pool
             if self._options.faults:

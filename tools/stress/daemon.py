@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from softnpu.tools.private_daemon import PrivateDaemon
+from softnpu.tools.scratch import in_use
 from softnpu.tools.stress.reports import Failure, reports_folder
 
 
@@ -41,7 +42,8 @@ def _folder() -> Iterator[Path]:
     """A folder for a run. It is gone afterwards, unless a client has left a report there."""
     folder = Path(tempfile.mkdtemp(prefix="softnpu-stress-"))
     try:
-        yield folder
+        with in_use(folder):
+            yield folder
     finally:
         kept = reports_folder(folder)
         if kept.is_dir():

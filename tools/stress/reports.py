@@ -6,10 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from softnpu.tools.scratch import REPORTS
+
 
 def reports_folder(folder: Path) -> Path:
     """Where clients of a run write reports on failures."""
-    return folder / "reports"
+    return folder / REPORTS
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

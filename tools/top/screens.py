@@ -14,6 +14,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList, Sparkline, Static
 
+from softnpu.emulator.common.printable import printable
 from softnpu.tools.console import format_bytes, format_time
 from softnpu.tools.monitor.views import SessionView
 from softnpu.tools.top.tables import percent
@@ -82,7 +83,7 @@ class SessionScreen(ModalScreen[None]):
         }
         text = Text()
         for name, value in facts.items():
-            text.append(f"{name:12}", "bold").append(f"{_printable(str(value))}\n")
+            text.append(f"{name:12}", "bold").append(f"{printable(str(value))}\n")
         self.query_one("#facts", Static).update(text)
         self.query_one("#history", Sparkline).data = [*history]
 
@@ -129,7 +130,3 @@ class HelpScreen(ModalScreen[None]):
             window.border_title = f"softnpu top, pid {os.getpid()}"
             window.border_subtitle = "Esc: back"
             yield Static(self._keys, markup=False)
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)

@@ -9,6 +9,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Input, Static
 
+from softnpu.emulator.common.printable import printable
 from softnpu.tools.failures import describe
 from softnpu.tools.groups import INTERRUPTED
 from softnpu.tools.top.screens import HelpScreen, SortScreen
@@ -178,7 +179,7 @@ class TableApp(App[None]):
         rows.sort(key=order.order, reverse=order.falling != turned)
         for row in rows:
             cells = (
-                Text(column.text(row), justify="right" if column.right else "left")
+                Text(printable(column.text(row)), justify="right" if column.right else "left")
                 for column in listing.columns
             )
             table.add_row(*cells, key=listing.key(row))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from softnpu.emulator.interface.trace import DEFAULT_RECORDS, MAX_RECORDS, MIN_RECORDS
 from softnpu.tools.console import err, print_line
 from softnpu.tools.daemon_connection import PlatformOption, SocketOption, connect, socket_path
 from softnpu.tools.groups import application
@@ -26,6 +27,15 @@ OutputOption = Annotated[
 LayersOption = Annotated[
     bool,
     typer.Option("--layers", help="Layers as well, of models that are loaded meanwhile."),
+]
+RecordsOption = Annotated[
+    int,
+    typer.Option(
+        "--records",
+        help="Of each process between two looks, a power of two: more for bursts.",
+        min=MIN_RECORDS,
+        max=MAX_RECORDS,
+    ),
 ]
 
 
@@ -51,6 +61,7 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The program and its arguments, after --.")],
     output: OutputOption = _DEFAULT_FILE,
     layers: LayersOption = False,
+    records: RecordsOption = DEFAULT_RECORDS,
     platform: PlatformOption = None,
     socket: SocketOption = None,
 ) -> None:
@@ -64,13 +75,14 @@ def run(
     check_output(output)
     path = socket_path(socket)
     environment = environment_for(native_library.find(), path, platform, os.environ)
-    raise typer.Exit(record(command, environment, path, output, layers))
+    raise typer.Exit(record(command, environment, path, output, layers, records))
 
 
 @app.command("attach")
 def attach(
     output: OutputOption = _DEFAULT_FILE,
     layers: LayersOption = False,
+    records: RecordsOption = DEFAULT_RECORDS,
     seconds: Annotated[
         float | None, typer.Option(help="How long; without it until Ctrl-C.", min=0.0, show_default=False)
     ] = None,
@@ -81,7 +93,7 @@ def attach(
 
     check_output(output)
     interrupted = _Interrupted()
-    with connect(socket_path(socket)) as driver, collecting(driver, layers) as trace:
+    with connect(socket_path(socket)) as driver, collecting(driver, layers, records) as trace:
         end = time.monotonic() + (_NO_END_S if seconds is None else seconds)
         if seconds is None:
             print_line(f"tracing daemon {driver.daemon_pid}; Ctrl-C ends it", console=err)

@@ -179,9 +179,9 @@ def _believable(records: Records, role: TraceRole, start: int) -> np.ndarray:
 
 
 @contextmanager
-def collecting(driver: Driver, layers: bool = False) -> Iterator[Collector]:
-    """A trace that is ended in any case, also by an exception."""
-    collector = Collector(driver, layers)
+def collecting(driver: Driver, layers: bool = False, records: int = DEFAULT_RECORDS) -> Iterator[Collector]:
+    """A trace that is ended in any case, also by an exception. `records`: of each ring, a power of two."""
+    collector = Collector(driver, layers, records)
     try:
         yield collector
     finally:

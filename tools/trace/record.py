@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from softnpu.emulator.interface.environment import TRACE_VARIABLE
+from softnpu.emulator.interface.trace import DEFAULT_RECORDS
+from softnpu.tools import failures
 from softnpu.tools.console import err, format_bytes, format_count, print_line
 from softnpu.tools.failures import ToolError
 from softnpu.tools.program import watch
@@ -25,16 +27,30 @@ def wanted_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def record(
-    command: list[str], environment: Mapping[str, str], path: Path, output: Path, layers: bool = False
+    command: list[str],
+    environment: Mapping[str, str],
+    path: Path,
+    output: Path,
+    layers: bool = False,
+    records: int = DEFAULT_RECORDS,
 ) -> int:
     """Run a program that uses the daemon at `place`, write its trace, and return its exit code."""
     from softnpu.driver import Driver
     from softnpu.tools.trace.collector import POLL_S, collecting
 
     check_output(output)
-    with Driver.open(path, autostart=False, role="monitor") as driver, collecting(driver, layers) as trace:
-        code = watch(command, environment, trace.poll, POLL_S)
-        write(output, trace.finish())
+    code: int | None = None
+    try:
+        with (
+            Driver.open(path, autostart=False, role="monitor") as driver,
+            collecting(driver, layers, records) as trace,
+        ):
+            code = watch(command, environment, trace.poll, POLL_S)
+            write(output, trace.finish())
+    except failures.expected() as error:
+        if code is None:
+            raise
+        failures.print_error(error)  # what the program has done stands: the trace alone is missing
     return code
 
 
@@ -44,6 +60,12 @@ def check_output(output: Path) -> None:
         raise ToolError(
             f"file {output}", found=f"no folder {output.parent}", expected="a file in a folder that exists"
         )
+    is_new = not output.exists()
+    if is_new or output.is_file():  # opening a pipe would wait for its reader
+        with output.open("ab"):
+            pass
+    if is_new:
+        output.unlink()
 
 
 def write(output: Path, recording: Recording) -> None:
@@ -52,7 +74,10 @@ def write(output: Path, recording: Recording) -> None:
     from softnpu.tools.trace.timeline import timeline_of
 
     timeline = timeline_of(recording)
-    chrome.write(output, timeline, recording)
+    try:
+        chrome.write(output, timeline, recording)
+    except OSError as error:  # of a full disk it names no file
+        raise OSError(error.errno, error.strerror, str(output)) from error
     summary = chrome.summary(timeline, recording)
     line = (
         f"{output}: {format_bytes(output.stat().st_size)}, {format_count(summary['records'], 'record')} of "
@@ -65,6 +90,8 @@ def write(output: Path, recording: Recording) -> None:
         lost = (
             f"lost: {format_count(summary['lost'], 'record')}, {format_count(summary['refused'], 'session')}"
         )
+        if summary["lost"]:
+            lost += "; larger rings (--records) keep more of a burst"
         print_line(lost, console=err)
     if not recording.complete:
         print_line("it ends early: the daemon has ended, or nothing was read for 10 s", console=err)

@@ -50,9 +50,11 @@ class RingReader:
         room, chunk = capacity, _FIRST_CHUNK
         while room > 0:
             at = (self._read + 1) % capacity
-            part = self._read_part(at, min(capacity - at, room, chunk))
+            wanted = min(capacity - at, room, chunk)
+            part = self._read_part(at, wanted)
             room -= len(part)
-            chunk *= 2
+            # behind the newest record a large chunk would be copied for each that is written meanwhile
+            chunk = chunk * 2 if len(part) == wanted else _FIRST_CHUNK
             if len(part):
                 parts.append(part)
                 self._read += len(part)

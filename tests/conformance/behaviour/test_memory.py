@@ -180,6 +180,16 @@ def test_import_of_another_descriptor_is_refused(rig: Rig, tmp_path: Path) -> No
     assert made.result not in (ZeResult.SUCCESS, ZeResult.NOT_READY)
 
 
+def test_a_descriptor_that_is_not_open_refuses_the_call_and_nothing_else(rig: Rig) -> None:
+    before = rig.memory_in_use()
+    for fd in (-1, 12345, (1 << 31) - 1):
+        made = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(import_fd=fd), PAGE)
+        assert made.result == ZeResult.ERROR_INVALID_ARGUMENT, fd
+    assert str(fd) in rig.api.ze_driver_get_last_error_description(rig.driver).get()
+    assert rig.memory_in_use() == before
+    rig.check_works()
+
+
 def test_descriptor_of_memory_that_is_not_exported_is_refused(rig: Rig) -> None:
     found = rig.api.ze_mem_get_alloc_properties(rig.context, rig.host(64), export=ExternalMemory.DMA_BUF)
     assert found.result not in (ZeResult.SUCCESS, ZeResult.NOT_READY)

@@ -137,3 +137,29 @@ def test_wrong_updates_are_invalid_arguments_and_change_nothing(rig: Rig, record
     ordinary = rig.recorded(infer(recorded.graph))
     desc = MutableCommandsDesc((MutableGraphArgument(0, 0, good.value),))
     assert rig.api.ze_command_list_update_mutable_commands_exp(ordinary, desc) == INVALID
+
+
+def test_memory_that_no_argument_names_any_more_is_given_back(rig: Rig, recorded: Recorded) -> None:
+    """A program that names new memory at each step needs no more of it than one that does not."""
+    for output in recorded.outputs:
+        ok(rig.api.ze_mem_free(rig.context, output))
+    recorded.outputs.clear()
+    used = []
+    for _ in range(20):
+        for number in recorded.ids:
+            output = rig.host(SIZE)
+            ok(recorded.update(MutableGraphArgument(number, 2, output)))
+            ok(rig.api.ze_mem_free(rig.context, output))
+        recorded.run()
+        used.append(rig.memory_in_use())
+    assert len(set(used[1:])) == 1, used
+
+
+def test_mutations_without_a_submission_keep_no_memory(rig: Rig, recorded: Recorded) -> None:
+    used = []
+    for _ in range(500):
+        output = rig.host(SIZE)
+        ok(recorded.update(MutableGraphArgument(recorded.ids[0], 2, output)))
+        ok(rig.api.ze_mem_free(rig.context, output))
+        used.append(rig.memory_in_use())
+    assert max(used[250:]) <= max(used[:250])

@@ -124,8 +124,8 @@ DEFECTS = {
     "a new shape of an input is not seen": Defect(
         "dynamic shapes",
         f"{_ENGINE}.dynamic",
-        "        if shapes != self._shapes:",
-        "        if not self._shapes:",
+        "        if shapes != self._shapes:\n            self._shapes = []",
+        "        if not self._shapes:\n            self._shapes = []",
         ("plugin:compiler/one", "plugin:compiler/inplace"),
     ),
     "a result that shrinks keeps its old shape": Defect(

@@ -34,6 +34,10 @@ private:
     int fd_ = -1;
 };
 
+// Whether the file has all pages of a mapping of this size: to touch one that it has not is SIGBUS.
+bool has_pages(int fd, size_t size) noexcept;
+// Maps a file for reading; UNKNOWN with its name if it has fewer pages, OUT_OF_HOST_MEMORY.
+const uint8_t* map_pages(const char* name, int fd, size_t size);
 // Reads `size` bytes; UNKNOWN with the name of the file if it ends before.
 void read_all(const char* name, int fd, void* data, size_t size, uint64_t offset);
 

@@ -1,5 +1,7 @@
 #include "base/guard.hpp"
 
+#include <cstdio>
+
 namespace softnpu {
 
 namespace {
@@ -22,13 +24,20 @@ void keep_description(const char* call, const ErrorInfo& info) noexcept {
 
 const char* last_description() noexcept { return description; }
 
-ze_result_t failed_unexpectedly(const char* call, ze_result_t result, const char* found) noexcept {
+ze_result_t failed_unexpectedly(const char* call, const char* found) noexcept {
     try {
-        keep_description(call, ErrorInfo{result, "driver", found, {}, {}});
+        keep_description(call, unknown_error("driver", found, "none",
+                                             "this is a defect of softnpu: please report it with this line")
+                                   .info());
     } catch (...) {
         description[0] = '\0';
     }
-    return result;
+    return ZE_RESULT_ERROR_UNKNOWN;
+}
+
+ze_result_t out_of_memory(const char* call) noexcept {
+    std::snprintf(description, sizeof description, "%s: ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY: no memory", call);
+    return ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY;
 }
 
 }  // namespace softnpu

@@ -18,7 +18,9 @@ namespace softnpu {
 void keep_description(const char* call, const ErrorInfo& info) noexcept;
 const char* last_description() noexcept;
 
-ze_result_t failed_unexpectedly(const char* call, ze_result_t result, const char* found) noexcept;
+// What no call expects: the result, with a description that asks for a report.
+ze_result_t failed_unexpectedly(const char* call, const char* found) noexcept;
+ze_result_t out_of_memory(const char* call) noexcept;
 
 template <class F>
 ze_result_t run_guarded(const char* call, F&& body) {
@@ -34,13 +36,13 @@ ze_result_t run_guarded(const char* call, F&& body) {
         keep_description(call, failure.info());
         return failure.result();
     } catch (const std::bad_alloc&) {
-        return failed_unexpectedly(call, ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY, "no memory");
+        return out_of_memory(call);
     } catch (const std::exception& failure) {
-        return failed_unexpectedly(call, ZE_RESULT_ERROR_UNKNOWN, failure.what());
+        return failed_unexpectedly(call, failure.what());
     } catch (abi::__forced_unwind&) {
         throw;  // the thread is being cancelled
     } catch (...) {
-        return failed_unexpectedly(call, ZE_RESULT_ERROR_UNKNOWN, "an exception");
+        return failed_unexpectedly(call, "an exception");
     }
 }
 

@@ -18,16 +18,6 @@ uint32_t slot_of(uint64_t handle) { return handle & 0xffffff; }
 uint32_t generation_of(uint64_t handle) { return handle >> 24 & 0xffffff; }
 uint8_t epoch_of(uint64_t handle) { return handle >> 48 & 0xff; }
 
-bool owns_others(Kind kind) {
-    return kind == Kind::driver || kind == Kind::context || kind == Kind::command_queue ||
-           kind == Kind::event_pool || kind == Kind::profiling_pool || kind == Kind::metric_query_pool;
-}
-
-bool is_owned_by(const Object& object, const std::shared_ptr<Object>& owner) {
-    const auto& of = object.owner();
-    return !of.owner_before(owner) && !owner.owner_before(of);
-}
-
 }  // namespace
 
 const char* kind_name(Kind kind) {
@@ -41,19 +31,18 @@ const char* kind_name(Kind kind) {
 
 uint64_t HandleTable::add(Kind kind, std::shared_ptr<Object> object) {
     std::unique_lock lock(mutex_);
-    uint32_t index;
-    if (!free_.empty()) {
-        index = free_.back();
-        free_.pop_back();
-    } else {
+    if (free_.empty()) {
         if (slots_.size() >= MAX_SLOTS) {
             throw out_of_host_memory("handles", format("%zu are in use", slots_.size()), "fewer",
                                      "destroy objects that are no longer used");
         }
-        index = static_cast<uint32_t>(slots_.size());
         slots_.emplace_back();
         free_.reserve(slots_.capacity());  // releasing a slot must not fail
+        free_.push_back(static_cast<uint32_t>(slots_.size() - 1));
     }
+    const uint32_t index = free_.back();
+    if (const auto owner = object->owner_.lock()) owner->owned_.insert(index);
+    free_.pop_back();
     Slot& slot = slots_[index];
     slot.generation++;
     slot.kind = kind;
@@ -104,17 +93,17 @@ std::shared_ptr<Object> HandleTable::get(Kind kind, uint64_t handle) const {
 void HandleTable::replace(Kind kind, uint64_t handle, std::shared_ptr<Object> object) {
     std::unique_lock lock(mutex_);
     find(kind, handle);
-    slots_[slot_of(handle)].object.swap(object);
+    const uint32_t index = slot_of(handle);
+    if (const auto owner = object->owner_.lock()) owner->owned_.insert(index);
+    slots_[index].object.swap(object);
+    disown(*object, index);
 }
 
 std::vector<uint64_t> HandleTable::owned_by(Kind kind, const std::shared_ptr<Object>& owner) const {
     std::vector<uint64_t> handles;
     std::shared_lock lock(mutex_);
-    for (size_t index = 0; index < slots_.size(); ++index) {
-        const Slot& slot = slots_[index];
-        if (slot.object != nullptr && slot.kind == kind && is_owned_by(*slot.object, owner))
-            handles.push_back(handle_of(index));
-    }
+    for (const uint32_t index : owner->owned_)
+        if (slots_[index].kind == kind) handles.push_back(handle_of(index));
     return handles;
 }
 
@@ -125,13 +114,13 @@ std::shared_ptr<Object> HandleTable::remove(Kind kind, uint64_t handle) {
         object = find(kind, handle).object;
         clear(slot_of(handle));
     }
-    if (owns_others(kind)) remove_owned_by(object);
+    remove_owned_by(object);
     object->retire();
     return object;
 }
 
 void HandleTable::remove_owned_by(const std::shared_ptr<Object>& owner) {
-    for (const auto& child : take_owned_by(owner)) {
+    for (const auto& child : take_owned_by(*owner)) {
         remove_owned_by(child);
         try {
             child->retire();
@@ -141,23 +130,29 @@ void HandleTable::remove_owned_by(const std::shared_ptr<Object>& owner) {
     }
 }
 
-std::vector<std::shared_ptr<Object>> HandleTable::take_owned_by(const std::shared_ptr<Object>& owner) {
+std::vector<std::shared_ptr<Object>> HandleTable::take_owned_by(Object& owner) {
     std::vector<std::shared_ptr<Object>> taken;
     std::unique_lock lock(mutex_);
-    for (size_t index = 0; index < slots_.size(); ++index) {
-        Slot& slot = slots_[index];
-        if (slot.object == nullptr || !is_owned_by(*slot.object, owner)) continue;
-        taken.push_back(slot.object);
+    taken.reserve(owner.owned_.size());
+    while (!owner.owned_.empty()) {
+        const uint32_t index = *owner.owned_.begin();
+        owner.owned_.erase(owner.owned_.begin());
+        taken.push_back(slots_[index].object);
         clear(index);
     }
     return taken;
 }
 
-void HandleTable::clear(size_t index) {
+void HandleTable::clear(uint32_t index) {
     Slot& slot = slots_[index];
+    disown(*slot.object, index);
     slot.object.reset();
     slot.kind = Kind::none;
-    if (slot.generation + 1 < GENERATIONS) free_.push_back(static_cast<uint32_t>(index));
+    if (slot.generation + 1 < GENERATIONS) free_.push_back(index);
+}
+
+void HandleTable::disown(const Object& object, uint32_t index) {
+    if (const auto owner = object.owner_.lock()) owner->owned_.erase(index);
 }
 
 }  // namespace softnpu

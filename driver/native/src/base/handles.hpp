@@ -8,8 +8,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -54,10 +54,11 @@ public:
     // Called once, when the object is destroyed by its handle or with its owner, without any lock.
     virtual void retire() {}
 
-    const std::weak_ptr<Object>& owner() const { return owner_; }
-
 private:
-    std::weak_ptr<Object> owner_;
+    friend class HandleTable;
+
+    const std::weak_ptr<Object> owner_;
+    std::set<uint32_t> owned_;  // slots of what was created through it, under the lock of the table
 };
 
 class HandleTable {
@@ -88,8 +89,9 @@ private:
 
     const Slot& find(Kind kind, uint64_t handle) const;
     uint64_t handle_of(size_t index) const;
-    std::vector<std::shared_ptr<Object>> take_owned_by(const std::shared_ptr<Object>& owner);
-    void clear(size_t index);
+    std::vector<std::shared_ptr<Object>> take_owned_by(Object& owner);
+    void clear(uint32_t index);
+    static void disown(const Object& object, uint32_t index);
 
     const uint8_t epoch_;
     mutable std::shared_mutex mutex_;

@@ -2,10 +2,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include <cerrno>
 #include <cinttypes>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -36,26 +39,74 @@ Fd find_open(const Area& area) {
     return {};
 }
 
+std::optional<Area> parse(const std::string& line) {
+    Area area;
+    char access[8];
+    int path = 0;
+    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %7s %" SCNx64 " %x:%x %" SCNu64 " %n", &area.start,
+                    &area.end, access, &area.offset, &area.major, &area.minor, &area.inode, &path) < 7) {
+        return std::nullopt;
+    }
+    area.access = access;
+    if (path > 0 && static_cast<size_t>(path) < line.size())
+        area.path = line.substr(static_cast<size_t>(path));
+    return area;
+}
+
+// PROCMAP_QUERY (Linux 6.11) finds one area; to read all of them takes 4 us each.
+struct Query {
+    uint64_t size;
+    uint64_t wanted;  // 0: the area that the address lies in
+    uint64_t address;
+    uint64_t start;
+    uint64_t end;
+    uint64_t flags;
+    uint64_t page_size;
+    uint64_t offset;
+    uint64_t inode;
+    uint32_t major;
+    uint32_t minor;
+    uint32_t name_size;
+    uint32_t build_id_size;
+    uint64_t name;
+    uint64_t build_id;
+};
+static_assert(sizeof(Query) == 104);
+constexpr unsigned long QUERY = _IOWR('f', 17, Query);
+
 }  // namespace
 
 std::vector<Area> read_areas() {
     std::vector<Area> areas;
     std::ifstream file("/proc/self/maps");
-    for (std::string line; std::getline(file, line);) {
-        Area area;
-        char access[8];
-        int path = 0;
-        if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %7s %" SCNx64 " %x:%x %" SCNu64 " %n",
-                        &area.start, &area.end, access, &area.offset, &area.major, &area.minor, &area.inode,
-                        &path) < 7) {
-            continue;
-        }
-        area.access = access;
-        if (path > 0 && static_cast<size_t>(path) < line.size())
-            area.path = line.substr(static_cast<size_t>(path));
-        areas.push_back(std::move(area));
-    }
+    for (std::string line; std::getline(file, line);)
+        if (auto area = parse(line)) areas.push_back(std::move(*area));
     return areas;
+}
+
+std::optional<Area> find_area(uint64_t address) {
+    char path[PATH_MAX];
+    Query query{};
+    query.size = sizeof query;
+    query.address = address;
+    query.name_size = sizeof path;
+    query.name = reinterpret_cast<uint64_t>(path);
+    const Fd maps(open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
+    if (ioctl(maps.get(), QUERY, &query) == 0) {
+        const bool readable = query.flags & 1, writable = query.flags & 2, shared = query.flags & 8;
+        return Area{query.start,
+                    query.end,
+                    std::string(readable ? "r" : "-") + (writable ? "w" : "-") + "-" + (shared ? "s" : "p"),
+                    query.offset,
+                    query.major,
+                    query.minor,
+                    query.inode,
+                    query.name_size == 0 ? "" : path};
+    }
+    if (errno == ENOENT) return std::nullopt;
+    for (auto& area : read_areas())
+        if (area.start <= address && address < area.end) return area;
+    return std::nullopt;
 }
 
 std::set<uint64_t> areas_with_private_pages() {

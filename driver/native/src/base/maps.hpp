@@ -32,6 +32,8 @@ struct Area {
 
 // All areas, in the order of their addresses.
 std::vector<Area> read_areas();
+// The area that an address lies in, if there is one.
+std::optional<Area> find_area(uint64_t address);
 // Starts of the private mappings that have pages of their own, which the file does not have.
 std::set<uint64_t> areas_with_private_pages();
 // A descriptor of the very file that is mapped, for this access (O_RDONLY, O_RDWR); none if it cannot be had.

@@ -83,7 +83,8 @@ void Context::retire() {
     }
     memory()->close();
     if (!connection->is_lost())
-        connection->request(MapWriter(context_destroy::TAG).put(context_destroy::CONTEXT, handle()), ok::TAG);
+        connection->request(MapWriter(context_destroy::TAG).put(context_destroy::CONTEXT, handle()), ok::TAG,
+                            0, {}, Patience::end);
     std::lock_guard lock(fences_mutex_);
     kept_.clear();
 }

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/environment.hpp"
@@ -115,13 +114,12 @@ MetricStreamer::MetricStreamer(std::shared_ptr<Context> of, std::shared_ptr<Metr
     request.put(metric_stream_open::CONTEXT, context_->handle()).put(metric_stream_open::PERIOD, period_ns);
     const Answer answer = context_->connection->request(request, metric_stream_opened::TAG, 1);
     stream_ = answer.fields.integer(metric_stream_opened::STREAM);
-    void* const mapped = mmap(nullptr, metric_stream::SIZE, PROT_READ, MAP_SHARED, answer.fds[0].get(), 0);
-    if (mapped == MAP_FAILED) {
-        const int code = errno;
+    try {
+        map_ = map_pages("metric streamer", answer.fds[0].get(), metric_stream::SIZE);
+    } catch (const Error&) {
         retire();
-        throw out_of_host_memory("metric streamer", errno_text(code), "address space for its samples");
+        throw;
     }
-    map_ = static_cast<const uint8_t*>(mapped);
 }
 
 MetricStreamer::~MetricStreamer() {

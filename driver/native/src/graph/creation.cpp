@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "base/guard.hpp"
+#include "base/output.hpp"
 #include "graph/bounds.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/serialized.hpp"
@@ -20,7 +20,8 @@ constexpr int CHAIN_LIMIT = 20;
 
 constexpr std::string_view CACHE_STATUS = "ZE DynamicCaching cache_status_t: ";
 
-thread_local std::string last_log;
+// Plain memory: a thread may call the driver while its thread-local objects are being destroyed.
+thread_local char last_log[1 << 14];
 
 // The line on the cache of a log; empty without one.
 std::string cache_status(const std::string& log) {
@@ -105,12 +106,12 @@ void check_ranks(const GraphMeta& meta) {
 
 std::shared_ptr<Graph> create_graph(const std::shared_ptr<Context>& context, const ze_graph_desc_t* desc,
                                     uint32_t flags) {
-    last_log.clear();
+    copy_text(last_log, {});
     return with_build_failure([&] {
         auto graph = std::make_shared<Graph>(context, create(*context, desc, flags), flags);
         check_ranks(graph->meta);
         context->memory()->add_sparse_sizes(sparse_sizes(graph->meta));
-        last_log = cache_status(graph->build_log);
+        copy_text(last_log, cache_status(graph->build_log));
         return graph;
     });
 }
@@ -133,8 +134,8 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
     return std::make_shared<QueryNetwork>(context, std::move(layers));
 }
 
-const std::string& last_build_log() { return last_log; }
+const char* last_build_log() noexcept { return last_log; }
 
-void keep_build_failure(const ErrorInfo& info) { last_log = info.line() + "\n"; }
+void keep_build_failure(const ErrorInfo& info) { copy_text(last_log, info.line() + "\n"); }
 
 }  // namespace softnpu

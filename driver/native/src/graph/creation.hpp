@@ -33,8 +33,8 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
                                             const ze_graph_desc_t* desc);
 
 // The log of what failed last in this thread under `with_build_failure`. The creation of a graph clears it,
-// and leaves what became of the cache.
-const std::string& last_build_log();
+// and leaves what became of the cache. Of a longer one the first 16 KiB.
+const char* last_build_log() noexcept;
 void keep_build_failure(const ErrorInfo& info);
 
 // Runs what makes, loads or exports a graph, and keeps the log of a failure.

@@ -30,7 +30,7 @@ Graph::Graph(std::shared_ptr<Context> of, Answer created, uint32_t flags)
       arguments_(meta.arguments.size()) {}
 
 Graph::~Graph() {
-    if (native_ != nullptr) munmap(native_, native_size_);
+    if (native_ != nullptr) munmap(const_cast<uint8_t*>(native_), native_size_);
 }
 
 void Graph::retire() {
@@ -79,15 +79,12 @@ std::pair<const uint8_t*, size_t> Graph::native_binary() {
         context->connection->request(MapWriter(graph_export::TAG).put(graph_export::GRAPH, on_device->handle),
                                      graph_exported::TAG, 1, {}, Patience::compiler);
     const size_t size = answer.fields.integer(graph_exported::BLOB_LENGTH);
-    void* const mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, answer.fds[0].get(), 0);
-    if (mapped == MAP_FAILED) {
-        throw out_of_host_memory("native binary", errno_text(errno), "room to map it");
-    }
+    const uint8_t* const mapped = map_pages("native binary", answer.fds[0].get(), size);
     std::lock_guard lock(mutex_);
     if (native_ != nullptr) {
-        munmap(mapped, size);  // another thread was quicker
+        munmap(const_cast<uint8_t*>(mapped), size);  // another thread was quicker
     } else {
-        native_ = static_cast<uint8_t*>(mapped);
+        native_ = mapped;
         native_size_ = size;
     }
     return {native_, native_size_};

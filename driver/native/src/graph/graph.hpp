@@ -62,7 +62,7 @@ private:
     mutable std::mutex mutex_;
     std::vector<std::optional<Argument>> arguments_;
     std::atomic<bool> initialized_{false};
-    uint8_t* native_ = nullptr;
+    const uint8_t* native_ = nullptr;
     size_t native_size_ = 0;
 };
 

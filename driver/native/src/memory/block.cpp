@@ -46,7 +46,7 @@ void* map_shared(int fd, size_t size, size_t alignment) {
 Mapping::Mapping(int fd, size_t size, bool sparse, size_t alignment) : size_(size) {
     int code;
     do {
-        code = sparse ? 0 : posix_fallocate(fd, 0, static_cast<off_t>(size));
+        code = sparse ? (has_pages(fd, size) ? 0 : ENOSPC) : posix_fallocate(fd, 0, static_cast<off_t>(size));
     } while (code == EINTR);
     void* const mapped = code == 0 ? map_shared(fd, size, alignment) : MAP_FAILED;
     if (mapped == MAP_FAILED) {

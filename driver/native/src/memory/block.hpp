@@ -21,6 +21,7 @@ public:
     Mapping& operator=(const Mapping&) = delete;
 
     uint8_t* address() const { return address_; }
+    size_t size() const { return size_; }
 
 private:
     uint8_t* address_;

@@ -155,19 +155,23 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
     const size_t offset = answer.integer(mem_allocated::OFFSET);
     const size_t segment_size = answer.integer(mem_allocated::SEGMENT_SIZE);
     try {
-        std::shared_ptr<Mapping> mapping;
+        const auto outside = [&](size_t room) { return offset > room || size > room - offset; };
         const auto known = segments_.find(number);
-        if (known != segments_.end()) mapping = known->second.mapping;
-        if (mapping == nullptr) {
-            if (fd_index >= fds.size() || offset > segment_size || size > segment_size - offset) {
-                throw device_lost("memory from the daemon",
-                                  format("segment %lu without a descriptor or a range outside of it", number),
-                                  "a range inside a segment");
-            }
+        std::shared_ptr<Mapping> mapping = known == segments_.end() ? nullptr : known->second.mapping;
+        const bool described = mapping != nullptr || (fd_index < fds.size() && !outside(segment_size));
+        if (described && mapping == nullptr) {
             mapping = mapped != nullptr
                           ? std::make_shared<Mapping>(mapped, size)
                           : std::make_shared<Mapping>(fds[fd_index].get(), segment_size,
                                                       answer.flag(mem_allocated::SPARSE), alignment);
+        }
+        // the daemon may have described the segment before, or memory of the program be all of it
+        if (!described || outside(mapping->size())) {
+            throw device_lost(
+                "memory from the daemon",
+                format("%zu bytes at %zu of segment %lu, which has no descriptor or ends before", size,
+                       offset, number),
+                "a range inside a segment");
         }
         // the block comes last: it frees the memory itself
         Segment& segment = segments_[number];

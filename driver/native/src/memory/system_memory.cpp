@@ -26,26 +26,23 @@ std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, siz
     const std::string name = format("%zu bytes at %p", size, address);
     if (start % schema::blob::PAGE != 0 || size % schema::blob::PAGE != 0)
         throw invalid_argument(name, "parts of pages", "whole pages of 4096 bytes");
-    for (const Area& area : read_areas()) {
-        if (start < area.start || start >= area.end) continue;
-        if (size > area.end - start) break;
-        if (area.access.size() < 4 || area.access[3] != 's' || area.inode == 0)
-            throw not_shared(name, "private pages, which no other process can reach");
-        if (area.access.compare(0, 2, "rw") != 0) throw not_shared(name, "not readable and writable");
-        const Fd fd = open_mapped_file(area, O_RDWR);
-        if (!fd.valid()) throw not_shared(name, area.path + " cannot be opened");
-        const uint64_t offset = area.offset + (start - area.start);
-        auto* const pages = static_cast<uint8_t*>(address);
-        if (has_fixed_size(fd.get()))
-            return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, false);
-        if (!is_shared_memory(fd.get()))
-            throw not_shared(name, "in " + area.path + ", which is no shared memory");
-        struct stat status;
-        if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < offset + size)
-            throw not_shared(name, "behind the end of " + area.path);
-        return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, true);
-    }
-    throw not_shared(name, "not in one mapping");
+    const auto area = find_area(start);
+    if (!area || size > area->end - start) throw not_shared(name, "not in one mapping");
+    if (area->access[3] != 's' || area->inode == 0)
+        throw not_shared(name, "private pages, which no other process can reach");
+    if (area->access.compare(0, 2, "rw") != 0) throw not_shared(name, "not readable and writable");
+    const Fd fd = open_mapped_file(*area, O_RDWR);
+    if (!fd.valid()) throw not_shared(name, area->path + " cannot be opened");
+    const uint64_t offset = area->offset + (start - area->start);
+    auto* const pages = static_cast<uint8_t*>(address);
+    if (has_fixed_size(fd.get()))
+        return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, false);
+    if (!is_shared_memory(fd.get()))
+        throw not_shared(name, "in " + area->path + ", which is no shared memory");
+    struct stat status;
+    if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < offset + size)
+        throw not_shared(name, "behind the end of " + area->path);
+    return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, true);
 }
 
 }  // namespace softnpu

@@ -1,6 +1,7 @@
 #include "session/connection.hpp"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 
@@ -27,6 +28,11 @@ std::string closed_by_program(const char* what, int number) {
 }  // namespace
 
 Connection::Connection(Fd socket, std::string name) : name_(std::move(name)), socket_(std::move(socket)) {}
+
+Connection::~Connection() {
+    // other processes may have a copy of the descriptor, which would keep the session
+    if (socket_.is_ours()) shutdown(socket_.get(), SHUT_RDWR);
+}
 
 // A request from the moment when it has a number until its answer has come, or its thread was cancelled.
 class Connection::Request {
@@ -67,7 +73,8 @@ Answer Connection::request(const MapWriter& message, std::string_view expected, 
         Request sending(*this, number, pending, interrupted);
         send(number, message, fds);
         sending.sent();
-        wait(number, *pending, patience, interrupted != nullptr || patience != Patience::supervisor);
+        const bool is_work = patience == Patience::compiler || patience == Patience::loader;
+        wait(number, *pending, patience, interrupted != nullptr || is_work);
     }
     Answer answer = unwrap(*pending);
     const std::string tag = answer.fields.string(TAG_FIELD);
@@ -203,8 +210,13 @@ void Connection::send(uint32_t number, const MapWriter& message, const std::vect
     }
     // the reader gets what a closed daemon has sent before
     if (code == 0 || code == EPIPE || code == ECONNRESET) return;
+    // a frame is sent as a whole or not at all: the session is as it was
     if (code == EMFILE || code == ENOMEM || code == ENOBUFS || code == ETOOMANYREFS) {
         throw out_of_host_memory("control frame", errno_text(code), "room to send it");
+    }
+    if (!fds.empty()) {
+        throw invalid_argument(format("descriptor %d", fds.front()), errno_text(code),
+                               "an open file that may be passed on");
     }
     mark_lost(errno_text(code));
     throw lost_error();

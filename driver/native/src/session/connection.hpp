@@ -30,17 +30,22 @@ enum class Patience {
     supervisor,  // 30 s, then the daemon counts as gone
     compiler,    // 600 s since the last progress, then the compilation has failed
     loader,      // 600 s: a graph is loaded without a word
+    end,         // 600 s: a queue ends when the inference that runs has ended
 };
 
 class Connection {
 public:
     Connection(Fd socket, std::string name);
+    // Ends the session.
+    ~Connection();
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
 
     // Sends a request and waits for the answer of this type, with at least so many descriptors. Throws what
     // the daemon refused, or DEVICE_LOST when it is gone or does not answer.
     //
-    // It is a cancellation point with `interrupted`, and for other patience than `supervisor`. The number of
-    // a request whose thread was cancelled is stored in `interrupted`, for `await_answer`; without it what
+    // It is a cancellation point with `interrupted`, and while a compiler or loader is waited for. The number
+    // of a request whose thread was cancelled is stored in `interrupted`, for `await_answer`; without it what
     // the answer brings is released.
     Answer request(const MapWriter& message, std::string_view expected, size_t fds_expected = 0,
                    const std::vector<int>& fds = {}, Patience patience = Patience::supervisor,

@@ -112,7 +112,7 @@ void watch(const std::shared_ptr<Connection>& connection, const Fd* page_file) n
     } catch (...) {
         page_file = nullptr;
     }
-    if (page_file != nullptr) {
+    if (page_file != nullptr && has_pages(page_file->get(), status_page::SIZE)) {
         // stays mapped: another thread may be reading the word of the daemon before
         void* const page = mmap(nullptr, status_page::SIZE, PROT_READ, MAP_SHARED, page_file->get(), 0);
         if (page != MAP_FAILED) {

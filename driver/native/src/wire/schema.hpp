@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 3;
+constexpr uint32_t MINOR = 4;
 }
 
 namespace environment {
@@ -488,7 +488,8 @@ constexpr std::string_view TAG = "metric_stream_opened", STREAM = "stream";
 namespace status_answer {
 constexpr std::string_view TAG = "status_answer", PID = "pid", SERVER = "server", SOCKET = "socket",
     UPTIME_S = "uptime_s", INTERFACE = "interface", COMPILER_PIDS = "compiler_pids", ENGINES = "engines",
-    SESSION_COUNT = "session_count", SESSIONS = "sessions", USERS = "users", LEASES = "leases";
+    SESSION_COUNT = "session_count", SESSIONS = "sessions", USERS = "users", LEASES = "leases",
+    INTERNAL_ERRORS = "internal_errors";
 }
 namespace activity_answer {
 constexpr std::string_view TAG = "activity_answer", TIME_NS = "time_ns", SESSIONS = "sessions",
@@ -535,7 +536,13 @@ constexpr std::string_view DEVICE = "device", ENGINE_PID = "engine_pid", STATE =
     HEARTBEAT_NS = "heartbeat_ns", HANGS = "hangs", ABORTED = "aborted", OFFENCES = "offences",
     REFUSALS = "refusals", TILE_BUSY_NS = "tile_busy_ns", OVERLAPPED = "overlapped", RUNNING = "running",
     DEVICE_CLOCK_NS = "device_clock_ns", LATE = "late", UNMODELLED = "unmodelled", QUEUED = "queued",
-    READ_BYTES = "read_bytes", WRITTEN_BYTES = "written_bytes", BUILD_FAILURES = "build_failures";
+    READ_BYTES = "read_bytes", WRITTEN_BYTES = "written_bytes", BUILD_FAILURES = "build_failures",
+    FUNCTIONS = "functions";
+}
+namespace function_status {
+constexpr std::string_view UID = "uid", SESSION = "session", ENGINE_PID = "engine_pid", STATE = "state",
+    RESTARTS = "restarts", MEMORY_USED = "memory_used", CONTEXTS = "contexts", IMAGES = "images",
+    SUBMISSIONS = "submissions", INFERENCES = "inferences", BUSY_NS = "busy_ns";
 }
 namespace session_status {
 constexpr std::string_view SESSION = "session", PID = "pid", CLIENT = "client", ROLE = "role",

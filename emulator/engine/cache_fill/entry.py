@@ -1,74 +1,80 @@
-"""Put one image into the cache of compiled ones: a program, with PARENT-PID KEY MESSAGE FD... as arguments.
-
-What is stored serves all sessions, so nothing that one of them can change may enter it. Blob and weights are
-sealed, or files that only the daemon's user and root can write, who could write the cache as well. All
-constants are compared with the digests of the blob after OpenVINO has read them. The import has to compute
-the same bits as what was compiled.
-"""
+"""An entry of the cache of compiled images: how it is compiled, and what is checked before it is stored."""
 
 from __future__ import annotations
 
 import logging
 import mmap
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import openvino as ov
 
 from softnpu.emulator.blob.constant_digests import constant_digest
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, Section
+from softnpu.emulator.blob.weight_files import file_identities
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space
 from softnpu.emulator.common import file_ownership, linux
 from softnpu.emulator.engine import cpu_cache, executor
 from softnpu.emulator.engine.cpu_cache import CpuCache
-from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 
 log = logging.getLogger(__name__)
 
-_LEAST_PRIORITY = 19
 _ROUNDS = 2
 
 
-def fill(cache: CpuCache, key: str, message: link.ImageLoad, fds: Sequence[int]) -> str:
-    """Compile an image and store it as `key`. Returns why it is not stored, empty if it is or was before."""
+class NotKeptError(Exception):
+    """Why an image is not stored."""
+
+
+def fill(cache: CpuCache, message: link.ImageLoad, fds: Sequence[int], compiled: Callable[[], bytes]) -> None:
+    """Store an image, unless it is there, and the note of its hint. Raises `NotKeptError`.
+
+    `compiled` returns what `compile_entry` does: see `__main__`.
+    """
     if any(not _is_safe(fd) for fd in fds):
-        return "others may change its weights"
-    before = [_identity(fd) for fd in fds]
+        raise NotKeptError("others may change its weights")
+    before = file_identities(fds)
+    reader = BlobReader(memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ)))
+    meta = reader.metadata()
+    properties = executor.properties_of(meta)
+    key = cpu_cache.key_of(reader, meta, properties)
+    if not key:
+        return
     with cache.models.claim(key, 0) as mine:
-        if not mine or cache.models.load(key) is not None:
-            return ""
-        image = executor.load(message, [os.dup(fd) for fd in fds])
-        if image.is_unfused:
-            return "it is compiled in another way than an import would be"
-        if not cpu_cache.fits(image.compiled, image.meta):
-            return "inputs and outputs share tensors, or have other shapes than the model declares"
-        payload = cpu_cache.encoded(image.compiled, image.indices)
-        if not _has_its_weights(message, fds) or before != [_identity(fd) for fd in fds]:
-            return "its weights have changed"
-        entry = memoryview(bytearray(payload))
-        kept = cpu_cache.decoded(executor.core(), entry, image.meta, executor.properties_of(image.meta))
-        if kept is None:
-            return "OpenVINO does not import what it exported"
-        if not _equal(image.compiled, kept.compiled, image.meta.inputs):
-            return "the import computes other bits"
-        description = {"model": image.meta.name, "version.openvino": ov.get_version()}
-        if cache.models.store(key, payload, description):
-            log.info("engine cache: stored '%s', %d bytes", image.meta.name, len(payload))
-    return ""
+        if mine and cache.models.load(key) is None:
+            payload = compiled()
+            if not _has_its_weights(message, fds) or before != file_identities(fds):
+                raise NotKeptError("its weights have changed")
+            description = {"model": meta.name, "version.openvino": ov.get_version()}
+            if cache.models.store(key, payload, description):
+                log.info("engine cache: stored '%s', %d bytes", meta.name, len(payload))
+    if message.hint:
+        cache.note(message.hint, key, properties)
+
+
+def compile_entry(message: link.ImageLoad, fds: Sequence[int]) -> bytes:
+    """The entry of an image. Raises `NotKeptError`."""
+    image = executor.load(message, [os.dup(fd) for fd in fds])
+    if image.is_unfused:
+        raise NotKeptError("it is compiled in another way than an import would be")
+    if not cpu_cache.fits(image.compiled, image.meta):
+        raise NotKeptError("inputs and outputs share tensors, or have other shapes than the model declares")
+    payload = cpu_cache.encoded(image.compiled)
+    imported = memoryview(bytearray(payload))
+    kept = cpu_cache.decoded(executor.core(), imported, image.meta, executor.properties_of(image.meta))
+    if kept is None:
+        raise NotKeptError("OpenVINO does not import what it exported")
+    if not _equal(image.compiled, kept.compiled, image.meta.inputs):
+        raise NotKeptError("the import computes other bits")
+    return payload
 
 
 def _is_safe(fd: int) -> bool:
     """Whether nobody can change a file who could not change the cache."""
     return linux.has_seals(fd, linux.SEALS_IMMUTABLE) or not file_ownership.distrust(fd)
-
-
-def _identity(fd: int) -> tuple[int, ...]:
-    info = os.fstat(fd)
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _has_its_weights(message: link.ImageLoad, fds: Sequence[int]) -> bool:
@@ -118,27 +124,3 @@ def _random(generator: np.random.Generator, argument: ArgumentMeta) -> ov.Tensor
     else:  # several numbers in a byte
         tensor.data[...] = 0
     return tensor
-
-
-def main(arguments: list[str]) -> int:
-    """Fill one entry; 1 if it cannot be."""
-    linux.die_with_parent(int(arguments[0]))
-    os.nice(_LEAST_PRIORITY)
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    message = link.command_decoder.decode(bytes.fromhex(arguments[2]))
-    if not isinstance(message, link.ImageLoad):
-        raise RuntimeError(f"the engine sent {type(message).__name__}; expected ImageLoad")
-    cache = CpuCache.open()
-    if cache is None:
-        return 0
-    try:
-        reason = fill(cache, arguments[1], message, list(map(int, arguments[3:])))
-    except (Refused, RuntimeError) as error:
-        reason = str(error)
-    if reason:
-        log.info("engine cache: image %d is not stored: %s", message.image, reason)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,46 @@
+"""The log of a daemon: its processes write one file, in which each record is one line.
+
+Records hold what others named: clients, models, layers, files. No name begins a line or reaches a terminal
+as a command.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from types import TracebackType
+
+from softnpu.emulator.common.printable import printable
+
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_INDENT = "  "
+
+
+class LineFormatter(logging.Formatter):
+    """Escape what is not printable; a traceback keeps its lines, indented, as its error may hold any text."""
+
+    def __init__(self) -> None:
+        super().__init__(_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        return printable(super().formatMessage(record))
+
+    def formatException(
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+    ) -> str:
+        """Return the traceback with no line that could be one of a record."""
+        return "\n".join(_INDENT + printable(line) for line in super().formatException(ei).splitlines())
+
+
+def begin(level: str) -> None:
+    """Have this process log to stderr, with what nobody catches too."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    sys.excepthook = _log_uncaught
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    logging.getLogger(__name__).critical("this process ends", exc_info=(kind, error, traceback))

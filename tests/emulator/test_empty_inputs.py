@@ -1,0 +1,79 @@
+"""A model is made ready for inputs without elements a few times, however many ways there are to have none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from softnpu.driver import Context, GraphSource
+from softnpu.emulator.common import empty_tensors, linux
+from softnpu.emulator.engine import executor
+from softnpu.emulator.engine.executor import LoadedImage
+from softnpu.emulator.links import engine as link
+from tests.support.daemon import Daemon
+
+_POOLS = 4
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Daemon:
+    return shared_daemon
+
+
+@pytest.fixture
+def image(context: Context, private_dir: Path) -> LoadedImage:
+    """Means over open dimensions, as an engine loads them, in the process of the test."""
+    inputs = [ops.parameter([1, 1, -1, -1], np.float32) for _ in range(_POOLS)]
+    means = [ops.adaptive_avg_pool(each, ops.constant([2, 2])) for each in inputs]
+    path = private_dir / "means.xml"
+    ov.serialize(ov.Model([ops.result(each) for each in means], inputs, "means"), path)
+    with GraphSource.from_ir(path) as source, context.create_graph(source) as graph:
+        blob = bytes(graph.get_native_binary())
+    message = link.ImageLoad(image=1, state=0, blob_length=len(blob))
+    return executor.load(message, [linux.sealed_copy("blob", blob)])
+
+
+def _empty(rows: Sequence[int]) -> empty_tensors.Empty:
+    return frozenset((at, 2) for at, count in enumerate(rows) if not count)
+
+
+def _is_right(image: LoadedImage, rows: Sequence[int]) -> bool:
+    """Whether means of so many rows of ones are right: 0 of none."""
+    request = image.compiled.create_infer_request()
+    for at, count in enumerate(rows):
+        request.set_input_tensor(at, ov.Tensor(np.ones((1, 1, count, 2), np.float32)))
+    for at in range(_POOLS):
+        request.set_output_tensor(at, ov.Tensor(np.full((1, 1, 2, 2), 7, np.float32)))
+    request.infer()
+    return all((request.get_output_tensor(at).data == (count > 0)).all() for at, count in enumerate(rows))
+
+
+def test_every_way_to_have_nothing_is_right_and_few_compile(image: LoadedImage) -> None:
+    for _ in range(2):
+        for rows in itertools.product((2, 0), repeat=_POOLS):
+            if _empty(rows):
+                image.expect_empty(_empty(rows))
+            assert _is_right(image, rows)
+    assert image.compilations <= 1 + _POOLS
+
+
+def test_what_failed_to_compile_is_compiled_before_it_runs(
+    image: LoadedImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> ov.CompiledModel:
+        raise MemoryError
+
+    rows = (0, 2, 2, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(ov.Core, "compile_model", fails)
+        with pytest.raises(MemoryError):
+            image.expect_empty(_empty(rows))
+    image.expect_empty(_empty(rows))
+    assert _is_right(image, rows)
+    assert image.compilations == 2

@@ -1,0 +1,105 @@
+"""Engines that cannot be started, that are never ready, or that cannot be told what they must know."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from softnpu.driver import ZeResult
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.supervisor.settings import Isolation
+from softnpu.emulator.supervisor.tuning import Tuning
+from tests.conftest import StartContext, StartDaemon
+from tests.support.daemon import Daemon
+from tests.support.waiting import wait_gone, wait_until
+from tests.support.wire import NOTHING, Wire, WireContext
+from tests.support.work import LONG, SECOND, execute, fill, lost
+
+_BACKLOG = 300
+
+
+@contextmanager
+def no_descriptors(daemon: Daemon, but: int = 3) -> Iterator[None]:
+    """The supervisor has none left meanwhile: `but` in all."""
+    before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (but, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
+
+
+def test_an_engine_that_cannot_be_started_is_tried_again_and_sessions_wait(
+    start_context: StartContext,
+) -> None:
+    daemon, context = start_context()
+    queue, memory = context.create_command_queue(), context.alloc_host(64)
+    commands, engine = fill(context, memory, 7), daemon.engine().engine_pid
+    with no_descriptors(daemon):
+        os.kill(engine, signal.SIGKILL)
+        wait_until(lambda: "no engine can be started" in daemon.log)
+        fence = execute(queue, commands)
+        assert not fence.host_synchronize(3 * SECOND), "there is no engine"
+    assert fence.host_synchronize(LONG)
+    assert np.all(memory.view() == 7)
+    assert daemon.log.count("no engine can be started") == 1, "one line, however often it was tried"
+    assert daemon.counts("restarts", "state") == (1, "ready")
+
+
+def test_a_function_that_descriptors_do_not_suffice_for_leaves_none_behind(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(isolate=Isolation.SESSION, tuning=Tuning(function_idle_s=0.2))
+    before, refused = daemon.base_fd_count(), 0
+    for room in range(10):
+        with Wire(daemon.socket) as wire:
+            wire.hello()
+            with no_descriptors(daemon, daemon.fd_count + room):
+                answer = wire.answer(wire.send(msg.ContextCreate(device=0)))
+            if isinstance(answer, msg.Failed):
+                refused += 1
+                assert answer.info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
+            WireContext(wire).check_works()
+    assert refused
+    wait_until(lambda: not daemon.engine().functions, what="all functions end")
+    wait_until(lambda: daemon.base_fd_count() <= before, what="nothing is left open")
+
+
+def test_a_device_whose_engines_are_never_ready_again_is_given_up_for_those_who_wait(
+    start_context: StartContext,
+) -> None:
+    daemon, context = start_context(failpoints="engine.handshake=abort:*:1")
+    queue, memory = context.create_command_queue(), context.alloc_host(64)
+    commands = fill(context, memory, 7)
+    daemon.kill_engine()
+    fence = execute(queue, commands)
+    lost(fence)
+    assert daemon.counts("state", "engine_pid", "contexts") == ("failed", 0, 0)
+    assert daemon.engine().restarts <= 7
+    assert daemon.log.count("is given up") == 1
+    assert "signal 6" in next(line for line in daemon.log.splitlines() if "is given up" in line)
+    assert daemon.memory_used() == 0
+
+
+def test_an_engine_that_reads_nothing_is_replaced_before_its_messages_fill_the_daemon(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon(tuning=Tuning(engine_backlog=_BACKLOG), tdr_ms=60_000)
+    wait_until(lambda: daemon.engine().state == "ready")
+    engine = daemon.engine().engine_pid
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        context = WireContext(wire)
+        first = context.alloc(64, "control")
+        os.kill(engine, signal.SIGSTOP)
+        # what the socket holds, and four times as much as may wait: also more than that lives afterwards
+        for _ in range(5 * _BACKLOG):
+            context.alloc(64, "control")
+        wait_gone(engine)
+        wait_until(lambda: daemon.engine().state == "ready", what="an engine that knows all again")
+        assert context.queue().run(NOTHING, first) == 0
+    assert daemon.engine().restarts
+    assert "could not be told all" in daemon.log

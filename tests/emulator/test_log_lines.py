@@ -1,0 +1,72 @@
+"""The log of a daemon: what others named is in it, but begins no line and commands no terminal."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from softnpu.emulator.common.log_lines import LineFormatter
+from softnpu.emulator.interface import messages as msg
+from tests.support.daemon import Daemon
+from tests.support.wire import Wire, WireContext
+
+_NAME = "evil\x1b]0;PWNED\x07\n2026-01-01 00:00:00,000 ERROR   softnpu: FORGED\r\u2028\x9b2J"
+_SHOWN = r"evil\x1b]0;PWNED\x07\n2026-01-01 00:00:00,000 ERROR   softnpu: FORGED\r\u2028\x9b2J"
+
+
+def _is_harmless(log: str) -> bool:
+    lines = log.split("\n")
+    return all(not line or line.isprintable() for line in lines) and not any(
+        line.startswith("2026-01-01") for line in lines
+    )
+
+
+@pytest.mark.quick
+def test_a_record_is_one_line_and_a_traceback_keeps_its_own() -> None:
+    try:
+        raise ValueError(_NAME)
+    except ValueError:
+        raised = sys.exc_info()
+    record = logging.LogRecord("daemon", logging.ERROR, "", 0, "client %s", (_NAME,), raised)
+    first, *others = LineFormatter().format(record).split("\n")
+    assert first.endswith(f"ERROR   daemon: client {_SHOWN}")
+    assert others[0] == "  Traceback (most recent call last):"
+    assert others[-1].startswith("  ")
+    assert "FORGED" in "".join(others)
+    assert _is_harmless("\n".join(others))
+
+
+def test_the_name_of_a_model_that_is_refused_is_a_part_of_its_line(daemon: Daemon) -> None:
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        source = msg.WeightSource(offset=0, length=0)
+        request = msg.GraphCreate(
+            context=WireContext(wire).handle, name=_NAME, xml_length=1, weights=(source,)
+        )
+        assert "FORGED" in wire.info(request).object
+    assert _SHOWN in daemon.log
+    assert _is_harmless(daemon.log), daemon.log
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("program", ["engine", "engine.cache_fill", "compiler"])
+def test_what_ends_a_process_is_logged_in_lines_of_its_own(program: str) -> None:
+    code = (
+        f"from softnpu.emulator.{program} import __main__ as program\n"
+        "from softnpu.emulator.common import linux\n"
+        "import os, socket\n"
+        f"def fail(*_, **__): raise ValueError({_NAME!r})\n"
+        "linux.die_with_parent = lambda _: None\n"
+        "program.Channel = program.open_channel = lambda _: 0\n"
+        "program.lean_openvino.leave_out_converter = program.Channel = fail\n"
+        "ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "program.main([str(ours.detach()), str(os.getppid())])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "FORGED" in done.stderr
+    assert _is_harmless(done.stderr), done.stderr

@@ -1,0 +1,165 @@
+"""So many lines of supervisor and engine, an exception at some of them, and the judgement at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from softnpu.driver import Driver, ZeError
+from softnpu.emulator.interface.messages import StatusAnswer
+from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.tools.stress.coordinator import Coordinator, Options
+from softnpu.tools.stress.daemon import Target
+from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
+
+_RUN_S = 60.0
+_MOST_RUNS = 200
+_ROOT = Path(__file__).parents[3]
+_CLIENT = "tests.fuzz.exceptions.client:client_function"
+_JUDGED = ("wrong", "hang", "leak", "error", "death")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """At least so many `lines` where an exception may come; one comes after `every` of them on average."""
+
+    lines: int = 100_000
+    every: int = 2_000
+    clients: int = 6
+    seed: str = "0"
+    kill: bool = False
+    run_s: float = _RUN_S
+
+
+@dataclass
+class Tally:
+    """What happened: lines, exceptions by type and by place, results that were compared, what was wrong."""
+
+    lines: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    places: Counter[str] = field(default_factory=Counter)
+    checked: int = 0
+    sessions: int = 0
+    resets: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def raised(self) -> int:
+        return self.kinds.total()
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    def summary(self) -> str:
+        most = ", ".join(f"{place} {count}" for place, count in self.places.most_common(5))
+        lines = [
+            f"{self.lines} lines, {self.raised} exceptions of {len(self.kinds)} types at {len(self.places)}"
+            f" places ({most})",
+            f"{self.checked} results compared in {self.sessions} sessions, {self.resets} engines replaced",
+            *(f"VIOLATION: {violation}" for violation in self.violations),
+            f"{len(self.violations)} violations",
+        ]
+        return "\n".join(lines)
+
+
+class _Patient(Coordinator):
+    """A coordinator whose questions may be met by an exception as well: then it asks again."""
+
+    def _status(self) -> StatusAnswer:
+        status = wait_until(self._ask, what="an answer of the daemon")
+        assert status is not None
+        return status
+
+    def _ask(self) -> StatusAnswer | None:
+        try:
+            with Driver.open(self._target.socket, autostart=False, role="monitor") as monitor:
+                return monitor.status()
+        except ZeError:
+            return None
+
+
+def run(plan: Plan, say: Callable[[str], None]) -> Tally:
+    """Let clients use a daemon that raises, in runs of a minute, until enough lines have been met."""
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="softnpu-exceptions-") as name:
+        folder = Path(name)
+        notes = folder / "raised"
+        notes.mkdir()
+        shutil.copy(Path(__file__).with_name("raising.py"), notes / "sitecustomize.py")
+        variables = {
+            "PYTHONPATH": f"{notes}:{_ROOT}",
+            "SOFTNPU_RAISING": f"{notes},{plan.seed},{plan.every}",
+        }
+        with _environment(variables):
+            # its engines are to be checked by the clients' numbers, and by nothing that raises as well
+            daemon = Daemon(DaemonSettings(socket=str(folder / "npu.sock")), interpreter=True)
+            daemon.tracebacks_expected = True
+            try:
+                _runs(plan, folder, daemon, tally, notes, say)
+                daemon.stop()
+            except AssertionError as error:
+                tally.violations.append(str(error))
+            finally:
+                daemon.close()
+    return tally
+
+
+def _runs(
+    plan: Plan, folder: Path, daemon: Daemon, tally: Tally, notes: Path, say: Callable[[str], None]
+) -> None:
+    for number in range(_MOST_RUNS):
+        options = Options(
+            clients=plan.clients,
+            seconds=plan.run_s,
+            kill=plan.kill,
+            faults=False,
+            seed=zlib.crc32(f"{plan.seed}:{number}".encode()),
+        )
+        work = folder / f"run-{number}"
+        work.mkdir()
+        coordinator = _Patient(options, Target(daemon.socket, work), lambda _state: None, _CLIENT)
+        try:
+            coordinator.run()
+        except AssertionError as error:
+            tally.violations.append(str(error))
+        state = coordinator.state
+        tally.checked += state.checked
+        tally.sessions += state.started
+        tally.resets = state.resets
+        tally.violations += [str(failure) for failure in state.failures if failure.kind in _JUDGED]
+        if tally.violations:
+            tally.violations.append(f"the daemon {'lives' if daemon.alive else 'died'}: {daemon.log[-3000:]}")
+        _read(notes, tally)
+        say(f"{tally.lines} lines, {tally.raised} exceptions, {tally.checked} results compared")
+        if tally.violations or tally.lines >= plan.lines:
+            return
+
+
+def _read(notes: Path, tally: Tally) -> None:
+    tally.lines = sum(struct.unpack("=Q", path.read_bytes())[0] for path in notes.glob("lines.*"))
+    raised = [line for path in notes.glob("raised.*") for line in path.read_text().splitlines()]
+    tally.kinds = Counter(line.split()[0] for line in raised)
+    tally.places = Counter(line.split()[1] for line in raised)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
