@@ -23,6 +23,7 @@ import re
 import resource
 import signal
 import time
+import weakref
 from typing import NamedTuple
 
 from softnpu.emulator.common.shared_counts import SharedCounts
@@ -142,11 +143,19 @@ class Plan:
     def __init__(self, rules: dict[str, Rule], counts: SharedCounts | None) -> None:
         self.rules = rules
         self.counts = counts
+        # now: a process that is locked in opens no file
+        traced = {rule.value for rule in rules.values() if rule.action == "trace"}
+        self._traces = {path: _open_trace(path) for path in traced}
+        weakref.finalize(self, _close_all, list(self._traces.values()))
 
     def hit(self, point: str) -> None:
         """The point is reached."""
         rule = self.rules.get(point)
-        if rule is not None and self._due(rule):
+        if rule is None or not self._due(rule):
+            return
+        if rule.action == "trace":
+            os.write(self._traces[rule.value], f"{rule.point}\n".encode())
+        else:
             _act(rule)
 
     def _due(self, rule: Rule) -> bool:
@@ -250,8 +259,6 @@ def _act(rule: Rule) -> None:
             time.sleep(int(rule.value) / 1000)
         case "load":
             ctypes.CDLL(rule.value)
-        case "trace":
-            _trace(rule)
 
 
 def _exhaust_descriptors() -> None:
@@ -261,11 +268,12 @@ def _exhaust_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
-def _trace(rule: Rule) -> None:
-    fd = os.open(rule.value, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, f"{rule.point}\n".encode())
-    finally:
+def _open_trace(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
         os.close(fd)
 
 

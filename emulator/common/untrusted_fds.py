@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -23,14 +24,16 @@ NOBODY: Final = -1
 """Owner of descriptors whose sender is no matter."""
 _NO_LINGER = struct.pack("ii", 0, 0)
 _MOST_THREADS = 64  # of one owner: each hangs in at most one close
-_MOST_WAITING = 64
+_MOST_WAITING = 64  # of which the oldest waits for longer than a close takes that does not hang
+_HANGS_S = 1.0
+_MOST_EVER_WAITING = 1024
 
 
 class _Closer:
     """The threads that close for one owner, and what waits for them."""
 
     def __init__(self) -> None:
-        self.waiting: deque[int] = deque()
+        self.waiting: deque[tuple[int, float]] = deque()  # a descriptor, and since when
         self.threads = 0
 
 
@@ -55,7 +58,8 @@ def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
         return
     with _lock:
         closer = _closers.setdefault(owner, _Closer())
-        closer.waiting.extend(slow)
+        now = time.monotonic()
+        closer.waiting.extend((fd, now) for fd in slow)
         if closer.threads >= _MOST_THREADS:
             return
         closer.threads += 1
@@ -64,8 +68,11 @@ def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
 
 def are_stuck(owner: int) -> bool:
     """Whether so many closings hang that this user must not send more descriptors."""
-    closer = _closers.get(owner)
-    return closer is not None and len(closer.waiting) > _MOST_WAITING
+    with _lock:
+        closer = _closers.get(owner)
+        if closer is None or len(closer.waiting) <= _MOST_WAITING:
+            return False
+        return len(closer.waiting) > _MOST_EVER_WAITING or time.monotonic() - closer.waiting[0][1] > _HANGS_S
 
 
 def _close_waiting(owner: int, closer: _Closer) -> None:
@@ -76,7 +83,7 @@ def _close_waiting(owner: int, closer: _Closer) -> None:
                 if not closer.threads:
                     del _closers[owner]
                 return
-            fd = closer.waiting.popleft()
+            fd, _ = closer.waiting.popleft()
         if _is_socket(fd):
             _close_socket(fd)
         else:

@@ -93,7 +93,7 @@ def test_who_sends_files_that_hang_again_and_again_is_refused(
     wire = open_wire(daemon)
     fd = weights.open(os.O_RDWR)
     weights.hang()
-    for _ in range(20):
+    for _ in range(100):
         number = wire.send(msg.Status(), [fd] * 16)
         request, answer = wire.receive()
         if request != number:

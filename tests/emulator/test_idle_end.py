@@ -58,7 +58,8 @@ def come(start_python: StartPython, private_dir: Path) -> Callable[[], ClientPro
         client = start_python(_CLIENT, environment=environment)
         log = endpoint.log_path(private_dir / "npu.sock")
         wait_until(
-            lambda: said.exists() or _SERVED in log.read_text(), what="its hello, or its refused starter"
+            lambda: (said.exists() and said.read_text()) or _SERVED in log.read_text(),
+            what="its hello, or its refused starter",
         )
         return client
 
