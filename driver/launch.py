@@ -16,7 +16,7 @@ from pathlib import Path
 from softnpu.driver.errors import ZeError, error, uninitialized
 from softnpu.emulator.common import failpoints, file_claim, file_ownership, linux
 from softnpu.emulator.interface import daemon_files, endpoint
-from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, ENV_SOCKET
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, ENV_SOCKET, of_daemon
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 _CALL = "zeInitDrivers"
@@ -180,6 +180,7 @@ class DaemonLauncher:
             done = subprocess.run(
                 [sys.executable, "-P", "-m", _DAEMON_MODULE, str(self.socket_path)],
                 stdin=subprocess.DEVNULL,
+                env=of_daemon(os.environ),
                 capture_output=True,
                 timeout=_WITHIN_S,
                 check=False,

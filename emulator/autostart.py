@@ -16,7 +16,6 @@ from softnpu.emulator import background
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.environment import (
     ENV_DEVICES,
-    ENV_SAVED_ENV,
     clock,
     idle_s,
     inference_us,
@@ -33,11 +32,6 @@ _OTHERS_S = 15.0
 
 def main(arguments: list[str]) -> int:
     """Return 0 once a daemon is ready at the socket, this or another one; else print the reason as JSON."""
-    if ENV_SAVED_ENV in os.environ:  # of a program of `softnpu run`: its loader has found our driver
-        from softnpu.emulator.daemon import saved_environment
-
-        command = [sys.executable, "-P", "-m", "softnpu.emulator.autostart", *arguments]
-        os.execve(sys.executable, command, saved_environment(os.environ))
     end = time.monotonic() + _OTHERS_S
     while True:
         try:

@@ -39,6 +39,8 @@ from softnpu.emulator.interface.trace_messages import TraceRing
 SCHEMA = "driver/native/src/wire/schema.hpp"
 RESULTS = "driver/native/src/abi/ze_result.hpp"
 
+Constant = int | bytes | str | tuple[str, ...]
+
 MESSAGES: tuple[type[messages.Message], ...] = (*get_args(messages.Request), *get_args(messages.Answer))
 RECORDS: tuple[type[msgspec.Struct], ...] = (
     ErrorInfo,
@@ -94,7 +96,7 @@ _NUMBERS: Mapping[str, type[enum.IntEnum | enum.IntFlag]] = {
     "trace_flag": trace.TraceFlag,
     "blob_section": container.Section,
 }
-CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
+CONSTANTS: Mapping[str, Mapping[str, Constant]] = {
     "interface": {"MAJOR": version.INTERFACE_MAJOR, "MINOR": version.INTERFACE_MINOR},
     "environment": {
         **{
@@ -102,6 +104,9 @@ CONSTANTS: Mapping[str, Mapping[str, int | bytes | str]] = {
             for name, value in vars(environment).items()
             if name.startswith("ENV_")
         },
+        "OF_DAEMON": environment.OF_DAEMON,
+        "PREFIXES_OF_DAEMON": environment.PREFIXES_OF_DAEMON,
+        "OF_PROGRAMS": environment.OF_PROGRAMS,
         "DEFAULT_SPIN_US": environment.DEFAULT_SPIN_US,
         "MAX_SPIN_US": environment.MAX_SPIN_US,
         "TURBO_SPIN_NS": spin.TURBO_SPIN_NS,
@@ -269,11 +274,11 @@ def _offsets(name: str, layout: Layout) -> str:
     return _namespace(name, "size_t", {key: str(value) for key, value in offsets.items()})
 
 
-def _constants(name: str, constants: Mapping[str, int | bytes | str]) -> str:
+def _constants(name: str, constants: Mapping[str, Constant]) -> str:
     return _namespace(name, "", dict(map(_constant, constants.items())))
 
 
-def _constant(item: tuple[str, int | bytes | str]) -> tuple[str, str]:
+def _constant(item: tuple[str, Constant]) -> tuple[str, str]:
     name, value = item
     match value:
         case int():
@@ -283,6 +288,8 @@ def _constant(item: tuple[str, int | bytes | str]) -> tuple[str, str]:
         case str():
             # for getenv
             return f"const char* {name}", f'"{value}"'
+        case tuple():
+            return f"std::string_view {name}[]", "{" + ", ".join(f'"{each}"' for each in value) + "}"
 
 
 def _namespace(name: str, kind: str, values: Mapping[str, str]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
+from typing import Final
 
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.status_messages import Clock
@@ -41,7 +43,14 @@ ENV_ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE"
 ENV_NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS"
 """`0`: the engines of a daemon run every submission in Python."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
-"""JSON: variables as they were before `softnpu run`; a daemon that is started inside gets them back."""
+"""JSON: variables as they were before `softnpu run`; `softnpu daemon` gives them back."""
+
+OF_DAEMON: Final = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "CXX", "GLIBC_TUNABLES")
+"""Variables that a daemon gets of the program that starts it."""
+PREFIXES_OF_DAEMON: Final = ("LC_", "XDG_", "SOFTNPU_", "ONEDNN_", "DNNL_")
+"""Beginnings of others. Those of oneDNN choose instruction sets, which numbers depend on."""
+OF_PROGRAMS: Final = (ENV_SOCKET, ENV_AUTOSTART, ENV_LEASE, ENV_PYTHON, ENV_SAVED_ENV, "SOFTNPU_LOG")
+"""What a program sets for itself, and no daemon gets."""
 
 TRACE_VARIABLE = "ZE_INTEL_NPU_LOGPERFETTO"
 """Of the real driver, if it was built with Perfetto: it writes a trace into the working directory."""
@@ -54,6 +63,18 @@ MAX_IDLE_S = 604_800.0
 
 _WHOLE = re.compile(r"[0-9]{1,20}")
 _DECIMAL = re.compile(r"[0-9]{1,20}|(?=.{3,20}\Z)[0-9]+\.[0-9]+")
+
+
+def of_daemon(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a daemon gets of the environment of the program that starts it: interface.md, section 1.
+
+    It serves other programs as well, so nothing that loads code into this one, or is about it alone.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in OF_DAEMON or (name.startswith(PREFIXES_OF_DAEMON) and name not in OF_PROGRAMS)
+    }
 
 
 def spin_us() -> int:

@@ -10,7 +10,9 @@ import pytest
 
 from softnpu.driver import Driver, ZeError, ZeResult
 from softnpu.emulator.interface import endpoint
+from softnpu.emulator.interface.environment import of_daemon
 from tests.conftest import StartPython
+from tests.support import program_environment
 from tests.support.waiting import wait_gone, wait_until
 from tests.support.work import check_works, failure
 
@@ -58,6 +60,29 @@ def test_six_clients_at_once_start_one_daemon(start_python: StartPython) -> None
 
     assert len(pids) == 1
     wait_gone(pids.pop())
+
+
+def test_a_daemon_has_nothing_of_the_program_but_a_short_list(
+    start_python: StartPython, tmp_path: Path
+) -> None:
+    code = """
+        os.environ.update(given["variables"])
+        with Driver.open() as driver, driver.devices[0].create_context():
+            engine = driver.status().engines[0].engine_pid
+            say([dict(os.environ), driver.daemon_pid, engine]); hear()
+    """
+    client = start_python(code, variables=program_environment.intruding(tmp_path))
+    theirs, pid, engine = client.hear()
+    started, behind = program_environment.of_process(pid), program_environment.of_process(engine)
+    client.tell()
+    client.finish()
+    wait_gone(pid)
+
+    assert program_environment.intruders(theirs)
+    assert started == of_daemon(theirs)
+    assert started.keys() >= {"PATH", "ONEDNN_MAX_CPU_ISA", "LC_ALL", "SOFTNPU_IDLE_S"}
+    assert not program_environment.intruders(started.keys() | behind.keys())
+    assert not program_environment.marks_in(tmp_path)
 
 
 def test_after_a_kill_the_next_client_starts_another() -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from softnpu.driver.native_library import NativeLibrary
 from softnpu.emulator.interface.endpoint import read_record
+from softnpu.emulator.interface.environment import of_daemon
 from tests.conftest import StartDaemon
-from tests.native.conftest import Run
+from tests.native.conftest import Run, client
+from tests.support import program_environment
 from tests.support.daemon import Daemon
-from tests.support.waiting import wait_gone, wait_until
+from tests.support.waiting import wait_gone
 
 INIT = """
 import ctypes, sys
@@ -75,34 +76,32 @@ def test_without_a_daemon_it_is_silent_if_asked(run: Run) -> None:
     assert run(INIT, environment={"SOFTNPU_LOG": "off"}).stderr == ""
 
 
-def test_program_starts_a_daemon_with_the_environment_from_outside(
-    run: Run, private_dir: Path, native: NativeLibrary
+def test_a_daemon_has_nothing_of_the_program_but_a_short_list(
+    surroundings: dict[str, str], private_dir: Path, tmp_path: Path
 ) -> None:
-    place = private_dir / "npu.sock"
-    environment = {"SOFTNPU_AUTOSTART": "1", "SOFTNPU_IDLE_S": "0.5", "SOFTNPU_LOG": "off"}
-    # something else that is in the path stays there
-    environment["LD_LIBRARY_PATH"] = f"{native.loader.parent}:/usr/lib"
     code = (
-        INIT
-        + """
-import time
-from pathlib import Path
-record = Path(sys.argv[1] + ".lock").read_text()
-import json
-pid = json.loads(record)["pid"]
-print(json.dumps(Path(f"/proc/{pid}/environ").read_bytes().decode().split("\\0")))
-"""
+        "import json, os, sys\nos.environ.update(json.loads(sys.argv[1]))"
+        + INIT
+        + "print(json.dumps(dict(os.environ)), flush=True)\nsys.stdin.read()"
     )
-    lines = run(code, str(place), environment=environment).stdout.splitlines()
-    assert " ".join(lines[:2]).split() == FOUND
-    started = dict(entry.split("=", 1) for entry in msgspec.json.decode(lines[2], type=list[str]) if entry)
-    record = read_record(place)
-    if record is not None:
-        wait_gone(record.pid)
-    assert str(native.loader.parent) not in started.get("LD_LIBRARY_PATH", "")
-    assert "ZE_ENABLE_ALT_DRIVERS" not in started
-    assert "SOFTNPU_LOG" not in started
-    wait_until(lambda: not place.exists(), what="the end of the daemon")
+    place = private_dir / "npu.sock"
+    variables = msgspec.json.encode(program_environment.intruding(tmp_path)).decode()
+    environment = {**surroundings, "SOFTNPU_AUTOSTART": "1", "SOFTNPU_IDLE_S": "0.5"}
+    with client(code, environment, f"{SUCCESS} 1", variables) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split() == FOUND[2:]
+        theirs = msgspec.json.decode(process.stdout.readline(), type=dict[str, str])
+        record = read_record(place)
+        assert record is not None
+        started = program_environment.of_process(record.pid)
+        process.communicate()
+    wait_gone(record.pid)
+
+    assert program_environment.intruders(theirs)
+    assert started == of_daemon(theirs), "both drivers have the same list"
+    assert started.keys() >= {"PATH", "ONEDNN_MAX_CPU_ISA", "LC_ALL", "SOFTNPU_IDLE_S"}
+    assert not program_environment.intruders(started)
+    assert not program_environment.marks_in(tmp_path)
 
 
 def test_daemon_that_cannot_be_started_is_reported_with_its_reason(run: Run) -> None:

@@ -3,11 +3,13 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
+#include <iterator>
 #include <sstream>
+#include <string_view>
 
 #include "base/environment.hpp"
 #include "wire/schema.hpp"
@@ -31,7 +33,6 @@ std::string own_folder() {
 }
 
 bool runs(const std::string& path) { return access(path.c_str(), X_OK) == 0; }
-bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 // Installed into PREFIX/lib/pythonX.Y/site-packages/softnpu/...: PREFIX/bin/python.
 std::string python_of_installation() {
@@ -61,33 +62,18 @@ std::string python_of_script() {
     return {};
 }
 
-// LD_LIBRARY_PATH without the folders of this library; the rest may be needed to run Python at all.
-std::string library_path(const std::string& value) {
-    const std::string own = own_folder();
-    std::istringstream folders(value);
-    std::string kept;
-    for (std::string folder; std::getline(folders, folder, ':');) {
-        char path[PATH_MAX];
-        const std::string real = realpath(folder.c_str(), path) == nullptr ? folder : path;
-        const bool ours =
-            real == own || exists(real + "/libze_softnpu.so") || exists(real + "/../libze_softnpu.so");
-        if (!folder.empty() && !ours) kept += (kept.empty() ? "" : ":") + folder;
-    }
-    return kept;
+template <size_t N>
+bool is_among(std::string_view name, const std::string_view (&names)[N]) {
+    return std::find(names, names + N, name) != names + N;
 }
 
-bool is_for_programs(const std::string& name) {
-    static const char* const names[] = {"LD_PRELOAD",
-                                        "ZE_ENABLE_ALT_DRIVERS",
-                                        "ZE_ENABLE_LOADER_DEBUG_TRACE",
-                                        schema::environment::SOCKET,
-                                        schema::environment::AUTOSTART,
-                                        "SOFTNPU_LOG",
-                                        schema::environment::PYTHON};
-    for (const char* const entry : names) {
-        if (name == entry) return true;
-    }
-    return false;
+bool is_of_daemon(std::string_view name) {
+    namespace lists = schema::environment;
+    if (is_among(name, lists::OF_DAEMON)) return true;
+    if (is_among(name, lists::OF_PROGRAMS)) return false;
+    return std::any_of(
+        std::begin(lists::PREFIXES_OF_DAEMON), std::end(lists::PREFIXES_OF_DAEMON),
+        [&](std::string_view prefix) { return name.compare(0, prefix.size(), prefix) == 0; });
 }
 
 }  // namespace
@@ -104,15 +90,8 @@ std::vector<std::string> find_python() {
 std::vector<std::string> environment_of_daemon() {
     std::vector<std::string> kept;
     for (char** entry = environ; *entry != nullptr; ++entry) {
-        const std::string text = *entry;
-        const std::string name = text.substr(0, text.find('='));
-        if (is_for_programs(name)) continue;
-        if (name == "LD_LIBRARY_PATH") {
-            const std::string value = library_path(text.substr(name.size() + 1));
-            if (!value.empty()) kept.push_back(name + "=" + value);
-        } else {
-            kept.push_back(text);
-        }
+        const std::string_view text = *entry;
+        if (is_of_daemon(text.substr(0, text.find('=')))) kept.emplace_back(text);
     }
     return kept;
 }

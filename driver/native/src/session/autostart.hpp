@@ -10,7 +10,7 @@ namespace softnpu {
 // which this library is installed in, or that of the `softnpu` on PATH. Empty when none is found.
 std::vector<std::string> find_python();
 
-// The environment of this process without the variables that make programs use this driver.
+// What a daemon gets of the environment of this process: the lists of interface.md, section 1.
 std::vector<std::string> environment_of_daemon();
 
 }  // namespace softnpu

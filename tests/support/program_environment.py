@@ -1,0 +1,60 @@
+"""An environment of a program that would break, or get into, whatever inherits it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+_LIBRARY = """
+#include <fcntl.h>
+__attribute__((constructor)) static void loaded(void) { open(MARK, O_CREAT | O_WRONLY, 0600); }
+"""
+
+
+def intruding(folder: Path) -> dict[str, str]:
+    """Variables that load code, beside harmless ones; what is loaded leaves a mark in `folder`."""
+    marks = folder / "marks"
+    marks.mkdir()
+    modules = folder / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text(f"open({str(marks / 'sitecustomize')!r}, 'w')")
+    (modules / "json.py").write_text(f"open({str(marks / 'json')!r}, 'w')")
+    library = folder / "preloaded.so"
+    source = folder / "preloaded.c"
+    source.write_text(_LIBRARY)
+    define = f'-DMARK="{marks / "preloaded"}"'
+    subprocess.run(["cc", "-shared", "-fPIC", define, source, "-o", library], check=True, timeout=60)
+    return {
+        "PYTHONPATH": str(modules),
+        "PYTHONHOME": "/nonexistent",
+        "PYTHONSTARTUP": str(modules / "json.py"),
+        "LD_PRELOAD": str(library),
+        "LD_LIBRARY_PATH": str(folder),
+        "LD_AUDIT": str(library),
+        "OV_FRONTEND_PATH": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "ONEDNN_MAX_CPU_ISA": "DEFAULT",
+        "LC_ALL": "C.UTF-8",
+        "SOFTNPU_LOG": "off",
+        "XDG_SESSION_ID": "",
+        "MADE_UP": "a=b\nc",
+    }
+
+
+def marks_in(folder: Path) -> list[str]:
+    """What was loaded."""
+    return sorted(path.name for path in (folder / "marks").iterdir())
+
+
+def of_process(pid: int) -> dict[str, str]:
+    """The environment that a process was started with."""
+    environ = Path(f"/proc/{pid}/environ").read_bytes()
+    entries = (entry.decode().partition("=") for entry in environ.split(b"\0") if entry)
+    return {name: value for name, _, value in entries}
+
+
+def intruders(names: Iterable[str]) -> set[str]:
+    """Those that may load code, or concern one program."""
+    starts = ("PYTHON", "LD_", "OV_", "OMP_", "MADE_UP")
+    return {name for name in names if name.startswith(starts)}
