@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from softnpu.driver import GraphSource, ZeResult
+from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import worker
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.child_process import ChildProgram
@@ -54,7 +55,10 @@ def has_openvino(pid: int) -> bool:
 
 
 class Client:
-    """A client by hand: it can ask for a compilation and look at the answer later."""
+    """A client by hand: it can ask for a compilation and look at the answer later.
+
+    It sends memory files, which need no descriptor of the daemon but their own.
+    """
 
     def __init__(self, wire: Wire, model: Path) -> None:
         self.wire = wire
@@ -63,7 +67,9 @@ class Client:
 
     def begin(self) -> int:
         """Ask for a compilation; the number of the request."""
-        with GraphSource.from_ir(self._model) as source:
+        weights = self._model.with_suffix(".bin").read_bytes()
+        weights_fd = linux.sealed_copy("weights", weights)
+        with GraphSource.from_xml(self._model.stem, self._model.read_bytes(), weights_fd) as source:
             request = msg.GraphCreate(
                 context=self._context,
                 name=source.name,
