@@ -228,7 +228,7 @@ class Binding:
         with contextlib.suppress(RuntimeError):  # "cancelled"
             # counted in steps: a process that was stopped meanwhile has not waited
             if not any(self._request.wait_for(_LET_GO_STEP_MS) for _ in range(_LET_GO_STEPS)):
-                failures.end_at_once("an inference that was cancelled does not end")
+                failures.end_held("an inference that was cancelled does not end")
             self._request.wait()
 
 

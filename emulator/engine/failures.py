@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+from softnpu.emulator.links import engine as link
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +41,10 @@ def failed_inference(error: RuntimeError) -> ErrorInfo:
     )
 
 
-def end_at_once(why: str) -> NoReturn:
+def end_held(why: str) -> NoReturn:
     """End this engine while other threads may write memory of clients: nothing is put in order first."""
     log.critical("%s: the engine ends", why)
-    os._exit(1)
+    os._exit(link.EXIT_HELD)
 
 
 def give_up(why: str) -> NoReturn:

@@ -229,6 +229,9 @@ EngineCommand = (  # every message to an engine
 
 # ---------------------------------------------------------------- engine to supervisor
 
+EXIT_HELD = 3
+"""Exit code of an engine that cannot end a cancelled inference: what it loads meanwhile is not to blame."""
+
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """The engine is connected and reads its channel. `walls_missing`: see `lock_in`.

@@ -7,6 +7,7 @@ to end.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,22 +15,28 @@ from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.images import Image, ImageState
 from softnpu.emulator.supervisor.objects import Queue
 from softnpu.emulator.supervisor.queue_states import QueueStates
+from softnpu.emulator.supervisor.running_submissions import RunningSubmission
 
 _ATTEMPTS = 2
-_ATTEMPTS_RELOADED = 4  # of an image that was loaded before: engines may be killed from outside
+_ATTEMPTS_INNOCENT = 4  # of an image that was loaded before, or is hardly to blame
 _ATTEMPTS_IN_ALL = 8  # of one submission, over all of its commands
 
 
 class KillReason(NamedTuple):
     """Why the watchdog kills an engine.
 
-    `blames_command`: the running command is condemned. `blames_image`: the image that is being loaded is;
-    what runs beside it goes on, however often that happens.
+    `command`: the submission that is condemned. `blames_image`: the image that is being loaded is to blame.
+    What runs beside either goes on, however often that happens.
     """
 
     info: ErrorInfo
-    blames_command: bool
+    command: RunningSubmission | None
     blames_image: bool = False
+
+    def blames(self, queue: Queue, sequence: int) -> bool:
+        """Whether this submission is to blame."""
+        command = self.command
+        return command is not None and command.queue is queue and command.running.sequence == sequence
 
 
 def condemn_submissions(
@@ -43,7 +50,8 @@ def condemn_submissions(
             continue
         # counted once: if the next engine dies before it runs this, that was not its fault
         states.clear_running(queue.state)
-        if kill is not None and kill.blames_image:
+        blamed = kill is not None and kill.blames(queue, running.sequence)
+        if kill is not None and not blamed and (kill.blames_image or kill.command is not None):
             continue
         if queue.attempted != running.sequence:
             queue.attempted, queue.attempts, queue.attempts_in_all = running.sequence, 0, 0
@@ -51,7 +59,7 @@ def condemn_submissions(
             queue.attempted_step, queue.attempts = running.step, 0
         queue.attempts += 1
         queue.attempts_in_all += 1
-        if kill is not None and kill.blames_command:
+        if kill is not None and blamed:
             queue.condemned_info = kill.info
         elif queue.attempts >= _ATTEMPTS or queue.attempts_in_all >= _ATTEMPTS_IN_ALL:
             queue.condemned_info = _died(ending)
@@ -62,15 +70,22 @@ def condemn_submissions(
     return condemned
 
 
-def fail_image(image: Image, ending: str, at_once: bool) -> bool:
+class Suspicion(enum.Enum):
+    """How likely the image that an engine was loading is to blame for its end."""
+
+    NONE = "it says that it ended for something else"  # a model can make it say so
+    SOME = "nothing else was under way"
+    CERTAIN = "the watchdog has seen it"
+
+
+def fail_image(image: Image, ending: str, suspicion: Suspicion) -> bool:
     """Give up the image that the engine was loading when it ended, the second time; whether that was now.
 
     An image that engines have loaded before may be to blame as well: its weights may have changed since.
-    `at_once`: it is known to be to blame.
     """
-    attempts = _ATTEMPTS if image.state is ImageState.LOADING else _ATTEMPTS_RELOADED
-    if at_once:
-        attempts = 1
+    at_once = suspicion is Suspicion.CERTAIN
+    fresh = image.state is ImageState.LOADING and suspicion is Suspicion.SOME
+    attempts = 1 if at_once else _ATTEMPTS if fresh else _ATTEMPTS_INNOCENT
     image.attempts += 1
     if image.attempts < attempts:
         return False

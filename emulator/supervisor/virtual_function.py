@@ -34,7 +34,13 @@ from softnpu.emulator.supervisor.limits import FUNCTION_ADDRESS_SPACE, address_s
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
-from softnpu.emulator.supervisor.reset_blame import KillReason, condemn_submissions, fail_image, failed_info
+from softnpu.emulator.supervisor.reset_blame import (
+    KillReason,
+    Suspicion,
+    condemn_submissions,
+    fail_image,
+    failed_info,
+)
 from softnpu.emulator.supervisor.running_submissions import RunningSubmission, RunningSubmissions
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.status_page import StatusPage
@@ -287,6 +293,7 @@ class VirtualFunction:
             trace.active.event(f"engine {reason}", device=self._device, number=self.engine_pid)
         self._host.engine_ended(self)
         short = self._engine is not None and self._engine.short
+        held = self._engine is not None and self._engine.process.returncode == link.EXIT_HELD
         self._engine = None
         self.page.set(self._setup.device, StatusWord.QUEUED, 0)
         self._watchdog.end()
@@ -297,9 +304,9 @@ class VirtualFunction:
             self._blame(queue, reason if kill is None else kill.info.found)
         self._draining.finish_all()
         if loading is not None and kill is not None and kill.blames_image:
-            self._blame_image(loading, kill.info.found, at_once=True)
+            self._blame_image(loading, kill.info.found, Suspicion.CERTAIN)
         elif loading is not None and alone:
-            self._blame_image(loading, reason)
+            self._blame_image(loading, reason, Suspicion.NONE if held else Suspicion.SOME)
         ready = self.state is DeviceState.READY
         settled = ready and time.monotonic() - self._ready_at > _SETTLED_S
         # one that was not told all for a lack of something had no chance to be ready
@@ -325,9 +332,9 @@ class VirtualFunction:
                 self._starting.cancel()
             self._starting = self._reactor.after(_LONGEST_PAUSE_S, self.start)
 
-    def _blame_image(self, image: Image, reason: str, at_once: bool = False) -> None:
+    def _blame_image(self, image: Image, reason: str, suspicion: Suspicion) -> None:
         first_time = image.state is ImageState.LOADING
-        if not fail_image(image, reason, at_once):
+        if not fail_image(image, reason, suspicion):
             return
         # it is not announced to the next engine: its graphs have to be initialised again
         for graph in self._initialized_graphs():

@@ -220,7 +220,7 @@ class Watchdog:
 
     def _kill(self, submission: RunningSubmission | None, reason: str, image: bool = False) -> None:
         self.end()
-        self._device.kill_engine(KillReason(_error_info(reason), submission is not None, image))
+        self._device.kill_engine(KillReason(_error_info(reason), submission, image))
 
 
 def _is_same(one: RunningSubmission, other: RunningSubmission) -> bool:
