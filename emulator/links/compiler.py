@@ -25,6 +25,7 @@ from softnpu.emulator.interface.messages import (
     Progress,
     WeightSource,
 )
+from softnpu.emulator.links.bounds import BadMessageError
 
 
 class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
@@ -135,3 +136,31 @@ Outcome = Progress | Result | Unfit | Failed
 
 job_decoder: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 outcome_decoder: msgspec.msgpack.Decoder[Outcome] = msgspec.msgpack.Decoder(Outcome)
+
+
+_RESULTS: dict[type[Message], type[Message]] = {
+    CompileJob: Compiled,
+    ImportJob: Compiled,
+    ExportJob: GraphExported,
+    QueryJob: GraphQueried,
+    OptionsJob: CompilerOptionsAnswer,
+}
+
+
+def lengths_of(outcome: Outcome, job: Job) -> tuple[int, ...]:
+    """Return the lengths of the files that come with an outcome of this job.
+
+    Raises `BadMessageError` for one of another job.
+    """
+    if isinstance(outcome, Result) and not isinstance(outcome, _RESULTS[type(job)]):
+        raise BadMessageError(f"{type(outcome).__name__} as the outcome of {type(job).__name__}")
+    match outcome:
+        case Compiled(placement_length=0):
+            return (outcome.blob_length,)
+        case Compiled():
+            return outcome.blob_length, outcome.placement_length
+        case GraphExported() if isinstance(job, ExportJob) and job.offset is None:
+            return (outcome.blob_length,)
+        case GraphQueried():
+            return (outcome.length,)
+    return ()

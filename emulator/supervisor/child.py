@@ -11,6 +11,7 @@ from contextlib import suppress
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Message
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.links.bounds import BadMessageError
 from softnpu.emulator.supervisor import child_process
 from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.internal_errors import is_shortage
@@ -26,7 +27,8 @@ _KILLED_S = 3.0  # until one that was killed has ended, also with a lot of memor
 class Child:
     """`python -m PROGRAM FD PARENT_PID`, with a channel on FD. The kernel kills it with the supervisor.
 
-    `on_frame(request, body, fds)` is called for every frame, and takes descriptors out of the list;
+    `on_frame(request, body, fds)` is called for every frame, takes descriptors out of the list, and raises
+    `BadMessageError` for what ends the process;
     `on_end(how)` once, when the process has ended; `on_full(True)` before messages have to wait because it
     does not read, `on_full(False)` when none waits.
     At most `backlog` messages may wait. `given_up`: it knows less than it must and is killed; `short`: for a
@@ -155,9 +157,7 @@ class Child:
         except BlockingIOError:
             return False
         except Refused as error:
-            self.kill()
-            self._reactor.unwatch(self._channel.fileno())
-            self._finish(f"sent a bad frame: {error}")
+            self._stop(f"sent a bad frame: {error}")
             return False
         if packet is None:
             # the end itself is reported by the pidfd, when the process is really gone
@@ -167,9 +167,18 @@ class Child:
             fds = packet.take_fds(packet.fd_count)
             try:
                 self._on_frame(packet.request, packet.body, fds)
+            except BadMessageError as error:
+                self._stop(f"sent a bad message: {error}")
+                return False
             finally:
                 close_all(fds)  # what was not taken
         return True
+
+    def _stop(self, why: str) -> None:
+        """End it now: what it sends is not ours."""
+        self.kill()
+        self._reactor.unwatch(self._channel.fileno())
+        self._finish(why)
 
     def _ended(self) -> None:
         while self._read_one():  # what it sent before it ended

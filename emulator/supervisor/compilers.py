@@ -19,7 +19,8 @@ from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
-from softnpu.emulator.links.compiler import Job, Result, Unfit, outcome_decoder
+from softnpu.emulator.links import bounds
+from softnpu.emulator.links.compiler import Job, Result, Unfit, lengths_of, outcome_decoder
 from softnpu.emulator.supervisor.activity import StallWatch
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.child_process import ChildProgram
@@ -410,12 +411,13 @@ class _Worker:
             stages.end(result, how)
 
     def _on_frame(self, request: int, body: memoryview, fds: list[int]) -> None:
-        outcome = outcome_decoder.decode(body)
+        outcome = bounds.decode(outcome_decoder, body)
         compilation = self.current
         if compilation is None or request != self.jobs:
             close_untrusted(fds)
             fds.clear()
             return
+        bounds.check_files(fds, lengths_of(outcome, compilation.job))
         self.has_answered = self.began = True
         if isinstance(outcome, Unfit):
             self.began, self.unfit = False, True

@@ -20,6 +20,7 @@ from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.messages import DeviceInfo, FunctionStatus
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, Latency, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
+from softnpu.emulator.links import bounds
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.announcements import Announcements, image_load
 from softnpu.emulator.supervisor.ban_policy import BanPolicy, DeviceBans
@@ -244,7 +245,7 @@ class VirtualFunction:
                 os.close(fd)
 
     def _on_frame(self, _request: int, body: memoryview, _fds: list[int]) -> None:
-        report = link.report_decoder.decode(body)
+        report = bounds.decode(link.report_decoder, body)
         match report:
             case link.Ready():
                 self._ready_at = time.monotonic()
