@@ -107,6 +107,17 @@ def _machine(_: Path) -> Iterator[Finding]:
     yield Finding("machine", "ok", f"{found}, {cores} cores")
 
 
+def _processor(_: Path) -> Iterator[Finding]:
+    from softnpu.emulator.common import processor
+
+    limit = f" within {processor.limit()}, which the environment sets" if processor.limit() else ""
+    if processor.has_vnni():
+        found = f"VNNI{limit}: quantised models are computed in 8 bits"
+    else:
+        found = f"no VNNI{limit}: quantised models are computed in f32, in up to twice the time"
+    yield Finding("processor", "ok", found)
+
+
 def _limits(_: Path) -> Iterator[Finding]:
     from softnpu.emulator.background import LEAST_DESCRIPTORS
 
@@ -326,6 +337,7 @@ def _walls(_: Path) -> Iterator[Finding]:
 _CHECKS: Final = (
     _versions,
     _machine,
+    _processor,
     _home,
     _limits,
     _memory,

@@ -10,7 +10,7 @@ import openvino as ov
 
 from softnpu.tools.comparison import Comparison
 from softnpu.tools.console import format_time, make_table, out, print_line
-from softnpu.tools.cpu_reference import is_unfused
+from softnpu.tools.cpu_reference import is_in_f32, is_unfused
 from softnpu.tools.inference_run import Run
 
 
@@ -144,6 +144,12 @@ def _show_differences(ours: Run, theirs: Run, comparison: Comparison) -> None:
         out.print(
             f"{theirs.device} ran with SNIPPETS_MODE=DISABLE: without it, it fuses the quantised layers of "
             "this model, which may give other numbers or end the program.",
+            highlight=False,
+        )
+    if is_in_f32(theirs.config):
+        out.print(
+            f"{theirs.device} ran with LP_TRANSFORMS_MODE=NO: without it, it computes quantised layers in 8 "
+            "bits, which gives wrong numbers on a processor without VNNI.",
             highlight=False,
         )
     if theirs.default_precision in ("bf16", "f16") and theirs.default_precision != ours.precision:

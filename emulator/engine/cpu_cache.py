@@ -32,6 +32,7 @@ from softnpu.emulator.engine import (
     inner_dimensions,
     quantised_subgraphs,
     rounded_states,
+    saturated_sums,
     shared_tensors,
     streams,
 )
@@ -238,6 +239,7 @@ def _code_digest() -> str:
         model_bodies,
         quantised_subgraphs,
         rounded_states,
+        saturated_sums,
         shared_tensors,
         streams,
     )

@@ -29,6 +29,7 @@ from softnpu.emulator.engine import (
     inner_dimensions,
     quantised_subgraphs,
     rounded_states,
+    saturated_sums,
     shared_tensors,
     streams,
     weight_pages,
@@ -459,7 +460,7 @@ def properties_of(meta: GraphMeta) -> dict[str, str]:
     if meta.dynamic_states:
         # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
         chosen["KV_CACHE_PRECISION"] = chosen[_PRECISION]
-    return chosen | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
+    return chosen | saturated_sums.properties() | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
 
 
 def type_of(argument: ArgumentMeta) -> ov.Type:

@@ -14,13 +14,18 @@ from typing import Protocol
 import pytest
 
 from softnpu.driver.native_library import NativeLibrary
+from softnpu.emulator.engine import saturated_sums
 from tests.native.building import build, compile_program
 from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 220.0
 
-OPENVINO = """
+CPU = {"INFERENCE_PRECISION_HINT": "f32", **saturated_sums.properties()}
+"""What the CPU device takes to compute as the emulated one does."""
+OPENVINO = (
+    f"CPU = {CPU}"
+    + """
 import io, os, sys, threading
 import numpy as np, openvino as ov
 import openvino.opset13 as op
@@ -33,13 +38,14 @@ def digits(batch=1):
     return model
 def images(batch=1): return rng.random((batch, 1, 8, 8), np.float32)
 def on_cpu(model, inputs):
-    return list(ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(inputs).values())
+    return list(ov.Core().compile_model(model, "CPU", CPU)(inputs).values())
 def same(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         assert one.shape == other.shape and np.array_equal(one, other), (one, other)
 def check(compiled, model, *inputs):
     same(list(compiled(list(inputs)).values()), on_cpu(model, list(inputs)))
 """
+)
 
 CASES_LOOP = """
 import json, traceback

@@ -25,7 +25,7 @@ def values(port, batch=1):
     return np.array(rng.random(shape) * 2 - 1).astype(kind)
 def inputs_of(model, batch=1): return [values(port, batch) for port in model.inputs]
 def reference_of(model):
-    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = ov.Core().compile_model(model, "CPU", CPU)
     return lambda given: list(compiled(given).values())
 def bytes_of(blob): return blob.getvalue() if hasattr(blob, "getvalue") else blob
 """

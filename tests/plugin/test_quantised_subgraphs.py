@@ -7,7 +7,6 @@ are the references.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,13 @@ import pytest
 from openvino import opset13 as ops
 from openvino import opset14
 
-from softnpu.emulator.engine.quantised_subgraphs import are_in
+from softnpu.emulator.engine import saturated_sums
+from softnpu.emulator.engine.quantised_subgraphs import UNFUSED, are_in
 from softnpu.plugin import Core
-from tests.support.quantised import SCALE, attention, chain, weights_of
+from tests.support.quantised import attention, chain, in_numpy
 
 Array = npt.NDArray[Any]
-UNFUSED = {"INFERENCE_PRECISION_HINT": "f32", "SNIPPETS_MODE": "DISABLE"}
-
-
-def _chain_in_numpy(sizes: Sequence[int], low: float, high: float, value: Array) -> Array:
-    step = (high - low) / 255
-    for seed, (inputs, outputs) in enumerate(pairwise(sizes)):
-        value = np.round((np.clip(value, low, high) - low) / step) * step + low
-        value = value @ weights_of(outputs, inputs, seed).T * SCALE
-    return value
+CPU = {"INFERENCE_PRECISION_HINT": "f32", **saturated_sums.properties()}
 
 
 def _result(core: Any, device: str, model: ov.Model, config: dict[str, str], value: Array) -> Array:
@@ -45,7 +37,7 @@ def test_a_chain_of_quantised_layers(
     value = np.random.default_rng(3).normal(0, 1, (4, sizes[0])).astype(np.float32)
     found = _result(shared_core, "NPU", chain(sizes, low, high), {"NPU_BATCH_MODE": "COMPILER"}, value)
     # a value in the middle of two steps may be rounded to either
-    expected = _chain_in_numpy(sizes, low, high, value.astype(np.float64))
+    expected = in_numpy(sizes, low, high, value.astype(np.float64))
     assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
 
 
@@ -53,7 +45,7 @@ def test_a_chain_of_quantised_layers(
 def test_quantised_attention(shared_core: Core, reference: ov.Core, tokens: int, size: int) -> None:
     model = attention(tokens, size)
     value = np.random.default_rng(3).normal(0, 1, (1, tokens, size)).astype(np.float32)
-    expected = _result(reference, "CPU", model, UNFUSED, value)
+    expected = _result(reference, "CPU", model, CPU | UNFUSED, value)
     np.testing.assert_array_equal(_result(shared_core, "NPU", model, {}, value), expected)
 
 
@@ -66,7 +58,7 @@ def test_elementwise_subgraphs_beside_quantised_layers_stay(shared_core: Core, r
     generator = np.random.default_rng(3)
     values = [generator.normal(0, 1, (2, 3)).astype(np.float32)]
     values += [generator.integers(0, 255, (2, 3)).astype(np.uint8) for _ in range(2)]
-    compiled = reference.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = reference.compile_model(model, "CPU", CPU)
     assert not are_in(model, compiled)
     expected, found = compiled(values), shared_core.compile_model(model, "NPU")(values)
     for index in range(2):
@@ -90,8 +82,7 @@ def test_checked_indices_leave_quantised_numbers_alone(
     model = ov.Model([ops.result(moved)], [x, indices], kind)
     value = np.random.default_rng(3).normal(0, 1, (7, 3)).astype(np.float32)
     at = np.arange(7, dtype=np.int32)[:, None] * np.ones((1, 1 if kind == "GatherND" else 3), np.int32)
-    config = {"INFERENCE_PRECISION_HINT": "f32"}
-    expected = reference.compile_model(model, "CPU", config)([value, at])[0]
+    expected = reference.compile_model(model, "CPU", CPU)([value, at])[0]
     np.testing.assert_array_equal(shared_core.compile_model(model, "NPU")([value, at])[0], expected)
 
 
@@ -122,9 +113,7 @@ def test_a_group_normalisation_beside_a_chain_of_quantised_layers(
     scale, bias = (ops.constant(generator.normal(0, 1, 6).astype(np.float32)) for _ in range(2))
     normalised = opset14.group_normalization(image, scale, bias, 3, 1e-3)
     values = [generator.normal(0, 1, shape).astype(np.float32) for shape in ((4, 16), (2, 6, 4, 3))]
-    alone = reference.compile_model(
-        ov.Model([normalised], [image], "alone"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
+    alone = reference.compile_model(ov.Model([normalised], [image], "alone"), "CPU", CPU)
     model.add_parameters([image])
     model.add_results([ops.result(normalised)])
     compiled = shared_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"})

@@ -14,6 +14,7 @@ import pytest
 from openvino import opset13 as ops
 from typer.testing import CliRunner
 
+from softnpu.emulator.common import processor
 from softnpu.tools import cli, inference_run, report
 from softnpu.tools.comparison import Comparison, Difference
 from softnpu.tools.models.catalogue import lookup
@@ -261,21 +262,32 @@ def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path, name: st
     assert "Traceback" not in done.err
 
 
-@_needs_daemon
+@pytest.mark.parametrize("limit", ["", "AVX2"])
 @pytest.mark.parametrize(
     ("name", "model"), [("chain", chain((16,) * 4, -1.0, 2.0)), ("attention", attention(8, 128))]
 )
 def test_what_the_cpu_device_gets_wrong_is_not_held_against_the_npu(
-    name: str, model: ov.Model, private_dir: Path
+    start_daemon: StartDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    private_dir: Path,
+    name: str,
+    model: ov.Model,
+    limit: str,
 ) -> None:
+    if limit:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    start_daemon()
     path = private_dir / f"{name}.xml"
     ov.save_model(model, path, compress_to_fp16=False)
     found = json.loads(softnpu("infer", path, "--compare", "CPU", "-n", "1", "--json").words)
     assert found["comparison"]["identical"] is True
     shown = softnpu("infer", path, "--compare", "CPU", "-n", "1").words
-    # whether there are such subgraphs depends on the processor
-    unfused = found["runs"][1]["config"].get("SNIPPETS_MODE") == "DISABLE"
-    assert ("CPU ran with SNIPPETS_MODE=DISABLE" in shown) == unfused
     compared = softnpu("compare", path).words
     assert _EQUAL in compared
-    assert ("against CPU SNIPPETS_MODE=DISABLE," in compared) == unfused
+    # whether there are such subgraphs depends on the processor
+    config = found["runs"][1]["config"]
+    assert (config.get("LP_TRANSFORMS_MODE") == "NO") == (not processor.has_vnni())
+    for told in ("SNIPPETS_MODE=DISABLE", "LP_TRANSFORMS_MODE=NO"):
+        key, value = told.split("=")
+        assert (f"CPU ran with {told}" in shown) == (config.get(key) == value)
+        assert (told in compared) == (config.get(key) == value)

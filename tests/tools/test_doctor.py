@@ -19,6 +19,7 @@ from tests.support.daemon import Daemon
 CHECKS = {
     "versions",
     "machine",
+    "processor",
     "limits",
     "shared memory",
     "permissions",

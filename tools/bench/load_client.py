@@ -15,6 +15,7 @@ import openvino as ov
 from blake3 import blake3
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
+from softnpu.emulator.engine import saturated_sums
 from softnpu.plugin import Core
 from softnpu.tools import failures
 from softnpu.tools.bench.load_start import Start, Started, Way
@@ -55,15 +56,16 @@ def on_npu(start: Start) -> Started:
 
 def on_cpu(start: Start) -> Started:
     """The start on OpenVINO's CPU device, in this process."""
+    config = start.config | saturated_sums.properties()
     begin = time.perf_counter()
     core = ov.Core()
     if start.imports:
-        compiled = core.import_model(Path(start.exported).read_bytes(), "CPU", start.config)
+        compiled = core.import_model(Path(start.exported).read_bytes(), "CPU", config)
     else:
         model = core.read_model(start.model)
         if start.shapes:
             model.reshape({name: list(shape) for name, shape in start.shapes.items()})
-        compiled = core.compile_model(model, "CPU", start.config)
+        compiled = core.compile_model(model, "CPU", config)
     ready = time.perf_counter()
     request = compiled.create_infer_request()
     for index, array in enumerate(_inputs(compiled.inputs)):

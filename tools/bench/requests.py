@@ -16,6 +16,7 @@ import openvino as ov
 
 from softnpu.driver import CommandQueue, Context, Graph
 from softnpu.emulator.compiler.options import host_precision
+from softnpu.emulator.engine import saturated_sums
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.rounds import interleave, median, median_time
 from softnpu.tools.failures import ToolError
@@ -156,7 +157,7 @@ def compile_on_host(model: ov.Model, config: Mapping[str, str]) -> ov.CompiledMo
     precision = "INFERENCE_PRECISION_HINT"
     if precision in chosen:
         chosen[precision] = host_precision(chosen[precision])
-    return ov.Core().compile_model(model, "CPU", chosen)
+    return ov.Core().compile_model(model, "CPU", chosen | saturated_sums.properties())
 
 
 def run_in_turn(requests: Sequence[Request], count: int) -> None:

@@ -17,6 +17,7 @@ from openvino import opset6
 from openvino import opset13 as ops
 
 from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.engine import saturated_sums
 from softnpu.tools.demo.digits import model_path
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import cached
@@ -26,6 +27,7 @@ CPU: Final = {
     "INFERENCE_PRECISION_HINT": "f32",
     "PERFORMANCE_HINT": "LATENCY",
     "EXECUTION_MODE_HINT": "ACCURACY",
+    **saturated_sums.properties(),
 }
 THROUGHPUT: Final = {**CPU, "PERFORMANCE_HINT": "THROUGHPUT"}
 _SAMPLES: Final = 6

@@ -9,14 +9,12 @@ import functools
 import os
 import platform as machine
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 from blake3 import blake3
 
 from softnpu.emulator.blob import container
-
-_CPUINFO: Final = "/proc/cpuinfo"
+from softnpu.emulator.common import processor
 
 
 @functools.cache
@@ -43,19 +41,7 @@ def _location(package: str) -> str:
 @functools.cache
 def host() -> str:
     """Architecture and abilities of the processor, which decide in what precisions it can compute."""
-    return f"{machine.machine()} {blake3(_abilities()).hexdigest(4)}"
-
-
-def _abilities() -> bytes:
-    try:
-        with open(_CPUINFO, "rb") as file:
-            for line in file:
-                # `flags` on x86, `Features` on ARM; the first processor speaks for all
-                if line.lower().startswith((b"flags", b"features")):
-                    return b" ".join(sorted(line.partition(b":")[2].split()))
-    except OSError:
-        pass
-    return b""
+    return f"{machine.machine()} {blake3(' '.join(sorted(processor.flags())).encode()).hexdigest(4)}"
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):

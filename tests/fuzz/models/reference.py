@@ -24,6 +24,7 @@ from softnpu.emulator.engine import (
     index_guards,
     inner_dimensions,
     quantised_subgraphs,
+    saturated_sums,
 )
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer, Job, Refusal, Step, Value
@@ -31,7 +32,12 @@ from tests.fuzz.models.running import Runner, fill, value_of, values_of
 from tests.fuzz.models.state_inputs import Outside
 from tests.fuzz.models.values import name_of
 
-CPU = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "EXECUTION_MODE_HINT": "ACCURACY"}
+CPU = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "PERFORMANCE_HINT": "LATENCY",
+    "EXECUTION_MODE_HINT": "ACCURACY",
+    **saturated_sums.properties(),
+}
 EVIDENCE = ("again", "alike", "bound", "written", "streams", "one request", "performance")
 _MOST_STREAMS = 4
 """So many inferences softnpu computes side by side (docs/plugin.md, PERFORMANCE_HINT)."""

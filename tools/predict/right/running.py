@@ -19,6 +19,7 @@ import openvino.opset13 as ops
 from softnpu.emulator.arithmetic import decompositions, rewriting, rounding
 from softnpu.emulator.arithmetic.rewriting import Rounding
 from softnpu.emulator.arithmetic.settings import Arithmetic
+from softnpu.emulator.engine import saturated_sums
 from softnpu.tools.predict.right.points import Point, Points, points_of, roundings
 
 Array = npt.NDArray[Any]
@@ -29,6 +30,7 @@ _PROPERTIES: Final = {
     "PERFORMANCE_HINT": "LATENCY",
     "NUM_STREAMS": "1",
     "KV_CACHE_PRECISION": "f32",
+    **saturated_sums.properties(),
 }
 LARGEST_PORTION: Final = 512 << 20
 """Bytes of values that are kept at once, of each model: more are read in several runs."""
