@@ -11,31 +11,31 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import platform
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 _REFUSED: Final[dict[str, tuple[int, ...]]] = {
     "other programs: execve, execveat, fork, vfork": (59, 322, 57, 58),
     "sockets: socket, connect, accept, bind, listen, socketpair, accept4": (41, 42, 43, 49, 50, 53, 288),
-    "memory and descriptors of others: ptrace, process_vm_readv, process_vm_writev, kcmp, pidfd_getfd,"
-    " process_madvise, process_mrelease, migrate_pages, move_pages": (
-        101, 310, 311, 312, 438, 440, 448, 256, 279,
+    "memory and descriptors of others: ptrace, process_vm_readv, process_vm_writev, kcmp, pidfd_open,"
+    " pidfd_getfd, process_madvise, process_mrelease, migrate_pages, move_pages, get_robust_list": (
+        101, 310, 311, 312, 434, 438, 440, 448, 256, 279, 274,
     ),
     "SysV memory, semaphores, message queues, which have names for all of a user: shmget, shmat, shmctl,"
     " semget, semop, semctl, msgget, msgsnd, msgrcv, msgctl, semtimedop, mq_open, mq_unlink": (
         29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240, 241,
     ),
-    "threads of others: tkill, setpriority, sched_setparam, sched_setscheduler, sched_setattr, ioprio_set,"
-    " pidfd_send_signal": (200, 141, 142, 144, 314, 251, 424),
+    "processes and threads of others: tkill, setpriority, sched_setparam, sched_setscheduler, sched_setattr,"
+    " ioprio_set, pidfd_send_signal, setpgid, setsid": (200, 141, 142, 144, 314, 251, 424, 109, 112),
     "the kernel: init_module, delete_module, finit_module, kexec_load, kexec_file_load, bpf, perf_event_open,"
     " userfaultfd, add_key, request_key, keyctl, io_uring, io_setup, modify_ldt, personality, iopl, ioperm,"
     " acct, syslog, reboot, swapon, swapoff, sethostname, setdomainname, quotactl, settimeofday, adjtimex,"
-    " clock_settime, clock_adjtime": (
+    " clock_settime, clock_adjtime, sync, syncfs, vhangup, seccomp, memfd_secret, lsm_set_self_attr": (
         175, 176, 313, 246, 320, 321, 298, 323, 248, 249, 250, 425, 426, 427, 206, 154, 135, 172, 173, 163,
-        103, 169, 167, 168, 170, 171, 179, 443, 164, 159, 227, 305,
+        103, 169, 167, 168, 170, 171, 179, 443, 164, 159, 227, 305, 162, 306, 153, 317, 447, 460,
     ),
     "other views of the file system: pivot_root, chroot, mount, umount2, unshare, setns, name_to_handle_at,"
     " open_by_handle_at, fanotify_init, open_tree, move_mount, fsopen, fsconfig, fsmount, fspick,"
@@ -59,13 +59,20 @@ _NEWEST: Final = 462
 
 _OPEN, _OPENAT, _CLONE, _FCNTL, _IOCTL, _PRCTL, _UTIMENSAT = 2, 257, 56, 72, 16, 157, 280
 _TO_A_PROCESS: Final = (62, 234, 129, 297)  # kill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo
-_PRLIMIT: Final = 302
+_OF_A_PROCESS: Final = (302, 203)  # prlimit64, sched_setaffinity: 0 is this one
 _THREAD: Final = 0x100 | 0x10000  # CLONE_VM, CLONE_THREAD
 _CHANGING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_OWNERS: Final = (fcntl.F_SETOWN, 15)  # who gets signals of a descriptor; 15 is F_SETOWN_EX
-_TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: type into the terminal of a daemon
-_OWNERS_OF_SOCKETS: Final = (0x8901, 0x8902)  # FIOSETOWN, SIOCSPGRP: as F_SETOWN
-_PDEATHSIG: Final = 1
+_FCNTLS: Final = (
+    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW
+    *range(8),
+    # F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS
+    36, 37, 38, 1030, 1033, 1034,
+)  # fmt: skip
+"""Not who gets signals of a descriptor, no leases, which keep others from a file, no larger pipes."""
+_IOCTLS: Final = (0x5401, 0x5413, 0x5421, 0x541B, 0x5450, 0x5451)
+"""TCGETS, TIOCGWINSZ, FIONBIO, FIONREAD, FIONCLEX, FIOCLEX. Others change files, terminals, owners."""
+_PRCTLS: Final = (1, 4, 22, 62)
+"""Not PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SCHED_CORE."""
 
 _X86_64: Final = 0xC000003E
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -127,19 +134,22 @@ def _steps(*, changes_files: bool, opens_files: bool) -> list[_Step]:
     for number in _TO_A_PROCESS:
         steps += _of(number, [_load_argument(0), (_EQUAL, 1, 0, pid), _refuse(), _allow()])
     own = [_load_argument(0), (_EQUAL, 2, 0, pid), (_EQUAL, 1, 0, 0), _refuse(), _allow()]
-    steps += _of(_PRLIMIT, own)
-    of_descriptors = (*_TERMINAL, *_OWNERS_OF_SOCKETS)
-    for number, at, values in ((_FCNTL, 1, _OWNERS), (_IOCTL, 1, of_descriptors), (_PRCTL, 0, (_PDEATHSIG,))):
-        tests = [_load_argument(at)]
-        for value in values:
-            tests += [(_EQUAL, 0, 1, value), _refuse()]
-        steps += _of(number, [*tests, _allow()])
+    for number in _OF_A_PROCESS:
+        steps += _of(number, own)
+    for number, values in ((_FCNTL, _FCNTLS), (_IOCTL, _IOCTLS)):
+        steps += _of(number, [*_either(1, values, _allow()), _refuse()])
+    steps += _of(_PRCTL, [*_either(0, _PRCTLS, _refuse()), _allow()])
     return [*steps, _allow()]
 
 
 def _of(number: int, then: list[_Step]) -> list[_Step]:
     """What is done for one call, its number being loaded."""
     return [(_EQUAL, 0, len(then), number), *then]
+
+
+def _either(argument: int, values: Iterable[int], then: _Step) -> list[_Step]:
+    """What is done if an argument is one of these values."""
+    return [_load_argument(argument), *(step for value in values for step in ((_EQUAL, 0, 1, value), then))]
 
 
 def _load(at: int) -> _Step:

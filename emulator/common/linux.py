@@ -128,6 +128,17 @@ def memfd(name: str, size: int = 0) -> int:
     return fd
 
 
+def fixed_memfd(name: str, size: int) -> int:
+    """A memory file that no process with its descriptor can cut: a mapping of it never faults."""
+    fd = memfd(name, size)
+    try:
+        seal(fd, SEALS_FIXED_SIZE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def sealed_copy(name: str, data: bytes | memoryview) -> int:
     """A memory file with this content, sealed against every change."""
     fd = memfd(name)

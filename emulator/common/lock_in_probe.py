@@ -71,6 +71,7 @@ def _attempts(
         "trace a process": lambda: _done(_libc.ptrace(_PTRACE_ATTACH, other, None, None)),
         "read the memory of a process": lambda: os.close(os.open(f"/proc/{other}/mem", os.O_RDONLY)),
         "signal a process": lambda: os.kill(other, signal.SIGCONT),
+        "choose the cores of a process": lambda: os.sched_setaffinity(other, os.sched_getaffinity(0)),
         "have a descriptor signal a process": lambda: fcntl.ioctl(
             channel, _FIOSETOWN, struct.pack("=i", other)
         ),

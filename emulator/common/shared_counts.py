@@ -30,7 +30,7 @@ class SharedCounts:
     @classmethod
     def new(cls, name: str, counters: int) -> SharedCounts:
         """New counters, all 0."""
-        return cls(linux.memfd(name, _COUNT.size * counters), counters)
+        return cls(linux.fixed_memfd(name, _COUNT.size * counters), counters)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

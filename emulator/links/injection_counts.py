@@ -26,7 +26,7 @@ class InjectionCounters:
     @classmethod
     def new(cls, capacity: int) -> InjectionCounters:
         """Create them in new shared memory."""
-        return cls(linux.memfd("injections", _EACH * COUNT_SIZE * capacity), capacity)
+        return cls(linux.fixed_memfd("injections", _EACH * COUNT_SIZE * capacity), capacity)
 
     def clear(self, slot: int) -> None:
         """Reset a slot for another injection, without the lock: who holds it may never let go."""

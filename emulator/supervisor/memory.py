@@ -167,9 +167,7 @@ class ContextMemory:
         return segment, offset, True
 
     def _add_segment(self, size: int, control: bool) -> Segment:
-        fd = linux.memfd("memory", size)
-        linux.seal(fd, linux.SEALS_FIXED_SIZE)
-        return self._keep_segment(fd, size, control)
+        return self._keep_segment(linux.fixed_memfd("memory", size), size, control)
 
     def _keep_segment(self, fd: int, size: int, control: bool) -> Segment:
         segment = Segment(self._next, fd, size, RangeAllocator(size), control)

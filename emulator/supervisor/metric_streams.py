@@ -41,9 +41,8 @@ class MetricStream:
         self._reactor = reactor
         self._period_ns = period_ns
         self._samples = 0
-        fd = linux.memfd("metrics", metrics.stream_size())
+        fd = linux.fixed_memfd("metrics", metrics.stream_size())
         try:
-            linux.seal(fd, linux.SEALS_FIXED_SIZE)
             self._map = linux.map_shared(fd, metrics.stream_size())
             self.reader_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         finally:

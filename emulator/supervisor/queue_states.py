@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 from collections import deque
@@ -33,10 +34,11 @@ class QueueStates:
 
     def __init__(self) -> None:
         with undoing() as undo:
-            self.fd = linux.memfd("queue-states", link.STATES_SIZE)
+            self.fd = linux.fixed_memfd("queue-states", link.STATES_SIZE)
             undo.callback(os.close, self.fd)
             self.staging = linux.memfd("staging")
             undo.callback(os.close, self.staging)
+            linux.seal(self.staging, fcntl.F_SEAL_SEAL)  # an engine keeps its size from no other
             self._map = linux.map_shared(self.fd, link.STATES_SIZE)
         self._free = list(range(link.QUEUE_STATES - 1, -1, -1))
         # used again as late as can be: an engine may end an inference of an image that is gone

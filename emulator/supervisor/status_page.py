@@ -72,9 +72,8 @@ class StatusPage:
         self._counts: dict[tuple[int, StatusWord], int] = {}
         self._histograms: dict[tuple[int, Latency], list[int]] = {}
         with undoing() as undo:
-            self.fd = linux.memfd("status", size)
+            self.fd = linux.fixed_memfd("status", size)
             undo.callback(os.close, self.fd)
-            linux.seal(self.fd, linux.SEALS_FIXED_SIZE)
             self.reader_fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
             undo.callback(os.close, self.reader_fd)
             # a memory file is open to everybody who holds a descriptor of it: who got the one for reading

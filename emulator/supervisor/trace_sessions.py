@@ -235,9 +235,8 @@ class TraceSessions:
         self, current: _Trace, role: TraceRole, pid: int, session: int = 0, device: int = 0, name: str = ""
     ) -> tuple[int, int]:
         """Create a ring; return a descriptor for its writer, and its number."""
-        fd = linux.memfd("trace", trace.ring_size(current.records))
+        fd = linux.fixed_memfd("trace", trace.ring_size(current.records))
         try:
-            linux.seal(fd, linux.SEALS_FIXED_SIZE)
             reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             os.close(fd)

@@ -5,10 +5,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -36,6 +39,61 @@ static int opened(const char *path, int flags) {
     const int fd = open(path, flags, 0600);
     if (fd >= 0) close(fd);
     return fd >= 0;
+}
+
+static int is_allowed(long result) { return result >= 0 || (errno != EPERM && errno != ENOSYS); }
+
+#ifdef __x86_64__
+// getpid as a 32-bit program calls it, and as one of x32
+static long call_of_i386(void) {
+    long result = 20;
+    __asm__ volatile("int $0x80" : "+a"(result) : : "r8", "r9", "r10", "r11", "memory");
+    return result;
+}
+#endif
+
+static void reach(pid_t target) {
+    cpu_set_t cores;
+    sched_getaffinity(0, sizeof cores, &cores);
+    tell("choose the cores of a process", sched_setaffinity(target, sizeof cores, &cores) == 0);
+    tell("choose its own cores", sched_setaffinity(0, sizeof cores, &cores) != 0);  // a library may
+    struct sched_param param = {0};
+    tell("choose the scheduler of a process", is_allowed(sched_setscheduler(target, SCHED_OTHER, &param)));
+    tell("choose the priority of a process", is_allowed(setpriority(PRIO_PROCESS, (id_t)target, 1)));
+    tell("choose the disk priority of a process", is_allowed(syscall(SYS_ioprio_set, 1, target, 0)));
+    tell("share the cores of a process", is_allowed(prctl(62, 1, target, 0, 0)));
+    tell("signal a thread", is_allowed(syscall(SYS_tgkill, target, target, SIGCONT)));
+    siginfo_t info = {.si_code = -1};
+    tell("queue a signal", is_allowed(syscall(SYS_rt_sigqueueinfo, target, SIGCONT, &info)));
+    tell("hold a process", is_allowed(syscall(SYS_pidfd_open, target, 0)));
+    void *list = NULL;
+    size_t size = 0;
+    tell("learn the locks of a process", is_allowed(syscall(SYS_get_robust_list, target, &list, &size)));
+    tell("move the pages of a process", is_allowed(syscall(SYS_move_pages, target, 0, NULL, NULL, NULL, 0)));
+}
+
+static void reach_kernel(void) {
+    char space[128] = {0};
+    tell("handle page faults", is_allowed(syscall(SYS_userfaultfd, 1)));
+    tell("load a program into the kernel", is_allowed(syscall(SYS_bpf, 0, space, sizeof space)));
+    tell("measure the machine", is_allowed(syscall(SYS_perf_event_open, space, 0, -1, -1, 0)));
+    tell("read keys", is_allowed(syscall(SYS_keyctl, 0, -4, 0)));
+    tell("hide memory", is_allowed(syscall(447, 0)));
+    tell("filter calls", is_allowed(syscall(SYS_seccomp, 2, 0, space)));
+    tell("be another system", is_allowed(syscall(SYS_personality, 0xffffffff)));
+    tell("make everybody wait for disks", is_allowed(syscall(SYS_syncfs, -1)));
+    const int file = open(beside("target"), O_RDONLY);
+    int flags = 0;
+    if (file < 0) abort();
+    tell("keep others from writing a file", is_allowed(fcntl(file, F_SETLEASE, F_RDLCK)));
+    tell("be told of a directory", is_allowed(fcntl(file, F_NOTIFY, 1)));
+    tell("change a file's attributes", is_allowed(ioctl(file, 0x40086602, &flags)));  // FS_IOC_SETFLAGS
+    close(file);
+#ifdef __x86_64__
+    const long result = call_of_i386();
+    tell("call as a program of 32 bits", result >= 0);
+    tell("call as a program of x32", is_allowed(syscall(0x40000000L | SYS_getpid)));
+#endif
 }
 
 __attribute__((constructor)) static void run(void) {
@@ -78,6 +136,8 @@ __attribute__((constructor)) static void run(void) {
     tell("limit a process", syscall(SYS_prlimit64, target, RLIMIT_CPU, NULL, &limit) == 0);
     tell("share memory by name", syscall(SYS_shmget, 4711, 4096, 0600 | 01000) >= 0);
     tell("use io_uring", syscall(SYS_io_uring_setup, 1, NULL) >= 0 || (errno != EPERM && errno != ENOSYS));
+    reach(target);
+    reach_kernel();
     tell("enter a namespace", syscall(SYS_unshare, 0x10000000) == 0);
     tell("the end", 0);
 }

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from softnpu.driver import faults
 from softnpu.emulator.arithmetic import library
 from softnpu.emulator.common import landlock
 from tests.conftest import OpenContext, StartDaemon
+from tests.support.models import image, on_cpu
 from tests.support.waiting import wait_until
-from tests.support.work import Loaded
+from tests.support.work import Loaded, same
 
 _SOURCE = Path(__file__).with_name("foreign_code.c")
-_ATTEMPTS = 20
+_ATTEMPTS = 45
 
 
 @pytest.fixture
@@ -45,6 +47,34 @@ def test_foreign_code_reaches_nothing(
     assert [line for line in told if "refused" not in line] == []
     assert (place / "victim").read_text() == "whole"
     assert "not locked in" not in daemon.log
+
+
+_CUTS = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void cut(void) {
+    for (int fd = 3; fd < 256; ++fd) {
+        if (ftruncate(fd, 0)) continue;
+        for (int seal = 1; seal < 64; seal *= 2) fcntl(fd, F_ADD_SEALS, seal);
+    }
+    _exit(1);
+}
+"""
+
+
+def test_an_engine_that_cuts_and_seals_all_its_files_costs_itself(
+    start_daemon: StartDaemon, open_context: OpenContext, place: Path, digits: Path
+) -> None:
+    (place / "cuts.c").write_text(_CUTS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", place / "cuts.so", place / "cuts.c"], check=True)
+    daemon = start_daemon(failpoints=f"engine.load=load({place}/cuts.so)")
+    faults.inject("fail", after=1000, socket=daemon.socket)  # its counters are shared as well
+    context = open_context(daemon)
+    loaded = Loaded(context, digits)
+    assert same(loaded.infer(context.create_command_queue(), image()), on_cpu(digits, image()))
+    assert daemon.engine().restarts == 1
+    assert "internal error" not in daemon.log
 
 
 def test_a_process_tells_what_it_can_do() -> None:
