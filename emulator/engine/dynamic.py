@@ -195,6 +195,7 @@ class DynamicBinding(Binding):
         have the shapes, and the content of outputs is undefined.
         """
         shapes = [argument.shape() for argument in self._inputs]
+        self._image.mend()
         if shapes != self._shapes:
             self._expect_empty(shapes)
         if self._compilations != self._image.compilations:

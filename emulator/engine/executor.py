@@ -268,6 +268,7 @@ class LoadedImage:
         self.modelled: ModelledTime | None = None
         self.fused_states: FusedStates | None = None
         self._model: ov.Model | None = None
+        self._is_spoiled = False
         traced = trace.active is not None and trace.active.layers  # those in the cache give no layers
         if cache is None or traced or not self._find(reader, cache):
             xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
@@ -322,10 +323,18 @@ class LoadedImage:
         """Compile a model with dynamic dimensions again; requests made before must not be used.
 
         After an inference that failed or was cancelled OpenVINO's compiled model (2026.4) may refuse valid
-        shapes for good, or give results of a shape that they had in it, in new requests as well.
+        shapes for good, or give results of a shape that they had in it, in new requests as well. What cannot
+        be compiled now is compiled by `mend`.
         """
-        if self._model is not None:
+        self._is_spoiled = self._model is not None
+        with contextlib.suppress(RuntimeError, MemoryError):
+            self.mend()
+
+    def mend(self) -> None:
+        """Compile what `renew` could not, before an inference. Raises `RuntimeError` or `MemoryError`."""
+        if self._is_spoiled and self._model is not None:
             self._compile(self._model)
+            self._is_spoiled = False
 
     def expect_empty(self, empty: empty_tensors.Empty) -> None:
         """Compile the model for inputs of which these dimensions are 0, if it then has to be another.
@@ -360,22 +369,23 @@ class LoadedImage:
         self.has_layers = properties.get("PERF_COUNT") == "YES"
         with weight_pages.releasing(self._space):
             try:
-                self.compiled = core().compile_model(model, "CPU", properties)
+                compiled = core().compile_model(model, "CPU", properties)
             except RuntimeError:
                 if properties["NUM_STREAMS"] == "1":
                     raise
                 properties["NUM_STREAMS"] = "1"  # with several it fails for some models that it runs with one
-                self.compiled = core().compile_model(model, "CPU", properties)
-            if shared_tensors.take_inputs(model, self.compiled):
-                self.compiled = core().compile_model(model, "CPU", properties)
-            if quantised_subgraphs.are_in(model, self.compiled):
+                compiled = core().compile_model(model, "CPU", properties)
+            if shared_tensors.take_inputs(model, compiled):
+                compiled = core().compile_model(model, "CPU", properties)
+            if quantised_subgraphs.are_in(model, compiled):
                 properties |= quantised_subgraphs.UNFUSED
                 self.is_unfused = True
                 self.key = self.lacking = ""
                 quantised_subgraphs.make_loadable(model)
-                self.compiled = core().compile_model(model, "CPU", properties)
-            if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, self.compiled):
-                self.compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})
+                compiled = core().compile_model(model, "CPU", properties)
+            if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, compiled):
+                compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})
+        self.compiled = compiled
         self.compilations += 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -13,7 +14,7 @@ from openvino import opset13 as ops
 
 from softnpu.driver import Context, GraphSource
 from softnpu.emulator.common import empty_tensors, linux
-from softnpu.emulator.engine import executor
+from softnpu.emulator.engine import executor, shared_tensors
 from softnpu.emulator.engine.executor import LoadedImage
 from softnpu.emulator.links import engine as link
 from tests.support.daemon import Daemon
@@ -61,6 +62,47 @@ def test_every_way_to_have_nothing_is_right_and_few_compile(image: LoadedImage) 
                 image.expect_empty(_empty(rows))
             assert _is_right(image, rows)
     assert image.compilations <= 1 + _POOLS
+
+
+def test_what_failed_to_be_renewed_is_renewed_before_it_runs(
+    image: LoadedImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, compiled = ov.Core.compile_model, image.compiled
+
+    def fails(core: ov.Core, *arguments: Any) -> ov.CompiledModel:
+        if lacking:
+            raise MemoryError
+        return before(core, *arguments)
+
+    lacking = True
+    monkeypatch.setattr(ov.Core, "compile_model", fails)
+    image.renew()
+    assert (image.compilations, image.compiled) == (1, compiled)
+    with pytest.raises(MemoryError):
+        image.mend()
+    lacking = False
+    for _ in range(2):
+        image.mend()
+    assert image.compilations == 2
+    assert image.compiled is not compiled
+    assert _is_right(image, (2, 2, 2, 2))
+
+
+def test_a_compilation_that_fails_half_way_changes_nothing(
+    image: LoadedImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one: OpenVINO has to compile some models again."""
+    compiled = image.compiled
+
+    def fails(*_: object) -> bool:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_tensors, "take_inputs", fails)
+        image.renew()
+    assert (image.compilations, image.compiled) == (1, compiled)
+    image.mend()
+    assert image.compilations == 2
 
 
 def test_what_failed_to_compile_is_compiled_before_it_runs(
