@@ -225,7 +225,9 @@ class Connection:
     def is_lost(self) -> bool:
         """Whether the daemon is gone; one system call."""
         if self._lost is None and not self._closed and self._channel.peer_gone():
-            self._mark_lost("", "it has ended")
+            with self._changed:  # what it has sent before may say why
+                while self._lost is None and not self._closed and not self._reading:
+                    self._read_one(0)
         return self._lost is not None or self._closed
 
     def lost_error(self, call: str) -> ZeError:

@@ -28,6 +28,7 @@ MODULES = (
     "execution",
     "foreign_memory",
     "leases",
+    "failed_device",
 )
 
 

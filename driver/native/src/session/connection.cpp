@@ -177,8 +177,10 @@ bool Connection::has_ended() {
     if (lost_) return true;
     pollfd entry{socket_.get(), POLLRDHUP, 0};
     if (poll(&entry, 1, 0) > 0) {
-        std::lock_guard lock(mutex_);
-        lose_closed();
+        std::unique_lock lock(mutex_);
+        if (!lost_) closed_ = true;
+        // what it has sent before may say why
+        while (!lost_ && !reading_) read_one(lock, 0, false);
     }
     return lost_;
 }
