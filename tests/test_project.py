@@ -28,6 +28,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *_COMMON,
         "emulator.arithmetic",
         "emulator.blob",
+        "emulator.links.bounds",
         "emulator.links.compiler",
         "emulator.prediction",
     ),

@@ -93,12 +93,12 @@ def is_known() -> bool:
     return platform.machine() == "x86_64" and struct.calcsize("P") == 8
 
 
-def install(*, changes_files: bool, opens_files: bool) -> None:
+def install(*, opens_files: bool) -> None:
     """Install the filter, in all threads. Needs `no_new_privs`. Raises `OSError` if the kernel refuses.
 
-    `changes_files`: it may create and remove files. `opens_files`: it may open files to write them.
+    `opens_files`: it may open files to write them.
     """
-    steps = _steps(changes_files=changes_files, opens_files=opens_files or changes_files)
+    steps = _steps(opens_files=opens_files)
     encoded = b"".join(struct.pack("=HBBI", *step) for step in steps)
     program = _Program(len(steps), encoded)
     call = ctypes.CDLL(None, use_errno=True).syscall
@@ -108,7 +108,7 @@ def install(*, changes_files: bool, opens_files: bool) -> None:
         raise OSError(error, f"seccomp: {os.strerror(error)}")
 
 
-def _steps(*, changes_files: bool, opens_files: bool) -> list[_Step]:
+def _steps(*, opens_files: bool) -> list[_Step]:
     pid = os.getpid()
     steps: list[_Step] = [
         _load(_ARCHITECTURE), (_EQUAL, 1, 0, _X86_64), _fail(errno.EPERM),
@@ -118,14 +118,11 @@ def _steps(*, changes_files: bool, opens_files: bool) -> list[_Step]:
     ]  # fmt: skip
     for number in _ABSENT:
         steps += _of(number, [_fail(errno.ENOSYS)])
-    for number in sorted({each for numbers in _REFUSED.values() for each in numbers}):
+    for number in sorted({each for numbers in (*_REFUSED.values(), _CHANGES) for each in numbers}):
         steps += _of(number, [_fail(errno.EPERM)])
-    if not changes_files:
-        for number in _CHANGES:
-            steps += _of(number, [_fail(errno.EPERM)])
-        # without a name it is about a descriptor; both halves of the pointer
-        named = [_load_argument(1), (_EQUAL, 0, 2, 0), _load_argument(1, 4), (_EQUAL, 1, 0, 0), _refuse()]
-        steps += _of(_UTIMENSAT, [*named, _allow()])
+    # without a name it is about a descriptor; both halves of the pointer
+    named = [_load_argument(1), (_EQUAL, 0, 2, 0), _load_argument(1, 4), (_EQUAL, 1, 0, 0), _refuse()]
+    steps += _of(_UTIMENSAT, [*named, _allow()])
     if not opens_files:
         for number, at in ((_OPEN, 1), (_OPENAT, 2)):
             steps += _of(number, [_load_argument(at), (_ANY_BIT, 0, 1, _CHANGING), _refuse(), _allow()])

@@ -38,13 +38,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Policy(NamedTuple):
     """What a process still may do.
 
-    `readable`: files, or directories with all beneath. `writable`: directories. `opens_files`: it opens
-    memory files by name to write them, and no others where the kernel has Landlock. `dumpable`: a debugger of
-    its user can look at it.
+    `readable`: files, or directories with all beneath. `opens_files`: it opens memory files by name to write
+    them, and no others where the kernel has Landlock. `dumpable`: a debugger of its user can look at it.
     """
 
     readable: tuple[str, ...] = ()
-    writable: tuple[str, ...] = ()
     opens_files: bool = False
     dumpable: bool = True
 
@@ -61,14 +59,19 @@ def lock_in(policy: Policy) -> tuple[str, ...]:
         missing.append(f"landlock ({error.strerror})")
     _drop_capabilities(0 if missing else _DAC_READ_SEARCH)
     if not policy.dumpable:
-        _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
+        hide()
     try:
         if not call_filter.is_known():
             raise OSError(0, f"no filter for {os.uname().machine}")
-        call_filter.install(changes_files=bool(policy.writable), opens_files=policy.opens_files)
+        call_filter.install(opens_files=policy.opens_files)
     except OSError as error:
         missing.append(f"seccomp ({error.strerror})")
     return tuple(missing)
+
+
+def hide() -> None:
+    """Keep debuggers of its user from this process."""
+    _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def threads() -> int:
@@ -80,8 +83,6 @@ def _paths(policy: Policy) -> Iterator[tuple[str, int]]:
     for path in (*_SYSTEM, *_own_code(), *policy.readable):
         yield path, landlock.READ
     yield "/dev/null", landlock.WRITE
-    for path in policy.writable:
-        yield path, landlock.WRITE
 
 
 def _own_code() -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 It is a program of its own (`python -m softnpu.emulator.compiler FD PARENT_PID`), because it reads untrusted
 input and may take long. The supervisor starts it, speaks `links.compiler` with it over the channel at
-descriptor FD, and kills it to cancel a job. `openvino` is imported by the first job that needs it.
+descriptor FD, and kills it to cancel a job. It forks a process that is locked in and looks at the models.
 
 =====================  =============================================================
-`worker`               the loop: one job after the other, one outcome each
-`compile_job`          a compile job: the cache, or else `pipeline`
-`confinement`          what a worker builds and opens before it locks itself in
+`worker`               the worker's process: which job goes where
+`caching`              what it does itself of a job: caches, the extension for f16
+`confined`             its other process, which is locked in and does the rest
+`job_loop`             the loop of both: one job after the other, one outcome each
+`compile_job`          a compile job: `pipeline`, and its answer
 `ir_file`              a file in memory, for the XML that OpenVINO writes
 `compile_request`      what a compile job asks for, and what it makes
 `job_cache`            the compile job and the cache

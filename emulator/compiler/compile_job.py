@@ -1,37 +1,33 @@
-"""A compile job: an IR becomes a blob, or the cache has that blob already."""
+"""A compile job: an IR becomes a blob."""
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import confinement, job_cache
 from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequest
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.links.compiler import Compiled, CompileJob
 
 
-def run(job: CompileJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
-    """Compile the IR in `fds` (the XML, then the sources of its weights)."""
+def fd_count(job: CompileJob) -> int:
+    """The descriptors of a job: the XML, the sources of its weights, digests of those."""
+    return 1 + len(job.weights) + (job.digests_length > 0)
+
+
+def build(job: CompileJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
+    """Compile the IR in `fds`."""
+    # here, because it loads OpenVINO
+    from softnpu.emulator.compiler.pipeline import build
+
     stages.begin("receive")
     request = CompileRequest.receive(job, fds, f"model '{job.name}'")
-    confinement.enter(job, job_cache.options(job), request.settings.precision, stages)
-    with ExitStack() as claims:
-        entry = job_cache.look_up(request, stages, claims)
-        model = None if entry is None else entry.model
-        if model is None:
-            # here, because it loads OpenVINO
-            from softnpu.emulator.compiler.pipeline import build
-
-            model = build(request, stages, runtime)
-            if entry is not None and entry.store(model):
-                stages.remark(job_cache.STORED)
-        return _result(model, request, stages)
+    return result(build(request, stages, runtime), request, stages)
 
 
-def _result(model: CompiledModel, request: CompileRequest, stages: Stages) -> JobResult:
+def result(model: CompiledModel, request: CompileRequest, stages: Stages) -> JobResult:
+    """The answer for a model that was compiled, or found."""
     answer = Compiled(
         blob_length=len(model.blob),
         blob_digest=model.digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from blake3 import blake3
@@ -32,22 +33,30 @@ class CompileRequest:
     def receive(cls, job: CompileJob, fds: list[int], subject: str) -> CompileRequest:
         """Check a job and map its files. `fds` stay the caller's."""
         flags = build_flags.parse(job.build_flags, subject)
-        known = int(~GraphFlag.NONE)
-        if job.flags & ~known or job.flags < 0:
-            raise refuse(
-                ZeResult.ERROR_INVALID_ENUMERATION,
-                f"{subject}, flags",
-                found=f"{job.flags:#x}",
-                expected=f"bits of {known:#x}",
-            )
-        config = options.merged(job.config, flags.config, subject)
-        if job.flags & GraphFlag.ENABLE_PROFILING:
-            config[options.PROFILING] = "YES"
-        settings = options.effective(config, job.platform, subject, flags.config).made_strict(job.strict)
         xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
-        weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
+        sources = fds[1 : 1 + len(job.weights)]
+        weights = WeightSpace(job.weights, sources, subject) if job.weights else None
         digests = None if weights is None else WeightDigests(weights)
-        return cls(job, subject, settings, flags, xml, weights, digests)
+        if digests is not None and job.digests_length:
+            digests.learn(os.pread(fds[-1], job.digests_length, 0))
+        return cls(job, subject, settings(job, subject), flags, xml, weights, digests)
+
+
+def settings(job: CompileJob, subject: str) -> Settings:
+    """What the properties, build flags and flags of a job ask for."""
+    flags = build_flags.parse(job.build_flags, subject)
+    known = int(~GraphFlag.NONE)
+    if job.flags & ~known or job.flags < 0:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ENUMERATION,
+            f"{subject}, flags",
+            found=f"{job.flags:#x}",
+            expected=f"bits of {known:#x}",
+        )
+    config = options.merged(job.config, flags.config, subject)
+    if job.flags & GraphFlag.ENABLE_PROFILING:
+        config[options.PROFILING] = "YES"
+    return options.effective(config, job.platform, subject, flags.config).made_strict(job.strict)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from blake3 import blake3
 
 from softnpu.emulator.blob.constant_digests import constant_digest
@@ -12,6 +13,8 @@ from softnpu.emulator.blob.weights import const_layers
 
 _LARGE = 64 << 20
 """Bytes of weights from which on the digests of constants are worth looking for them in the XML."""
+
+_decoder = msgspec.msgpack.Decoder(list[tuple[tuple[int, int], bytes]])
 
 
 class WeightDigests:
@@ -28,6 +31,14 @@ class WeightDigests:
             digest = constant_digest(self.space.view[offset : offset + length])
             self._known[offset, length] = digest
         return digest
+
+    def known(self) -> bytes:
+        """The digests that were computed, for `learn` of another process; empty if there is none."""
+        return msgspec.msgpack.encode(list(self._known.items())) if self._known else b""
+
+    def learn(self, known: bytes) -> None:
+        """Take over digests of constants of the same weights."""
+        self._known.update(_decoder.decode(known))
 
     def of_model(self, xml: bytes, advance: Callable[[float], None]) -> bytes:
         """Of all weights that a model is made of: of all sources, or of its constants if that is much."""

@@ -29,8 +29,7 @@ from softnpu.emulator.blob.weights import (
     with_actual_offsets,
 )
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import confinement, files, options
-from softnpu.emulator.compiler.checked_blobs import CheckedBlobs
+from softnpu.emulator.compiler import files, options
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
@@ -49,22 +48,18 @@ _LISTED_NAME = 256
 def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
     """Check a blob; refuse what is not whole, not for this device, or comes with other weights.
 
-    `fds`: the blob, the placement if it has a length, the sources of the weights.
+    `fds`: the blob, which cannot change and has no padding, the placement if it has a length, the sources of
+    the weights.
     """
     stages.begin("receive")
-    length = _without_padding(fds[0], job.blob_length)
-    fd = files.immutable(fds[0], length, "blob")
+    length = job.blob_length
+    fd = os.dup(fds[0])
     kept = [fd]
     try:
-        data = files.map_range(fd, 0, length, "blob")
-        reader = BlobReader(data)
+        reader = BlobReader(files.map_range(fd, 0, length, "blob"))
         meta = reader.metadata()
         subject = f"model '{meta.name}'"
-        confinement.enter(job, None, meta.precision, stages)
-        digest = blake3(data, max_threads=blake3.AUTO).digest()  # it starts threads
-        checked = CheckedBlobs.open(job.platform) if job.remembered else None
-        is_checked = checked is not None and checked.has(digest)
-        if not is_checked:
+        if not job.is_checked:
             _check_target(meta, job.platform, runtime, subject)
         if job.strict:
             _check_strict(meta, subject)
@@ -79,16 +74,14 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
                 check_constants(reference, placement.offsets, space, subject, stages.advance)
         else:
             placement = None
-        if not is_checked:
+        if not job.is_checked:
             _check_content(reader, meta, actual, space, runtime, stages)
-            if checked is not None and not job.deferred:
-                checked.add(digest)
         encoded = b"" if placement is None else placement.encode()
         if encoded:
             kept.append(linux.sealed_copy("placement", encoded))
         answer = Compiled(
             blob_length=length,
-            blob_digest=digest,
+            blob_digest=job.digest,
             placement_length=len(encoded),
             placement_digest=blake3(encoded).digest() if encoded else b"",
             origin="native",
@@ -113,7 +106,6 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> JobResult:
     if job.offset is not None:
         *fds, file = fds
         target = _target(file, job.offset)
-    confinement.enter(job, None, "", stages)
     reader = BlobReader(files.map_range(fds[0], 0, job.blob_length, "blob"))
     reference = reader.weights_reference()
     placement = _placement(fds[1], job.placement_length) if job.placement_length else None
@@ -167,7 +159,14 @@ def _target(fd: int, offset: int) -> Callable[[bytes | memoryview], None]:
     return put
 
 
-def _without_padding(fd: int, length: int) -> int:
+def fd_count(job: ImportJob | ExportJob) -> int:
+    """The descriptors of a job: the blob, its placement, the sources of its weights, the file to write."""
+    target = isinstance(job, ExportJob) and job.offset is not None
+    return 1 + (job.placement_length > 0) + len(job.weights) + target
+
+
+def without_padding(fd: int, length: int) -> int:
+    """The length of a blob without the zeros behind it."""
     check_range(fd, 0, length, "blob")
     size = container.unpadded_size(os.pread(fd, container.HEADER_SIZE, 0), length)
     return length if any(os.pread(fd, length - size, size)) else size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import build_flags, confinement, files, options
+from softnpu.emulator.compiler import build_flags, files, options
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphQueried
@@ -21,7 +21,6 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobR
     settings = options.effective(flags.config, job.platform, subject, flags.config).made_strict(job.strict)
     xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
     weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
-    confinement.enter(job, None, "", stages)
     stages.begin("read")
     settings = options.with_precision(settings, runtime.capabilities, subject)
     model = ir.read(runtime.core, xml, weights, subject)

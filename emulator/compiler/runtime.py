@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from softnpu.emulator.links.compiler import Result, Unfit
+from softnpu.emulator.links.compiler import Result
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class JobResult:
     """A finished job: the answer, and the descriptors that go with it. Whoever holds it closes them."""
 
-    answer: Result | Unfit
+    answer: Result
     fds: tuple[int, ...] = ()
 
 

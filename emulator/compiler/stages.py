@@ -43,6 +43,11 @@ class Stages:
         later = [begin for begin in self._begins.values() if begin > begins]
         self._report(begins + share * (min(later, default=1.0) - begins))
 
+    def relay(self, stage: str, done: float) -> None:
+        """Report what another process says of the same job."""
+        self._done = max(self._done, done)
+        self._send(stage, self._done)
+
     def note(self, line: str) -> None:
         """Add a line to the build log."""
         self._lines.append(line)

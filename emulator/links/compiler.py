@@ -32,12 +32,14 @@ class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
     """Compile an IR for `platform`. Descriptors and fields as in `GraphCreate`. Outcome: `Compiled`.
 
     `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does.
+    `digests_length`: of a last descriptor, with digests of constants that the worker has computed for its
+    cache; for its confined process alone.
     """
 
     platform: str
     context: Handle = 0
     strict: bool = False
-    own: bool = False
+    digests_length: int = 0
     shared: bool = False
 
 
@@ -46,13 +48,15 @@ class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
 
     `deferred`: the engine compares the constants with their digests. `strict`: only what was compiled so.
     `remembered`: what is checked is noted, and what was noted is not checked again.
+    `digest`, of the blob, and `is_checked` are what the worker tells its confined process.
     """
 
     platform: str
     context: Handle = 0
     strict: bool = False
     remembered: bool = False
-    own: bool = False
+    digest: bytes = b""
+    is_checked: bool = False
     shared: bool = False
 
 
@@ -67,7 +71,6 @@ class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
     placement_length: int = 0
     weights: tuple[WeightSource, ...] = ()
     offset: int | None = None
-    own: bool = False
     shared: bool = False
 
 
@@ -80,7 +83,6 @@ class QueryJob(GraphQuery, frozen=True, kw_only=True, tag="query_job"):
     platform: str
     context: Handle = 0
     strict: bool = False
-    own: bool = False
     shared: bool = False
 
 
@@ -89,6 +91,7 @@ class OptionsJob(CompilerOptions, frozen=True, kw_only=True, tag="options_job"):
 
     platform: str
     device: int = 0
+    shared: bool = False
 
 
 class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
@@ -111,15 +114,10 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
     files: tuple[bytes, ...] = ()
 
 
-Confined = CompileJob | ImportJob | ExportJob | QueryJob
-"""Jobs with what a client wrote: the worker locks itself in before it looks at that.
+class Started(Message, frozen=True, kw_only=True, tag="started"):
+    """The first frame of a worker: the process that does with it what its jobs need. For no request."""
 
-`own`: for the daemon's own user, whose caches it may write. `shared`: others may use the daemon.
-"""
-
-
-class Unfit(Message, frozen=True, kw_only=True, tag="unfit"):
-    """This worker is locked in for other jobs: a new one has to do it."""
+    pid: int
 
 
 J = TypeVar("J", bound=Message)
@@ -130,12 +128,14 @@ def job_of(kind: type[J], request: Message, **fields: object) -> J:
     return kind(**(msgspec.structs.asdict(request) | fields))
 
 
-Job = Confined | OptionsJob
+Job = CompileJob | ImportJob | ExportJob | QueryJob | OptionsJob
+"""`shared`: others than the daemon's user may use the daemon, so that user's debuggers see no job."""
 Result = Compiled | GraphExported | GraphQueried | CompilerOptionsAnswer
-Outcome = Progress | Result | Unfit | Failed
+Outcome = Progress | Result | Failed
 
 job_decoder: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 outcome_decoder: msgspec.msgpack.Decoder[Outcome] = msgspec.msgpack.Decoder(Outcome)
+worker_decoder: msgspec.msgpack.Decoder[Outcome | Started] = msgspec.msgpack.Decoder(Outcome | Started)
 
 
 _RESULTS: dict[type[Message], type[Message]] = {

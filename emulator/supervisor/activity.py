@@ -84,7 +84,7 @@ class StallWatch:
     """Call `on_stall(seconds)` once when a process has done nothing for `limit_s` while it was watched.
 
     Only time that this process has seen pass counts. `on_overrun()` is called once when it has used more than
-    `cpu_limit_s` of CPU time since `begin`.
+    `cpu_limit_s` of CPU time since `begin`. Both are about all processes that work together.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class StallWatch:
         on_overrun: Callable[[], None],
     ) -> None:
         self._reactor = reactor
-        self._activity = Activity(pid)
+        self._activities = [Activity(pid)]
         self._limit_s = limit_s
         self._period_s = limit_s / 8
         self._on_stall = on_stall
@@ -109,11 +109,15 @@ class StallWatch:
         self._first_ns = 0
         self._ticked = 0.0
 
+    def join(self, pid: int) -> None:
+        """Watch another process with it."""
+        self._activities.append(Activity(pid))
+
     def begin(self) -> None:
         """Watch: the process has something to do from now on."""
         self.end()
         self._quiet_s, self._ticked = 0.0, time.monotonic()
-        self._first_ns = self._activity.cpu_ns()
+        self._first_ns = self._used_ns()
         self._timer = self._reactor.after(self._period_s, self._tick)
 
     def end(self) -> None:
@@ -122,14 +126,17 @@ class StallWatch:
             self._timer.cancel()
             self._timer = None
 
+    def _used_ns(self) -> int:
+        return sum(activity.cpu_ns() for activity in self._activities)
+
     def _waits(self) -> bool:
         """Whether it waits for a core, or not too long yet for a disk."""
         if self._quiet_s >= _LONGEST_DISK_WAITS * self._limit_s:
-            return self._activity.runs()
-        return self._activity.busy(main_too=True)
+            return any(activity.runs() for activity in self._activities)
+        return any(activity.busy(main_too=True) for activity in self._activities)
 
     def _tick(self) -> None:
-        now, cpu_ns = time.monotonic(), self._activity.cpu_ns()
+        now, cpu_ns = time.monotonic(), self._used_ns()
         self._quiet_s += min(now - self._ticked, 2 * self._period_s)
         if cpu_ns - self._cpu_ns >= _CPU_NS:
             self._cpu_ns, self._quiet_s = cpu_ns, 0.0

@@ -41,7 +41,7 @@ Converting 2 GiB of weights took 1.15 s without, 0.7 s with it: most of the time
 # The OpenBLAS of numpy would start a thread for each core, which spins while the process imports the rest:
 # 75 ms of CPU time on two cores. Nothing here multiplies matrices with numpy. A process that locks itself in
 # has one thread, so this is no choice of the user.
-_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
+ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
 
 _early: Final[dict[ChildProgram, ChildProcess]] = {}
 
@@ -74,7 +74,7 @@ def start(program: ChildProgram) -> ChildProcess:
                 [sys.executable, "-P", "-m", program, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(), *more_fds),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **_ONE_THREAD, **variables},
+                env={**os.environ, **ONE_THREAD, **variables},
                 process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends its children
             )
     except BaseException:

@@ -20,7 +20,7 @@ from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.messages import Failed, Progress
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links import bounds
-from softnpu.emulator.links.compiler import Job, Result, Unfit, lengths_of, outcome_decoder
+from softnpu.emulator.links.compiler import Job, Result, Started, lengths_of, worker_decoder
 from softnpu.emulator.supervisor.activity import StallWatch
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.child_process import ChildProgram
@@ -252,8 +252,8 @@ class CompilerPool:
 
     def _retry(self, compilation: Compilation, worker: _Worker, reason: str) -> None:
         compilation.worker = None
-        # each worker that there is may be dead, and not known to be; or locked in for another user or cache
-        if not worker.began and compilation.attempts <= self._tuning.compilers * (4 if worker.unfit else 1):
+        # each worker that there is may be dead, and not known to be
+        if not worker.began and compilation.attempts <= self._tuning.compilers:
             # it may have been dead before it got the job: that job is not to blame
             self._waiting.appendleft(compilation)
             return
@@ -310,8 +310,8 @@ class _Spare:
 class _Worker:
     """One worker process and the compilation it works on.
 
-    `jobs` counts its jobs, `has_answered` says that it ever sent a frame, `began` that it did for this job.
-    `unfit`: it is locked in for other jobs than the last.
+    `jobs` counts its jobs, `has_answered` says that it ever sent a frame for one, `began` that it did for
+    this one.
     """
 
     def __init__(
@@ -329,7 +329,6 @@ class _Worker:
         self.killed = False
         self.overran = False
         self._function: FunctionKey | None = None
-        self.unfit = False
         self._reactor = reactor = reactor.owned("which ends a compiler worker", self._broken)
         self._on_free = on_free
         self._idle_s = tuning.compiler_idle_s
@@ -411,7 +410,10 @@ class _Worker:
             stages.end(result, how)
 
     def _on_frame(self, request: int, body: memoryview, fds: list[int]) -> None:
-        outcome = bounds.decode(outcome_decoder, body)
+        outcome = bounds.decode(worker_decoder, body)
+        if isinstance(outcome, Started):
+            self._watch.join(outcome.pid)
+            return
         compilation = self.current
         if compilation is None or request != self.jobs:
             close_untrusted(fds)
@@ -419,10 +421,6 @@ class _Worker:
             return
         bounds.check_files(fds, lengths_of(outcome, compilation.job))
         self.has_answered = self.began = True
-        if isinstance(outcome, Unfit):
-            self.began, self.unfit = False, True
-            self.kill()
-            return
         if isinstance(outcome, Progress):
             compilation.progress = outcome
             if self._stages is not None:

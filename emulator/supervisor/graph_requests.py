@@ -210,9 +210,7 @@ class GraphRequests:
         on_done: Callable[[Result, list[int]], None],
         device: int,
     ) -> Compilation:
-        if not isinstance(job, OptionsJob):
-            own, shared = self._state.user.may_command, self._state.services.shared
-            job = msgspec.structs.replace(job, own=own, shared=shared)
+        job = msgspec.structs.replace(job, shared=self._state.services.shared)
         _check_size(job, fds, self._owner[0])
         fds = park(fds, self._owner[0])
         number = call.number

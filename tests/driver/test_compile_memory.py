@@ -20,7 +20,7 @@ from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.serialized_forms import by_descriptor
-from tests.support.waiting import wait_until, waits_for_frame
+from tests.support.waiting import wait_until, waits_for_job
 
 _SIZE = 4096
 _PERIOD_S = 0.01
@@ -38,7 +38,7 @@ def await_compilers(daemon: Daemon) -> None:
     def settled() -> bool:
         children = psutil.Process(daemon.pid).children()
         workers = [child.pid for child in children if "softnpu.emulator.compiler" in child.cmdline()]
-        return len(workers) == 2 and all(waits_for_frame(pid) for pid in workers)
+        return len(workers) == 2 and all(waits_for_job(pid) for pid in workers)
 
     wait_until(settled, what="two compilers that wait for a job")
 

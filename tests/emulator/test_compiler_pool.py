@@ -14,7 +14,7 @@ import pytest
 
 from softnpu.driver import GraphSource, ZeResult
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import worker
+from softnpu.emulator.compiler import confined
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.limits import ResourceLimits
@@ -22,10 +22,10 @@ from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
-from tests.support.waiting import wait_gone, wait_until, waits_for_frame
+from tests.support.waiting import confined_of, wait_gone, wait_until, waits_for_job
 from tests.support.wire import OpenWire, Wire, WireContext
 
-_MEMORY_IS_ENOUGH = psutil.virtual_memory().available >= worker._ENOUGH_MEMORY
+_MEMORY_IS_ENOUGH = psutil.virtual_memory().available >= confined._ENOUGH_MEMORY
 
 
 def workers(daemon: Daemon) -> set[int]:
@@ -45,13 +45,13 @@ def spare(daemon: Daemon) -> int:
 
     def waiting() -> int:
         unused = workers(daemon) - set(daemon.status().compiler_pids)
-        return next((pid for pid in unused if waits_for_frame(pid)), 0)
+        return next((pid for pid in unused if waits_for_job(pid)), 0)
 
     return wait_until(waiting, what="a spare worker")
 
 
-def has_openvino(pid: int) -> bool:
-    return "openvino" in Path(f"/proc/{pid}/maps").read_text()
+def has_openvino(worker: int) -> bool:
+    return "openvino" in Path(f"/proc/{confined_of(worker)}/maps").read_text()
 
 
 class Client:
@@ -65,7 +65,7 @@ class Client:
         self._context = WireContext(wire).handle
         self._model = model
 
-    def begin(self) -> int:
+    def begin(self, cache: Path | None = None) -> int:
         """Ask for a compilation; the number of the request."""
         weights = self._model.with_suffix(".bin").read_bytes()
         weights_fd = linux.sealed_copy("weights", weights)
@@ -75,6 +75,7 @@ class Client:
                 name=source.name,
                 xml_length=source.xml_length,
                 weights=source.sources,
+                cache=None if cache is None else msg.CacheOptions(directory=str(cache), limit=1 << 30),
             )
             return self.wire.send(request, source.fds)
 
@@ -83,8 +84,8 @@ class Client:
         answer = self.wire.answer(number)
         assert isinstance(answer, msg.GraphCreated), answer
 
-    def compile(self) -> None:
-        self.finish(self.begin())
+    def compile(self, cache: Path | None = None) -> None:
+        self.finish(self.begin(cache))
 
 
 StartClient = Callable[[Daemon], Client]
@@ -117,6 +118,35 @@ def test_a_spare_is_ready_before_anybody_compiles_and_takes_all_jobs_in_a_row(
         client.compile()
     assert daemon.status().compiler_pids == (pid,)
     assert len(workers(daemon)) <= 2
+
+
+def test_a_worker_that_has_loaded_openvino_is_locked_in_by_all_walls(
+    start_daemon: StartDaemon, start_client: StartClient
+) -> None:
+    """Landlock holds for one thread: no library may have started another one."""
+    daemon = start_daemon(interpreter=True)
+    pid = spare(daemon)
+    start_client(daemon).compile()
+    assert daemon.status().compiler_pids == (pid,)
+    assert "Seccomp:\t2" in Path(f"/proc/{confined_of(pid)}/status").read_text()
+    assert "not locked in" not in daemon.log
+
+
+def test_a_worker_serves_all_caches_of_its_user(daemon: Daemon, client: Client, tmp_path: Path) -> None:
+    client.compile()
+    worker = daemon.status().compiler_pids
+    for cache in (tmp_path / "one", tmp_path / "other"):
+        client.compile(cache)
+        assert list(cache.iterdir())
+    assert daemon.status().compiler_pids == worker
+
+
+def test_a_worker_ends_with_the_process_that_it_has_confined(daemon: Daemon, client: Client) -> None:
+    client.compile()
+    (pid,) = daemon.status().compiler_pids
+    kill(confined_of(pid))
+    wait_gone(pid)
+    client.compile()
 
 
 def test_while_the_spare_is_busy_another_one_is_started(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import faults
-from softnpu.emulator.arithmetic import library
 from softnpu.emulator.common import landlock
 from tests.conftest import OpenContext, StartDaemon
 from tests.support.models import image, on_cpu
@@ -26,21 +25,30 @@ def place(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that processes which are locked in can read, with the library; beside it a secret."""
     place = private_dir / "extensions"
     place.mkdir(0o700)
-    monkeypatch.setenv(library.DIRECTORY, str(place))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(place))
     subprocess.run(["cc", "-shared", "-fPIC", "-o", place / "foreign.so", _SOURCE], check=True)
     (place / "victim").write_text("whole")
     (private_dir / "secret").write_text("secret")
     return place
 
 
-@pytest.mark.parametrize("point", ["engine.load", "compiler.completing"])
+@pytest.mark.parametrize(
+    ("point", "other"),
+    [("engine.load", "engine"), ("compiler.completing", "daemon"), ("compiler.completing", "worker")],
+)
 def test_foreign_code_reaches_nothing(
-    start_daemon: StartDaemon, open_context: OpenContext, place: Path, digits: Path, point: str
+    start_daemon: StartDaemon, open_context: OpenContext, place: Path, digits: Path, point: str, other: str
 ) -> None:
-    daemon = start_daemon(devices=("4000", "4000"), failpoints=f"{point}=load({place}/foreign.so)")
-    other = daemon.status().engines[1].engine_pid if point == "engine.load" else daemon.pid
-    (place / "target").write_text(str(other))
-    Loaded(open_context(daemon), digits)
+    rule = f"{point}=load({place}/foreign.so):1:{int(other == 'worker')}"
+    daemon = start_daemon(devices=("4000", "4000"), failpoints=rule)
+    context = open_context(daemon)
+    if other == "worker":  # the process that has forked the one of the library
+        Loaded(context, digits)
+        (target,) = daemon.status().compiler_pids
+    else:
+        target = daemon.pid if other == "daemon" else daemon.status().engines[1].engine_pid
+    (place / "target").write_text(str(target))
+    Loaded(context, digits)
     wait_until(lambda: "foreign code: the end" in daemon.log, what="the end of the library")
     told = [line for line in daemon.log.splitlines() if "foreign code: " in line]
     assert len(told) >= _ATTEMPTS

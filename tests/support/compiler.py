@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Failed, Message, Progress, WeightSource, encode
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
-from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Outcome, outcome_decoder
-from tests.support.waiting import wait_until, waits_for_frame
+from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Outcome, Started, worker_decoder
+from softnpu.emulator.supervisor.child_process import ONE_THREAD
+from tests.support.waiting import wait_until, waits_for_job
 
 DEADLINE_S = 60.0
 PLATFORM = "4000"
@@ -55,17 +56,23 @@ class Made:
 
 
 class Worker:
-    """A worker process and our end of its channel. Every wait has a deadline."""
+    """A worker, that is two processes, and our end of its channel. Every wait has a deadline."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                worker_command(theirs.fileno()), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                worker_command(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **ONE_THREAD},
             )
         self.channel = Channel(ours)
         self.progress: list[Progress] = []
         self._request = 0
+        started = self._receive(0, time.monotonic() + DEADLINE_S)[0]
+        assert isinstance(started, Started)
+        self.confined = started.pid
 
     def close(self) -> None:
         self.channel.close()
@@ -91,15 +98,19 @@ class Worker:
                 os.close(fd)
         deadline = time.monotonic() + DEADLINE_S
         while True:
-            assert self.channel.wait_readable(deadline - time.monotonic()), "no answer in time"
-            packet = self.channel.receive()
-            assert packet is not None, "the worker closed the channel"
-            with packet:
-                assert packet.request == self._request
-                outcome = outcome_decoder.decode(packet.body)
-                if not isinstance(outcome, Progress):
-                    return outcome, packet.take_fds(packet.fd_count)
-                self.progress.append(outcome)
+            outcome, fds = self._receive(self._request, deadline)
+            assert not isinstance(outcome, Started)
+            if not isinstance(outcome, Progress):
+                return outcome, fds
+            self.progress.append(outcome)
+
+    def _receive(self, request: int, deadline: float) -> tuple[Outcome | Started, list[int]]:
+        assert self.channel.wait_readable(deadline - time.monotonic()), "no answer in time"
+        packet = self.channel.receive()
+        assert packet is not None, "the worker closed the channel"
+        with packet:
+            assert packet.request == request
+            return worker_decoder.decode(packet.body), packet.take_fds(packet.fd_count)
 
     def info(self, body: bytes | Message, files: Sequence[int | bytes]) -> ErrorInfo:
         """The fault of a job that has to fail; it brings no descriptor."""
@@ -127,12 +138,32 @@ class Worker:
         return Made(outcome, blob, placement)
 
     def fd_count(self) -> int:
-        """Its descriptors once it waits for a job: those of the last one are closed after the answer."""
-        wait_until(lambda: waits_for_frame(self.process.pid), what="the worker waits for a job")
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        """Its descriptors once it waits for a job: those of the last one are closed after the answer.
+
+        Files on disk, by a thread.
+        """
+
+        def settled() -> bool:
+            on_disk = [target for target in self._open() if _is_on_disk(target)]
+            return waits_for_job(self.process.pid) and not on_disk
+
+        wait_until(settled, what="the worker waits for a job")
+        return len(self._open())
+
+    def _open(self) -> list[str]:
+        """What the descriptors of both processes are, but for standard streams."""
+        opened = []
+        for pid in (self.process.pid, self.confined):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(FileNotFoundError):
+                    if int(fd) > 2:
+                        opened.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        return opened
 
     def mappings(self, of: str) -> int:
-        return Path(f"/proc/{self.process.pid}/maps").read_text().count(of)
+        """How many mappings both of its processes have with these words in their names."""
+        pids = self.process.pid, self.confined
+        return sum(Path(f"/proc/{pid}/maps").read_text().count(of) for pid in pids)
 
 
 class Files:
@@ -193,6 +224,10 @@ def writing(folder: Path) -> Iterator[WriteFiles]:
     finally:
         for files in written:
             files.close()
+
+
+def _is_on_disk(target: str) -> bool:
+    return target.startswith("/") and not target.startswith(("/dev/", "/memfd:"))
 
 
 def worker_command(fd: int) -> list[str]:

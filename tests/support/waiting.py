@@ -45,13 +45,25 @@ def wait_readable(fd: int, deadline_s: float = DEADLINE_S) -> bool:
     return bool(poller.poll(max(0.0, deadline_s) * 1000))
 
 
-def waits_for_frame(pid: int) -> bool:
-    """Whether the first thread of a process sleeps until a frame comes on a socket."""
+def waits_for_job(worker: int) -> bool:
+    """Whether both processes of a compiler worker sleep until a job comes."""
     try:
-        # the number of the system call that it is in: recvmsg, on x86-64 and on ARM64
-        return Path(f"/proc/{pid}/syscall").read_text().split()[0] in {"47", "212"}
+        confined = confined_of(worker)
+        # poll and recvmsg, on x86-64 and on ARM64
+        return confined > 0 and _call(worker) in {"7", "73"} and _call(confined) in {"47", "212"}
     except FileNotFoundError:
         return False
+
+
+def confined_of(worker: int) -> int:
+    """The confined process of a compiler worker; 0 if it is not there yet."""
+    children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
+    return int(children[0]) if children else 0
+
+
+def _call(pid: int) -> str:
+    """The number of the system call in which the first thread of a process is."""
+    return Path(f"/proc/{pid}/syscall").read_text().split()[0]
 
 
 def wait_asleep(pid: int) -> None:

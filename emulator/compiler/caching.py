@@ -1,0 +1,117 @@
+"""What a worker does itself of a job: the caches of the daemon's user, and the extension that rounds to f16.
+
+All of it is about bytes; whoever is handed `do` has a model looked at in a process that can write nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from blake3 import blake3
+from msgspec.structs import replace
+
+from softnpu.emulator.arithmetic import library
+from softnpu.emulator.arithmetic.settings import PRECISION
+from softnpu.emulator.blob.container import BlobReader
+from softnpu.emulator.blob.weight_files import file_identities
+from softnpu.emulator.common import linux
+from softnpu.emulator.compiler import compile_job, compile_request, files, job_cache, native_blob
+from softnpu.emulator.compiler.checked_blobs import CheckedBlobs
+from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequest
+from softnpu.emulator.compiler.job_cache import CacheEntry
+from softnpu.emulator.compiler.runtime import JobResult
+from softnpu.emulator.compiler.stages import Send, Stages
+from softnpu.emulator.interface import frames
+from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Job
+
+Do = Callable[[Job, Sequence[int], Send], JobResult]
+"""Has a job done where models are looked at."""
+
+
+def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> JobResult:
+    """A model from the cache, or else compiled and stored there."""
+    stages.begin("receive")
+    identities = file_identities(fds[1:])
+    subject = f"model '{job.name}'"
+    _have_extension(compile_request.settings(job, subject).precision, stages)
+    if job_cache.options(job) is None:
+        return _with_files(do(job, fds, stages.relay), identities)
+    request = CompileRequest.receive(job, fds, subject)
+    with ExitStack() as claims:
+        entry = job_cache.look_up(request, stages, claims)
+        if entry is None:
+            made = do(job, fds, stages.relay)
+        elif entry.model is not None:
+            made = compile_job.result(entry.model, request, stages)
+        else:
+            made = _stored(_build(request, fds, stages, do), entry, request, stages)
+    return _with_files(made, identities)
+
+
+def _build(request: CompileRequest, fds: list[int], stages: Stages, do: Do) -> JobResult:
+    """The digests that the key is made of need not be computed again."""
+    known = b"" if request.digests is None else request.digests.known()
+    if not known or len(fds) >= frames.MAX_FDS:
+        return do(request.job, fds, stages.relay)
+    digests = linux.sealed_copy("digests", known)
+    try:
+        return do(replace(request.job, digests_length=len(known)), [*fds, digests], stages.relay)
+    finally:
+        os.close(digests)
+
+
+def _stored(made: JobResult, entry: CacheEntry, request: CompileRequest, stages: Stages) -> JobResult:
+    answer, (blob, *placement) = made.answer, made.fds
+    assert isinstance(answer, Compiled)
+    try:
+        model = CompiledModel(
+            files.map_range(blob, 0, answer.blob_length, "blob"),
+            answer.blob_digest,
+            b"".join(os.pread(fd, answer.placement_length, 0) for fd in placement),
+            answer.origin,
+        )
+        stored = job_cache.STORED if entry.store(model) else ""
+    except BaseException:
+        for fd in made.fds:
+            os.close(fd)
+        raise
+    log = stages.log() if request.settings.logged else ""
+    return JobResult(replace(answer, log=log + answer.log + stored), made.fds)
+
+
+def import_blob(job: ImportJob, fds: list[int], stages: Stages, do: Do) -> JobResult:
+    """A blob that is checked, unless it is noted that it was."""
+    stages.begin("receive")
+    identities = file_identities(fds[len(fds) - len(job.weights) :], sealed_is_enough=not job.deferred)
+    length = native_blob.without_padding(fds[0], job.blob_length)
+    fd = files.immutable(fds[0], length, "blob")
+    try:
+        data = files.map_range(fd, 0, length, "blob")
+        _have_extension(BlobReader(data).metadata().precision, stages)
+        digest = blake3(data, max_threads=blake3.AUTO).digest()
+        notes = CheckedBlobs.open(job.platform) if job.remembered else None
+        is_checked = notes is not None and notes.has(digest)
+        inner = replace(job, blob_length=length, digest=digest, is_checked=is_checked)
+        result = do(inner, [fd, *fds[1:]], stages.relay)
+    finally:
+        os.close(fd)
+    if notes is not None and not is_checked and not job.deferred:
+        notes.add(digest)
+    return _with_files(result, identities)
+
+
+def _have_extension(precision: str, stages: Stages) -> None:
+    """The extension for f16, built if it is missing: the engine only loads it.
+
+    That takes some seconds, once for a release of OpenVINO. Refuses with `ERROR_UNSUPPORTED_FEATURE` and the
+    next step what cannot be built.
+    """
+    if precision == PRECISION:
+        library.ensure(lambda: stages.advance(0.0))
+
+
+def _with_files(result: JobResult, identities: tuple[bytes, ...]) -> JobResult:
+    assert isinstance(result.answer, Compiled)
+    return JobResult(replace(result.answer, files=identities), result.fds)
