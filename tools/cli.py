@@ -13,7 +13,7 @@ import typer
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
-from softnpu.tools import clean, compiling, daemon, doctor, infer, logs, predicting, run, status
+from softnpu.tools import clean, compiling, daemon, docs, doctor, infer, logs, predicting, run, status
 from softnpu.tools.compare import cli as compare
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.groups import INTERRUPTED, RootGroup
@@ -68,6 +68,7 @@ app.command("metrics")(metrics.metrics)
 app.command("stop")(daemon.stop)
 app.command("logs")(logs.logs)
 app.command("clean")(clean.clean)
+app.command("docs")(docs.docs)
 
 
 def main() -> None:

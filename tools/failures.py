@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 DEBUG_VARIABLE: Final = "SOFTNPU_DEBUG"
+"""`1`: failures of the command line come with their traceback."""
 
 
 class ToolError(Exception):

@@ -54,15 +54,18 @@ class DeferredGroup(TyperGroup):
         self._module = module
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Import the application and go on with it: from here on the stand-in plays no part."""
+        """Go on with the application: from here on the stand-in plays no part."""
+        return self.application().make_context(info_name, args, parent=parent, **extra)
+
+    def application(self) -> Any:
+        """Import the application; its group of commands."""
         try:
             application: typer.Typer = importlib.import_module(self._module).app
         except ModuleNotFoundError as error:
             if error.name is None or not self._module.startswith(error.name):
                 raise
             raise ToolError(f"command '{self.name}'", found="not part of this installation") from error
-        command: Any = typer.main.get_group(application)
-        return command.make_context(info_name, args, parent=parent, **extra)
+        return typer.main.get_group(application)
 
 
 class RootGroup(TyperGroup):

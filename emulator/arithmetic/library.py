@@ -27,6 +27,7 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 
 SOURCE: Final = Path(__file__).with_name("rounding.cpp")
 DIRECTORY: Final = "SOFTNPU_EXTENSION_DIR"
+"""Where the extension for f16 is kept once it is built."""
 PATTERN: Final = "libsoftnpu_rounding-*.so"
 SCRATCH: Final = ".build-"
 """Begins the names of folders in which one is built; a compiler worker that is killed leaves its own."""

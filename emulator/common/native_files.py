@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
-"""A directory with the native driver, in place of the installed one: for work on the driver itself."""
+"""Directory with another build of the native driver, in place of the installed one."""
 
 DRIVER_NAME = "libze_softnpu.so"
 GUARD_NAME = "libsoftnpu_guard.so"

@@ -1,4 +1,4 @@
-"""The examples run as they are written, what they print is right, and the README shows it."""
+"""The examples run as they are written, what they print is right, and level-zero.md shows it."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_hello_npu(cli_daemon: Daemon) -> None:
     assert len(layers) >= 4
     assert [line for line in layers if not re.search(r" (DPU|SW|DMA|NONE) +\d+ us$", line)] == []
 
-    readme = (_ROOT / "README.md").read_text()
-    (shown,) = re.findall(rf"\$ python -m {re.escape(_PACKAGE)}.hello_npu\n(.*?)```", readme, re.DOTALL)
+    document = (_ROOT / "docs" / "level-zero.md").read_text()
+    (shown,) = re.findall(rf"\$ python -m {re.escape(_PACKAGE)}.hello_npu\n(.*?)```", document, re.DOTALL)
     printed, expected = ([without_figures(line) for line in text] for text in (lines, shown.splitlines()))
     # which layers there are depends on OpenVINO and on the processor
     profile = printed.index("layer type unit time")

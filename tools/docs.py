@@ -1,0 +1,35 @@
+"""`softnpu docs`: the documents, as they are installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from softnpu.tools.console import out
+from softnpu.tools.failures import ToolError
+
+DIRECTORY: Final = Path(__file__).parents[1] / "docs"
+"""In an installation and in a clone alike."""
+
+
+def docs(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Such as 'faults'; all are listed in 'index'.")
+    ] = "index",
+) -> None:
+    """Print a document: how it is used, what is emulated, every command and variable."""
+    known = {path.stem: path for path in DIRECTORY.glob("*.md")}
+    if name.removesuffix(".md") not in known:
+        raise ToolError(
+            f"document {name!r}", found="no such document", expected=f"one of {', '.join(sorted(known))}"
+        )
+    text = known[name.removesuffix(".md")].read_text()
+    if out.is_terminal:
+        from rich.markdown import Markdown
+
+        with out.pager(styles=True):
+            out.print(Markdown(text))
+    else:
+        typer.echo(text, nl=False)
