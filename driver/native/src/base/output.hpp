@@ -27,7 +27,7 @@ void write_text(Size* size, char* out, std::string_view text) {
     require_nonnull(size, "pSize");
     if (out != nullptr && *size > 0) {
         const size_t length = std::min<size_t>(*size - 1, text.size());
-        std::memcpy(out, text.data(), length);
+        text.copy(out, length);
         out[length] = '\0';
     }
     *size = static_cast<Size>(text.size() + 1);
@@ -42,7 +42,7 @@ void write_bytes(Size* size, uint8_t* out, const void* data, size_t length) {
             throw invalid_size("output", format("room for %zu bytes", static_cast<size_t>(*size)),
                                format("%zu bytes", length), "ask for the size first, with a null pointer");
         }
-        std::memcpy(out, data, length);
+        std::copy_n(static_cast<const uint8_t*>(data), length, out);
     }
     *size = static_cast<Size>(length);
 }
@@ -54,7 +54,7 @@ void copy_text(char (&out)[N], std::string_view text) {
     if (length < text.size()) {
         while (length > 0 && (text[length] & 0xc0) == 0x80) --length;
     }
-    std::memcpy(out, text.data(), length);
+    text.copy(out, length);  // memcpy must not be given the null of an empty text
     std::memset(out + length, 0, N - length);
 }
 
