@@ -34,7 +34,7 @@ from softnpu.emulator.compiler.stages import (
 )
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.links import bounds
 from softnpu.emulator.links.compiler import (
     CompileJob,
@@ -42,6 +42,7 @@ from softnpu.emulator.links.compiler import (
     ImportJob,
     Job,
     OptionsJob,
+    Outcome,
     QueryJob,
     lengths_of,
     outcome_decoder,
@@ -80,27 +81,44 @@ class Confined:
         return self._channel.fileno()
 
     def do(self, job: Job, fds: Sequence[int], send: Send) -> JobResult:
-        """Have it do a job. Raises `Refused` as it did, `BadMessageError` for what none of ours answers."""
+        """Have it do a job. Raises `Refused` as it did, or because it sent what none of ours would."""
         try:
             self._channel.send(0, messages.encode(job), fds)
         except ConnectionError:
             self.end_likewise()
         while True:
-            packet = self._channel.receive()
-            if packet is None:
-                if self._status() == LACK:
-                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-                self.end_likewise()
-            with packet:
-                outcome = bounds.decode(outcome_decoder, packet.body)
-                made = packet.take_fds(packet.fd_count)
-                bounds.check_files(made, lengths_of(outcome, job))
-                if isinstance(outcome, messages.Progress):
-                    send(outcome.stage, outcome.done)
-                elif isinstance(outcome, messages.Failed):
-                    raise Refused(outcome.info)
-                else:
-                    return JobResult(outcome, tuple(made))
+            try:
+                outcome, made = self._receive(job)
+            except (Refused, bounds.BadMessageError) as error:
+                self._status()  # a model has taken it over: it gets no other job
+                raise refuse(
+                    ZeResult.ERROR_MODULE_BUILD_FAILURE,
+                    "compiler worker",
+                    found=f"it sent a bad message: {error}",
+                    expected="a compiled model",
+                ) from error
+            if isinstance(outcome, messages.Failed):
+                raise Refused(outcome.info)
+            if not isinstance(outcome, messages.Progress):
+                return JobResult(outcome, made)
+            send(outcome.stage, outcome.done)
+
+    def _receive(self, job: Job) -> tuple[Outcome, tuple[int, ...]]:
+        packet = self._channel.receive()
+        if packet is None:
+            if self._status() == LACK:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            self.end_likewise()
+        with packet:
+            outcome = bounds.decode(outcome_decoder, packet.body)
+            lengths = lengths_of(outcome, job)
+            made = packet.take_fds(len(lengths))
+        try:
+            bounds.check_files(made, lengths)
+        except BaseException:
+            close_untrusted(made)
+            raise
+        return outcome, tuple(made)
 
     def end_likewise(self) -> NoReturn:
         """End this process in the way in which that one has ended; if it has not, it is killed."""

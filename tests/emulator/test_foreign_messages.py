@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from softnpu.driver import GraphSource, ZeResult
-from softnpu.emulator.arithmetic import library
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface import messages as msg
@@ -69,7 +68,7 @@ OUTCOMES: dict[str, msg.Message] = {
 @pytest.fixture
 def sends(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[msg.Message, int], Path]:
     """Builds a library that sends a message over the channel of its process."""
-    monkeypatch.setenv(library.DIRECTORY, str(private_dir))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(private_dir))  # all that is locked in can read it
 
     def build(message: msg.Message, request: int) -> Path:
         source, made = private_dir / "sends.c", private_dir / "sends.so"
