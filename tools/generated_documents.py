@@ -1,4 +1,4 @@
-"""`python -m softnpu.tools.generated_documents ROOT`: write docs/commands.md and docs/environment.md from the code."""
+"""`python -m softnpu.tools.generated_documents ROOT`: docs/commands.md and docs/environment.md, from code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _COMMANDS: Final = """\
 
 Written by `python -m softnpu.tools.generated_documents .` from the command line itself.
 
-Every command that prints figures takes `--json` and prints one document then. Exit codes: 0, 1 for a failure that is
-reported in one line on stderr, 2 for wrong usage, 130 after Ctrl-C, which leaves nothing behind.
+Every command that prints figures takes `--json` and prints one document then. Exit codes: 0, 1 for a failure
+that is reported in one line on stderr, 2 for wrong usage, 130 after Ctrl-C, which leaves nothing behind.
 
 """
 _ENVIRONMENT: Final = """\
 # Variables of the environment
 
-Written by `python -m softnpu.tools.generated_documents .` from the code that reads them. An empty variable counts as
-not set. A value that does not fit is refused by the variable's name.
+Written by `python -m softnpu.tools.generated_documents .` from the code that reads them. An empty variable
+counts as not set. A value that does not fit is refused by the variable's name.
 
 | variable | meaning |
 | --- | --- |

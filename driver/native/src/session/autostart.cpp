@@ -71,9 +71,8 @@ bool is_of_daemon(std::string_view name) {
     namespace lists = schema::environment;
     if (is_among(name, lists::OF_DAEMON)) return true;
     if (is_among(name, lists::OF_PROGRAMS)) return false;
-    return std::any_of(
-        std::begin(lists::PREFIXES_OF_DAEMON), std::end(lists::PREFIXES_OF_DAEMON),
-        [&](std::string_view prefix) { return name.compare(0, prefix.size(), prefix) == 0; });
+    return std::any_of(std::begin(lists::PREFIXES_OF_DAEMON), std::end(lists::PREFIXES_OF_DAEMON),
+                       [&](std::string_view prefix) { return name.compare(0, prefix.size(), prefix) == 0; });
 }
 
 }  // namespace
