@@ -31,6 +31,7 @@ _ROOT = Path(__file__).parents[2]
 _COMMANDS = (
     "farm",
     "demo",
+    "docs",
     "compile",
     "infer",
     "predict",
