@@ -20,7 +20,6 @@ from softnpu.emulator.blob.weight_files import file_identities
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import corrections, empty_tensors, openvino_errors
-from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.engine import (
     constant_parts,
     cpu_cache,
@@ -407,7 +406,7 @@ def load(
     modelled: Modelled = host_times,
     cache: CpuCache | None = None,
 ) -> LoadedImage:
-    """Load an image from its descriptors, which are closed here. Raises `Refused`."""
+    """Load an image from its descriptors, which are not needed afterwards. Raises `Refused`."""
     if not fds:
         raise refuse(
             ZeResult.ERROR_OUT_OF_HOST_MEMORY,
@@ -444,8 +443,6 @@ def load(
                 expected="a model that the device runs",
             )
         ) from error
-    finally:
-        close_untrusted(fds)
 
 
 def timed_load(

@@ -64,11 +64,12 @@ class EngineImage:
 
 
 class _Kept(NamedTuple):
-    """What the cache is told of an image."""
+    """What is told of an image that was loaded."""
 
     meta: GraphMeta
     key: str
     lacking: str
+    load_ms: float
 
 
 _Job = tuple[EngineImage, link.ImageLoad, list[int]]
@@ -79,7 +80,7 @@ class ImageLoader:
 
     `before_load` and `report` are called in the loader's thread, the first only while fail-points are active.
     With `self_check` an image that does not pass it is refused. What `cache` lacks is reported. A defect
-    that shows with one image is the end of that load alone.
+    that shows with one image is the end of that load alone, and whoever asked for it is told.
     """
 
     def __init__(
@@ -161,14 +162,13 @@ class ImageLoader:
                 if cache is not None:
                     cache.forget_expected()
                 continue
-            whose = "an expected image" if isinstance(job, link.ImageExpected) else f"image {job[0].number}"
-            try:
-                if isinstance(job, link.ImageExpected):
+            if isinstance(job, link.ImageExpected):
+                try:
                     self._import(job)
-                else:
-                    self._load(*job)
-            except Exception as error:  # noqa: BLE001
-                self._note(error, whose)
+                except Exception as error:  # noqa: BLE001
+                    self._note(error, "an expected image")
+            else:
+                self._answer(*job)
             del job
 
     def _note(self, error: Exception, whose: str) -> ErrorInfo:
@@ -182,54 +182,62 @@ class ImageLoader:
         loaded = [image.loaded for image in list(self._images.values())]
         self._cache.expect(core(), message.hint, {each.key for each in loaded if each is not None})
 
-    def _load(self, image: EngineImage, message: link.ImageLoad, fds: list[int]) -> None:
-        if self._images.get(message.image) is not image:  # nobody waits for it any more
-            close_untrusted(fds)
-            return
-        self._report(link.ImageBegun(image=message.image))
-        started = time.monotonic_ns()
-        load_ms = 0.0
-        kept: _Kept | None = None
+    def _answer(self, image: EngineImage, message: link.ImageLoad, fds: list[int]) -> None:
+        """Load an image, and tell how that has ended, whatever is raised there.
+
+        What is raised here ends the engine: the next one is told of all images that somebody waits for.
+        """
+        started, kept, whose = time.monotonic_ns(), None, f"image {message.image}"
         try:
-            self._prepare(message, fds)
-            loaded, load_ms = timed_load(message, fds, self._modelled, self._cache)
-            if self._self_check:
-                self_check.check(loaded)
-            if loaded.weights is not None:
-                loaded.weights.check(loaded.meta.name)
-            image.loaded, kept = loaded, _Kept(loaded.meta, loaded.key, loaded.lacking)
-            del loaded
+            kept = self._load(image, message, fds)
+            if kept is None:
+                return
         except Refused as error:
             image.info = error.info.shortened()
-            log.warning("image %d: %s", message.image, error)
+            log.warning("%s: %s", whose, error)
         except MemoryError as error:
             image.info = failures.out_of_memory("graph")
-            log.warning("image %d: %r", message.image, error)
+            log.warning("%s: %r", whose, error)
         except Exception as error:  # noqa: BLE001
-            image.info = self._note(error, f"image {message.image}").shortened()
+            image.info = self._note(error, whose).shortened()
         try:
             if trace.active is not None:
-                name = f"image {message.image}" if kept is None else kept.meta.name
+                name = whose if kept is None else kept.meta.name
                 result = 0 if image.info is None else image.info.result
                 tracing.write_load(trace.active, name, started, result)
-        finally:
-            self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
-            os.eventfd_write(self.loaded_fd, 1)
-        if self._images.get(message.image) is not image:
-            self.changes.forget(message.image)
-        if kept is not None and self._is_lacking(message.hint, kept):
-            self._report(link.CacheLacks(image=message.image))
-
-    def _prepare(self, message: link.ImageLoad, fds: list[int]) -> None:
-        """Show the faults of a load, and watch its files; on failure close `fds`."""
+        except Exception as error:  # noqa: BLE001
+            self._note(error, f"the trace of {whose}")
+        load_ms = 0.0 if kept is None else kept.load_ms
+        self._report(link.ImageLoaded(image=message.image, load_ms=load_ms, info=image.info))
+        os.eventfd_write(self.loaded_fd, 1)
         try:
+            if self._images.get(message.image) is not image:
+                self.changes.forget(message.image)
+            if kept is not None and self._is_lacking(message.hint, kept):
+                self._report(link.CacheLacks(image=message.image))
+        except Exception as error:  # noqa: BLE001
+            self._note(error, f"{whose}, after its load")
+
+    def _load(self, image: EngineImage, message: link.ImageLoad, fds: list[int]) -> _Kept | None:
+        """Load an image, and close `fds`; None if nobody waits for it any more."""
+        try:
+            if self._images.get(message.image) is not image:
+                return None
+            self._report(link.ImageBegun(image=message.image))
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
                 self._before_load()
             self.changes.watch(message.image, fds)  # before they are compared
-        except BaseException:
+            loaded, load_ms = timed_load(message, fds, self._modelled, self._cache)
+        finally:
             close_untrusted(fds)
-            raise
+        if self._self_check:
+            self_check.check(loaded)
+        if loaded.weights is not None:
+            loaded.weights.check(loaded.meta.name)
+        kept = _Kept(loaded.meta, loaded.key, loaded.lacking, load_ms)
+        image.loaded = loaded
+        return kept
 
     def _is_lacking(self, hint: bytes, kept: _Kept) -> bool:
         """Whether the cache lacks what was loaded, or the note of its hint."""

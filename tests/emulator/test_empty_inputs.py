@@ -13,10 +13,10 @@ import pytest
 from openvino import opset13 as ops
 
 from softnpu.driver import Context, GraphSource
-from softnpu.emulator.common import empty_tensors, linux
-from softnpu.emulator.engine import executor, shared_tensors
+from softnpu.emulator.common import empty_tensors
+from softnpu.emulator.engine import shared_tensors
 from softnpu.emulator.engine.executor import LoadedImage
-from softnpu.emulator.links import engine as link
+from tests.support import loaded_images
 from tests.support.daemon import Daemon
 
 _POOLS = 4
@@ -36,8 +36,7 @@ def image(context: Context, private_dir: Path) -> LoadedImage:
     ov.serialize(ov.Model([ops.result(each) for each in means], inputs, "means"), path)
     with GraphSource.from_ir(path) as source, context.create_graph(source) as graph:
         blob = bytes(graph.get_native_binary())
-    message = link.ImageLoad(image=1, state=0, blob_length=len(blob))
-    return executor.load(message, [linux.sealed_copy("blob", blob)])
+    return loaded_images.load(blob)
 
 
 def _empty(rows: Sequence[int]) -> empty_tensors.Empty:

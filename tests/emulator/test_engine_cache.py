@@ -30,6 +30,7 @@ from softnpu.emulator.links import engine as link
 from softnpu.plugin import Core
 from tests.conftest import StartContext, StartDaemon
 from tests.support.daemon import Daemon
+from tests.support.loaded_images import load
 from tests.support.models import Array, on_cpu
 from tests.support.native_turns import Raised
 from tests.support.waiting import wait_until
@@ -94,11 +95,6 @@ def blob_of(context: Context, path: Path) -> bytes:
     """The blob of a model with its weights inside."""
     with GraphSource.from_ir(path) as source, context.create_graph(source) as graph:
         return bytes(graph.get_native_binary())
-
-
-def load(blob: bytes, cache: CpuCache) -> LoadedImage:
-    message = link.ImageLoad(image=1, state=0, blob_length=len(blob))
-    return executor.load(message, [linux.sealed_copy("blob", blob)], cache=cache)
 
 
 def fill(blob: bytes, cache: CpuCache) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, FunctionType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -17,6 +20,10 @@ from openvino import opset13 as ops
 
 from softnpu.driver import Context, Graph, GraphSource, ZeResult
 from softnpu.driver.graph_creation import compile_source
+from softnpu.emulator.common import linux
+from softnpu.emulator.engine import images
+from softnpu.emulator.engine.device_clock import host_times
+from softnpu.emulator.engine.images import EngineImage, ImageLoader
 from softnpu.emulator.engine.queue import Place
 from softnpu.emulator.engine.runner import Runner
 from softnpu.emulator.interface import commands as cmd
@@ -47,10 +54,14 @@ class _Defect(Exception):
 
 
 class _At:
-    """Raises at the line of the engine's code that is reached as number `line`; `where` it was."""
+    """Raises at the line of the engine's code that is reached as number `line`; `where` it was.
 
-    def __init__(self, line: int) -> None:
+    Lines of `boundary` do not count.
+    """
+
+    def __init__(self, line: int, boundary: FunctionType) -> None:
         self._left = line
+        self._boundary = boundary.__code__
         self.where = ""
 
     def __enter__(self) -> _At:
@@ -61,7 +72,7 @@ class _At:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, _event: str, _value: Any) -> Callable[..., Any] | None:
-        ours = _ENGINE in frame.f_code.co_filename and frame.f_code is not Runner.run.__code__
+        ours = _ENGINE in frame.f_code.co_filename and frame.f_code is not self._boundary
         return self._line if ours else None
 
     def _line(self, frame: FrameType, event: str, _value: Any) -> Callable[..., Any] | None:
@@ -112,7 +123,7 @@ def test_whatever_line_of_a_submission_raises_it_ends_once_and_truly(rig: _Worke
         data[:128] = 0
         rig.reports.clear()
         ticket = session.submit()
-        with _At(line) as defect:
+        with _At(line, Runner.run) as defect:
             rig.run(session)
         sequence = session._tail
         result, done = session.ring.result(sequence), bool((data[:128] == 7).all())
@@ -141,6 +152,44 @@ def test_whatever_line_of_a_submission_raises_it_ends_once_and_truly(rig: _Worke
         rig.run(session)
         assert session.ring.result(session._tail) == 0, f"after {defect.where}"
     assert len(seen) > 60
+
+
+class _Kept(NamedTuple):
+    """What loading has made, as far as the loader looks at it."""
+
+    meta: Any = SimpleNamespace(name="kept")
+    key: str = ""
+    lacking: str = ""
+    weights: None = None
+
+
+def test_whatever_line_of_a_load_raises_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internal_errors.log, "disabled", True)
+    monkeypatch.setattr(images, "load_device", lambda: None)
+    monkeypatch.setattr(images, "timed_load", lambda *_: (_Kept(), 1.0))
+    reports: list[Any] = []
+    loader = ImageLoader(reports.append, lambda: None, host_times, False, None, InternalErrors("engine"))
+    seen, unclosed = set(), []
+    for line in itertools.count(1):
+        image = loader._images[line] = EngineImage(line, memoryview(bytearray(16)).cast("Q"))
+        fd = linux.sealed_copy("blob", b"blob")
+        reports.clear()
+        with _At(line, ImageLoader._answer) as defect:
+            loader._answer(image, link.ImageLoad(image=line, state=0, blob_length=1), [fd])
+        (answer,) = (report for report in reports if isinstance(report, link.ImageLoaded))
+        assert answer.info == image.info, defect.where
+        assert image.info or image.loaded, f"{defect.where}: SUCCESS of what was not loaded"
+        assert os.eventfd_read(loader.loaded_fd), f"{defect.where}: commands that wait are not told"
+        with contextlib.suppress(OSError):
+            os.close(fd)
+            unclosed.append(defect.where)
+        if not defect.where:
+            break
+        seen.add(defect.where)
+    for each in (loader.loaded_fd, loader.changes.fd):  # its thread never ends
+        os.close(each)
+    assert len(seen) > 5
+    assert len(unclosed) <= 2, f"{unclosed}: more than the lines around those that close them"
 
 
 # ------------------------------------------------------------ in a real engine

@@ -11,14 +11,13 @@ import pytest
 from openvino import opset13 as ops
 
 from softnpu.driver import Context, Driver, GraphSource, ZeResult
-from softnpu.emulator.common import linux
-from softnpu.emulator.engine import executor, self_check
+from softnpu.emulator.engine import self_check
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.interface.environment import ENV_SELF_CHECK
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon
+from tests.support import loaded_images
 from tests.support.daemon import Daemon
 from tests.support.models import write_scale
 from tests.support.shared_tensors import MODELS, direct, einsum
@@ -41,8 +40,7 @@ def load(context: Context, private_dir: Path) -> Load:
         ov.serialize(model, path)
         with GraphSource.from_ir(path) as source, context.create_graph(source) as graph:
             blob = bytes(graph.get_native_binary())
-        fd = linux.sealed_copy("blob", blob)
-        return executor.load(link.ImageLoad(image=1, state=0, blob_length=len(blob)), [fd])
+        return loaded_images.load(blob)
 
     return loaded
 
