@@ -7,10 +7,10 @@ are the published ones of each generation.
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
 import msgspec
 
+from softnpu.emulator.common import private_memory
 from softnpu.emulator.interface.messages import DeviceInfo
 from softnpu.emulator.interface.result import ZeResult, refuse
 
@@ -86,13 +86,7 @@ def check_platform(number: str) -> Platform:
 
 def usable_memory() -> int:
     """Bytes that a device may offer: the RAM of the machine, or the limit of this control group."""
-    import psutil  # an engine asks for no memory
-
-    total = int(psutil.virtual_memory().total)
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists() and (text := limit.read_text().strip()) != "max":
-        total = min(total, int(text))
-    return total
+    return private_memory.usable()
 
 
 def describe(index: int, number: str, memory_total: int) -> DeviceInfo:

@@ -331,7 +331,8 @@ def _walls(_: Path) -> Iterator[Finding]:
     elif missing:
         yield Finding("walls", "ok", f"engines are locked in, without {missing}")
     else:
-        yield Finding("walls", "ok", "engines and compiler workers are locked in by seccomp and Landlock")
+        found = "engines and compiler workers are locked in by seccomp, Landlock and a limit of memory"
+        yield Finding("walls", "ok", found)
 
 
 _CHECKS: Final = (

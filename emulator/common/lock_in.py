@@ -1,7 +1,8 @@
 """Lock a process in before it meets what others wrote: a model can be what takes it over.
 
 From then on it computes on descriptors that it gets, and reads what it and its libraries are made of. It
-starts no program, opens no connection, changes no file, and reaches no other process, whoever owns that.
+starts no program, opens no connection, changes no file, and reaches no other process, whoever owns that. It
+takes no more memory than there is.
 Nobody can undo this. A call that is refused fails with an error, so that libraries can do without.
 
 Landlock is for one thread and those that it starts: call `lock_in` before there is another.
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from softnpu.emulator.common import call_filter, landlock
+from softnpu.emulator.common import call_filter, landlock, private_memory
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 24, 38, 47
 _AMBIENT_CLEAR_ALL: Final = 4
@@ -40,11 +41,13 @@ class Policy(NamedTuple):
 
     `readable`: files, or directories with all beneath. `opens_files`: it opens memory files by name to write
     them, and no others where the kernel has Landlock. `dumpable`: a debugger of its user can look at it.
+    `memory`: bytes of private memory more than it has; 0: as many as the machine has.
     """
 
     readable: tuple[str, ...] = ()
     opens_files: bool = False
     dumpable: bool = True
+    memory: int = 0
 
 
 def lock_in(policy: Policy) -> tuple[str, ...]:
@@ -58,6 +61,7 @@ def lock_in(policy: Policy) -> tuple[str, ...]:
     except OSError as error:
         missing.append(f"landlock ({error.strerror})")
     _drop_capabilities(0 if missing else _DAC_READ_SEARCH)
+    private_memory.limit(policy.memory)
     if not policy.dumpable:
         hide()
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import json
+import mmap
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from softnpu.emulator.common.lock_in import Policy
 
 _PTRACE_ATTACH = 16
 _FIOSETOWN = 0x8901
+_MEMORY = 64 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,7 +39,7 @@ def main() -> int:
         signal.pause()
     child = os.fork()
     if not child:
-        missing = lock_in.lock_in(Policy())
+        missing = lock_in.lock_in(Policy(memory=_MEMORY))
         possible = [
             name
             for name, attempt in _attempts(Path(folder), secret, other, pair[0]).items()
@@ -72,6 +74,7 @@ def _attempts(
         "read the memory of a process": lambda: os.close(os.open(f"/proc/{other}/mem", os.O_RDONLY)),
         "signal a process": lambda: os.kill(other, signal.SIGCONT),
         "choose the cores of a process": lambda: os.sched_setaffinity(other, os.sched_getaffinity(0)),
+        "take more memory than it may": lambda: mmap.mmap(-1, 2 * _MEMORY, mmap.MAP_PRIVATE),
         "have a descriptor signal a process": lambda: fcntl.ioctl(
             channel, _FIOSETOWN, struct.pack("=i", other)
         ),

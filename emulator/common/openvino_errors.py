@@ -29,8 +29,9 @@ def reason(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the host ran out of memory; OpenVINO wraps `std::bad_alloc` in its own exception."""
-    return isinstance(error, MemoryError) or "bad_alloc" in str(error)
+    """Whether the host ran out of memory; OpenVINO wraps `std::bad_alloc`, and its CPU device has words."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "bad_alloc" in text or "Failed to allocate" in text
 
 
 def shortened(text: str, limit: int) -> str:

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from softnpu.emulator.common import failpoints, lean_openvino, linux, log_lines
+from softnpu.emulator.common import failpoints, lean_openvino, linux, log_lines, private_memory
 from softnpu.emulator.interface.channel import Channel
 
 _USAGE = "usage: python -m softnpu.emulator.compiler FD PARENT_PID (started by the softnpu daemon)"
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if failpoints.active is not None:
         failpoints.hit("compiler.connect")
+    private_memory.limit()
     worker.serve(channel)
     channel.close()
     return 0

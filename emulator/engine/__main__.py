@@ -26,6 +26,7 @@ def main(arguments: list[str]) -> int:
         failpoints.hit("engine.connect")
     lean_openvino.leave_out_converter()
     # takes long: the supervisor is being imported as well
+    from softnpu.emulator.engine import memory_limit
     from softnpu.emulator.engine.engine import Engine
 
     packet = channel.receive()
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> int:
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
         states_fd, page_fd, staging_fd = packet.take_fds(3)
     ready = link.Ready(walls_missing=lock_in.lock_in(_policy(setup)))
+    memory_limit.begin(setup.session_memory)
     engine = Engine(channel, setup, (states_fd, page_fd, staging_fd), ready)
     os.close(states_fd)
     os.close(page_fd)

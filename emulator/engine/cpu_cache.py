@@ -4,9 +4,9 @@ OpenVINO compiles an image at every load. What it exports of the result is kept 
 user, which an engine only reads; `cache_fill` fills it. A cache can only save time: an entry that is
 damaged, from another host or version, or does not declare what the image declares, is a miss.
 
-Kept are images that OpenVINO computes in f32 and in one stream, with fixed shapes and without profiles. Small
-ones are compiled as quickly, and large ones are slower to read than their weights, which the engine uses in
-place.
+Kept are images that OpenVINO computes in f32 and in one stream, with fixed shapes, also of what lies between
+inputs and outputs, and without profiles. Small ones are compiled as quickly, and large ones are slower to
+read than their weights, which the engine uses in place.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MIN_IR: Final = 64 << 10
 """Bytes of the IR of the smallest image that is kept, about a hundred operations."""
 MAX_WEIGHTS: Final = 64 << 20
 """Bytes of constants of the largest one: an export has them all, in memory of its own."""
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _PRECISION: Final = "f32"
 _SETTINGS: Final = ("ONEDNN_", "DNNL_", "OV_", "OPENVINO_")
 """Beginnings of variables that change what OpenVINO compiles."""

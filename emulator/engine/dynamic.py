@@ -120,6 +120,35 @@ class DynamicArgument:
             np.copyto(self.memory[:size], result.data.reshape(-1).view(np.uint8))
 
 
+class InnerDynamicBinding(Binding):
+    """A binding of a graph with fixed shapes, between which it computes others.
+
+    After an inference that did not end well its compiled model is not used again: see `LoadedImage.renew`.
+    """
+
+    __slots__ = ("_compilations", "_image")
+
+    def __init__(
+        self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
+    ) -> None:
+        super().__init__(image, views, count_copied)
+        self._image, self._compilations = image, image.compilations
+
+    def run(self, is_cancelled: Callable[[], bool]) -> bool:
+        """As `Binding.run`."""
+        self._image.mend()
+        if self._compilations != self._image.compilations:
+            super().__init__(self._image, self.views, self._count_copied)
+            self._compilations = self._image.compilations
+        ended = False
+        try:
+            ended = super().run(is_cancelled)
+        finally:
+            if not ended:
+                self._image.renew()
+        return ended
+
+
 class DynamicBinding(Binding):
     """A binding of a graph with dynamic arguments.
 
@@ -211,7 +240,10 @@ class DynamicBinding(Binding):
         self._begin()
         try:
             ended = super().run(is_cancelled)
-        except RuntimeError:
+        except (RuntimeError, MemoryError) as error:
+            if openvino_errors.is_out_of_memory(error):
+                self._image.renew()
+                raise
             # perhaps a result that did not fit: OpenVINO finds that out last, and does not give its size
             return self._run_growing(is_cancelled)
         return self._end(ended, self._targets)
@@ -238,9 +270,9 @@ class DynamicBinding(Binding):
         self._begin()
         try:
             ended = super().run(is_cancelled)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             self._image.renew()
-            if self._proven or not self._inputs:
+            if self._proven or not self._inputs or openvino_errors.is_out_of_memory(error):
                 raise
             raise self._inconsistent(error) from error
         finally:
@@ -298,7 +330,7 @@ class DynamicBinding(Binding):
                 return result
         return self._request.get_output_tensor(origin.position)
 
-    def _inconsistent(self, error: RuntimeError) -> Refused:
+    def _inconsistent(self, error: Exception) -> Refused:
         shapes = ", ".join(
             f"'{argument.argument.name}' {list(shape)}"
             for argument, shape in zip(self._inputs, self._shapes, strict=True)

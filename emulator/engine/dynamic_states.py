@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from softnpu.emulator.engine.dynamic import BEGINS, DynamicArgument, DynamicBinding, Shape
+from softnpu.emulator.engine.dynamic import (
+    BEGINS,
+    DynamicArgument,
+    DynamicBinding,
+    InnerDynamicBinding,
+    Shape,
+)
 from softnpu.emulator.engine.executor import Binding, LoadedImage
 from softnpu.emulator.engine.memory import Bytes
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -106,4 +112,4 @@ def bind(image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int
         return StatefulBinding(image, views, count_copied)
     if any(argument.is_dynamic for argument in image.meta.arguments):
         return DynamicBinding(image, views, count_copied)
-    return Binding(image, views, count_copied)
+    return (InnerDynamicBinding if image.computes_sizes else Binding)(image, views, count_copied)

@@ -19,13 +19,14 @@ from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta,
 from softnpu.emulator.blob.weight_files import file_identities
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
-from softnpu.emulator.common import corrections, empty_tensors, openvino_errors
+from softnpu.emulator.common import corrections, empty_tensors, model_bodies, openvino_errors
 from softnpu.emulator.engine import (
     constant_parts,
     cpu_cache,
     failures,
     index_guards,
     inner_dimensions,
+    memory_limit,
     quantised_subgraphs,
     rounded_states,
     saturated_sums,
@@ -238,7 +239,8 @@ class LoadedImage:
     Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
     compares them with the digests in the blob first, and refuses others by name. `streams`: how many
     inferences it runs at once, each with its part of the threads. `key`: its key in `cache`, empty for an
-    image that is not kept; `lacking`: the same, empty for one that came from there.
+    image that is not kept; `lacking`: the same, empty for one that came from there. `computes_sizes`: some of
+    what it computes depend on values of its inputs or on their shapes, which change.
     """
 
     def __init__(
@@ -263,7 +265,7 @@ class LoadedImage:
         self.twin_asked = False
         self.key = self.lacking = ""
         self.weights: GuardedWeights | None = None
-        self.has_layers = self.is_unfused = False
+        self.has_layers = self.is_unfused = self.computes_sizes = False
         self.modelled: ModelledTime | None = None
         self.fused_states: FusedStates | None = None
         self._model: ov.Model | None = None
@@ -298,6 +300,9 @@ class LoadedImage:
         self._space = space
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
         self.modelled = modelled(model, self.meta)
+        self.computes_sizes = any(each.is_dynamic() for each in (model, *model_bodies.all_bodies(model)))
+        if self.computes_sizes:
+            self.key = self.lacking = ""
         corrections.correct(model)
         index_guards.guard(model)
         inner_dimensions.guard(model)
@@ -308,7 +313,7 @@ class LoadedImage:
             rounded_states.set_apart(model, self.meta)
         constant_parts.fold(core(), model, properties_of(self.meta))
         self._compile_with_states(model)
-        self._model = model if model.is_dynamic() else None
+        self._model = model if self.computes_sizes or model.is_dynamic() else None
         self._empty: set[empty_tensors.Empty] = set()
         self._takes_nothing = False  # in any dimension
         self._is_behind = False  # `compiled` is not of `_model` as it is
@@ -366,7 +371,7 @@ class LoadedImage:
         if trace.active is not None and trace.active.layers:
             properties["PERF_COUNT"] = "YES"
         self.has_layers = properties.get("PERF_COUNT") == "YES"
-        with weight_pages.releasing(self._space):
+        with memory_limit.lifted(), weight_pages.releasing(self._space):
             try:
                 compiled = core().compile_model(model, "CPU", properties)
             except RuntimeError:

@@ -33,6 +33,8 @@ def out_of_memory(object: str = "submission") -> ErrorInfo:
 
 def failed_inference(error: RuntimeError) -> ErrorInfo:
     """Return OpenVINO's reason for a failed inference."""
+    if openvino_errors.is_out_of_memory(error):
+        return out_of_memory("inference")
     return ErrorInfo(
         result=ZeResult.ERROR_UNKNOWN,
         object="inference",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.untrusted_fds import close_untrusted
-from softnpu.emulator.engine import failures, self_check, tracing
+from softnpu.emulator.engine import failures, memory_limit, self_check, tracing
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import Modelled
 from softnpu.emulator.engine.executor import LoadedImage, core, load_device, properties_of, timed_load
@@ -162,14 +162,18 @@ class ImageLoader:
                 if cache is not None:
                     cache.forget_expected()
                 continue
-            if isinstance(job, link.ImageExpected):
-                try:
-                    self._import(job)
-                except Exception as error:  # noqa: BLE001
-                    self._note(error, "an expected image")
-            else:
-                self._answer(*job)
+            with memory_limit.lifted():
+                if isinstance(job, link.ImageExpected):
+                    self._expect(job)
+                else:
+                    self._answer(*job)
             del job
+
+    def _expect(self, message: link.ImageExpected) -> None:
+        try:
+            self._import(message)
+        except Exception as error:  # noqa: BLE001
+            self._note(error, "an expected image")
 
     def _note(self, error: Exception, whose: str) -> ErrorInfo:
         info = self._errors.note(error, whose, "graph")

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.engine import memory_limit
 from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.arguments import Arguments
 from softnpu.emulator.engine.device_clock import ModelledTime
@@ -175,6 +176,8 @@ class Inference:
             if image.modelled is not None:
                 run, modelled = self._run, image.modelled
                 self._run = partial(_profile_modelled, run, self._running, modelled, self._profile)
+        if image.computes_sizes:
+            self._run = partial(memory_limit.run, self._run, meta.name, image.weights_size)
         if image.weights is not None:
             self._run = partial(_run_guarded, self._run, image.weights, meta.name)
         return self._run
@@ -258,7 +261,7 @@ class Inference:
 
     def _may_overlap(self, image: LoadedImage, binding: Binding) -> bool:
         """Whether this is a plain run of an image with streams on memory that is known in advance."""
-        if image.streams < 2 or isinstance(binding, DynamicBinding):
+        if image.streams < 2 or image.computes_sizes or isinstance(binding, DynamicBinding):
             return False
         if self._arguments is not None or self._profile is not None:
             return False  # it copies

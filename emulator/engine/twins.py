@@ -22,7 +22,7 @@ import numpy as np
 import openvino as ov
 
 from softnpu.emulator.common import openvino_errors
-from softnpu.emulator.engine import cpu_cache
+from softnpu.emulator.engine import cpu_cache, memory_limit
 from softnpu.emulator.engine.executor import LoadedImage, properties_of, type_of
 from softnpu.emulator.engine.memory import Bytes
 
@@ -176,6 +176,7 @@ def may_have_one(image: LoadedImage) -> bool:
         image.weights_size <= MAX_WEIGHTS
         and image.streams == 1
         and not image.has_layers
+        and not image.computes_sizes
         and not image.unbound
         and not image.origins
         and meta.precision == properties.get("INFERENCE_PRECISION_HINT") == "f32"
@@ -214,7 +215,8 @@ class TwinMaker:
                     self._running = False
                     return
                 image, inputs = self._jobs.get()
-            _make(image, inputs)
+            with memory_limit.lifted():
+                _make(image, inputs)
             del image
 
 

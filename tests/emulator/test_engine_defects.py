@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, FunctionType, SimpleNamespace
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,9 +59,9 @@ class _At:
     Lines of `boundary` do not count.
     """
 
-    def __init__(self, line: int, boundary: FunctionType) -> None:
+    def __init__(self, line: int, boundary: CodeType) -> None:
         self._left = line
-        self._boundary = boundary.__code__
+        self._boundary = boundary
         self.where = ""
 
     def __enter__(self) -> _At:
@@ -123,7 +123,7 @@ def test_whatever_line_of_a_submission_raises_it_ends_once_and_truly(rig: _Worke
         data[:128] = 0
         rig.reports.clear()
         ticket = session.submit()
-        with _At(line, Runner.run) as defect:
+        with _At(line, Runner.run.__code__) as defect:
             rig.run(session)
         sequence = session._tail
         result, done = session.ring.result(sequence), bool((data[:128] == 7).all())
@@ -174,7 +174,7 @@ def test_whatever_line_of_a_load_raises_it_is_answered(monkeypatch: pytest.Monke
         image = loader._images[line] = EngineImage(line, memoryview(bytearray(16)).cast("Q"))
         fd = linux.sealed_copy("blob", b"blob")
         reports.clear()
-        with _At(line, ImageLoader._answer) as defect:
+        with _At(line, ImageLoader._answer.__code__) as defect:
             loader._answer(image, link.ImageLoad(image=line, state=0, blob_length=1), [fd])
         (answer,) = (report for report in reports if isinstance(report, link.ImageLoaded))
         assert answer.info == image.info, defect.where

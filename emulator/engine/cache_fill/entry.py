@@ -58,6 +58,8 @@ def fill(cache: CpuCache, message: link.ImageLoad, fds: Sequence[int], compiled:
 def compile_entry(message: link.ImageLoad, fds: Sequence[int]) -> bytes:
     """The entry of an image. Raises `NotKeptError`."""
     image = executor.load(message, fds)
+    if image.computes_sizes:
+        raise NotKeptError("it computes sizes while it runs, and an import does not tell")
     if image.is_unfused:
         raise NotKeptError("it is compiled in another way than an import would be")
     if not cpu_cache.fits(image.compiled, image.meta):
