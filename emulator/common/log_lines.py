@@ -1,4 +1,4 @@
-"""The log of a daemon: its processes write one file, in which each record is one line.
+"""The log of a daemon, in which each record is one line, whichever of its processes has written it.
 
 Records hold what others named: clients, models, layers, files. No name begins a line or reaches a terminal
 as a command.
@@ -14,6 +14,8 @@ from softnpu.emulator.common.printable import printable
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _INDENT = "  "
+_WRITTEN = f"{__name__}.written"
+"""Logger of what is a line already."""
 
 
 class LineFormatter(logging.Formatter):
@@ -21,6 +23,10 @@ class LineFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__(_FORMAT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return printable(record.getMessage()) if record.name == _WRITTEN else super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -40,6 +46,12 @@ def begin(level: str) -> None:
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     sys.excepthook = _log_uncaught
+
+
+def write(line: str) -> None:
+    """Log what another process has written as a line of its own, whatever it holds."""
+    log = logging.getLogger(_WRITTEN)
+    log.handle(log.makeRecord(_WRITTEN, logging.ERROR, "", 0, line, (), None))
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -13,6 +13,7 @@ from softnpu.emulator.interface.messages import Message
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links.bounds import BadMessageError
 from softnpu.emulator.supervisor import child_process
+from softnpu.emulator.supervisor.child_output import ChildOutput
 from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.internal_errors import is_shortage
 from softnpu.emulator.supervisor.outbox import Outbox
@@ -51,8 +52,9 @@ class Child:
         self._backlog = backlog
         self._how = ""
         self.given_up = self.short = False
-        self.process, ours = child_process.take(program)
+        self.process, ours, output = child_process.take(program)
         ours.setblocking(False)
+        self._output = ChildOutput(output, self.process.pid, reactor)
         self._channel = Channel(ours)
         self._outbox = Outbox(self._channel, self._watch, backlog)
         self._alive = True
@@ -60,6 +62,7 @@ class Child:
         try:
             self._pidfd = os.pidfd_open(self.process.pid)
             reactor.watch(self._pidfd, self._ended)
+            self._output.watch()
             self._watch(False)
         except BaseException:
             self.close(0)
@@ -138,6 +141,7 @@ class Child:
             self.process.kill()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(_KILLED_S)
+        self._output.close()
 
     def _watch(self, full: bool) -> None:
         self._on_full(full)
@@ -191,6 +195,7 @@ class Child:
             self._release()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0)
+            self._output.close()
             self._on_end(self._how + reason)
 
     def _release(self) -> None:

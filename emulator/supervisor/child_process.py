@@ -25,10 +25,11 @@ class ChildProgram(enum.StrEnum):
 
 
 class ChildProcess(NamedTuple):
-    """`python -m PROGRAM FD PARENT_PID`, with `channel` to its FD."""
+    """`python -m PROGRAM FD PARENT_PID`, with `channel` to its FD; `output`: the pipe that it writes to."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
+    output: int
 
 
 _TUNABLES: Final = "GLIBC_TUNABLES"
@@ -63,6 +64,16 @@ def take(program: ChildProgram) -> ChildProcess:
 
 def start(program: ChildProgram) -> ChildProcess:
     """A new process of this program. Raises `OSError`."""
+    output, their_output = os.pipe()
+    try:
+        with open(their_output, "wb", buffering=0) as written:
+            return ChildProcess(*_started(program, written.fileno()), output)
+    except BaseException:
+        os.close(output)
+        raise
+
+
+def _started(program: ChildProgram, output: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables, more_fds = failpoints.inherited()
     if program is ChildProgram.ENGINE:
@@ -74,10 +85,12 @@ def start(program: ChildProgram) -> ChildProcess:
                 [sys.executable, "-P", "-m", program, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=(theirs.fileno(), *more_fds),
                 stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 env={**os.environ, **ONE_THREAD, **variables},
                 process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends its children
             )
     except BaseException:
         ours.close()
         raise
-    return ChildProcess(process, ours)
+    return process, ours

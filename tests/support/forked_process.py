@@ -108,6 +108,7 @@ def run_to_end(program: Callable[[], int | None]) -> int:
 
 def _fork_child(program: ChildProgram) -> ChildProcess:
     """As `child_process.start`, forked from this process: what a child of a daemon inherits, and no more."""
+    output, their_output = os.pipe()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables, more_fds = failpoints.inherited()
     parent = os.getpid()
@@ -116,6 +117,8 @@ def _fork_child(program: ChildProgram) -> ChildProcess:
     except OSError:
         ours.close()
         theirs.close()
+        os.close(output)
+        os.close(their_output)
         raise
     if pid == 0:
         code = 1
@@ -123,6 +126,8 @@ def _fork_child(program: ChildProgram) -> ChildProcess:
             gc.freeze()  # the daemon's objects are not this process's to end
             atexit._clear()
             os.setpgid(0, 0)
+            for stream in (1, 2):
+                os.dup2(their_output, stream)
             _leave_daemon(theirs.fileno(), *more_fds)
             os.environ.update(variables)
             _inherited.append(failpoints.active)  # it would close a descriptor that is also the new one's
@@ -134,7 +139,8 @@ def _fork_child(program: ChildProgram) -> ChildProcess:
         finally:
             os._exit(code)
     theirs.close()
-    return ChildProcess(cast("subprocess.Popen[bytes]", _DaemonChild(pid)), ours)
+    os.close(their_output)
+    return ChildProcess(cast("subprocess.Popen[bytes]", _DaemonChild(pid)), ours, output)
 
 
 def _leave_daemon(*kept: int) -> None:

@@ -108,7 +108,7 @@ def descriptors_of(pid: int) -> int:
 
 
 def base_descriptors_of(supervisor: int) -> int:
-    """Open descriptors of a supervisor but for a channel and a pidfd for each of its children.
+    """Open descriptors of a supervisor but for a channel, an output and a pidfd for each of its children.
 
     Compiler workers come and go, and the status names only those that have worked.
     """
@@ -117,7 +117,7 @@ def base_descriptors_of(supervisor: int) -> int:
         before = children_of(supervisor)
         count = descriptors_of(supervisor)
         # one that begins or ends in between would be counted with its descriptors, or they without it
-        return count - 2 * len(before) if children_of(supervisor) == before else 0
+        return count - 3 * len(before) if children_of(supervisor) == before else 0
 
     return wait_until(look, what="a moment in which no child begins or ends")
 
