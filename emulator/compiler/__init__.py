@@ -2,12 +2,13 @@
 
 It is a program of its own (`python -m softnpu.emulator.compiler FD PARENT_PID`), because it reads untrusted
 input and may take long. The supervisor starts it, speaks `links.compiler` with it over the channel at
-descriptor FD, and kills it to cancel a job. It forks a process that is locked in and looks at the models.
+descriptor FD, and kills it to cancel a job. Processes that are locked in look at the models.
 
 =====================  =============================================================
 `worker`               the worker's process: which job goes where
 `caching`              what it does itself of a job: caches, the extension for f16
-`confined`             its other process, which is locked in and does the rest
+`confined`             processes that are locked in and do the rest, one for each job
+`nursery`              the process that forks them
 `job_loop`             the loop of both: one job after the other, one outcome each
 `compile_job`          a compile job: `pipeline`, and its answer
 `ir_file`              a file in memory, for the XML that OpenVINO writes

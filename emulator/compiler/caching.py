@@ -24,6 +24,7 @@ from softnpu.emulator.compiler.job_cache import CacheEntry
 from softnpu.emulator.compiler.runtime import JobResult
 from softnpu.emulator.compiler.stages import Send, Stages
 from softnpu.emulator.interface import frames
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Job
 
 Do = Callable[[Job, Sequence[int], Send], JobResult]
@@ -37,16 +38,16 @@ def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> Jo
     subject = f"model '{job.name}'"
     _have_extension(compile_request.settings(job, subject).precision, stages)
     if job_cache.options(job) is None:
-        return _with_files(do(job, fds, stages.relay), identities)
+        return _with_files(_checked(do(job, fds, stages.relay)), identities)
     request = CompileRequest.receive(job, fds, subject)
     with ExitStack() as claims:
         entry = job_cache.look_up(request, stages, claims)
         if entry is None:
-            made = do(job, fds, stages.relay)
+            made = _checked(do(job, fds, stages.relay))
         elif entry.model is not None:
             made = compile_job.result(entry.model, request, stages)
         else:
-            made = _stored(_build(request, fds, stages, do), entry, request, stages)
+            made = _stored(_checked(_build(request, fds, stages, do)), entry, request, stages)
     return _with_files(made, identities)
 
 
@@ -62,6 +63,48 @@ def _build(request: CompileRequest, fds: list[int], stages: Stages, do: Do) -> J
         os.close(digests)
 
 
+def _checked(made: JobResult) -> JobResult:
+    """A compiled model whose digests are those of its files: an image of the same digest is taken for it."""
+    answer, fds = made.answer, made.fds
+    assert isinstance(answer, Compiled)
+    told = (answer.blob_length, answer.blob_digest), (answer.placement_length, answer.placement_digest)
+    try:
+        for fd, (length, digest) in zip(fds, told, strict=False):
+            data = files.map_range(fd, 0, length, "compiled model")
+            if blake3(data, max_threads=blake3.AUTO).digest() != digest:
+                raise _lie("a digest of other bytes")
+    except BaseException:
+        _close(made)
+        raise
+    return made
+
+
+def _same_blob(made: JobResult, fd: int, length: int, digest: bytes) -> JobResult:
+    """An import that has left the blob as it was."""
+    answer = made.answer
+    assert isinstance(answer, Compiled)
+    if (answer.blob_length, answer.blob_digest) != (length, digest) or not os.path.sameopenfile(
+        made.fds[0], fd
+    ):
+        _close(made)
+        raise _lie("another blob than it was given")
+    return made
+
+
+def _lie(found: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_MODULE_BUILD_FAILURE,
+        "compiler worker",
+        found=f"it sent a bad message: {found}",
+        expected="a compiled model",
+    )
+
+
+def _close(made: JobResult) -> None:
+    for fd in made.fds:
+        os.close(fd)
+
+
 def _stored(made: JobResult, entry: CacheEntry, request: CompileRequest, stages: Stages) -> JobResult:
     answer, (blob, *placement) = made.answer, made.fds
     assert isinstance(answer, Compiled)
@@ -74,8 +117,7 @@ def _stored(made: JobResult, entry: CacheEntry, request: CompileRequest, stages:
         )
         stored = job_cache.STORED if entry.store(model) else ""
     except BaseException:
-        for fd in made.fds:
-            os.close(fd)
+        _close(made)
         raise
     log = stages.log() if request.settings.logged else ""
     return JobResult(replace(answer, log=log + answer.log + stored), made.fds)
@@ -94,7 +136,7 @@ def import_blob(job: ImportJob, fds: list[int], stages: Stages, do: Do) -> JobRe
         notes = CheckedBlobs.open(job.platform) if job.remembered else None
         is_checked = notes is not None and notes.has(digest)
         inner = replace(job, blob_length=length, digest=digest, is_checked=is_checked)
-        result = do(inner, [fd, *fds[1:]], stages.relay)
+        result = _same_blob(do(inner, [fd, *fds[1:]], stages.relay), fd, length, digest)
     finally:
         os.close(fd)
     if notes is not None and not is_checked and not job.deferred:

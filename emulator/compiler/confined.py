@@ -1,7 +1,8 @@
-"""The process of a worker that meets models: it has OpenVINO, memory and the descriptors of a job, no more.
+"""The processes of a worker that meet models: each has OpenVINO, memory and the descriptors of one job.
 
-It is forked before the worker has seen a job, and locks itself in before it looks at one: a model may take it
-over. It loads OpenVINO when there is no job for a while and memory enough, else with the first that needs it.
+A model may take one over, so it locks itself in before it looks at the job, and ends with it. OpenVINO is
+loaded in the nursery that forks them, when there is no job for a while and memory enough, else with the first
+that needs it.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import importlib
 import logging
 import os
 import resource
+import select
 import signal
 import socket
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from softnpu.emulator import compiler
-from softnpu.emulator.common import failpoints, linux, lock_in
+from softnpu.emulator.common import failpoints, lock_in
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.compiler import compile_job, ir_file, native_blob, options, query
 from softnpu.emulator.compiler.job_loop import LACK, answer_next, lack_of_descriptors
+from softnpu.emulator.compiler.nursery import Nursery, Program
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import (
     COMPILE_STAGES,
@@ -58,39 +60,49 @@ _STEPS: dict[type[messages.Message], str] = {
     ExportJob: "compiler.export",
 }
 """Jobs with a fail-point."""
+_WITH_MODELS = (CompileJob, ImportJob, QueryJob)
+"""Jobs that OpenVINO is loaded for."""
 
 
 class Confined:
-    """The process, seen from the worker, which ends as it does. It does one job at a time."""
+    """The processes, seen from the worker, which ends as they do. Each does one job."""
 
     def __init__(self, outside: Channel) -> None:
-        """Fork it, without the worker's channel `outside`; this process must not have threads yet."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
-        self.pid = os.fork()
-        if not self.pid:
-            ours.close()
-            outside.close()
-            _run(Channel(theirs), parent)
-        theirs.close()
-        self._channel = Channel(ours)
-        self._code: int | None = None
+        """Have them forked, without the worker's channel `outside`; this process must have no threads yet."""
+        self._nursery = Nursery(Program(_loads_early, _load, _work), outside)
+
+    @property
+    def pid(self) -> int:
+        """The process that forks them, and loads what they need."""
+        return self._nursery.pid
 
     def fileno(self) -> int:
-        """What is readable between two jobs when it has ended."""
-        return self._channel.fileno()
+        """What is readable between two jobs when that one has ended."""
+        return self._nursery.fileno()
 
-    def do(self, job: Job, fds: Sequence[int], send: Send) -> JobResult:
-        """Have it do a job. Raises `Refused` as it did, or because it sent what none of ours would."""
+    def do(self, job: Job, fds: Sequence[int], send: Send, begun: Callable[[int], None]) -> JobResult:
+        """Have one do a job; `begun` gets its pid.
+
+        Raises `Refused` as it did, or because it sent what none of ours would.
+        """
         try:
-            self._channel.send(0, messages.encode(job), fds)
+            pid, channel = self._nursery.begin(loaded=isinstance(job, _WITH_MODELS))
         except ConnectionError:
             self.end_likewise()
+        try:
+            begun(pid)
+            with suppress(ConnectionError):  # the receipt tells
+                channel.send(0, messages.encode(job), fds)
+            return self._outcome(channel, job, send)
+        finally:
+            channel.close()
+            self._nursery.end()
+
+    def _outcome(self, channel: Channel, job: Job, send: Send) -> JobResult:
         while True:
             try:
-                outcome, made = self._receive(job)
+                outcome, made = self._receive(channel, job)
             except (Refused, bounds.BadMessageError) as error:
-                self._status()  # a model has taken it over: it gets no other job
                 raise refuse(
                     ZeResult.ERROR_MODULE_BUILD_FAILURE,
                     "compiler worker",
@@ -103,12 +115,19 @@ class Confined:
                 return JobResult(outcome, made)
             send(outcome.stage, outcome.done)
 
-    def _receive(self, job: Job) -> tuple[Outcome, tuple[int, ...]]:
-        packet = self._channel.receive()
+    def _receive(self, channel: Channel, job: Job) -> tuple[Outcome, tuple[int, ...]]:
+        try:
+            packet = channel.receive()
+        except ConnectionError:  # it has left the job unread
+            packet = None
         if packet is None:
-            if self._status() == LACK:
+            try:
+                code = self._nursery.status()
+            except ConnectionError:
+                self.end_likewise()
+            if code == LACK:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            self.end_likewise()
+            _end_as(code)
         with packet:
             outcome = bounds.decode(outcome_decoder, packet.body)
             lengths = lengths_of(outcome, job)
@@ -121,61 +140,53 @@ class Confined:
         return outcome, tuple(made)
 
     def end_likewise(self) -> NoReturn:
-        """End this process in the way in which that one has ended; if it has not, it is killed."""
-        code = self._status()
-        if code < 0:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-            if code != -signal.SIGKILL:
-                signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        os._exit(code)
+        """End this process in the way in which the nursery has ended; if it has not, it is killed."""
+        _end_as(self._nursery.own_status())
 
     def close(self) -> None:
-        """End it, and wait for that."""
-        self._channel.close()
-        os.waitpid(self.pid, 0)
-
-    def _status(self) -> int:
-        """How it has ended, a signal as a negative number."""
-        if self._code is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._code
+        """End all, and wait for that."""
+        self._nursery.close()
 
 
-def _run(channel: Channel, parent: int) -> NoReturn:
-    """What the process does; it never returns into what it was forked from."""
-    code = 1
-    try:
-        linux.die_with_parent(parent)
-        _serve(channel)
-        code = 0
-    except BaseException:  # noqa: BLE001  # above this frame nothing is of this process
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+def _end_as(code: int) -> NoReturn:
+    """End this process with an exit code, or by a signal."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        if code != -signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
-def _serve(channel: Channel) -> None:
-    runtime, confined = Runtime(), False
-    if not channel.wait_readable(_SPARE_S) and _memory_is_enough():
-        runtime.load()
-        importlib.import_module(f"{compiler.__name__}.pipeline")
+_runtime = Runtime()
+
+
+def _loads_early(requests: socket.socket) -> bool:
+    """Whether no job has come for a while, and there is memory enough to be ready for one."""
+    poller = select.poll()
+    poller.register(requests, select.POLLIN)
+    return not poller.poll(1000 * _SPARE_S) and _memory_is_enough()
+
+
+def _load() -> None:
+    """Load OpenVINO. It starts no thread: what is forked would not have it."""
+    _runtime.load()
+    importlib.import_module(f"{compiler.__name__}.pipeline")
+
+
+def _work(channel: Channel) -> None:
+    """Do one job, locked in."""
 
     def run(job: Job, packet: Packet, send: Send) -> JobResult:
-        nonlocal confined
-        if not confined:
-            confined = True
-            _lock_in(job.shared)
+        _lock_in(job.shared)
         try:
-            return _do(job, packet, send, runtime)
+            return _do(job, packet, send, _runtime)
         except Exception:
             if lack_of_descriptors() is not None:
                 os._exit(LACK)
             raise
 
-    while answer_next(channel, run):
-        pass
+    answer_next(channel, run)
 
 
 def _memory_is_enough() -> bool:

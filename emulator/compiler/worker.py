@@ -1,7 +1,8 @@
-"""The worker: takes jobs from the supervisor, keeps the caches, and has its confined process do the rest.
+"""The worker: takes jobs from the supervisor, keeps the caches, and has confined processes do the rest.
 
-It reads bytes and looks at no model: that process does, which can write nothing. OpenVINO is loaded there by
-the first job that needs it: that takes longer than all else in a compilation that the cache answers.
+It reads bytes and looks at no model: a process for each job does, which can write nothing. OpenVINO is loaded
+for them by the first job that needs it: that takes longer than all else in a compilation that the cache
+answers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def serve(channel: Channel) -> None:
     poller = select.poll()
     poller.register(channel, select.POLLIN)
     poller.register(confined, select.POLLIN)
-    run = partial(_run, confined)
+    run = partial(_run, channel, confined)
     while True:
         if confined.fileno() in dict(poller.poll()):
             confined.end_likewise()
@@ -42,9 +43,14 @@ def serve(channel: Channel) -> None:
     confined.close()
 
 
-def _run(confined: Confined, job: Job, packet: Packet, send: Send) -> JobResult:
+def _run(channel: Channel, confined: Confined, job: Job, packet: Packet, send: Send) -> JobResult:
     if job.shared:
         lock_in.hide()
+
+    def begun(pid: int) -> None:
+        channel.send(packet.request, messages.encode(Started(pid=pid)))
+
+    do = partial(confined.do, begun=begun)
     match job:
         case CompileJob():
             fds = packet.take_fds(compile_job.fd_count(job))
@@ -55,10 +61,10 @@ def _run(confined: Confined, job: Job, packet: Packet, send: Send) -> JobResult:
     try:
         match job:
             case CompileJob():
-                return caching.compile_model(job, fds, Stages(send, COMPILE_STAGES), confined.do)
+                return caching.compile_model(job, fds, Stages(send, COMPILE_STAGES), do)
             case ImportJob():
-                return caching.import_blob(job, fds, Stages(send, IMPORT_STAGES), confined.do)
+                return caching.import_blob(job, fds, Stages(send, IMPORT_STAGES), do)
             case _:
-                return confined.do(job, fds, send)
+                return do(job, fds, send)
     finally:
         close_untrusted(fds)

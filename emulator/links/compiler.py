@@ -115,7 +115,9 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
 
 
 class Started(Message, frozen=True, kw_only=True, tag="started"):
-    """The first frame of a worker: the process that does with it what its jobs need. For no request."""
+    """A process that works for the worker: in its first frame, for no request, what loads all that jobs need;
+    for a request what does that job.
+    """
 
     pid: int
 

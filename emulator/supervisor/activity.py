@@ -97,7 +97,8 @@ class StallWatch:
         on_overrun: Callable[[], None],
     ) -> None:
         self._reactor = reactor
-        self._activities = [Activity(pid)]
+        self._lasting = [Activity(pid)]
+        self._passing: Activity | None = None
         self._limit_s = limit_s
         self._period_s = limit_s / 8
         self._on_stall = on_stall
@@ -111,13 +112,19 @@ class StallWatch:
 
     def join(self, pid: int) -> None:
         """Watch another process with it."""
-        self._activities.append(Activity(pid))
+        self._lasting.append(Activity(pid))
+
+    def follow(self, pid: int) -> None:
+        """Watch a process that works for it now, instead of the one before."""
+        self._passing = Activity(pid)
+        self._cpu_ns, self._quiet_s = self._used_ns(), 0.0
 
     def begin(self) -> None:
         """Watch: the process has something to do from now on."""
         self.end()
+        self._passing = None
         self._quiet_s, self._ticked = 0.0, time.monotonic()
-        self._first_ns = self._used_ns()
+        self._first_ns = self._cpu_ns = self._used_ns()
         self._timer = self._reactor.after(self._period_s, self._tick)
 
     def end(self) -> None:
@@ -125,6 +132,10 @@ class StallWatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def _activities(self) -> list[Activity]:
+        return self._lasting if self._passing is None else [*self._lasting, self._passing]
 
     def _used_ns(self) -> int:
         return sum(activity.cpu_ns() for activity in self._activities)

@@ -411,13 +411,16 @@ class _Worker:
 
     def _on_frame(self, request: int, body: memoryview, fds: list[int]) -> None:
         outcome = bounds.decode(worker_decoder, body)
-        if isinstance(outcome, Started):
+        if isinstance(outcome, Started) and not request:
             self._watch.join(outcome.pid)
             return
         compilation = self.current
         if compilation is None or request != self.jobs:
             close_untrusted(fds)
             fds.clear()
+            return
+        if isinstance(outcome, Started):
+            self._watch.follow(outcome.pid)
             return
         bounds.check_files(fds, lengths_of(outcome, compilation.job))
         self.has_answered = self.began = True

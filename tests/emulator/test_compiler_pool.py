@@ -22,7 +22,7 @@ from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
-from tests.support.waiting import confined_of, wait_gone, wait_until, waits_for_job
+from tests.support.waiting import confined_of, wait_gone, wait_stopped, wait_until, waits_for_job
 from tests.support.wire import OpenWire, Wire, WireContext
 
 _MEMORY_IS_ENOUGH = psutil.virtual_memory().available >= confined._ENOUGH_MEMORY
@@ -124,12 +124,34 @@ def test_a_worker_that_has_loaded_openvino_is_locked_in_by_all_walls(
     start_daemon: StartDaemon, start_client: StartClient
 ) -> None:
     """Landlock holds for one thread: no library may have started another one."""
-    daemon = start_daemon(interpreter=True)
+    daemon = start_daemon(interpreter=True, failpoints="compiler.completing=stop")
     pid = spare(daemon)
-    start_client(daemon).compile()
+    client = start_client(daemon)
+    number = client.begin()
+    of_job = wait_until(lambda: confined_of(confined_of(pid)), what="the process of the job")
+    wait_stopped(of_job)
+    assert "Seccomp:\t2" in Path(f"/proc/{of_job}/status").read_text()
+    os.kill(of_job, signal.SIGCONT)
+    client.finish(number)
     assert daemon.status().compiler_pids == (pid,)
-    assert "Seccomp:\t2" in Path(f"/proc/{confined_of(pid)}/status").read_text()
     assert "not locked in" not in daemon.log
+
+
+def test_each_job_has_a_process_of_its_own(start_daemon: StartDaemon, start_client: StartClient) -> None:
+    """What looked at one model is gone before another comes."""
+    daemon = start_daemon(failpoints="compiler.completing=stop:2")
+    pid, client = spare(daemon), start_client(daemon)
+    seen = []
+    for _ in range(2):
+        number = client.begin()
+        of_job = wait_until(lambda: confined_of(confined_of(pid)), what="the process of the job")
+        wait_stopped(of_job)
+        os.kill(of_job, signal.SIGCONT)
+        client.finish(number)
+        wait_until(lambda: not confined_of(confined_of(pid)), what="its end")
+        seen.append(of_job)
+    assert len(set(seen)) == 2
+    assert daemon.status().compiler_pids == (pid,)
 
 
 def test_a_worker_serves_all_caches_of_its_user(daemon: Daemon, client: Client, tmp_path: Path) -> None:

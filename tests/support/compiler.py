@@ -72,7 +72,9 @@ class Worker:
         self._request = 0
         started = self._receive(0, time.monotonic() + DEADLINE_S)[0]
         assert isinstance(started, Started)
-        self.confined = started.pid
+        self.nursery = started.pid
+        self.of_job = 0
+        """The process that has looked at the last model, or looks at it."""
 
     def close(self) -> None:
         self.channel.close()
@@ -99,7 +101,9 @@ class Worker:
         deadline = time.monotonic() + DEADLINE_S
         while True:
             outcome, fds = self._receive(self._request, deadline)
-            assert not isinstance(outcome, Started)
+            if isinstance(outcome, Started):
+                self.of_job = outcome.pid
+                continue
             if not isinstance(outcome, Progress):
                 return outcome, fds
             self.progress.append(outcome)
@@ -153,7 +157,7 @@ class Worker:
     def _open(self) -> list[str]:
         """What the descriptors of both processes are, but for standard streams."""
         opened = []
-        for pid in (self.process.pid, self.confined):
+        for pid in (self.process.pid, self.nursery):
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(FileNotFoundError):
                     if int(fd) > 2:
@@ -162,7 +166,7 @@ class Worker:
 
     def mappings(self, of: str) -> int:
         """How many mappings both of its processes have with these words in their names."""
-        pids = self.process.pid, self.confined
+        pids = self.process.pid, self.nursery
         return sum(Path(f"/proc/{pid}/maps").read_text().count(of) for pid in pids)
 
 

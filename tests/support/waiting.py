@@ -46,7 +46,7 @@ def wait_readable(fd: int, deadline_s: float = DEADLINE_S) -> bool:
 
 
 def waits_for_job(worker: int) -> bool:
-    """Whether both processes of a compiler worker sleep until a job comes."""
+    """Whether a compiler worker and its nursery sleep until a job comes."""
     try:
         confined = confined_of(worker)
         # poll and recvmsg, on x86-64 and on ARM64
@@ -56,7 +56,7 @@ def waits_for_job(worker: int) -> bool:
 
 
 def confined_of(worker: int) -> int:
-    """The confined process of a compiler worker; 0 if it is not there yet."""
+    """What a compiler worker has forked: its nursery. Of that: what does a job. 0 if there is none."""
     children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
     return int(children[0]) if children else 0
 

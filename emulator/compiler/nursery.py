@@ -1,0 +1,147 @@
+"""The nursery of a worker: it forks a process for each job, so that none has met another model before.
+
+A model can take over the process that looks at it, and would then decide what other models become, also in
+the caches. The nursery loads what such a process needs, and never sees a job itself. It is forked before the
+worker has seen one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple, NoReturn
+
+from softnpu.emulator.common import linux
+from softnpu.emulator.interface.channel import Channel
+
+_BEGIN, _BEGIN_LOADED, _END, _STATUS = b"begin", b"begin loaded", b"end", b"status"
+"""Requests: a process for the descriptor that comes with it (answered with its pid), without or with all that
+is loaded for it; the end of that process; the same, answered with how it has ended."""
+_ANSWER: Final = struct.Struct("=i")
+
+
+class Program(NamedTuple):
+    """What is done for a worker. `load`, once and before any job: `loads_early` waits, and says whether.
+
+    `work` serves one job of its channel.
+    """
+
+    loads_early: Callable[[socket.socket], bool]
+    load: Callable[[], None]
+    work: Callable[[Channel], None]
+
+
+class Nursery:
+    """The nursery, seen from the worker, which has one process of it at a time."""
+
+    def __init__(self, program: Program, outside: Channel) -> None:
+        """Fork it, without the worker's channel `outside`; this process must not have threads yet."""
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if not self.pid:
+            self._requests.close()
+            outside.close()
+            _run(partial(_serve, theirs, program), parent)
+        theirs.close()
+
+    def fileno(self) -> int:
+        """What is readable between two jobs when it has ended."""
+        return self._requests.fileno()
+
+    def begin(self, *, loaded: bool) -> tuple[int, Channel]:
+        """A new process, which has loaded what takes long if `loaded`: its pid, and the channel for its job.
+
+        Raises `ConnectionError` if the nursery has ended.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                request = _BEGIN_LOADED if loaded else _BEGIN
+                socket.send_fds(self._requests, [request], [theirs.fileno()])
+                return self._answer(), Channel(ours)
+            except BaseException:
+                ours.close()
+                raise
+
+    def end(self) -> None:
+        """End the process that has done its job, whatever else it does."""
+        with suppress(ConnectionError):  # the next request tells
+            self._requests.send(_END)
+
+    def status(self) -> int:
+        """End the process; how it has ended, a signal as a negative number. Raises `ConnectionError`."""
+        self._requests.send(_STATUS)
+        return self._answer()
+
+    def own_status(self) -> int:
+        """End the nursery; how it has ended."""
+        os.kill(self.pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def close(self) -> None:
+        """Have it end, and wait for that."""
+        self._requests.close()
+        os.waitpid(self.pid, 0)
+
+    def _answer(self) -> int:
+        data = self._requests.recv(_ANSWER.size)
+        if not data:
+            raise ConnectionResetError("the nursery has ended")
+        return int(_ANSWER.unpack(data)[0])
+
+
+def _run(serve: Callable[[], None], parent: int) -> NoReturn:
+    """What a forked process does; it never returns into what it was forked from."""
+    code = 1
+    try:
+        linux.die_with_parent(parent)
+        serve()
+        code = 0
+    except BaseException:  # noqa: BLE001  # above this frame nothing is of this process
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _serve(requests: socket.socket, program: Program) -> None:
+    """Fork processes until the worker has ended."""
+    is_loaded = program.loads_early(requests)
+    if is_loaded:
+        program.load()
+    child = 0
+    while True:
+        request, fds, _, _ = socket.recv_fds(requests, 64, 1)
+        if not request:
+            return  # the child ends with this process
+        code = _ended(child) if child else 0
+        child = 0
+        if request == _STATUS:
+            requests.send(_ANSWER.pack(code))
+        elif request != _END:
+            if request == _BEGIN_LOADED and not is_loaded:
+                program.load()
+                is_loaded = True
+            with socket.socket(fileno=fds[0]) as theirs:
+                child = _forked(theirs, requests, program)
+            requests.send(_ANSWER.pack(child))
+
+
+def _forked(channel: socket.socket, requests: socket.socket, program: Program) -> int:
+    parent = os.getpid()
+    child = os.fork()
+    if not child:
+        requests.close()
+        _run(lambda: program.work(Channel(channel)), parent)
+    return child
+
+
+def _ended(child: int) -> int:
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,0 +1,118 @@
+"""What looks at a model may be taken over by it: of its job alone, and what it says is compared."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from blake3 import blake3
+
+from softnpu.emulator.common import linux
+from softnpu.emulator.compiler import caching
+from softnpu.emulator.compiler.nursery import Nursery, Program
+from softnpu.emulator.compiler.runtime import JobResult
+from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.links.compiler import Compiled
+from tests.support.waiting import wait_gone, wait_readable
+
+pytestmark = pytest.mark.quick
+
+_BLOB, _PLACEMENT = b"blob", b"placement"
+
+
+def _made(**changes: object) -> JobResult:
+    fields: dict[str, object] = {
+        "blob_length": len(_BLOB),
+        "blob_digest": blake3(_BLOB).digest(),
+        "placement_length": len(_PLACEMENT),
+        "placement_digest": blake3(_PLACEMENT).digest(),
+    }
+    fds = tuple(linux.sealed_copy("made", data) for data in (_BLOB, _PLACEMENT))
+    return JobResult(Compiled(**(fields | changes)), fds)  # type: ignore[arg-type]
+
+
+def test_digests_are_those_of_the_bytes() -> None:
+    made = _made()
+    assert caching._checked(made) is made
+    caching._close(made)
+    for changes in (
+        {"blob_digest": blake3(b"another model").digest()},
+        {"placement_digest": b""},
+        {"blob_length": 2},
+    ):
+        made = _made(**changes)
+        with pytest.raises(Refused, match="digest of other bytes"):
+            caching._checked(made)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(made.fds[0])
+
+
+def test_an_import_leaves_the_blob_as_it_was() -> None:
+    given = linux.sealed_copy("given", _BLOB)
+    digest = blake3(_BLOB).digest()
+    try:
+        with pytest.raises(Refused, match="another blob"):  # of equal bytes
+            caching._same_blob(_made(), given, len(_BLOB), digest)
+        answer = Compiled(blob_length=len(_BLOB), blob_digest=digest)
+        same = JobResult(answer, (os.dup(given),))
+        assert caching._same_blob(same, given, len(_BLOB), digest) is same
+        with pytest.raises(Refused, match="another blob"):
+            caching._same_blob(same, given, len(_BLOB) - 1, digest)
+    finally:
+        os.close(given)
+
+
+# ------------------------------------------------------------ the nursery
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    """Its processes answer with their pid and what is loaded, and do not end."""
+    loaded: list[int] = []
+
+    def work(channel: Channel) -> None:
+        channel.send(len(loaded), str(os.getpid()).encode())
+        time.sleep(1000)
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    nursery = Nursery(Program(lambda _: False, lambda: loaded.append(1), work), Channel(ours))
+    yield nursery
+    nursery.close()
+    ours.close()
+    theirs.close()
+
+
+def _said(channel: Channel) -> tuple[int, int]:
+    """What a process has answered: its pid, and how much is loaded."""
+    assert channel.wait_readable(30.0)
+    packet = channel.receive()
+    assert packet is not None
+    with packet:
+        return int(bytes(packet.body)), packet.request
+
+
+def test_what_does_not_end_with_its_job_is_ended(nursery: Nursery) -> None:
+    pids = set()
+    for loaded in (False, True, True):
+        pid, channel = nursery.begin(loaded=loaded)
+        assert _said(channel) == (pid, int(loaded))
+        nursery.end()
+        wait_gone(pid)
+        assert wait_readable(channel.fileno())
+        channel.close()
+        pids.add(pid)
+    assert len(pids) == 3
+
+
+def test_a_job_before_the_end_of_the_last_one_is_alone_as_well(nursery: Nursery) -> None:
+    first, channel = nursery.begin(loaded=False)
+    second, other = nursery.begin(loaded=False)
+    wait_gone(first)
+    assert _said(other) == (second, 0)
+    assert nursery.status() == -9
+    channel.close()
+    other.close()
