@@ -113,7 +113,7 @@ class Confined:
                 raise Refused(outcome.info)
             if not isinstance(outcome, messages.Progress):
                 return JobResult(outcome, made)
-            send(outcome.stage, outcome.done)
+            send(outcome.stage, min(outcome.done, 1.0))
 
     def _receive(self, channel: Channel, job: Job) -> tuple[Outcome, tuple[int, ...]]:
         try:

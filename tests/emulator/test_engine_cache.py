@@ -17,9 +17,10 @@ from softnpu.driver import Context, GraphSource, ZeError
 from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import linux, lock_in
 from softnpu.emulator.compiler.model_cache import entry_files
 from softnpu.emulator.engine import cpu_cache, executor, images
+from softnpu.emulator.engine.cache_fill import __main__ as program
 from softnpu.emulator.engine.cache_fill import entry
 from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import host_times
@@ -270,6 +271,22 @@ def test_a_blob_that_was_checked_is_not_read_again(
     changed[-1] ^= 1
     with pytest.raises(ZeError, match="INVALID_NATIVE_BINARY"):
         stages(bytes(changed))
+
+
+def test_an_entry_that_claims_any_size_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_into(result: int, *_: object) -> int:
+        os.ftruncate(result, 1 << 40)
+        return 0
+
+    monkeypatch.setattr(program, "_compile_into", compile_into)
+    monkeypatch.setattr(lock_in, "lock_in", lambda _: ())
+    compiler = program._Compiler(link.ImageLoad(image=1, state=0, blob_length=0), [])
+    try:
+        with pytest.raises(entry.NotKeptError, match=f"{1 << 40} bytes are more"):
+            compiler.compiled()
+    finally:
+        os.close(compiler._result)
+        os.close(compiler._begin)
 
 
 # ------------------------------------------------------------ images that are expected

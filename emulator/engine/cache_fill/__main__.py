@@ -48,10 +48,14 @@ class _Compiler:
     def compiled(self) -> bytes:
         """The entry. Raises `NotKeptError`."""
         from softnpu.emulator.engine.cache_fill.entry import NotKeptError
+        from softnpu.emulator.engine.cpu_cache import LIMIT
 
         os.write(self._begin, b"x")
         _, status = os.waitpid(self._pid, 0)
-        content = os.pread(self._result, os.fstat(self._result).st_size, 0)
+        size = os.fstat(self._result).st_size
+        if size > LIMIT:  # a size costs its writer nothing, and reading it as much memory
+            raise NotKeptError(f"{size} bytes are more than the cache takes")
+        content = os.pread(self._result, size, 0)
         if status == 0:
             return content
         if os.WIFEXITED(status) and content:
