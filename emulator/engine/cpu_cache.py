@@ -30,6 +30,7 @@ from softnpu.emulator.common import (
     graph_edits,
     model_bodies,
     openvino_errors,
+    packed_types,
     source_digest,
 )
 from softnpu.emulator.compiler.model_cache import cache_key
@@ -247,6 +248,7 @@ def _code_digest() -> str:
         index_guards,
         inner_dimensions,
         model_bodies,
+        packed_types,
         quantised_subgraphs,
         rounded_states,
         saturated_sums,
