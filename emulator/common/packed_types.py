@@ -8,6 +8,7 @@ converted back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -16,45 +17,52 @@ from openvino import opset13 as ops
 
 from softnpu.emulator.common.model_bodies import bodies_of
 
-_WIDE: Final = {
+PACKED: Final = {
     "u1": "u8", "u2": "u8", "u3": "u8", "u4": "u8", "u6": "u8", "i4": "i8", "nf4": "f32", "f4e2m1": "f32",
 }  # fmt: skip
 """Types of which a byte has several elements, and types that have all of their values."""
 _NUMPY: Final = ("f16", "f32", "f64", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _LEFT: Final = frozenset(
-    ("Constant", "Convert", "ConvertLike", "Parameter", "Reshape", "ShapeOf", "Squeeze", "Unsqueeze")
-)
+    ("Assign", "Constant", "Convert", "ConvertLike", "Parameter", "ReadValue", "Reshape", "ShapeOf",
+     "Squeeze", "Unsqueeze")
+)  # fmt: skip
+"""Types of operations that OpenVINO computes of such elements as well, or that have to keep their type."""
 
 
-def widen(model: ov.Model) -> bool:
-    """Do so in a model that was just read, and in its bodies. Returns whether that has changed it."""
-    types = [result.get_element_type() for result in model.get_results()]
-    found = _widen(model, is_body=False)
-    for result, element_type in zip(model.get_results(), types, strict=True):
+def widen(model: ov.Model, types: Mapping[str, str] = PACKED) -> bool:
+    """Do so in a model that was just read, and in its bodies. Returns whether that has changed it.
+
+    `types` are those that are converted, each with the type that takes its place.
+    """
+    declared = [result.get_element_type() for result in model.get_results()]
+    found = _widen(model, types, is_body=False)
+    for result, element_type in zip(model.get_results(), declared, strict=True):
         if result.input_value(0).get_element_type() != element_type:
             _convert(result, 0, element_type.to_string())
         source = result.input_value(0).get_node()
-        if element_type.to_string() in _WIDE and source.get_type_name() == "Convert":
+        if element_type.to_string() in PACKED and source.get_type_name() == "Convert":
             found |= _keep_before(source)
     if found:
         model.validate_nodes_and_infer_types()
     return found
 
 
-def _widen(model: ov.Model, is_body: bool) -> bool:
-    """Bodies take and give whole bytes, so that it does not matter what is handed in and on."""
+def _widen(model: ov.Model, types: Mapping[str, str], is_body: bool) -> bool:
+    """Bodies take and give what was converted, so that it does not matter what is handed in and on."""
     found = False
     for node in model.get_ordered_ops():
         kind = node.get_type_name()
         for body in bodies_of(node):
-            found |= _widen(body, is_body=True)
-        if kind == "Parameter" and is_body and _wide(node.output(0)):
-            node.set_element_type(getattr(ov.Type, _wide(node.output(0))))
+            found |= _widen(body, types, is_body=True)
+        if kind == "Parameter" and is_body and _name(node.output(0)) in types:
+            node.set_element_type(getattr(ov.Type, types[_name(node.output(0))]))
             found = True
+        if kind == "Assign" and node.input_value(0).get_element_type() != node.get_output_element_type(0):
+            _convert(node, 0, _name(node.output(0)))
         if kind not in _LEFT and (kind != "Result" or is_body):
             for position, source in enumerate(node.input_values()):
-                if _wide(source):
-                    _convert(node, position, _wide(source))
+                if _name(source) in types:
+                    _convert(node, position, types[_name(source)])
                     found = True
         if found and kind != "Result":
             node.validate_and_infer_types()
@@ -70,7 +78,7 @@ def _keep_before(convert: Any) -> bool:
     """
     source = convert.input_value(0)
     element_type, kind = source.get_element_type(), source.get_node().get_type_name()
-    if kind in ("Constant", "Parameter") or _wide(source) or source.get_partial_shape().is_dynamic:
+    if kind in ("Constant", "Parameter") or _name(source) in PACKED or source.get_partial_shape().is_dynamic:
         return False
     if element_type.to_string() not in _NUMPY:
         source = ops.convert(source, "f32").output(0)
@@ -81,8 +89,8 @@ def _keep_before(convert: Any) -> bool:
     return True
 
 
-def _wide(output: Any) -> str:
-    return _WIDE.get(output.get_element_type().to_string(), "")
+def _name(output: Any) -> str:
+    return str(output.get_element_type().to_string())
 
 
 def _convert(node: Any, position: int, element_type: str) -> None:
