@@ -16,9 +16,12 @@ from softnpu.emulator.arithmetic import decompositions, groups, rounding
 from softnpu.emulator.arithmetic import operation_types as types
 from softnpu.emulator.arithmetic.groups import Name, Origin
 from softnpu.emulator.arithmetic.settings import Arithmetic
+from softnpu.emulator.common import packed_types
 from softnpu.emulator.common.model_bodies import bodies_of
 
-_FLOATS = frozenset({"f32", "f16", "bf16", "f64"})
+_FLOATS = frozenset({"f32", "f16", "f64"})
+_OTHER_FLOATS = {"bf16": "f32"}
+"""Types that the extension does not round. A conversion to one of them is what the model says, and stays."""
 _EXACT = frozenset({"f16", "boolean", "i8", "u8", "i4", "u4"})
 """Types whose values are f16 after a conversion to a float."""
 _QUANTISED_INPUTS = frozenset(
@@ -58,6 +61,7 @@ def rewrite(model: ov.Model, arithmetic: Arithmetic, counted: bool = False, firs
     Refuses with `ERROR_UNSUPPORTED_FEATURE` if the extension is not there.
     """
     roundings = Roundings(counted, first)
+    packed_types.widen(model, _OTHER_FLOATS)
     _rewrite(model, arithmetic, roundings, is_body=False)
     model.validate_nodes_and_infer_types()
     return roundings.found

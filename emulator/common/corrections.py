@@ -7,7 +7,7 @@ result as they were, or take another result for it: in the engine that is memory
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -15,11 +15,15 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from softnpu.emulator.common import empty_tensors
+from softnpu.emulator.common import computed_arguments, empty_tensors, packed_types
+from softnpu.emulator.common.graph_edits import numbers, put_behind, replace
 from softnpu.emulator.common.model_bodies import all_bodies
 
 _MOST_ONES: Final = 1 << 24
 """Elements of a Pad for which it is worth a constant that says which of them are data."""
+
+_FEW: Final = 64
+"""Integers of a Gather that OpenVINO takes for a part of a shape."""
 
 
 def correct(model: ov.Model) -> bool:
@@ -27,7 +31,7 @@ def correct(model: ov.Model) -> bool:
 
     Returns whether it had some.
     """
-    found = False
+    found = packed_types.widen(model)
     for part in [model, *all_bodies(model)]:
         is_replaced = empty_tensors.replace(part)
         if [node for node in part.get_ordered_ops() if _correct(node)] or is_replaced:
@@ -45,18 +49,42 @@ def _correct(node: Any) -> bool:
 
 
 def _gather(node: Any) -> bool:
+    along_known = computed_arguments.gather(node)
+    if along_known is not None:
+        _gather_of_one_batch(along_known)
+        return True
+    return _gather_of_one_batch(node) or _gather_of_few(node)
+
+
+def _gather_of_one_batch(node: Any) -> bool:
     """With batches, of which there is one, it reads indices behind the last one."""
     shapes = [node.get_input_partial_shape(position) for position in (0, 1)]
     if any(shape.rank.is_dynamic or not len(shape) for shape in shapes):
         return False
     if all(shape[0] != 1 for shape in shapes):
         return False
-    batches = int(node.get_attributes().get("batch_dims", 0))
-    batches += len(shapes[1]) if batches < 0 else 0
+    batches = computed_arguments.batch_dimensions(node)
     if not batches or any(all(shape[axis] != 1 for shape in shapes) for axis in range(batches)):
         return False
-    rows = ops.squeeze(node.input_value(1), _numbers(range(batches)))
-    _replace(node, ops.gather(node.input_value(0), rows, node.input_value(2), 0))
+    rows = ops.squeeze(node.input_value(1), numbers(range(batches)))
+    replace(node, ops.gather(node.input_value(0), rows, node.input_value(2), 0))
+    return True
+
+
+def _gather_of_few(node: Any) -> bool:
+    """Of few integers in one dimension it checks no index, and reads where it points."""
+    data, indices = node.input_value(0), node.input_value(1)
+    shape = data.get_partial_shape()
+    if shape.rank.is_dynamic or len(shape) != 1 or data.get_element_type().is_real():
+        return False
+    if shape[0].get_min_length() > _FEW or indices.get_partial_shape().rank.is_dynamic:
+        return False
+    known = indices.get_node()
+    size = shape[0].get_min_length()
+    if known.get_type_name() == "Constant" and _are_inside(known.data, size, -size):
+        return False
+    rows = ops.gather(ops.unsqueeze(data, numbers([1])), indices, ops.constant(0))
+    replace(node, ops.squeeze(rows, numbers([-1])))
     return True
 
 
@@ -90,10 +118,10 @@ def _tile(node: Any) -> bool:
     kind = repeats.get_element_type()
     if not count:
         if not rank:
-            _behind(node.output(0), lambda result: ops.reshape(result, _numbers([]), False), "scalar")
+            put_behind(node.output(0), lambda result: ops.reshape(result, numbers([]), False), "scalar")
         repeats, count = ops.constant([1], kind).output(0), 1
     if count > rank > 0:
-        wider = ops.unsqueeze(node.input_value(0), _numbers(range(count - rank)))
+        wider = ops.unsqueeze(node.input_value(0), numbers(range(count - rank)))
         node.input(0).replace_source_output(wider.output(0))
     elif count < rank:
         repeats = ops.concat([ops.constant([1] * (rank - count), kind), repeats], 0).output(0)
@@ -113,7 +141,7 @@ def _pad(node: Any) -> bool:
         return False
     zero = ops.constant(0, data.get_element_type())
     is_data = _padded_ones(data, begin, end)
-    _replace(node, ops.select(is_data, ops.pad(data, begin, end, "constant", zero), value[0]))
+    replace(node, ops.select(is_data, ops.pad(data, begin, end, "constant", zero), value[0]))
     return True
 
 
@@ -146,16 +174,16 @@ def _scatter_update(node: Any) -> bool:
     indices = node.input_value(1).get_node()
     if indices.get_type_name() == "Constant" and _are_inside(indices.data, shape[0].get_min_length()):
         return False
-    last = _numbers([-1])
-    _behind(node.output(0), lambda result: ops.squeeze(result, last), "column")
+    last = numbers([-1])
+    put_behind(node.output(0), lambda result: ops.squeeze(result, last), "column")
     node.input(0).replace_source_output(ops.unsqueeze(data, last).output(0))
     node.input(2).replace_source_output(ops.unsqueeze(node.input_value(2), last).output(0))
     node.input(3).replace_source_output(ops.constant(0, axis.get_element_type()).output(0))
     return True
 
 
-def _are_inside(indices: Any, size: int) -> bool:
-    return not indices.size or (indices.min() >= 0 and indices.max() < size)
+def _are_inside(indices: Any, size: int, first: int = 0) -> bool:
+    return not indices.size or (indices.min() >= first and indices.max() < size)
 
 
 def _transpose(node: Any) -> bool:
@@ -163,7 +191,7 @@ def _transpose(node: Any) -> bool:
     rank, order = node.get_input_partial_shape(0).rank, node.input_value(1)
     if rank.is_dynamic or order.get_partial_shape() != ov.PartialShape([0]):
         return False
-    node.input(1).replace_source_output(_numbers(range(rank.get_length() - 1, -1, -1)).output(0))
+    node.input(1).replace_source_output(numbers(range(rank.get_length() - 1, -1, -1)).output(0))
     return True
 
 
@@ -177,16 +205,16 @@ def _loop(node: Any) -> bool:
         shape = output.get_partial_shape()
         axes = [] if shape.rank.is_dynamic else [at for at, size in enumerate(shape) if size.is_dynamic]
         if axes and any(one.get_node().get_type_name() != "Result" for one in output.get_target_inputs()):
-            _behind(output, partial(_whole, axes[0]), "all")
+            put_behind(output, partial(_whole, axes[0]), "all")
             found = True
     return found
 
 
 def _whole(axis: int, result: Any) -> Any:
     """Return a Slice of all of it, which OpenVINO does not see through: the axis is dynamic."""
-    at = _numbers([axis])
+    at = numbers([axis])
     size = ops.gather(ops.shape_of(result), at, ops.constant(0))
-    return ops.slice(result, _numbers([0]), size, _numbers([1]), at)
+    return ops.slice(result, numbers([0]), size, numbers([1]), at)
 
 
 _CORRECTIONS: dict[str, Callable[[Any], bool]] = {
@@ -195,31 +223,9 @@ _CORRECTIONS: dict[str, Callable[[Any], bool]] = {
     "Tile": _tile,
     "Pad": _pad,
     "ScatterUpdate": _scatter_update,
+    "Slice": computed_arguments.slice_,
+    "SliceScatter": computed_arguments.slice_scatter,
     "Transpose": _transpose,
     "TensorIterator": _loop,
     "Loop": _loop,
 }
-
-
-# ---------------------------------------------------------------- parts
-
-
-def _numbers(values: Iterable[int]) -> Any:
-    return ops.constant(np.array(list(values), np.int64))
-
-
-def _behind(output: Any, make: Callable[[Any], Any], suffix: str) -> None:
-    """Give what reads a result what `make` makes of it."""
-    readers = list(output.get_target_inputs())
-    made = make(output)
-    made.set_friendly_name(f"{output.get_node().get_friendly_name()}/{suffix} {output.get_index()}")
-    for reader in readers:
-        reader.replace_source_output(made.output(0))
-
-
-def _replace(node: Any, made: Any) -> None:
-    """Give what reads the only result of an operation that of another."""
-    name = node.get_friendly_name()
-    for reader in node.output(0).get_target_inputs():
-        reader.replace_source_output(made.output(0))
-    made.set_friendly_name(name)

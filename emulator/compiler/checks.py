@@ -8,6 +8,7 @@ import openvino as ov
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, SHAPE_TENSOR, ArgumentMeta
 from softnpu.emulator.common import corrections
+from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.compiler import dynamic
 from softnpu.emulator.compiler.arguments import Original, find_argument, originals
 from softnpu.emulator.compiler.error_info import openvino_errors
@@ -88,6 +89,7 @@ def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subje
 
 def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> None:
     """Refuse with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
+    _check_bits(model, subject)
     unsupported = unsupported_operations(core, model, precision, subject)
     # an input is left out as well when its only reader is, and would be named first
     shown = [op for op in unsupported if op.get_type_name() not in _STRUCTURE] or unsupported
@@ -100,6 +102,22 @@ def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: st
         found=f"type {kind} cannot run on this host, one of {len(shown)} such operations",
         expected="operations that OpenVINO's CPU runtime executes",
     )
+
+
+def _check_bits(model: ov.Model, subject: str) -> None:
+    """OpenVINO's CPU runtime (2026.4) takes what it converts to u1 for bytes, and ends."""
+    for part in [model, *all_bodies(model)]:
+        for operation in part.get_ordered_ops():
+            if operation.get_type_name() != "Convert" or operation.get_output_element_type(0) != ov.Type.u1:
+                continue
+            if operation.input_value(0).get_node().get_type_name() != "Constant":
+                raise refuse(
+                    ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                    f"{subject}, operation '{operation.friendly_name}'",
+                    found="element type u1 that is computed",
+                    expected="u1 for constants only",
+                    hint="compute with u8 or boolean",
+                )
 
 
 def _unsupported(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:

@@ -23,7 +23,16 @@ import openvino as ov
 from blake3 import blake3
 
 from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
-from softnpu.emulator.common import corrections, empty_tensors, model_bodies, openvino_errors, source_digest
+from softnpu.emulator.common import (
+    computed_arguments,
+    corrections,
+    empty_tensors,
+    graph_edits,
+    model_bodies,
+    openvino_errors,
+    packed_types,
+    source_digest,
+)
 from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.engine import (
@@ -231,12 +240,15 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
 def _code_digest() -> str:
     """The digest of the code that changes a model before OpenVINO compiles it."""
     return source_digest.of_modules(
+        computed_arguments,
         constant_parts,
         corrections,
         empty_tensors,
+        graph_edits,
         index_guards,
         inner_dimensions,
         model_bodies,
+        packed_types,
         quantised_subgraphs,
         rounded_states,
         saturated_sums,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ Shape = tuple[int, ...]
 BEGINS: Shape = ()
 """Stands for the initial value of a state, whose companion then has -1 for every dimension."""
 _LARGEST = 2**31 - 1
+_NO_ROOM = "m_capacity"
+"""What OpenVINO says of a result for which a tensor is too small."""
 
 
 class DynamicArgument:
@@ -241,10 +243,9 @@ class DynamicBinding(Binding):
         try:
             ended = super().run(is_cancelled)
         except (RuntimeError, MemoryError) as error:
-            if openvino_errors.is_out_of_memory(error):
-                self._image.renew()
-                raise
-            # perhaps a result that did not fit: OpenVINO finds that out last, and does not give its size
+            if _NO_ROOM not in str(error):
+                self._fail(error)
+            # a result that did not fit: OpenVINO finds that out last, and does not give its size
             return self._run_growing(is_cancelled)
         return self._end(ended, self._targets)
 
@@ -271,13 +272,17 @@ class DynamicBinding(Binding):
         try:
             ended = super().run(is_cancelled)
         except (RuntimeError, MemoryError) as error:
-            self._image.renew()
-            if self._proven or not self._inputs or openvino_errors.is_out_of_memory(error):
-                raise
-            raise self._inconsistent(error) from error
+            self._fail(error)
         finally:
             self._set_outputs(self._targets)
         return self._end(ended, results)
+
+    def _fail(self, error: RuntimeError | MemoryError) -> NoReturn:
+        """Raise what an inference failed with; another run of this request might not fail, and be wrong."""
+        self._image.renew()
+        if self._proven or not self._inputs or openvino_errors.is_out_of_memory(error):
+            raise error
+        raise self._inconsistent(error) from error
 
     def _end(self, ended: bool, results: Sequence[Any]) -> bool:
         """Deliver the results, unless the inference was cancelled."""

@@ -49,6 +49,7 @@ def _gather_nd(node: Any, indices: Any) -> Any:
     """Each number into its dimension: the last one of `indices` says how many of them there are."""
     if indices.partial_shape.rank.is_dynamic:
         raise _refused(node, "indices of any rank", "a known number of dimensions")
+    indices, is_signed = _wide(indices), indices.element_type.is_signed()
     batch = int(node.get_attributes().get("batch_dims", 0))
     count = indices.partial_shape[-1]
     stop = batch + count.get_length() if count.is_static else None
@@ -56,11 +57,12 @@ def _gather_nd(node: Any, indices: Any) -> Any:
     if stop is None:
         last = ops.gather(ops.shape_of(indices), ops.constant([-1]), ops.constant(0))
         limits = ops.slice(limits, ops.constant([0]), last, ops.constant([1])).output(0)
-    last = ops.subtract(limits, _constant(indices, 1))
     rank = len(indices.partial_shape)
     if rank > 1:  # OpenVINO takes dimensions of 1 off a minimum of different ranks
-        last = ops.unsqueeze(last, ops.constant(list(range(rank - 1))))
-    return ops.maximum(ops.minimum(indices, last), _constant(indices, 0)).output(0)
+        limits = ops.unsqueeze(limits, ops.constant(list(range(rank - 1))))
+    last = ops.subtract(limits, _constant(indices, 1))
+    first = ops.negative(limits) if is_signed else _constant(indices, 0)
+    return ops.maximum(ops.minimum(indices, last), first).output(0)
 
 
 def _scatter_elements(node: Any, indices: Any) -> Any:
@@ -70,10 +72,12 @@ def _scatter_elements(node: Any, indices: Any) -> Any:
     if has_room is False:
         shapes = f"indices of shape {indices.partial_shape} for data of shape {data.partial_shape}"
         raise _refused(node, shapes, "no more indices than elements along other axes than its own")
+    indices, is_signed = _wide(indices), indices.element_type.is_signed()
     shape = ops.shape_of(data, "i64")
     axis = ops.reshape(ops.convert(node.input_value(3), "i64"), ops.constant([1]), False)
     size = ops.convert(ops.gather(shape, axis, ops.constant(0)), _name(indices))
-    is_wrong = ops.less(indices, ops.negative(size))
+    # the largest numbers without a sign have one for OpenVINO, which computes in i32
+    is_wrong = ops.less(indices, ops.negative(size) if is_signed else _constant(indices, 0))
     if has_room is None:
         is_wrong = ops.logical_or(is_wrong, _lacks_room(shape, ops.shape_of(indices, "i64"), axis))
     return ops.select(is_wrong, size, indices).output(0)
@@ -239,8 +243,8 @@ def _segments(node: Any, numbers: Any) -> Any:
 
 
 def _images(node: Any, numbers: Any) -> Any:
-    images = _sizes(node.input_value(0), numbers, 0, 1)
-    return _checked(node, numbers, _outside(numbers, _constant(numbers, 0), images))
+    images, wide = _sizes(node.input_value(0), None, 0, 1), ops.convert(numbers, "i64").output(0)
+    return _checked(node, numbers, _outside(wide, _constant(wide, 0), images))
 
 
 def _blank(node: Any, blank: Any) -> Any:
@@ -274,7 +278,16 @@ def _step(node: Any, step: Any) -> Any:
     """OpenVINO divides by it."""
     if not _depends_on_inputs(step):
         return step
-    return _checked(node, step, ops.equal(step, _constant(step, 0)))
+    return _checked(node, step, _any(ops.equal(step, _constant(step, 0))))
+
+
+def _output_shape(node: Any, shape: Any) -> Any:
+    """OpenVINO keeps the paddings of the first inference, and then writes behind its memory."""
+    if _depends_on_inputs(shape):
+        raise _refused(
+            node, "an output shape that inputs give", "one that is constant, or computed of shapes"
+        )
+    return shape
 
 
 def _rows(node: Any, indices: Any) -> Any:
@@ -328,11 +341,14 @@ _GUARDS: dict[str, dict[int, Callable[[Any, Any], Any]]] = {
     "RDFT": _TRANSFORM,
     "IRDFT": _TRANSFORM,
     "Col2Im": {0: _blocks},
+    "ConvolutionBackpropData": {2: _output_shape},
+    "GroupConvolutionBackpropData": {2: _output_shape},
     "Range": {2: _step},
     "ROIAlignRotated": {2: _images},
     "Roll": {2: _rolled_axes},
     "SegmentMax": {1: _segments},
     "SparseFillEmptyRows": {2: _rows},
+    "StridedSlice": {3: _step},
 }
 """Positions of inputs with indices or sizes, and what makes them safe."""
 
@@ -392,6 +408,11 @@ def _checked(node: Any, source: Any, is_wrong: Any) -> Any:
     one = _of_length(numbers, 0, ops.add(more, ops.constant(np.array([1]))))
     one.node.set_friendly_name(f"{node.friendly_name}/guarded number")
     return ops.squeeze(one, axis).output(0)
+
+
+def _wide(numbers: Any) -> Any:
+    """Numbers of a type that has room for any size, and of which OpenVINO takes the shape."""
+    return numbers if _name(numbers) in ("i32", "i64") else ops.convert(numbers, "i64").output(0)
 
 
 def _any(conditions: Any) -> Any:

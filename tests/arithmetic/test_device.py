@@ -138,3 +138,68 @@ def test_sessions_with_other_settings_never_share_an_image(shared_core: Core) ->
         found.append([compiled([given])[0].tobytes() for compiled in loaded])
     assert found[0] == found[1]
     assert len(set(found[0])) == len(configs)
+
+
+def _bf16(values: Array) -> Array:
+    """The nearest bf16, ties to even, as f32."""
+    bits = values.astype(np.float32).view(np.uint32)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return nearest.astype(np.uint32).view(np.float32)
+
+
+def _f16(values: Array) -> Array:
+    return values.astype(np.float16).astype(np.float32)
+
+
+def _of_bf16(values: Array) -> Any:
+    return ops.constant(values, dtype=ov.Type.bf16)
+
+
+BIAS = np.array([[1, 2.5, 3, 4]], np.float32)
+WEIGHTS = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+
+
+def _sum_in_a_body(data: Any) -> Any:
+    choice = ops.if_op(ops.constant(np.array(True)))
+    inner = [ops.parameter([1, 4], ov.Type.bf16) for _ in range(2)]
+    results = [ops.result(ops.add(each, _of_bf16(BIAS))) for each in inner]
+    choice.set_then_body(ov.Model([results[0]], [inner[0]]))
+    choice.set_else_body(ov.Model([results[1]], [inner[1]]))
+    choice.set_input(data.output(0), *inner)
+    return choice.set_output(*results)
+
+
+IN_BF16: dict[str, tuple[Any, Any]] = {
+    "sum": (lambda data: ops.relu(ops.add(data, _of_bf16(BIAS))), lambda data: np.maximum(data + BIAS, 0)),
+    "product": (
+        lambda data: ops.matmul(data, _of_bf16(_bf16(WEIGHTS)), False, False),
+        lambda data: data @ _bf16(WEIGHTS),
+    ),
+    "body": (_sum_in_a_body, lambda data: data + BIAS),
+}
+
+
+@pytest.mark.parametrize("argument", [False, True], ids=["within", "arguments"])
+@pytest.mark.parametrize("name", IN_BF16)
+def test_a_model_in_bf16_runs_in_f16(shared_core: Core, name: str, argument: bool) -> None:
+    """A conversion to bf16 rounds to it; the arithmetic behind it is that of the device."""
+    make, expected = IN_BF16[name]
+    values = np.array([[1.001, -2.5, 3.3, 70]], np.float32)
+    source = ops.parameter([1, 4], ov.Type.bf16 if argument else ov.Type.f32)
+    data = source if argument else ops.convert(source, "bf16")
+    output = make(data)
+    result = ops.result(output if argument else ops.convert(output, "f32"))
+    request = shared_core.compile_model(ov.Model([result], [source], name), "NPU", F16).create_infer_request()
+    given = request.get_input_tensor(0).data
+    if argument:
+        given.view(np.uint16)[:] = (_bf16(values).view(np.uint32) >> 16).astype(np.uint16)
+    else:
+        given[:] = values
+    request.infer()
+    found = request.get_output_tensor(0).data
+    right = _f16(expected(_bf16(values if argument else _f16(values))))
+    if argument:
+        bits = (_bf16(right).view(np.uint32) >> 16).astype(np.uint16)
+        np.testing.assert_array_equal(found.view(np.uint16), bits)
+    else:
+        np.testing.assert_array_equal(found, right)

@@ -80,6 +80,24 @@ def test_a_gather_of_one_batch(shared_core: Core, count: int, batch_dims: int) -
     np.testing.assert_array_equal(result, data[:, rows[0]])
 
 
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint32", "int16"])
+@pytest.mark.parametrize("size", [2, 5, 64])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_gather_of_few_integers_is_zero_where_there_are_none(
+    shared_core: Core, kind: str, size: int, dynamic: bool
+) -> None:
+    """OpenVINO takes them for a part of a shape, and reads wherever an index points."""
+    data = np.arange(7, 7 + size).astype(kind)
+    array, indices = ops.parameter([-1 if dynamic else size], np.dtype(kind)), ops.parameter([4], np.int32)
+    (result,) = _inferred(
+        shared_core,
+        [ops.gather(array, indices, ops.constant(0))],
+        [array, indices],
+        [data, np.array([size - 1, -size, size, 1_000_000], np.int32)],
+    )
+    np.testing.assert_array_equal(result, [data[-1], data[0], 0, 0])
+
+
 def test_a_batch_to_space_of_nothing_is_that_of_its_input(shared_core: Core) -> None:
     array = ops.parameter([1, 4, 2], np.float32)
     part = ops.split(array, ops.constant(1), 2).output(1)

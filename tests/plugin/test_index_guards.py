@@ -248,6 +248,11 @@ def _ranged(data: Any, step: Any) -> Any:
     return ops.range(begin, ops.constant(np.int32(5)), _scalar(step), "i32")
 
 
+def _strided(data: Any, step: Any) -> Any:
+    steps = ops.concat([ops.constant([1], ov.Type.i32), step], 0)
+    return ops.strided_slice(data, ops.constant([0, 0]), ops.constant([4, 4]), steps, [0, 0], [0, 0])
+
+
 def _blocks(data: Any, sizes: Any) -> Any:
     output, kernel = ops.split(sizes, ops.constant(0), 2).outputs()
     return opset15.col2im(data, output, kernel)
@@ -271,6 +276,7 @@ VALUES: dict[str, tuple[Callable[..., Any], Array, Sequence[Any], Sequence[Seque
     "Roll": (
         lambda data, axes: ops.roll(data, ops.constant([1]), axes), DATA, [-1], ([2], [-3], [5_000_000], [8]),
     ),
+    "StridedSlice": (_strided, DATA, [2], ([0],)),
     "DFT, axes": (ops.dft, COMPLEX, [1], ([2], [-3], [9], [1_000_000])),
     "IDFT, axes": (ops.idft, COMPLEX, [-1], ([3], [-9], [100])),
     "RDFT, axes": (ops.rdft, DATA, [1], ([2], [-3], [1_000_000])),
@@ -315,6 +321,84 @@ def test_numbers_that_would_end_the_engine_are_refused(
             request.infer([data, np.array(numbers, kind)])
     np.testing.assert_array_equal(request.infer([data, np.array(right, kind)])[0], expected)
     assert shared_daemon.engine().restarts == restarts
+
+
+TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+NARROW = ("GatherElements", "ScatterNDUpdate")
+"""Operations whose indices are i32 or i64."""
+ROWS = np.arange(1, 301, dtype=np.float32)
+WRITTEN = np.array([1001, 1002], np.float32)
+
+
+def _taken(rows: Array, indices: Array) -> Array:
+    return rows[indices]
+
+
+def _written(rows: Array, indices: Array) -> Array:
+    result = rows.copy()
+    result[indices] = WRITTEN
+    return result
+
+
+def _column(indices: Any) -> Any:
+    return ops.unsqueeze(indices, ops.constant([1]))
+
+
+INDEXED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Array, Array], Array], bool]] = {
+    "Gather": (lambda rows, at: ops.gather(rows, at, ops.constant(0)), _taken, True),
+    "GatherElements": (lambda rows, at: ops.gather_elements(rows, at, 0), _taken, True),
+    "GatherND": (lambda rows, at: ops.gather_nd(rows, _column(at)), _taken, True),
+    "ScatterElementsUpdate": (
+        lambda rows, at: ops.scatter_elements_update(rows, at, ops.constant(WRITTEN), ops.constant(0)),
+        _written,
+        True,
+    ),
+    "ScatterNDUpdate": (
+        lambda rows, at: opset15.scatter_nd_update(rows, _column(at), ops.constant(WRITTEN), "none"),
+        _written,
+        True,
+    ),
+    "ScatterUpdate": (
+        lambda rows, at: ops.scatter_update(rows, at, ops.constant(WRITTEN), ops.constant(0)),
+        _written,
+        False,
+    ),
+}
+"""What is made of 300 rows and two indices, what numpy makes of them, whether indices may be negative."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for name in INDEXED for kind in TYPES if name not in NARROW or kind in ("int32", "int64")],
+)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_indices_of_every_type_are_those_of_numpy(
+    shared_core: Core, name: str, kind: str, dynamic: bool
+) -> None:
+    """Of more rows than i8 counts, in the way that is compared with and written by the guard."""
+    make, expected, may_be_negative = INDEXED[name]
+    rows = ops.parameter([-1] if dynamic else [300], np.float32)
+    at = ops.parameter([2], np.dtype(kind))
+    model = ov.Model([ops.result(make(rows, at))], [rows, at], "rows")
+    request = shared_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"}).create_infer_request()
+    bounds = np.iinfo(kind)
+    right = [(5, 100), (127, 44), (255, 0), (299, 256)]
+    right += [(-1, -5), (-100, -128), (-300, 299)] if may_be_negative else []
+    for numbers in right:
+        if min(numbers) >= bounds.min and max(numbers) <= bounds.max:
+            indices = np.array(numbers, kind)
+            np.testing.assert_array_equal(request.infer([ROWS, indices])[0], expected(ROWS, indices))
+    for number in (300, -301, -32768, 65535, 2**31 - 1, -(2**31), 2**32 - 1):
+        if name == "Gather" or not bounds.min <= number <= bounds.max:
+            continue
+        if kind in ("int64", "uint64") and number == 2**32 - 1:
+            continue  # OpenVINO computes in 32 bits
+        indices = np.array([2, number], kind)
+        if name == "GatherND":
+            assert set(request.infer([ROWS, indices])[0]) <= set(ROWS[[0, 2, 299]])
+        else:
+            with pytest.raises(RuntimeError):
+                request.infer([ROWS, indices])
 
 
 def test_a_scatter_on_a_scalar_is_refused(shared_core: Core) -> None:
