@@ -19,6 +19,7 @@ from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.descriptors_in_flight import UserFlights, user_descriptors
 from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits
+from softnpu.emulator.supervisor.reactor import ChildShare
 
 _SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
 _LONGEST_OPTION = 1024  # bytes; Python asks for no more
@@ -50,6 +51,11 @@ class FunctionKey(NamedTuple):
 
     uid: int
     session: int = 0
+
+    @property
+    def share(self) -> ChildShare:
+        """The share of the reactor of the engines that this user has."""
+        return ChildShare(self.uid)
 
     def __str__(self) -> str:
         return f"session {self.session} of user {self.uid}" if self.session else f"user {self.uid}"
