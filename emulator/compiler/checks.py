@@ -13,7 +13,7 @@ from softnpu.emulator.compiler import dynamic
 from softnpu.emulator.compiler.arguments import Original, find_argument, originals
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
-from softnpu.emulator.interface.commands import MAX_DIMS
+from softnpu.emulator.interface.commands import MAX_ARGUMENTS, MAX_DIMS
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 # bits of an element in memory
@@ -61,6 +61,20 @@ def arguments(
         for index, (port, name, node, original) in enumerate(zip(ports, names, nodes, before, strict=True))
     ]
     return dynamic.with_shape_tensors(described, subject)
+
+
+def check_count(described: Sequence[ArgumentMeta], subject: str) -> None:
+    """Refuse a graph whose arguments do not fit into a command, with `ERROR_UNSUPPORTED_SIZE`."""
+    if len(described) <= MAX_ARGUMENTS:
+        return
+    inputs = sum(argument.input for argument in described)
+    raise refuse(
+        ZeResult.ERROR_UNSUPPORTED_SIZE,
+        f"{subject}, arguments",
+        found=f"{inputs} inputs and {len(described) - inputs} outputs, with states and dynamic shapes",
+        expected=f"at most {MAX_ARGUMENTS} together",
+        hint="join some of them (Concat, Split), or split the model",
+    )
 
 
 def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:

@@ -261,6 +261,7 @@ def _check_content(
     from softnpu.emulator.compiler import checks, dynamic_states, ir, states
 
     subject = f"model '{meta.name}'"
+    checks.check_count(meta.arguments, subject)
     stages.begin("read")
     xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
     model = ir.read(runtime.core, xml, space, subject, ZeResult.ERROR_INVALID_NATIVE_BINARY)

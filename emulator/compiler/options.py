@@ -25,7 +25,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
-COMPILER = "softnpu-compiler 1.7"
+COMPILER = "softnpu-compiler 1.8"
 PLATFORMS = {"3720": 2, "4000": 6, "5010": 3}
 """What can be compiled for, and its tiles; the arithmetic is that of the host in any case."""
 COMPILER_VERSION = (7, 6)

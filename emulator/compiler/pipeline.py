@@ -48,6 +48,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
         settings = settings.without_profiling()  # it is executed without a query
     else:
         model, described, kept = _prepared(model, weights, request, stages)
+    checks.check_count(described, subject)
     meta = GraphMeta(
         name=job.name or model.get_friendly_name(),
         platform=settings.platform,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
 
 from softnpu.emulator.engine.foreign import ForeignFile
 from softnpu.emulator.engine.foreign_mapping import ForeignMapping
@@ -38,12 +40,17 @@ class AddressSpace:
     def __contains__(self, handle: int) -> bool:
         return handle in self._memory or handle in self._graphs
 
-    def clear(self) -> None:
-        """Drop everything; mappings end when the last view of them does."""
-        self._memory.clear()
-        self._graphs.clear()
-        self._mappings.clear()
+    def clear_some(self, most: int) -> bool:
+        """Drop so many objects; whether there was one. Mappings end when the last view of them does."""
         self._scratch = None
+        self._without_mapping.clear()
+        every: tuple[dict[int, Any], ...] = (self._memory, self._graphs, self._mappings)
+        for objects in every:
+            if objects:
+                for handle in list(islice(objects, most)):
+                    del objects[handle]
+                return True
+        return False
 
     def add_segment(self, message: link.SegmentAdd, fd: int) -> None:
         """Map a segment; take the descriptor. Commands on one that cannot be mapped are refused."""

@@ -11,13 +11,14 @@ import select
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.engine import failures, tracing
+from softnpu.emulator.engine.chores import Chore, Chores
 from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.cpu_cache import CpuCache
@@ -25,17 +26,18 @@ from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
 from softnpu.emulator.engine.faults import InjectedFaults
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.modelled_runs import ModelledRuns
-from softnpu.emulator.engine.native_turns import NativeTurns
+from softnpu.emulator.engine.native_turns import LARGE, NativeTurns
 from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue, Place
-from softnpu.emulator.engine.queue_table import LOOK_NS, QueueTable
+from softnpu.emulator.engine.queue_table import LOOK_NS, MANY, QueueTable
 from softnpu.emulator.engine.runner import Runner
-from softnpu.emulator.engine.scheduler import Scheduler, Share
+from softnpu.emulator.engine.scheduler import Scheduler
+from softnpu.emulator.engine.share import Share
 from softnpu.emulator.engine.staging import Staging
+from softnpu.emulator.engine.supervisor_channel import SupervisorChannel
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.interface.messages import Clock, Message, encode
-from softnpu.emulator.interface.result import ErrorInfo, ZeResult
+from softnpu.emulator.interface.messages import Clock, Message
 from softnpu.emulator.interface.trace import TraceWriter
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
@@ -43,7 +45,8 @@ from softnpu.emulator.platforms import check_platform
 
 _POLL_EVERY_NS = 20_000
 _MAX_EVENTS = 64  # without a bound `poll` would allocate 12 KiB each time
-_MESSAGES_S = 0.05
+_FEW_DOORBELLS = 8
+_CHORES_NS = 300_000  # between two looks at a submission that runs
 _FAILPOINTS: dict[type[Message], str] = {
     link.ContextAdd: "engine.context",
     link.QueueAdd: "engine.queue",
@@ -59,12 +62,13 @@ class Engine:
 
     def __init__(self, channel: Channel, setup: link.Setup, fds: Sequence[int], ready: link.Ready) -> None:
         states_fd, page_fd, staging_fd = fds
-        self._channel = channel
         self._ready = ready
         self._tdr_ms = setup.tdr_ms
         states = linux.map_shared(states_fd, link.STATES_SIZE)
         self._states = memoryview(states).cast("Q")
         self._liveness = self._states[link.LIVENESS // 8 :]
+        self._supervisor = SupervisorChannel(channel, self._liveness, self._handle)
+        self.send = self._supervisor.send
         self._counters = Counters(page_fd, setup.devices, setup.device)
         self._scheduler = Scheduler()
         self._staging = Staging(staging_fd, setup.session_memory)
@@ -91,7 +95,6 @@ class Engine:
         self._poller = select.epoll()
         for fd in (channel.fileno(), self._images.loaded_fd, self._images.changes.fd):
             self._poller.register(fd, select.EPOLLIN)
-        self.alive = True
         self._resumed = False  # every object that exists has been announced
         self._poll_due_ns = 0
         self._overlap = Overlap(self._queues, self._counters, setup.after_reset)
@@ -117,6 +120,11 @@ class Engine:
             None if clock is not None else platform.timer_ns_per_tick,
         )
 
+    @property
+    def alive(self) -> bool:
+        """Whether the supervisor is there."""
+        return self._supervisor.alive
+
     def run(self) -> None:
         """Execute until the supervisor closes the channel."""
         if failpoints.active is not None:
@@ -127,28 +135,34 @@ class Engine:
         # a queue must not run before every other queue has settled what a dead engine left unfinished; the
         # wait ends with the supervisor, and its watchdog pings meanwhile
         while self.alive and not self._resumed:
-            self._channel.wait_readable(None)
-            self.read_messages()
-        while self.alive:
+            self._supervisor.wait()
+            self._supervisor.read()
+        supervisor, queues, chores = self._supervisor, self._queues, self._queues.chores.waiting
+        while supervisor.alive:
             if self._turns is not None and self._turns.ready and self._run_known(self._turns):
                 continue
-            if self._queues.has_paced:
-                self._queues.wake_paced(time.monotonic_ns())
-            queue = self._scheduler.pick(self._queues.awake)
-            if queue is None:
+            if queues.has_paced:
+                queues.wake_paced(time.monotonic_ns())
+            turn = self._scheduler.pick(queues.awake, chores)
+            if turn is None:
                 if not self._spin_for_work():
                     self._sleep()
             elif self._liveness[link.INJECTION_MESSAGES] != self._faults.messages:
-                self.read_all_messages()  # an injection holds from the next submission on
+                supervisor.read_all()  # an injection holds from the next submission on
+            elif isinstance(turn, Chores):
+                self._do_chore(turn)
+                self._poll_if_due()
             else:
-                self._runner.run(queue)
+                self._runner.run(turn)
                 self._poll_if_due()
 
     def _run_known(self, turns: NativeTurns) -> bool:
         """Have known submissions run by the part in C++; False if Python has to run the next one."""
         queues = self._queues
-        busy = queues.has_aside or self._unmapped or self._staging.pending
-        busy = busy or not all(queue.is_between for queue in queues.awake)
+        busy = queues.has_aside or queues.chores.waiting or self._unmapped or self._staging.pending
+        busy = (
+            busy or queues.awake.has_large_group(LARGE) or not all(queue.is_between for queue in queues.awake)
+        )
         observed = failpoints.active is not None or trace.active is not None
         if busy or observed or self._overlap.has_early or not queues.awake:
             turns.ready = False
@@ -161,6 +175,15 @@ class Engine:
         self._handle_events(events)
         queues.put_idle_to_sleep(time.monotonic_ns())
         return True
+
+    def _do_chore(self, chores: Chores) -> None:
+        """Do a part of what there is to do for a session, on its account."""
+        start = chores.ran_ns = time.monotonic_ns()
+        try:
+            self._queues.chores.run_part(chores)
+        except Exception:  # noqa: BLE001
+            failures.give_up("it cannot do what is to be done for a session")
+        chores.share.spent_ns[chores.level] += time.monotonic_ns() - start
 
     # ------------------------------------------------------------ waiting for work
 
@@ -189,7 +212,7 @@ class Engine:
         if now_ns is None or now_ns >= self._counters.due_ns:
             self._counters.queued = self._queues.note_waiting(now_ns or time.monotonic_ns())
             self._counters.write(now_ns)
-            self._counters.due_ns += len(self._queues.awake) * LOOK_NS
+            self._counters.due_ns += min(len(self._queues.awake), MANY) * LOOK_NS
 
     def _poll(self, timeout_s: float) -> None:
         while self._unmapped:
@@ -199,16 +222,17 @@ class Engine:
         self._handle_events([fd for fd, _ in self._poller.poll(timeout_s, _MAX_EVENTS)])
         self._poll_due_ns = time.monotonic_ns() + _POLL_EVERY_NS
 
-    def _handle_events(self, fds: Iterable[int]) -> None:
+    def _handle_events(self, fds: Sequence[int]) -> None:
+        at_once = len(fds) <= _FEW_DOORBELLS
         for fd in fds:
             context = self._doorbells.get(fd)
             if context is not None:
-                self._answer_doorbell(context)
+                self._answer_doorbell(context, at_once)
             elif fd == self._images.loaded_fd:
                 os.eventfd_read(fd)
-                self._queues.retry_blocked()  # also those of other contexts wait for an image
-            elif fd == self._channel.fileno():
-                self.read_messages()
+                self._queues.retry_loads()
+            elif fd == self._supervisor.fileno():
+                self._supervisor.read_some()
             elif fd == self._images.changes.fd:
                 self._drop_changed()
 
@@ -217,44 +241,41 @@ class Engine:
         for image in self._images.changes.read():
             self._images.evict(image, self.send)
             for context in self._contexts.values():
-                self._queues.drop_lookups(context.number, context.drop_programs_of(image))
+                self._queues.drop_lookups(context, context.drop_programs_of(image))
 
-    def _answer_doorbell(self, context: EngineContext) -> None:
-        queues = self._queues
-        asleep = queues.asleep_with_work(context.number)
-        if failpoints.active is not None and self._faults.drops_doorbell(context.session, asleep):
-            return
-        for queue in asleep:
-            queues.wake(queue)
-        if queues.has_blocked:
-            queues.retry_blocked(context.number)  # events belong to a context
-        if queues.has_paced:
-            queues.wake_cancelled(context.number)
+    def _answer_doorbell(self, context: EngineContext, at_once: bool) -> None:
+        if failpoints.active is not None:
+            asleep = self._queues.asleep_with_work(context.number)
+            if self._faults.drops_doorbell(context.session, asleep):
+                return
+        self._queues.answer_doorbell(context, at_once=at_once)
 
     def _spin_for_work(self) -> bool:
         """Poll the awake rings for a bounded time; True as soon as one has work."""
         awake = self._queues.awake
-        if not awake or self._queues.has_aside:
+        if not awake or len(awake) > MANY or self._queues.has_aside:
             return False
         limit = TURBO_SPIN_NS if any(queue.turbo for queue in awake) else self._spin.limit_ns()
         if not limit:
             return False
-        start = time.monotonic_ns()
+        start, rings = time.monotonic_ns(), list(awake)
         end, poll_at = start + limit, start + _POLL_EVERY_NS
         while (now := time.monotonic_ns()) < end:
-            for queue in awake:
+            for queue in rings:
                 if queue.pending():
                     self._spin.hit()
                     return True
             if now >= poll_at:
                 self._poll(0)
-                awake, poll_at = self._queues.awake, now + _POLL_EVERY_NS
+                rings, poll_at = list(awake), now + _POLL_EVERY_NS
+                if self._queues.chores.waiting:
+                    return True
         self._spin.miss()
         return False
 
     def _sleep(self) -> None:
         """Put every ring to sleep, check again, then wait for a doorbell, a message or a deadline."""
-        self._queues.put_all_to_sleep()
+        self._queues.put_to_sleep_some()
         if self._queues.awake:
             return
         self._count(None)
@@ -287,14 +308,7 @@ class Engine:
     def _abort_overdue(self) -> None:
         """End submissions that have waited for too long; their queues are lost."""
         for queue in self._queues.take_overdue(self._idle_clock_ns()):
-            info = ErrorInfo(
-                result=ZeResult.ERROR_DEVICE_LOST,
-                object="command queue",
-                found=f"a submission waited for {self._tdr_ms} ms without progress",
-                expected="the event that it waits for",
-                hint="signal the event, or create a new queue after finding out why nobody does",
-            )
-            self._runner.end_waiting(queue, info)
+            self._runner.end_waiting(queue, failures.waited_too_long(self._tdr_ms))
 
     def _end_dropped_doorbells(self) -> None:
         """End submissions whose doorbell was dropped by an injected fault, as if they had waited too long."""
@@ -305,38 +319,17 @@ class Engine:
 
     # ------------------------------------------------------------ messages
 
-    def send(self, report: link.Report) -> None:
-        """Send a report to the supervisor; if it is gone this engine ends."""
-        try:
-            self._channel.send(0, encode(report))
-        except ConnectionError:
-            self.alive = False
-
     def read_messages(self) -> None:
-        """Handle what the supervisor has sent so far."""
-        while self.alive and self._channel.wait_readable(0):
-            packet = self._channel.receive()
-            if packet is None:
-                self.alive = False
-                return
-            with packet:
-                try:
-                    self._handle(packet)
-                except Exception:  # noqa: BLE001
-                    failures.give_up("it cannot handle a message of the supervisor")
+        """Handle what the supervisor has sent so far, of many some; and do some of the chores.
 
-    def read_all_messages(self) -> None:
-        """Handle all that the supervisor has to send by now, also what waits because the socket was full.
-
-        A client may use an object as soon as the supervisor has answered, before its message arrives here.
+        What runs may take minutes, and the memory of a dead client must not wait for its end.
         """
-        waiting = True
-        while waiting and self.alive:
-            # loaded before reading: what waited then may have been sent since
-            waiting = bool(self._liveness[link.MESSAGES_WAITING])
-            self.read_messages()
-            if waiting:
-                self._channel.wait_readable(_MESSAGES_S)
+        self._supervisor.read_some()
+        end = time.monotonic_ns() + _CHORES_NS
+        while self.alive and (chores := self._queues.chores.next()) is not None:
+            self._do_chore(chores)
+            if time.monotonic_ns() >= end:
+                return
 
     def _handle(self, packet: Packet) -> None:
         message = link.command_decoder.decode(packet.body)
@@ -363,7 +356,8 @@ class Engine:
             case link.QueueAdd():
                 self._add_queue(message)
             case link.QueueWorkload():
-                self._queues.get(message.context, message.queue).set_background(message.background)
+                queue = self._queues.get(message.context, message.queue)
+                self._queues.set_background(queue, message.background)
             case link.QueueDrop():
                 self._drop_queue(self._queues.get(message.context, message.queue))
                 report = link.QueueDropped(context=message.context, queue=message.queue)
@@ -398,7 +392,7 @@ class Engine:
                 self._images.load(message, packet.take_fds(packet.fd_count), counts)
             case link.ImageUnload():
                 self._images.unload(message.image)
-                self._queues.retry_blocked()
+                self._queues.retry_loads()
             case link.ImageEvict():
                 self._images.evict(message.image, self.send)
                 linux.trim_heap()
@@ -438,8 +432,9 @@ class Engine:
 
     def _add_context(self, message: link.ContextAdd, doorbell: int) -> None:
         share = self._shares.setdefault(message.session or -message.context, Share())
+        share.contexts += 1
         context = EngineContext(
-            message.context, message.session, doorbell, share, self._staging, self.read_all_messages
+            message.context, message.session, doorbell, share, self._staging, self._supervisor.read_all
         )
         self._contexts[message.context] = context
         self._doorbells[doorbell] = context
@@ -468,18 +463,19 @@ class Engine:
             weakref.finalize(mapping.shared.buffer, self._unmapped.append, report)
 
     def _drop_memory(self, message: link.MemoryDrop) -> None:
-        self._queues.drop_lookups(message.context, message.memory)
         context = self._contexts[message.context]
+        self._queues.drop_lookups(context, message.memory)
         for handle in message.memory:
             context.drop(handle)
 
     def _give_back(self, message: link.ContextRelease | link.GraphDrop) -> None:
-        context, graph = message.context, message.graph if isinstance(message, link.GraphDrop) else None
+        context = self._contexts[message.context]
+        graph = message.graph if isinstance(message, link.GraphDrop) else None
         self._queues.drop_lookups(context, None if graph is None else (graph,))
         if graph is None:
-            self._contexts[context].release()
+            context.release()
         else:
-            self._contexts[context].drop(graph)
+            context.drop(graph)
 
     def _drop_queue(self, queue: EngineQueue) -> None:
         self._queues.drop(queue)
@@ -491,7 +487,13 @@ class Engine:
         for queue in list(self._queues.of(context.number)):
             self._drop_queue(queue)
         self._queues.drop_context(context.number)
-        context.close()
-        if all(other.share is not context.share for other in self._contexts.values()):
-            self._shares = {key: share for key, share in self._shares.items() if share is not context.share}
+        os.close(context.doorbell)
+        self._queues.chores.add(context.share, context.level, self._close(context))
+        context.share.contexts -= 1
+        if not context.share.contexts:
+            del self._shares[context.session or -context.number]
+
+    def _close(self, context: EngineContext) -> Chore:
+        """Give back what a context had; its queues are dropped."""
+        yield from context.close_in_parts()
         self._runner.report_dropped(link.ContextDropped(context=context.number))

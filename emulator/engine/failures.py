@@ -43,6 +43,17 @@ def failed_inference(error: RuntimeError) -> ErrorInfo:
     )
 
 
+def waited_too_long(tdr_ms: int) -> ErrorInfo:
+    """Return what a submission ends with for which nobody has signalled an event."""
+    return ErrorInfo(
+        result=ZeResult.ERROR_DEVICE_LOST,
+        object="command queue",
+        found=f"a submission waited for {tdr_ms} ms without progress",
+        expected="the event that it waits for",
+        hint="signal the event, or create a new queue after finding out why nobody does",
+    )
+
+
 def end_held(why: str) -> NoReturn:
     """End this engine while other threads may write memory of clients: nothing is put in order first."""
     log.critical("%s: the engine ends", why)

@@ -115,6 +115,9 @@ class KnownSubmissions:
         del self._runs[content]
         self._by_content[content] = known
         self._table()
+        users = self._queue.context.users
+        for handle in known.uses:
+            users.note(handle, self._queue.handle)
 
     def forget(self, handles: Iterable[int] | None = None) -> None:
         """Forget those that use one of these handles, or all."""

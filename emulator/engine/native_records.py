@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 
-from softnpu.emulator.engine.scheduler import LEVELS
+from softnpu.emulator.engine.share import LEVELS
 from softnpu.emulator.interface import records
 
 CONTENT = records.SLOT_TICKET - 8

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _FEW = 4  # submissions of a visit that was worth it
 _LONGEST_PAUSE = 64
+LARGE = 32
+"""A visit prepares every queue that is polled: there is none while a session has more of them."""
 _OURS = {Why.EVENTS, Why.IDLE}  # nothing but a look at something, then it may go on
 
 
@@ -120,7 +122,10 @@ class NativeTurns:
 
     def _enter(self) -> list[EngineQueue]:
         record, table = self._record, list(self._queues.awake)
-        records = [ctypes.pointer(self._filled(queue, table)) for queue in table]
+        here: dict[int, int] = {}
+        for queue in table:
+            here[queue.context.number] = here.get(queue.context.number, 0) + 1
+        records = [ctypes.pointer(self._filled(queue, here[queue.context.number])) for queue in table]
         record.queues, record.count = (ctypes.POINTER(QueueRecord) * len(table))(*records), len(table)
         record.injections_seen = self._injections[0]
         record.min_spent_ns[:] = self._scheduler.min_spent_ns
@@ -133,7 +138,8 @@ class NativeTurns:
             known = queue.known = KnownSubmissions(queue, self._maker)
         return known
 
-    def _filled(self, queue: EngineQueue, table: list[EngineQueue]) -> QueueRecord:
+    def _filled(self, queue: EngineQueue, here: int) -> QueueRecord:
+        """Fill the record of a queue; `here`: how many of its context are in the table."""
         known = self._known(queue)
         known.check()
         record = known.record
@@ -142,20 +148,20 @@ class NativeTurns:
         record.noted_waiting = queue.noted_waiting % 2**64  # -1: nothing
         record.level, record.awake = queue.level, 1
         record.spent = queue.share.address + 8 * queue.level
-        record.whole = all(other in table for other in self._queues.of(queue.context.number))
+        record.whole = here == len(self._queues.of(queue.context.number))
         return record
 
     def _leave(self, table: list[EngineQueue]) -> None:
         record = self._record
         record.queues = None  # a queue that is dropped must not stay mapped
-        awake: list[EngineQueue] = []
         asleep: list[EngineQueue] = []
         for queue in table:
             left = self._known(queue).record
             queue.completed, queue.ran_ns, queue.step = left.completed, left.ran_ns, left.step
-            queue.noted_waiting = left.noted_waiting
-            (awake if left.awake else asleep).append(queue)
-        self._queues.adopt_awake(awake, asleep)
+            self._queues.adopt_waiting(queue, left.noted_waiting)
+            if not left.awake:
+                asleep.append(queue)
+        self._queues.adopt_asleep(asleep)
         self._scheduler.adopt(record.min_spent_ns[:], {queue.level for queue in table})
         self._counters.adopt(record.counted_due_ns)
 

@@ -20,8 +20,8 @@ from softnpu.emulator.engine.foreign import ForeignFile
 from softnpu.emulator.engine.hazards import Hazards
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.inference import Inference, ModelledInference, check_loaded
-from softnpu.emulator.engine.memory import Bytes
-from softnpu.emulator.engine.steps import BLOCKED, Pause, RunningSubmission, Step
+from softnpu.emulator.engine.memory import Bytes, Range
+from softnpu.emulator.engine.steps import EventWait, RunningSubmission, Step
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import metrics
 from softnpu.emulator.interface.records import SIGNAL_SIZE
@@ -151,11 +151,11 @@ class Decoding:
                 done = Work(self._count, self._inferences, self._read, self._written)
                 return partial(running.write_metrics, space.view(at, size, 8).view(np.uint64), done)
             case cmd.EventSignal(at):
-                return partial(_signal, _event(space, at), at, running)
+                return partial(_signal, *_event(space, at), at, running)
             case cmd.EventReset(at):
-                return partial(_reset, _event(space, at), at, running)
+                return partial(_reset, _event(space, at)[0], at, running)
             case cmd.EventWait(at):
-                return partial(_wait, _event(space, at))
+                return EventWait(*_event(space, at))
             case cmd.GraphInit(graph):
                 return partial(check_loaded, space.graph(graph))
             case cmd.GraphExecute():
@@ -215,22 +215,23 @@ def _fill_in_parts(view: Bytes, pattern: bytes) -> Iterator[None]:
         yield
 
 
-def _event(space: AddressSpace, at: cmd.MemoryAt) -> EventRecord:
+def _event(space: AddressSpace, at: cmd.MemoryAt) -> tuple[EventRecord, Range]:
     space.own_memory(at.memory)
     memory = space.resolve(at, SIGNAL_SIZE, 8)
-    return EventRecord(memory.mapping.shared, memory.offset + at.offset)
+    record = EventRecord(memory.mapping.shared, memory.offset + at.offset)
+    return record, memory.range(at.offset, SIGNAL_SIZE)
 
 
 def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float, now_ns: Callable[[], int]) -> None:
     word[0] = int(now_ns() / ns_per_tick)
 
 
-def _signal(event: EventRecord, at: cmd.MemoryAt, running: RunningSubmission) -> None:
+def _signal(event: EventRecord, where: Range, at: cmd.MemoryAt, running: RunningSubmission) -> None:
     running.note_event(at, event.changes)
     event.device_signal()
     if failpoints.active is not None:
         failpoints.hit("engine.event")
-    running.retry_blocked()
+    running.signalled(where)
 
 
 def _reset(event: EventRecord, at: cmd.MemoryAt, running: RunningSubmission) -> None:
@@ -238,10 +239,6 @@ def _reset(event: EventRecord, at: cmd.MemoryAt, running: RunningSubmission) -> 
     event.device_reset()
     if failpoints.active is not None:
         failpoints.hit("engine.event")
-
-
-def _wait(event: EventRecord) -> Pause | None:
-    return None if event.signalled else BLOCKED
 
 
 def _numbered(error: Refused, number: int, command: cmd.Command) -> Refused:

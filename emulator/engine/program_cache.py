@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 from softnpu.emulator.engine.address_space import AddressSpace
 from softnpu.emulator.engine.program import Program
-from softnpu.emulator.engine.scheduler import Share
+from softnpu.emulator.engine.share import Share
 
 ProgramKey = tuple[int, int]  # handle and offset of a command buffer
 _MAX_PROGRAMS = 4096
@@ -74,6 +75,13 @@ class ProgramCache:
     def clear(self) -> None:
         while self._programs:
             self._evict(next(iter(self._programs)))
+
+    def clear_some(self, most: int) -> bool:
+        """Drop so many programs; whether there was one."""
+        keys = list(islice(self._programs, most))
+        for key in keys:
+            self._evict(key)
+        return bool(keys)
 
     def _is_over_limit(self) -> bool:
         if len(self._programs) > _MAX_PROGRAMS or self._buffer_bytes > _MAX_BUFFER_BYTES:

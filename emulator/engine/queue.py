@@ -11,7 +11,7 @@ from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.memory import Memory
 from softnpu.emulator.engine.program import Decoding, Program
-from softnpu.emulator.engine.steps import Parts
+from softnpu.emulator.engine.steps import EventWait, Parts
 from softnpu.emulator.interface import commands, records
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.records import SLOT
@@ -102,6 +102,7 @@ class EngineQueue(DeviceRing):
         self.condemned_info = message.condemned_info
         self.closed = False
         self.place = Place.ASLEEP
+        self.wait: EventWait | None = None  # while it is blocked by one
         self.ran_ns = 0  # when it ran last
         self.lost: ErrorInfo | None = None
         # the submission that has begun: its program or what is decoded of it, the next step, what is left of
@@ -239,6 +240,7 @@ class EngineQueue(DeviceRing):
             )
         start = memory.offset + offset
         buffer, at = submission.commands = memory.mapping.shared.buffer, slice(start, start + size)
+        self.context.users.note(submission.buffer, self.handle)
         return buffer[at]
 
     def fence(self, submission: Submission) -> FenceRecord:
@@ -255,6 +257,7 @@ class EngineQueue(DeviceRing):
             )
         fence = FenceRecord(memory.mapping.shared, memory.offset + submission.fence_offset)
         submission.fence_record = fence
+        self.context.users.note(submission.fence, self.handle)
         return fence
 
     def drop_lookups(self, handles: Iterable[int] | None = None) -> None:
@@ -373,6 +376,7 @@ class EngineQueue(DeviceRing):
         self.step = self.deadline_ns = 0
         if self.decoding is not None or self.parts is not None:
             self.decoding = self.parts = None
+            self.share.decoding.discard(self)
 
     def finish(self, submission: Submission | None, info: ErrorInfo | None) -> None:
         """End the next submission: store its result, signal its fence, wake the waiters.

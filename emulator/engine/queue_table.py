@@ -1,25 +1,37 @@
 """The queues of a device: which rings the engine polls, which sleep, which wait for an event.
 
 A queue is *awake* while the engine polls its ring, and asleep otherwise: then the driver has to ring the
-doorbell. One whose submission waits is *aside*: blocked, or paced.
+doorbell. One whose submission waits is *aside*: blocked, or paced (`waits`).
+
+What is done for many queues is done for some of them at a time: others have their turns between.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain, islice
+from typing import Final
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.engine.chores import PART, Chore, ChoreTable
+from softnpu.emulator.engine.context import EngineContext
+from softnpu.emulator.engine.memory import Range
+from softnpu.emulator.engine.polled import LOOKS, Polled
 from softnpu.emulator.engine.queue import EngineQueue, Place
-from softnpu.emulator.engine.scheduler import Share
+from softnpu.emulator.engine.share import Share
+from softnpu.emulator.engine.steps import EventWait
+from softnpu.emulator.engine.waits import Waits
 
 _FEW = 8  # polling so many awake queues costs less than deciding about them
+MANY: Final = 64
+"""Of more than so many queues only some are looked at in one go."""
 _IDLE_CHECK_NS = 5_000_000
-LOOK_NS = 20_000
+LOOK_NS: Final = 20_000
 """Between two looks at all queues with work, for each. With 256 a look takes a tenth of a millisecond."""
 
 _IDLE_NS = 20_000_000
 _ASLEEP, _AWAKE, _BLOCKED, _PACED = Place.ASLEEP, Place.AWAKE, Place.BLOCKED, Place.PACED
-_Queues = dict[EngineQueue, None]  # in their order, and quick to leave
 
 
 class QueueTable:
@@ -27,12 +39,13 @@ class QueueTable:
 
     def __init__(self) -> None:
         self._by_context: dict[int, dict[int, EngineQueue]] = {}
-        self.awake: list[EngineQueue] = []
-        self._blocked: dict[int, _Queues] = {}  # by context, none of them empty
-        self._paced: _Queues = {}
-        self._deadline_ns = 0  # no wait of a blocked queue ends before; 0: none ends at all
-        self._aside_waiting = 0  # submissions of the queues aside, as they were noted last
-        self._aside_due_ns = 0
+        self.awake: Polled[EngineQueue] = Polled()
+        self.chores = ChoreTable()
+        self._aside = Waits()
+        self._waiting = 0  # submissions of all queues, as they were noted last
+        self._to_note: deque[EngineQueue] = deque()
+        self._note_due_ns = 0
+        self._maybe_idle: deque[EngineQueue] = deque()
         self._idle_check_due_ns = 0
 
     def __iter__(self) -> Iterator[EngineQueue]:
@@ -49,39 +62,72 @@ class QueueTable:
     def add(self, queue: EngineQueue) -> None:
         """Add a queue, which is neither awake nor asleep yet."""
         self._by_context.setdefault(queue.context.number, {})[queue.handle] = queue
+        queue.context.level = max(queue.context.level, queue.level)
 
     def drop(self, queue: EngineQueue) -> None:
         """Drop a queue; what of it runs ends early."""
         queue.closed, queue.known = True, None  # which refers to it: it would keep memory mapped
         self._by_context[queue.context.number].pop(queue.handle)
         self._leave(queue)
+        queue.share.decoding.discard(queue)
+        self._waiting -= max(0, queue.noted_waiting)
+        queue.noted_waiting = -1
+        # they would keep its memory mapped
+        self._to_note.clear()
+        self._maybe_idle.clear()
 
     def drop_context(self, context: int) -> None:
         self._by_context.pop(context, None)
 
-    def drop_lookups(self, context: int, handles: Collection[int] | None = None) -> None:
+    def set_background(self, queue: EngineQueue, background: bool) -> None:
+        """Set the level of a queue."""
+        was_awake = queue in self.awake
+        self.awake.discard(queue)
+        queue.set_background(background)
+        if was_awake:
+            self.awake.add(queue)
+
+    def drop_lookups(self, context: EngineContext, handles: Collection[int] | None = None) -> None:
         """Have the queues of a context forget what they have looked up of these handles, or of all."""
-        for queue in self.of(context):
-            queue.drop_lookups(handles)
+        queues = self._by_context.get(context.number, {})
+        taken = [context.users.take(handle) for handle in handles or ()]
+        if handles is None or None in taken:
+            for queue in queues.values():
+                queue.drop_lookups()
+            return
+        for user in set(chain.from_iterable(users for users in taken if users)):
+            if user in queues:
+                queues[user].drop_lookups(handles)
 
     def runnable(self, level: int) -> list[EngineQueue]:
-        """Return the awake queues of a level that have work."""
-        return [queue for queue in self.awake if queue.level == level and queue.pending()]
-
-    def decoding(self, share: Share) -> int:
-        """Count the queues of a session whose next command buffer is half decoded."""
-        return sum(queue.decoding is not None for queue in self if queue.share is share)
+        """Return awake queues of a level that have work, of a session only some."""
+        groups = (group for group in self.awake.groups.values() if group.level == level)
+        looks = chain.from_iterable(islice(group.queues, LOOKS) for group in groups)
+        return [queue for queue in looks if queue.pending()]
 
     def note_waiting(self, now_ns: int) -> int:
         """Note for monitors how many submissions of each queue have not ended; return their sum.
 
-        At those aside it looks now and then: there may be thousands, at which nothing happens.
+        Of many it looks at some, and not at once again.
         """
-        if now_ns >= self._aside_due_ns and self.has_aside:
-            aside = [*self._all_blocked(), *self._paced]
-            self._aside_waiting = sum(queue.note_waiting() for queue in aside)
-            self._aside_due_ns = now_ns + len(aside) * LOOK_NS
-        return self._aside_waiting + sum(queue.note_waiting() for queue in self.awake)
+        if now_ns >= self._note_due_ns:
+            if not self._to_note:
+                self._to_note.extend((*self.awake, *self._aside.blocked, *self._aside.paced))
+            part = _take(self._to_note)
+            for queue in part:
+                self._note(queue)
+            self._note_due_ns = now_ns + (len(part) * LOOK_NS if self._to_note or self._aside else 0)
+        return self._waiting
+
+    def adopt_waiting(self, queue: EngineQueue, noted: int) -> None:
+        """Take over how many submissions of a queue the part in C++ has noted, as an unsigned word."""
+        noted = noted if noted < 1 << 63 else -1
+        self._waiting += max(0, noted) - max(0, queue.noted_waiting)
+        queue.noted_waiting = noted
+
+    def _note(self, queue: EngineQueue) -> None:
+        self._waiting -= max(0, queue.noted_waiting)
+        self._waiting += queue.note_waiting()
 
     # ------------------------------------------------------------ awake and asleep
 
@@ -90,7 +136,7 @@ class QueueTable:
         self._leave(queue)
         queue.set_asleep(False)
         queue.place = _AWAKE
-        self.awake.append(queue)
+        self.awake.add(queue)
 
     def restore(self, queue: EngineQueue) -> None:
         """Poll the ring of a queue whose submission has ended, wherever it stands, unless it is closed."""
@@ -103,32 +149,77 @@ class QueueTable:
         """Return the queues of a context that have work and for which only the doorbell is missing."""
         return [queue for queue in self.of(context) if queue.place is _ASLEEP and queue.pending()]
 
-    def put_all_to_sleep(self) -> None:
-        """Stop polling every queue without work."""
-        queues, self.awake = self.awake, []
+    def answer_doorbell(self, context: EngineContext, *, at_once: bool = True) -> None:
+        """Look at the queues of a context whose doorbell was rung; at many in turns of its session."""
+        queues = self.of(context.number)
+        if at_once and len(queues) <= PART and not context.looking:
+            for queue in list(queues):
+                self._look_at(queue)
+            return
+        context.rung = True
+        if not context.looking:
+            context.looking = True
+            self.chores.add(context.share, context.level, self._look(context))
+
+    def _look(self, context: EngineContext) -> Chore:
+        """Look at every queue of a context; again if its doorbell is rung meanwhile."""
+        while context.rung:
+            context.rung = False
+            queues = list(self.of(context.number))
+            for start in range(0, len(queues), PART):
+                for queue in queues[start : start + PART]:
+                    self._look_at(queue)
+                yield None
+        context.looking = False
+
+    def _look_at(self, queue: EngineQueue) -> None:
+        """Wake a queue that has got work, or can go on with what it has."""
+        if queue.closed:
+            return
+        place = queue.place
+        if place is _ASLEEP:
+            can_run = queue.pending()
+        elif place is _BLOCKED:
+            wait = queue.wait
+            can_run = (wait is not None and wait.event.signalled) or queue.is_cancelled()
+        else:
+            can_run = place is _PACED and queue.is_cancelled()
+        if can_run:
+            self.wake(queue)
+
+    def put_to_sleep_some(self) -> None:
+        """Stop polling the queues without work, or many of them if there are more than that."""
+        queues = list(islice(self.awake, MANY))
+        for queue in queues:
+            self.awake.discard(queue)
         self.put_to_sleep(queues)
 
     def put_idle_to_sleep(self, now_ns: int) -> None:
         """Stop polling queues that have had no work for a while: for an engine that is never idle."""
         if len(self.awake) <= _FEW or now_ns < self._idle_check_due_ns:
             return
-        self._idle_check_due_ns = now_ns + max(_IDLE_CHECK_NS, len(self.awake) * LOOK_NS)
+        if not self._maybe_idle:
+            self._maybe_idle.extend(self.awake)
+        part = _take(self._maybe_idle)
+        parts = 1 + len(self.awake) // MANY
+        self._idle_check_due_ns = now_ns + max(_IDLE_CHECK_NS // parts, MANY * LOOK_NS)
         idle = [
             queue
-            for queue in self.awake
+            for queue in part
             if now_ns - queue.ran_ns > _IDLE_NS
+            and queue.place is _AWAKE
             and not (queue.turbo or queue.pending())
             and not queue.has_begun  # it may run, and its client may have taken its tail back
         ]
+        for queue in idle:
+            self.awake.discard(queue)
         if idle:
-            ids = set(map(id, idle))
-            self.awake = [queue for queue in self.awake if id(queue) not in ids]
             self.put_to_sleep(idle)
 
     def put_to_sleep(self, queues: list[EngineQueue]) -> None:
         """Put queues to sleep that are not in `awake`; those that have work meanwhile wake again."""
         for queue in queues:
-            queue.note_waiting()
+            self._note(queue)
             queue.place = _ASLEEP
             queue.set_asleep(True)
         # a driver stores its tail and then reads `asleep`; we store `asleep` and then read its tail: with a
@@ -138,10 +229,10 @@ class QueueTable:
             if queue.pending() and not queue.closed:
                 self.wake(queue)
 
-    def adopt_awake(self, awake: list[EngineQueue], asleep: Iterable[EngineQueue]) -> None:
-        """Take over what the part in C++ has left: it has put queues to sleep and has woken some."""
-        self.awake = awake
+    def adopt_asleep(self, asleep: Iterable[EngineQueue]) -> None:
+        """Take over what the part in C++ has left: it has put these to sleep."""
         for queue in asleep:
+            self.awake.discard(queue)
             queue.place = _ASLEEP
 
     # ------------------------------------------------------------ aside
@@ -149,100 +240,97 @@ class QueueTable:
     @property
     def has_blocked(self) -> bool:
         """Whether a submission waits for an event or an image."""
-        return bool(self._blocked)
+        return bool(self._aside.blocked)
 
     @property
     def has_paced(self) -> bool:
         """Whether the modelled time of a submission is not over."""
-        return bool(self._paced)
+        return bool(self._aside.paced)
 
     @property
     def has_aside(self) -> bool:
-        return bool(self._blocked or self._paced)
+        return bool(self._aside)
 
-    def block(self, queue: EngineQueue, deadline_ns: int) -> None:
-        """Set a queue aside until something is signalled; the first deadline of a wait stays, 0: none."""
+    def block(
+        self, queue: EngineQueue, deadline_ns: int, wait: EventWait | None = None, *, loading: bool = False
+    ) -> None:
+        """Set a queue aside until what it waits for happens; the first deadline of a wait stays, 0: none."""
         self._leave(queue)
-        queue.place = _BLOCKED
-        self._blocked.setdefault(queue.context.number, {})[queue] = None
-        self._aside_waiting += queue.note_waiting()
-        queue.deadline_ns = due_ns = queue.deadline_ns or deadline_ns
-        if due_ns:
-            self._deadline_ns = min(self._deadline_ns or due_ns, due_ns)
+        self._aside.block(queue, deadline_ns, wait, loading)
+        self._note(queue)
 
     def retry(self, queue: EngineQueue) -> None:
         """Let a submission that waits for something look at it again."""
         if queue.place is _BLOCKED or queue.place is _PACED:
             self.wake(queue)
 
-    def retry_blocked(self, context: int | None = None) -> None:
-        """Let every queue of a context that waits for an event check it again; or of all contexts."""
-        for queues in [self._blocked.get(context, {})] if context is not None else [*self._blocked.values()]:
-            for queue in list(queues):
-                self.wake(queue)
+    def wake_signalled(self, event: Range) -> None:
+        """Wake the queues that wait for this event: many in turns of their session."""
+        waiting = self._aside.waiting_for(event)
+        for queue in waiting[:MANY]:
+            self.wake(queue)
+        if len(waiting) > MANY:
+            self.chores.add(waiting[0].share, waiting[0].level, self._wake_those(waiting[MANY:], event))
+
+    def _wake_those(self, queues: list[EngineQueue], event: Range) -> Chore:
+        for start in range(0, len(queues), PART):
+            for queue in queues[start : start + PART]:
+                if queue.place is _BLOCKED and queue.wait is not None and queue.wait.at == event:
+                    self.wake(queue)
+            yield None
+
+    def retry_loads(self) -> None:
+        """Let every queue that waits for an image check it again."""
+        for queue in self._aside.loading():
+            self.wake(queue)
 
     def take_overdue(self, now_ns: int) -> list[EngineQueue]:
-        """Put the blocked queues to sleep whose deadline has passed, and return them.
+        """Put some of the blocked queues to sleep whose deadline has passed, and return them.
 
         A queue stays while another one of its session waits for its turn: that may be what would signal.
         """
-        if not 0 < self._deadline_ns <= now_ns:
-            return []
-        waits = [queue for queue in self._all_blocked() if queue.deadline_ns]
-        late = [queue for queue in waits if queue.deadline_ns <= now_ns]
-        shares = {id(queue.share) for queue in self.awake if queue.pending()} if late else set()
-        overdue = [queue for queue in late if id(queue.share) not in shares]
-        for queue in overdue:
-            self._leave(queue)
-        next_ns = min((queue.deadline_ns for queue in waits if queue.place is _BLOCKED), default=0)
-        if 0 < next_ns <= now_ns and len(waits) > _FEW:  # thousands that stay are not looked at all the time
-            next_ns = now_ns + len(waits) * LOOK_NS
-        self._deadline_ns = next_ns
+        late = self._aside.take_late(now_ns)
+        busy: dict[Share, bool] = {}
+        overdue: list[EngineQueue] = []
+        for queue in late:
+            share = queue.share
+            if share not in busy:
+                busy[share] = self.awake.has_work(share)
+            if busy[share]:  # thousands that stay are not looked at all the time
+                self._aside.put_off(queue, now_ns + len(self._aside) * LOOK_NS)
+            else:
+                self._leave(queue)
+                overdue.append(queue)
         return overdue
 
     def next_deadline_ns(self) -> int | None:
         """Return when to call `take_overdue` at the latest."""
-        return self._deadline_ns or None
+        return self._aside.next_deadline_ns()
 
     def pace(self, queue: EngineQueue) -> None:
         """Set a queue aside until the modelled time of its submission is over."""
         self._leave(queue)
-        queue.place = _PACED
-        self._paced[queue] = None
-        self._aside_waiting += queue.note_waiting()
+        self._aside.pace(queue)
+        self._note(queue)
 
     def wake_paced(self, now_ns: int) -> None:
         """Wake the queues whose modelled time is over."""
-        for queue in [queue for queue in self._paced if queue.resume_ns <= now_ns]:
+        for queue in self._aside.take_ended(now_ns):
             self.wake(queue)
-
-    def wake_cancelled(self, context: int) -> None:
-        """Wake the paced queues of a context whose submission was cancelled."""
-        for queue in self.of(context):
-            if queue.place is _PACED and queue.is_cancelled():
-                self.wake(queue)
 
     def next_paced_ns(self) -> int | None:
         """Return when the next of them is due, on the host's clock."""
-        return min((queue.resume_ns for queue in self._paced), default=None)
-
-    def _all_blocked(self) -> Iterator[EngineQueue]:
-        for queues in self._blocked.values():
-            yield from queues
+        return self._aside.next_end_ns()
 
     def _leave(self, queue: EngineQueue) -> None:
         """Take a queue out of where it is; it is asleep then."""
         place, queue.place = queue.place, _ASLEEP
         if place is _AWAKE:
-            if queue in self.awake:
-                self.awake.remove(queue)
+            self.awake.discard(queue)
         elif place is not _ASLEEP:
-            self._aside_waiting -= queue.noted_waiting
-            if place is _PACED:
-                del self._paced[queue]
-                return
-            blocked = self._blocked[queue.context.number]
-            del blocked[queue]
-            if not blocked:
-                del self._blocked[queue.context.number]
-                self._deadline_ns = self._deadline_ns if self._blocked else 0
+            self._aside.leave(queue)
+
+
+def _take(queues: deque[EngineQueue]) -> list[EngineQueue]:
+    """Take the first ones out, of many some."""
+    return [queues.popleft() for _ in range(min(MANY, len(queues)))]

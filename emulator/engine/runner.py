@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -18,10 +18,11 @@ from softnpu.emulator.engine.counters import Counters, Work
 from softnpu.emulator.engine.device_clock import ModelledTime
 from softnpu.emulator.engine.endings import Endings
 from softnpu.emulator.engine.faults import InjectedFaults
-from softnpu.emulator.engine.memory import Words
+from softnpu.emulator.engine.memory import Range, Words
 from softnpu.emulator.engine.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.native_turns import NativeTurns
 from softnpu.emulator.engine.overlap import Overlap
+from softnpu.emulator.engine.polled import Schedulable
 from softnpu.emulator.engine.program import Decoding, Program
 from softnpu.emulator.engine.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queue_table import QueueTable
@@ -34,6 +35,7 @@ from softnpu.emulator.engine.steps import (
     LOADING,
     PACED,
     PREEMPTED,
+    EventWait,
     Parts,
     Pause,
 )
@@ -62,14 +64,18 @@ _PAUSES = {
 class EngineLoop(Protocol):
     """What a submission that runs needs of the engine's loop."""
 
-    alive: bool
+    @property
+    def alive(self) -> bool:
+        """Whether the supervisor is there."""
+        ...
 
-    def send(self, report: link.Report) -> None:
+    @property
+    def send(self) -> Callable[[link.Report], None]:
         """Send a report to the supervisor."""
         ...
 
     def read_messages(self) -> None:
-        """Handle what the supervisor has sent so far."""
+        """Handle what the supervisor has sent so far, of much a part."""
         ...
 
     def poll_doorbells(self) -> None:
@@ -282,7 +288,10 @@ class Runner:
             return
         # time in which the device was busy does not count: what would signal may have waited for its turn
         deadline_ns = time.monotonic_ns() + self._tdr_ns - self._counters.busy_ns
-        self._queues.block(queue, 0 if pause is LOADING else deadline_ns)
+        if pause is LOADING:
+            self._queues.block(queue, 0, loading=True)
+        else:
+            self._queues.block(queue, deadline_ns, _wait_of(queue))
 
     def _charge(self, queue: EngineQueue, now: int) -> None:
         used = now - self._charged_ns
@@ -313,13 +322,15 @@ class Runner:
             program = queue.context.programs.get(submission.buffer, submission.offset, data)
             if program is not None:
                 return program
-            if len(data) > _LONG_BUFFER and self._queues.decoding(queue.share) >= _MAX_DECODING:
+            if len(data) > _LONG_BUFFER and len(queue.share.decoding) >= _MAX_DECODING:
                 return None
             queue.decoding = Decoding(data, queue.context.space, self._platform, self)
+            queue.share.decoding.add(queue)
         while (program := queue.decoding.advance(time.monotonic_ns() + _DECODE_NS)) is None:
             if self._checkpoint(queue, queue.step) is not None:
                 return None
         queue.decoding = None
+        queue.share.decoding.discard(queue)
         if program.complete:
             queue.context.programs.add(submission.buffer, submission.offset, program)
         return program
@@ -375,7 +386,8 @@ class Runner:
             return CANCELLED
         self._loop.poll_doorbells()
         self._charge(queue, now)
-        best = self._scheduler.pick(self._queues.awake)  # also if it is alone: time on its level goes on
+        # also if it is alone: time on its level goes on
+        best: Schedulable | None = self._scheduler.pick(self._queues.awake, self._queues.chores.waiting)
         if best is None or best is queue or (best.level == queue.level and now < self._slice_end_ns):
             return None
         queue.step, queue.deadline_ns = step, 0  # it waits for nothing: the watchdog starts again
@@ -430,9 +442,8 @@ class Runner:
             self._overlap.start_more(queue, queue.program.inference)
         return False
 
-    def retry_blocked(self) -> None:
-        assert self._queue is not None
-        self._queues.retry_blocked(self._queue.context.number)
+    def signalled(self, event: Range) -> None:
+        self._queues.wake_signalled(event)
 
     def pending_effect(self) -> int | None:
         assert self._queue is not None
@@ -477,3 +488,10 @@ class Runner:
         program = self._queue.program
         tile_ns = used * program.tiles if program is not None else 0
         self._counters.snapshot(out, now, used, tile_ns, done)
+
+
+def _wait_of(queue: EngineQueue) -> EventWait | None:
+    """Return the step at which a queue waits for an event; None if it waits for something else."""
+    steps = () if queue.program is None else queue.program.steps
+    step = steps[queue.step] if queue.step < len(steps) else None
+    return step if isinstance(step, EventWait) else None

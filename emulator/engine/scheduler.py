@@ -7,52 +7,27 @@ The rules, in order:
   gets a sixteenth of the device. It spends the credit in whole submissions or slices.
 - Fair share: on a level the session runs that has used the least time there. All contexts and queues of a
   session have one account. A session that was idle gets no credit for the time it did not use.
-- Of the queues of a session the one runs that has waited longest.
+- Of the queues of a session the one runs that has waited longest. Of more than a few that is not looked up
+  among all: they take turns.
 - A submission that has run for a slice makes room at the next command if another queue has precedence.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
-LEVELS = 4
+from softnpu.emulator.engine.polled import Group, Polled, Schedulable
+from softnpu.emulator.engine.share import LEVELS
+
 SLICE_NS = 10_000_000
 """How long a submission keeps others of its level waiting, if its commands allow."""
 _CREDIT_DIVISOR = 15
 _MAX_CREDIT_NS = 4 * SLICE_NS
 _MAX_LAG_NS = SLICE_NS // 10  # how far behind the minimum of its level a session that was idle may begin
-
-
-class Share:
-    """The account of one session: time on each level in ns, bytes of decoded programs and staging.
-
-    `address`: where the times are, for the part in C++.
-    """
-
-    __slots__ = ("_words", "address", "kept_bytes", "spent_ns", "staging_bytes")
-
-    def __init__(self) -> None:
-        self.kept_bytes = self.staging_bytes = 0
-        self._words = (ctypes.c_uint64 * LEVELS)()
-        self.address = ctypes.addressof(self._words)
-        self.spent_ns = memoryview(self._words).cast("B").cast("Q")
-
-
-class Schedulable(Protocol):
-    """What the scheduler reads of a queue; `ran_ns` is when it ran last."""
-
-    level: int
-    share: Share
-    ran_ns: int
-
-    def pending(self) -> bool:
-        """Whether a submission waits."""
-        ...
-
-
 _Queue = TypeVar("_Queue", bound=Schedulable)
+_Chores = TypeVar("_Chores", bound=Schedulable)
+_NOTHING: Polled[Any] = Polled()
 
 
 class Scheduler:
@@ -64,29 +39,40 @@ class Scheduler:
         self._credit_ns = [0] * LEVELS
         self._runnable = 0  # levels with work at the last pick, as bits
 
-    def pick(self, queues: list[_Queue]) -> _Queue | None:
-        """Return the queue whose submission runs next, or None if none has work."""
-        best: _Queue | None = None
+    def pick(self, queues: Polled[_Queue], chores: Polled[_Chores] = _NOTHING) -> _Queue | _Chores | None:
+        """Return the queue whose submission runs next, or None if none is seen to have work.
+
+        What else there is to do for sessions (`chores`) has its turns among them.
+        """
+        best: _Queue | _Chores | None = None
         best_level, best_spent, best_ran, runnable = -1, 0, 0, 0
-        for queue in queues:
-            if not queue.pending():
+        chosen: Group[Any] | None = None
+        groups: Collection[Group[Any]] = queues.groups.values()
+        if chores.groups:
+            groups = [*groups, *chores.groups.values()]
+        for group in groups:
+            # `_precedes` in place: with hundreds of clients most of the engine's time goes into this loop
+            queue = group.only or group.next()
+            if queue is None or not queue.pending():
                 continue
-            level = queue.level
-            runnable |= 1 << level
+            level = group.level
+            runnable |= group.bit
             if level < best_level:
                 continue
-            # `_precedes` in place: with hundreds of clients most of the engine's time goes into this loop
-            spent_ns = queue.share.spent_ns[level]
+            spent_ns = group.spent_ns[level]
             if level == best_level and (
                 spent_ns > best_spent or (spent_ns == best_spent and queue.ran_ns >= best_ran)
             ):
                 continue
             best, best_level, best_spent, best_ran = queue, level, spent_ns, queue.ran_ns
+            chosen = group
         self._runnable = runnable
-        if best is None:
+        if best is None or chosen is None:
             return None
-        if self._runnable != 1 << best.level:
-            best = self._prefer_credit(queues, best)
+        if runnable != 1 << best_level:
+            best, chosen = self._prefer_credit(groups, best, chosen)
+        if chosen.only is None:
+            chosen.turn()
         level, spent = best.level, best.share.spent_ns
         used, least = spent[level], self.min_spent_ns[level]
         if used > least:
@@ -118,25 +104,14 @@ class Scheduler:
                     credit = self._credit_ns[other] + used_ns // _CREDIT_DIVISOR
                     self._credit_ns[other] = min(credit, _MAX_CREDIT_NS)
 
-    def _prefer_credit(self, queues: Iterable[_Queue], best: _Queue) -> _Queue:
-        """Return the best queue of a lower level that has the credit to run now, else `best`."""
+    def _prefer_credit(
+        self, groups: Collection[Group[Any]], best: _Queue, group: Group[Any]
+    ) -> tuple[_Queue, Group[Any]]:
+        """Return the best queue of a lower level that has the credit to run now, or `best`; its group."""
         for level in range(best.level):
             if self._runnable >> level & 1 and self._credit_ns[level] >= SLICE_NS:
-                chosen: _Queue | None = None
-                for queue in queues:
-                    if queue.level != level or not queue.pending():
-                        continue
-                    if chosen is None or _precedes(queue, chosen):
-                        chosen = queue
-                return chosen or best
-        return best
-
-
-def _precedes(queue: Schedulable, other: Schedulable) -> bool:
-    level = queue.level
-    if level != other.level:
-        return level > other.level
-    spent, others = queue.share.spent_ns[level], other.share.spent_ns[level]
-    if spent != others:
-        return spent < others
-    return queue.ran_ns < other.ran_ns
+                of_level = ((each.next(), each) for each in groups if each.level == level)
+                waiting = [(queue, each) for queue, each in of_level if queue is not None]
+                if waiting:
+                    return min(waiting, key=lambda entry: (entry[1].share.spent_ns[level], entry[0].ran_ns))
+        return best, group

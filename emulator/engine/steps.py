@@ -8,8 +8,9 @@ from typing import Protocol
 
 from softnpu.emulator.engine.counters import Work
 from softnpu.emulator.engine.device_clock import ModelledTime
-from softnpu.emulator.engine.memory import Words
+from softnpu.emulator.engine.memory import Range, Words
 from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.shared import EventRecord
 
 
 class Pause(enum.Enum):
@@ -35,6 +36,20 @@ Parts = Iterator[Pause | None]
 Step = Callable[[], Pause | Parts | None]
 """One command. None: done. `Pause`: call it again later. `Parts`: nothing is done yet, run the parts."""
 
+
+class EventWait:
+    """The step that waits for an event; `at` says where that is, for who signals it."""
+
+    __slots__ = ("at", "event")
+
+    def __init__(self, event: EventRecord, at: Range) -> None:
+        self.event = event
+        self.at = at
+
+    def __call__(self) -> Pause | None:
+        return None if self.event.signalled else BLOCKED
+
+
 JOURNAL_EVERY = 64
 """Progress of a list whose commands may run twice is noted after so many commands."""
 
@@ -53,8 +68,8 @@ class RunningSubmission(Protocol):
         """Start inferences that may run beside the current one, then as `is_cancelled`."""
         ...
 
-    def retry_blocked(self) -> None:
-        """Let every queue that waits for an event check it again."""
+    def signalled(self, event: Range) -> None:
+        """Let the queues that wait for this event go on."""
         ...
 
     def pending_effect(self) -> int | None:

@@ -172,6 +172,11 @@ class Channel:
 
     def discard(self) -> None:
         """Drop unread frames with their descriptors, then close: closing a socket with some may wait."""
+        self.drain()
+        self.close()
+
+    def drain(self) -> None:
+        """Read no more, and drop what has come."""
         try:
             self._socket.shutdown(socket.SHUT_RD)
             for _ in range(_MAX_UNREAD):
@@ -181,7 +186,6 @@ class Channel:
                 packet.close()
         except (OSError, Refused):
             pass  # the end, or a malformed frame
-        self.close()
 
     def shut_down(self) -> None:
         """End the connection in every process that has the socket: it is not closed before the last does."""

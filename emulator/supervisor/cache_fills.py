@@ -14,7 +14,7 @@ from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.parked_files import borrowed
-from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.reactor import ChildShare, Reactor, Timer
 from softnpu.emulator.supervisor.undoing import duplicates
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ _MOST_WAITING = 4
 class CacheFills:
     """One process at a time for the images of one engine."""
 
-    def __init__(self, reactor: Reactor) -> None:
-        self._reactor = reactor
+    def __init__(self, reactor: Reactor, share: ChildShare) -> None:
+        self._reactor = reactor.owned("which leaves an image out of the cache", lambda _info: None, share)
         self._waiting: deque[tuple[link.ImageLoad, list[int], int]] = deque()
         self._timer: Timer | None = None
         self._child: Child | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ from softnpu.emulator.supervisor.reactor import Reactor
 from softnpu.emulator.supervisor.undoing import close_all
 
 _FRAMES_A_ROUND = 256
+_ROUND_S = 0.003
 
 _KILLED_S = 3.0  # until one that was killed has ended, also with a lot of memory
 
@@ -148,8 +150,10 @@ class Child:
         self._reactor.watch(self._channel.fileno(), self._read, self._outbox.flush if full else None)
 
     def _read(self) -> None:
+        # what has taken it over may send without end
+        end = time.monotonic() + _ROUND_S
         for _ in range(_FRAMES_A_ROUND):
-            if not self._read_one():
+            if not self._read_one() or time.monotonic() > end:
                 return
 
     def _read_one(self) -> bool:

@@ -23,6 +23,7 @@ from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.injections import FaultKind, Injection
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.delayed_requests import DelayedRequests
+from softnpu.emulator.supervisor.descriptors_in_flight import Flight
 from softnpu.emulator.supervisor.graph_requests import cancelled_info
 from softnpu.emulator.supervisor.injection_registry import InjectionRegistry, InjectionRequest
 from softnpu.emulator.supervisor.internal_errors import is_shortage
@@ -95,6 +96,7 @@ class Client:
         )
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
+        self._flight = Flight(channel, self._outbox, user.flights)
         self._unread = 0
         self._delayed = DelayedRequests(self._reactor, self._serve_delayed)
         self._greeted = False
@@ -133,7 +135,7 @@ class Client:
         # all of it, from the last line to the first, whatever one of them raises
         with ExitStack() as steps:
             steps.callback(self._server.client_gone, self.number)
-            steps.callback(self._channel.discard)
+            steps.callback(self._end_channel)
             steps.callback(self._give_back)
             if self.session is not None:
                 steps.callback(self.session.close)
@@ -150,6 +152,15 @@ class Client:
         if self._pidfd >= 0:
             self._reactor.unwatch(self._pidfd)
             os.close(self._pidfd)
+
+    def _end_channel(self) -> None:
+        """Close the socket; later, and counted until then, if the peer has not read what has descriptors."""
+        self._flight.settle()
+        if self._flight.used:
+            self.user.connections.count()
+            self._flight.linger(self._reactor, lambda: self.user.connections.count(-1))
+        else:
+            self._channel.discard()
 
     def _give_back(self) -> None:
         self._count_unread()
@@ -187,6 +198,8 @@ class Client:
             return
         if isinstance(message, msg.Failed):
             message = msg.Failed(info=message.info.shortened())
+        if fds:
+            self._flight.take(len(fds))
         try:
             self._outbox.post(request, message, fds)
             if self._outbox.waiting_bytes != self._unread:

@@ -26,7 +26,7 @@ from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.child_process import ChildProgram
 from softnpu.emulator.supervisor.limits import OPTION
 from softnpu.emulator.supervisor.parked_files import borrowed
-from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.reactor import ChildShare, Reactor, Timer
 from softnpu.emulator.supervisor.stage_trace import StageTrace
 from softnpu.emulator.supervisor.tuning import Tuning
 from softnpu.emulator.supervisor.users import FunctionKey
@@ -329,7 +329,9 @@ class _Worker:
         self.killed = False
         self.overran = False
         self._function: FunctionKey | None = None
-        self._reactor = reactor = reactor.owned("which ends a compiler worker", self._broken)
+        self._reactor = reactor = reactor.owned(
+            "which ends a compiler worker", self._broken, ChildShare(self)
+        )
         self._on_free = on_free
         self._idle_s = tuning.compiler_idle_s
         self._idle: Timer | None = None

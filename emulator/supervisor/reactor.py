@@ -38,6 +38,16 @@ class Timer:
         self.call = None
 
 
+class ChildShare(NamedTuple):
+    """The share of processes of ours that work for `whose`.
+
+    They have their turns before those who connect: a client may know already, by memory that it shares with
+    an engine, what the engine has sent before.
+    """
+
+    whose: Hashable
+
+
 class _Watch(NamedTuple):
     readable: Callable[[], None]
     writable: Callable[[], None] | None
@@ -159,7 +169,10 @@ class Reactor:
         self._loop.selector.close()
 
     def _serve(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
-        """One round: what has no share, then each share, those first that took the least time in the last."""
+        """One round: what has no share, then each share, those first that took the least time in the last.
+
+        Shares of children come before all others.
+        """
         shares: dict[Hashable, list[tuple[selectors.SelectorKey, int]]] = {}
         for key, events in ready:
             share = key.data.owner._share
@@ -170,7 +183,11 @@ class Reactor:
         loop = self._loop
         before, loop.spent = loop.spent, {}
         left, loop.left = loop.left, {}
-        for share in sorted(shares, key=lambda share: before.get(share, 0.0)):
+
+        def turn(share: Hashable) -> tuple[bool, float]:
+            return not isinstance(share, ChildShare), before.get(share, 0.0)
+
+        for share in sorted(shares, key=turn):
             loop.spent[share] = self._serve_share(shares[share], left)
 
     def _serve_share(self, ready: list[tuple[selectors.SelectorKey, int]], first: dict[int, int]) -> float:

@@ -40,7 +40,9 @@ class RejectedConnections:
         if len(self._waiting) >= _MOST:
             self._end(next(iter(self._waiting)))
         fd = channel.fileno()
-        reactor = self._reactor.owned("which ends a refused connection", lambda _info: self._end(fd))
+        reactor = self._reactor.owned(
+            "which ends a refused connection", lambda _info: self._end(fd), share=RejectedConnections
+        )
         timer = reactor.after(_LONGEST_S, partial(self._end, fd))
         self._waiting[fd] = _Waiting(channel, info, timer)
         reactor.watch(fd, partial(self._read, fd))

@@ -17,7 +17,9 @@ from softnpu.emulator.common import untrusted_fds
 from softnpu.emulator.common.linux import Credentials
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.supervisor.descriptors_in_flight import UserFlights, user_descriptors
 from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits
+from softnpu.emulator.supervisor.reactor import ChildShare
 
 _SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
 _LONGEST_OPTION = 1024  # bytes; Python asks for no more
@@ -49,6 +51,11 @@ class FunctionKey(NamedTuple):
 
     uid: int
     session: int = 0
+
+    @property
+    def share(self) -> ChildShare:
+        """The share of the reactor of the engines that this user has."""
+        return ChildShare(self.uid)
 
     def __str__(self) -> str:
         return f"session {self.session} of user {self.uid}" if self.session else f"user {self.uid}"
@@ -84,6 +91,9 @@ class User:
         self.memory = quota(
             "user_memory", "bytes", "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, memory
         )
+        self.flights = UserFlights(
+            Quota(user_descriptors(), "", "descriptors in unread answers", whose, "connection", host)
+        )
         self.functions = quota("user_functions", "virtual functions", "context", host)
         self.segments = quota(
             "user_segments", "segments", "memory allocation", host, limits.segments_of_user()
@@ -93,7 +103,7 @@ class User:
     @property
     def _quotas(self) -> list[Quota]:
         mine = [value for value in vars(self).values() if isinstance(value, Quota)]
-        return [quota for quota in mine if quota is not self._everybody]
+        return [quota for quota in (*mine, self.flights.quota) if quota is not self._everybody]
 
     @property
     def idle(self) -> bool:

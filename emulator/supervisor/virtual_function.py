@@ -105,12 +105,12 @@ class VirtualFunction:
         self.internal_errors = 0  # that its engines have reported
         self._draining = Draining(self.states, self.account)
         self._running = RunningSubmissions(self.contexts, self._draining, self.states)
-        self._reactor = reactor.owned(f"which ends an engine of {self._name}", self._broken)
+        self._reactor = reactor.owned(f"which ends an engine of {self._name}", self._broken, key.share)
         self._setup = setup
         self.bans = DeviceBans(self.contexts, ban_policy, reactor, self._post, host.count, key.uid)
         self.announce = Announcements(self._tell, self._post, self.bans)
         self._loads = ImageLoads(self.images, self.announce, self._post)
-        self._cache_fills = CacheFills(reactor)
+        self._cache_fills = CacheFills(reactor, key.share)
         prunes = host.info.platform not in _NEVER_PRUNED
         self.idle = IdleMemory(self.contexts, self.states, self._loads, self._post, reactor, prunes)
         self._watchdog = Watchdog(self, reactor, settings.tuning, settings.tdr_ms, settings.command_limit_s)

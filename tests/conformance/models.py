@@ -123,6 +123,15 @@ def halves(build_flags: str) -> Model:
     return _of(ov.Model(results, [picture], "halves"), build_flags)
 
 
+def wide(count: int) -> Model:
+    """So many inputs, and as many outputs."""
+    import openvino as ov
+    from openvino import opset15 as ops
+
+    inputs = [ops.parameter([1, 4], ov.Type.f32, name=f"x{index}") for index in range(count)]
+    return _of(ov.Model([ops.relu(x) for x in inputs], inputs, "wide"), "")
+
+
 def broken() -> Model:
     """An XML that no reader accepts."""
     return Model(b"<net name='broken'><layers></net>", b"", build_flags())

@@ -6,14 +6,17 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from softnpu.driver import ZeError, ZeResult
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import ErrorInfo
+from softnpu.emulator.supervisor.child import Child
 from softnpu.emulator.supervisor.internal_errors import DaemonErrors
-from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.reactor import ChildShare, Reactor
 from tests.conftest import OpenContext, StartContext, StartDaemon
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, WireContext, WireQueue
@@ -157,6 +160,44 @@ def test_a_share_waits_for_a_turn_of_the_others_and_not_for_all_of_them(reactor:
     turns = [at for at, number in enumerate(served) if number == 0]
     assert max(b - a for a, b in itertools.pairwise(turns)) <= 5, "3 of 2 ms fit into a share"
     assert set(served) == set(range(41)), "and those who are left out come first in the next round"
+
+
+def test_a_child_comes_before_clients_and_has_no_more_of_a_round_than_a_share(reactor: Reactor) -> None:
+    """An engine that sends without end, a client, and another user's engine: each is served in each round."""
+    pipes = [os.pipe() for _ in range(3)]
+    served: list[int] = []
+
+    def serve(number: int) -> Callable[[], None]:
+        def work() -> None:
+            served.append(number)
+            if len(served) >= 30:
+                reactor.stop()
+
+        return work
+
+    shares = [1000, ChildShare(1000), ChildShare(1001)]
+    for number, (share, (read_end, write_end)) in enumerate(zip(shares, pipes, strict=True)):
+        os.write(write_end, b"x")
+        reactor.owned("", lambda _info: None, share).watch(read_end, serve(number))
+    reactor.run()
+    for fd in itertools.chain.from_iterable(pipes):
+        os.close(fd)
+    assert all(set(served[at : at + 3]) == {0, 1, 2} for at in range(0, 30, 3))
+    assert served[2::3] == [0] * 10
+
+
+def test_a_child_that_sends_without_end_is_read_for_a_part_of_a_round() -> None:
+    read = [0]
+
+    def endless() -> bool:
+        read[0] += 1
+        until = time.monotonic() + 0.0005
+        while time.monotonic() < until:
+            pass
+        return True
+
+    Child._read(cast(Any, SimpleNamespace(_read_one=endless)))
+    assert 0 < read[0] < 20
 
 
 # ---------------------------------------------------------------- the daemon

@@ -17,7 +17,7 @@ from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.program import Program
 from softnpu.emulator.engine.program_cache import SESSION_BYTES
-from softnpu.emulator.engine.scheduler import Share
+from softnpu.emulator.engine.share import Share
 from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.messages import UserStatus

@@ -232,7 +232,7 @@ def test_a_ring_that_was_overwritten_is_for_python(rig: Rig, tail: int) -> None:
 def test_memory_that_was_freed_is_not_kept(rig: Rig) -> None:
     session = rig.session()
     rig.teach(session, _fill(1))
-    rig.queues.drop_lookups(session.context.number, (DATA,))
+    rig.queues.drop_lookups(session.context, (DATA,))
     session.context.drop(DATA)
     ticket = session.submit()
 
@@ -246,7 +246,7 @@ def test_memory_that_was_freed_is_not_kept(rig: Rig) -> None:
 def test_a_fence_in_memory_that_was_freed_is_not_signalled(rig: Rig) -> None:
     session = rig.session()
     rig.teach(session, _fill(1))
-    rig.queues.drop_lookups(session.context.number, (FENCE,))
+    rig.queues.drop_lookups(session.context, (FENCE,))
     session.context.drop(FENCE)
     ticket = session.submit()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from softnpu.emulator.engine.scheduler import LEVELS, SLICE_NS, Scheduler, Share
+from softnpu.emulator.engine.polled import Polled
+from softnpu.emulator.engine.scheduler import SLICE_NS, Scheduler
+from softnpu.emulator.engine.share import LEVELS, Share
 
 pytestmark = pytest.mark.quick
 
@@ -28,15 +30,23 @@ class _Queue:
         return self.waits
 
 
+def _polled(queues: list[_Queue]) -> Polled[_Queue]:
+    polled: Polled[_Queue] = Polled()
+    for queue in queues:
+        polled.add(queue)
+    return polled
+
+
 def _run(scheduler: Scheduler, queues: list[_Queue], until_ns: int, now: int = 0) -> int:
     end = now + until_ns
+    polled = _polled(queues)
     while now < end:
-        chosen = scheduler.pick(queues)
+        chosen = scheduler.pick(polled)
         assert chosen is not None
         chosen.ran_ns = now
         for part in range(chosen.parts):  # as a long list: it looks up from its work, and goes on
             if part:
-                scheduler.pick(queues)
+                scheduler.pick(polled)
             scheduler.charge(chosen, chosen.cost // chosen.parts)
         chosen.had += chosen.cost
         now += chosen.cost
@@ -127,6 +137,5 @@ def test_work_on_a_high_level_is_not_held_against_a_session_on_another() -> None
 def test_nothing_to_do_is_nobody() -> None:
     queue = _Queue(Share())
     queue.waits = False
-    assert Scheduler().pick([queue]) is None
-    nothing: list[_Queue] = []
-    assert Scheduler().pick(nothing) is None
+    assert Scheduler().pick(_polled([queue])) is None
+    assert Scheduler().pick(_polled([])) is None

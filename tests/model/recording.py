@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.engine.context import HandleUsers
 from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.share import Share
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import SLOT
 from softnpu.emulator.interface.shared import EventRecord, SharedMapping
@@ -95,7 +97,7 @@ class RecordedQueue:
         """The queue in an engine: the first one, or one that follows a dead one."""
         memory = SimpleNamespace(mapping=SimpleNamespace(shared=self.shared), offset=0, size=mmap.PAGESIZE)
         space = SimpleNamespace(memory=lambda _: memory, own_memory=lambda _: memory)
-        context = SimpleNamespace(share=None, number=1, session=0, space=space)
+        context = SimpleNamespace(share=Share(), number=1, session=0, space=space, users=HandleUsers())
         message = link.QueueAdd(
             context=1, queue=1, ring=MEMORY, slots=_SLOTS, priority=1, turbo=False, state=0
         )

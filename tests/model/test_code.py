@@ -12,6 +12,7 @@ import pytest
 
 from softnpu.emulator.engine import program as programs
 from softnpu.emulator.engine.faults import InjectedFaults, _note
+from softnpu.emulator.engine.memory import Range
 from softnpu.emulator.engine.queue import EngineQueue
 from softnpu.emulator.engine.queue_table import QueueTable
 from softnpu.emulator.engine.runner import Runner
@@ -97,8 +98,8 @@ def test_an_event_is_changed_in_the_order_of_the_model(recorded: RecordedQueue) 
     recorded.log.clear()
     at = MemoryAt(MEMORY, EVENT_AT)
 
-    cast(Any, queue).retry_blocked = int
-    programs._signal(recorded.event, at, cast(Any, queue))
+    cast(Any, queue).signalled = bool
+    programs._signal(recorded.event, Range((0, 0), EVENT_AT, EVENT_AT + 64), at, cast(Any, queue))
 
     assert recorded.log == _model(lambda engine: engine.command("A", SLOT, 0, Command("signal", "event")))
     assert recorded.event.changes == 1

@@ -24,7 +24,8 @@ from softnpu.emulator.engine.overlap import Overlap
 from softnpu.emulator.engine.queue import EngineQueue
 from softnpu.emulator.engine.queue_table import QueueTable
 from softnpu.emulator.engine.runner import Runner
-from softnpu.emulator.engine.scheduler import Scheduler, Share
+from softnpu.emulator.engine.scheduler import Scheduler
+from softnpu.emulator.engine.share import Share
 from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import records

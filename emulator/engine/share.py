@@ -1,0 +1,24 @@
+"""What is counted for one session on the engine: its time, and what is kept for it."""
+
+from __future__ import annotations
+
+import ctypes
+
+LEVELS = 4
+
+
+class Share:
+    """The account of one session: time on each level in ns, bytes of decoded programs and staging.
+
+    `address`: where the times are, for the part in C++. `contexts`: how many have this account. `decoding`:
+    what of it is half decoded.
+    """
+
+    __slots__ = ("_words", "address", "contexts", "decoding", "kept_bytes", "spent_ns", "staging_bytes")
+
+    def __init__(self) -> None:
+        self.kept_bytes = self.staging_bytes = self.contexts = 0
+        self.decoding: set[object] = set()
+        self._words = (ctypes.c_uint64 * LEVELS)()
+        self.address = ctypes.addressof(self._words)
+        self.spent_ns = memoryview(self._words).cast("B").cast("Q")

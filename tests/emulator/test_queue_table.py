@@ -1,0 +1,164 @@
+"""What the engine does for a queue does not grow with the number of queues of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from softnpu.emulator.engine.polled import LOOKS, Polled
+from softnpu.emulator.engine.queue import Place
+from softnpu.emulator.engine.queue_table import MANY
+from softnpu.emulator.engine.scheduler import Scheduler
+from softnpu.emulator.engine.share import Share
+from softnpu.emulator.engine.steps import EventWait
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.records import PAGE
+from tests.support.native_turns import FENCE, Rig, Session
+
+pytestmark = pytest.mark.quick
+
+_EVENT = MemoryAt(FENCE, 64)
+_WAIT = cmd.EventWait(_EVENT)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+class _Looked:
+    """As much of a queue as the scheduler looks at; counts how often it does."""
+
+    def __init__(self, share: Share, waits: bool = True) -> None:
+        self.share, self.level, self.ran_ns, self.waits, self.looks = share, 2, 0, waits, 0
+
+    def pending(self) -> bool:
+        self.looks += 1
+        return self.waits
+
+
+def _polled(*queues: _Looked) -> Polled[_Looked]:
+    polled: Polled[_Looked] = Polled()
+    for queue in queues:
+        polled.add(queue)
+    return polled
+
+
+def _blocked(rig: Rig) -> Session:
+    """A session whose submission waits for its event."""
+    session = rig.session()
+    session.record(_WAIT)
+    session.submit()
+    rig.runner.run(session.queue)
+    assert session.queue.place is Place.BLOCKED
+    return session
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["with work", "without"])
+def test_a_turn_looks_at_few_queues_of_another_session(waits: bool) -> None:
+    share = Share()
+    many, one = [_Looked(share, waits) for _ in range(1000)], _Looked(Share())
+    polled, scheduler = _polled(*many, one), Scheduler()
+    share.spent_ns[2] = 1
+    for _ in range(100):
+        assert scheduler.pick(polled) is one
+    assert sum(queue.looks for queue in many) <= 100 * (LOOKS + 1)
+
+
+def test_each_of_many_queues_has_its_turn() -> None:
+    share = Share()
+    many, scheduler = [_Looked(share) for _ in range(100)], Scheduler()
+    polled, had = _polled(*many), dict.fromkeys(range(100), 0)
+    for now in range(1, 1000):
+        queue = scheduler.pick(polled)
+        assert queue is not None
+        queue.ran_ns = now
+        had[many.index(queue)] += 1
+    assert min(had.values()) >= 5
+
+
+def test_work_behind_many_queues_without_is_found() -> None:
+    share = Share()
+    many = [_Looked(share, False) for _ in range(100)]
+    many[70].waits = True
+    polled, scheduler = _polled(*many), Scheduler()
+    assert many[70] in [scheduler.pick(polled) for _ in range(100 // LOOKS + 1)]
+
+
+def test_a_signal_wakes_only_who_waits_for_it(rig: Rig) -> None:
+    waiting, other = _blocked(rig), _blocked(rig)
+    wait = waiting.queue.wait
+    assert isinstance(wait, EventWait)
+    rig.queues.wake_signalled(wait.at)
+    assert list(rig.queues.awake) == [waiting.queue]
+    assert other.queue.place is Place.BLOCKED
+    waiting.event.device_signal()
+    rig.runner.run(waiting.queue)
+    assert waiting.queue.completed == 1
+    rig.queues.wake_signalled(wait.at)
+    assert waiting.queue.place is Place.AWAKE, "it waits for nothing any more"
+
+
+def test_an_event_is_found_by_the_memory_in_which_it_lies(rig: Rig) -> None:
+    session = _blocked(rig)
+    alias = 9
+    session.context.space.add_memory(alias, 1, session.context.space.memory(FENCE).offset, PAGE)
+    memory = session.context.space.memory(alias)
+    rig.queues.wake_signalled(memory.range(64, 64))
+    assert session.queue.place is Place.AWAKE
+
+
+@pytest.mark.parametrize("what", ["signal", "cancel"])
+def test_a_doorbell_wakes_only_who_can_go_on(rig: Rig, what: str) -> None:
+    session, other = _blocked(rig), _blocked(rig)
+    rig.queues.answer_doorbell(session.context)
+    assert not rig.queues.awake, "nothing has happened"
+    if what == "signal":
+        session.event.host_signal()
+    else:
+        session.fence.cancel(session.fence.armed)
+    rig.queues.answer_doorbell(session.context)
+    assert session.queue.place is Place.AWAKE
+    rig.runner.run(session.queue)
+    assert session.queue.completed == 1
+    assert other.queue.place is Place.BLOCKED
+
+
+def test_thousands_of_queues_are_noted_and_put_to_sleep_some_at_a_time(rig: Rig) -> None:
+    sessions = [rig.session() for _ in range(MANY + 10)]
+    rig.queues.put_to_sleep_some()
+    assert len(rig.queues.awake) == 10
+    rig.queues.put_to_sleep_some()
+    assert not rig.queues.awake
+    assert all(session.queue.place is Place.ASLEEP for session in sessions)
+
+
+def test_a_wait_ends_late_only_once_and_not_before_its_time(rig: Rig) -> None:
+    sessions = [_blocked(rig) for _ in range(3)]
+    for due, session in enumerate(sessions, 5):
+        rig.queues.wake(session.queue)
+        session.queue.deadline_ns = due
+        rig.queues.block(session.queue, 0)
+    rig.queues.wake(sessions[0].queue)
+    assert rig.queues.next_deadline_ns() == 6
+    assert rig.queues.take_overdue(5) == []
+    assert rig.queues.take_overdue(7) == [sessions[1].queue, sessions[2].queue]
+    assert rig.queues.next_deadline_ns() is None
+
+
+def test_what_waits_is_counted_and_overdue_in_its_order(rig: Rig) -> None:
+    sessions = [_blocked(rig) for _ in range(20)]
+    for number, session in enumerate(sessions):
+        rig.queues.wake(session.queue)
+        session.queue.deadline_ns = number
+        rig.queues.block(session.queue, 0)
+    rig.queues.retry(sessions[4].queue)
+    rig.queues.drop(sessions[5].queue)
+    assert list(rig.queues.awake) == [sessions[4].queue]
+    assert rig.queues.note_waiting(0) == 19
+    assert rig.queues.take_overdue(7) == [sessions[number].queue for number in (1, 2, 3, 6, 7)]
+    assert rig.queues.next_deadline_ns() == 8
