@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 STYLE = ROOT / "driver" / "native" / ".clang-format"
 FOLDERS = (
     "driver/native/guard",
+    "driver/native/interface",
     "driver/native/src",
     "emulator/engine/native",
     "tests/native/programs",

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "sync/words.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
+#include "interface/words.hpp"
 
 namespace softnpu::engine {
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "interface/schema.hpp"
+#include "interface/words.hpp"
 #include "run.hpp"
-#include "sync/words.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu::engine {
 

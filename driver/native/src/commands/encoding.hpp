@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "interface/schema.hpp"
 #include "memory/block.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

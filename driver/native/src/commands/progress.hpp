@@ -4,9 +4,9 @@
 #include <atomic>
 #include <memory>
 
+#include "interface/schema.hpp"
+#include "interface/words.hpp"
 #include "memory/block.hpp"
-#include "sync/words.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

@@ -7,10 +7,10 @@
 #include "base/runtime.hpp"
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
+#include "interface/schema.hpp"
 #include "sync/waiting.hpp"
 #include "trace/trace.hpp"
 #include "wire/error_info_wire.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

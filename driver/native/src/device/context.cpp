@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/runtime.hpp"
+#include "interface/schema.hpp"
 #include "sync/records.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

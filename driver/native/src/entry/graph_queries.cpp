@@ -5,8 +5,8 @@
 #include "base/output.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/creation.hpp"
+#include "interface/schema.hpp"
 #include "session/driver.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

@@ -3,9 +3,9 @@
 #include "device/context.hpp"
 #include "device/restoration.hpp"
 #include "entry/calls.hpp"
+#include "interface/schema.hpp"
 #include "memory/foreign_memory.hpp"
 #include "memory/system_memory.hpp"
-#include "wire/schema.hpp"
 
 using namespace softnpu;
 

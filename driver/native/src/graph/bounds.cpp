@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

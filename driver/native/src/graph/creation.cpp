@@ -8,7 +8,7 @@
 #include "graph/bounds.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/serialized.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

@@ -5,7 +5,7 @@
 
 #include "base/output.hpp"
 #include "graph/bounds.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

@@ -6,8 +6,8 @@
 
 #include "base/error_info.hpp"
 #include "base/fd.hpp"
+#include "interface/schema.hpp"
 #include "wire/msgpack.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

@@ -12,7 +12,7 @@
 
 #include "base/error_info.hpp"
 #include "base/maps.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "graph/ir.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

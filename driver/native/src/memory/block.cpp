@@ -6,8 +6,8 @@
 #include <cerrno>
 
 #include "base/error_info.hpp"
+#include "interface/schema.hpp"
 #include "memory/pool.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

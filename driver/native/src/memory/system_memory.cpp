@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 
 #include "base/maps.hpp"
+#include "interface/schema.hpp"
 #include "memory/foreign_memory.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

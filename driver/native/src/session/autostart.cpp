@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "base/environment.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 #include "session/endpoint.hpp"
 
 extern char** environ;

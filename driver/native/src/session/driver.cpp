@@ -4,10 +4,10 @@
 
 #include "base/environment.hpp"
 #include "base/log.hpp"
+#include "interface/schema.hpp"
 #include "session/launch.hpp"
 #include "sync/spin.hpp"
 #include "trace/trace.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

@@ -12,8 +12,8 @@
 #include <cstring>
 
 #include "base/environment.hpp"
-#include "wire/schema.hpp"
 #include "base/error_info.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

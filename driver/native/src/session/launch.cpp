@@ -13,10 +13,10 @@
 
 #include "base/clock.hpp"
 #include "base/environment.hpp"
-#include "wire/schema.hpp"
 #include "base/error_info.hpp"
-#include "session/ownership.hpp"
+#include "interface/schema.hpp"
 #include "session/autostart.hpp"
+#include "session/ownership.hpp"
 
 namespace softnpu {
 

@@ -2,8 +2,8 @@
 // docs/interface.md. A record does not keep its memory alive.
 #pragma once
 
-#include "sync/words.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
+#include "interface/words.hpp"
 
 namespace softnpu {
 

@@ -7,7 +7,7 @@
 
 #include "base/environment.hpp"
 #include "base/error_info.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

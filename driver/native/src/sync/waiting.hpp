@@ -8,9 +8,9 @@
 
 #include "base/cancellation.hpp"
 #include "base/clock.hpp"
+#include "interface/words.hpp"
 #include "session/connection.hpp"
 #include "sync/spin.hpp"
-#include "sync/words.hpp"
 
 namespace softnpu {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <new>
 
-#include "sync/words.hpp"
+#include "interface/words.hpp"
 
 namespace softnpu::trace {
 

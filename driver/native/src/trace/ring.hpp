@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "base/fd.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu::trace {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/error_info.hpp"
+#include "interface/schema.hpp"
 #include "wire/msgpack.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

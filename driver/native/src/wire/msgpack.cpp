@@ -4,7 +4,7 @@
 
 #include "base/error_info.hpp"
 #include "base/utf8.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 
