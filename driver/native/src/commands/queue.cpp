@@ -4,12 +4,12 @@
 
 #include <cstring>
 
-#include "base/runtime.hpp"
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
 #include "interface/schema.hpp"
-#include "sync/waiting.hpp"
-#include "trace/trace.hpp"
+#include "session/runtime.hpp"
+#include "session/trace.hpp"
+#include "session/waiting.hpp"
 #include "wire/error_info_wire.hpp"
 
 namespace softnpu {

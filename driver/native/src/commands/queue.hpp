@@ -11,7 +11,7 @@
 #include "commands/progress.hpp"
 #include "commands/recording.hpp"
 #include "device/context.hpp"
-#include "sync/spin.hpp"
+#include "session/waiting.hpp"
 
 namespace softnpu {
 

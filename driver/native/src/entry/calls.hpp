@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "abi/functions.hpp"
+#include "base/output.hpp"
+#include "entry/boundary.hpp"
+#include "session/runtime.hpp"
 
 namespace softnpu {
 

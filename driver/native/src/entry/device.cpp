@@ -3,9 +3,9 @@
 
 #include "base/clock.hpp"
 #include "base/output.hpp"
-#include "base/runtime.hpp"
 #include "entry/calls.hpp"
 #include "session/driver.hpp"
+#include "session/runtime.hpp"
 
 using namespace softnpu;
 

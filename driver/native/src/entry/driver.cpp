@@ -1,10 +1,10 @@
 #include <cstring>
 
 #include "base/output.hpp"
-#include "base/runtime.hpp"
-#include "device/restoration.hpp"
 #include "entry/calls.hpp"
+#include "entry/restoration.hpp"
 #include "session/driver.hpp"
+#include "session/runtime.hpp"
 
 using namespace softnpu;
 

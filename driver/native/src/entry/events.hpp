@@ -1,9 +1,9 @@
 // The events that an append brings.
 #pragma once
 
-#include "base/runtime.hpp"
 #include "commands/event.hpp"
 #include "commands/list.hpp"
+#include "session/runtime.hpp"
 
 namespace softnpu {
 

@@ -1,9 +1,9 @@
-#include "base/runtime.hpp"
-#include "device/context.hpp"
-#include "base/guard.hpp"
 #include "commands/queue.hpp"
+#include "device/context.hpp"
+#include "entry/boundary.hpp"
 #include "entry/calls.hpp"
 #include "graph/cache_options.hpp"
+#include "session/runtime.hpp"
 
 namespace softnpu {
 

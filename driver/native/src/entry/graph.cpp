@@ -2,7 +2,6 @@
 #include <atomic>
 
 #include "base/output.hpp"
-#include "base/runtime.hpp"
 #include "commands/list.hpp"
 #include "entry/calls.hpp"
 #include "entry/events.hpp"
@@ -11,6 +10,7 @@
 #include "graph/describe.hpp"
 #include "graph/graph.hpp"
 #include "graph/profiling.hpp"
+#include "session/runtime.hpp"
 
 using namespace softnpu;
 

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "base/output.hpp"
+#include "entry/boundary.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/creation.hpp"
 #include "interface/schema.hpp"

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "abi/graph.hpp"
-#include "base/runtime.hpp"
 #include "device/context.hpp"
-#include "device/restoration.hpp"
+#include "entry/restoration.hpp"
+#include "session/runtime.hpp"
 
 namespace softnpu {
 

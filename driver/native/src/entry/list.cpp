@@ -1,11 +1,11 @@
-#include "base/guard.hpp"
-#include "base/runtime.hpp"
 #include "commands/immediate.hpp"
 #include "commands/list.hpp"
 #include "commands/mutable.hpp"
-#include "device/restoration.hpp"
+#include "entry/boundary.hpp"
 #include "entry/calls.hpp"
 #include "entry/events.hpp"
+#include "entry/restoration.hpp"
+#include "session/runtime.hpp"
 
 using namespace softnpu;
 

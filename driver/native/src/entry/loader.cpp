@@ -1,7 +1,7 @@
 // Functions of the loader, which this library replaces.
 
-#include "base/guard.hpp"
 #include "base/output.hpp"
+#include "entry/boundary.hpp"
 #include "entry/calls.hpp"
 
 using namespace softnpu;

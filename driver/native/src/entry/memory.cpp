@@ -1,11 +1,11 @@
 #include "base/output.hpp"
-#include "base/runtime.hpp"
 #include "device/context.hpp"
-#include "device/restoration.hpp"
 #include "entry/calls.hpp"
+#include "entry/restoration.hpp"
 #include "interface/schema.hpp"
 #include "memory/foreign_memory.hpp"
 #include "memory/system_memory.hpp"
+#include "session/runtime.hpp"
 
 using namespace softnpu;
 

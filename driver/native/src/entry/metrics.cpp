@@ -4,11 +4,11 @@
 
 #include "abi/functions.hpp"
 #include "base/output.hpp"
-#include "base/runtime.hpp"
 #include "commands/list.hpp"
 #include "device/metrics.hpp"
 #include "entry/calls.hpp"
 #include "entry/events.hpp"
+#include "session/runtime.hpp"
 
 using namespace softnpu;
 

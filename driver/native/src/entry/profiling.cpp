@@ -1,9 +1,9 @@
 // The function table of the profiling extension.
 #include "base/output.hpp"
-#include "base/runtime.hpp"
 #include "entry/calls.hpp"
 #include "graph/profiling.hpp"
 #include "session/driver.hpp"
+#include "session/runtime.hpp"
 
 using namespace softnpu;
 

@@ -1,11 +1,11 @@
-#include "base/guard.hpp"
-#include "base/runtime.hpp"
 #include "commands/event.hpp"
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
 #include "commands/queue.hpp"
-#include "device/restoration.hpp"
+#include "entry/boundary.hpp"
 #include "entry/calls.hpp"
+#include "entry/restoration.hpp"
+#include "session/runtime.hpp"
 
 using namespace softnpu;
 

@@ -5,7 +5,8 @@
 #include <cstdint>
 
 #include "abi/functions.hpp"
-#include "base/guard.hpp"
+#include "base/output.hpp"
+#include "entry/boundary.hpp"
 
 #define UNSUPPORTED(name) extern "C" ze_result_t name();
 #include "entry/unsupported.inc"

@@ -1,5 +1,5 @@
 // Functions that the device does not have: they exist, and answer UNSUPPORTED_FEATURE.
-#include "base/guard.hpp"
+#include "entry/boundary.hpp"
 #include "entry/calls.hpp"
 
 // One function for all: it reads no argument.

@@ -6,8 +6,8 @@
 #include "base/log.hpp"
 #include "interface/schema.hpp"
 #include "session/launch.hpp"
-#include "sync/spin.hpp"
-#include "trace/trace.hpp"
+#include "session/trace.hpp"
+#include "session/waiting.hpp"
 
 namespace softnpu {
 

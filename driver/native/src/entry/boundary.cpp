@@ -1,4 +1,4 @@
-#include "base/guard.hpp"
+#include "entry/boundary.hpp"
 
 #include <cstdio>
 

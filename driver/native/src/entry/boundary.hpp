@@ -10,7 +10,7 @@
 
 #include "base/cancellation.hpp"
 #include "base/error_info.hpp"
-#include "trace/trace.hpp"
+#include "session/trace.hpp"
 
 namespace softnpu {
 
@@ -52,12 +52,6 @@ ze_result_t guarded(const char* call, F&& body) {
     if (!trace::wanted()) return run_guarded(call, std::forward<F>(body));
     const trace::Call traced(call);
     return traced.end(run_guarded(call, std::forward<F>(body)));
-}
-
-inline void require_nonnull(const void* pointer, const char* name) {
-    if (pointer == nullptr) {
-        throw invalid_null_pointer(name, "null pointer", "an address");
-    }
 }
 
 }  // namespace softnpu

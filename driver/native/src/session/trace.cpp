@@ -1,4 +1,4 @@
-#include "trace/trace.hpp"
+#include "session/trace.hpp"
 
 #include <sched.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include "base/clock.hpp"
 #include "base/error_info.hpp"
 #include "session/connection.hpp"
-#include "trace/ring.hpp"
+#include "session/trace_ring.hpp"
 
 namespace softnpu::trace {
 

@@ -1,4 +1,4 @@
-#include "device/restoration.hpp"
+#include "entry/restoration.hpp"
 
 #include "commands/queue.hpp"
 #include "device/context.hpp"

@@ -1,4 +1,4 @@
-#include "trace/ring.hpp"
+#include "session/trace_ring.hpp"
 
 #include <sched.h>
 #include <sys/mman.h>

@@ -4,7 +4,7 @@
 // A daemon with other devices gets handles of its own instead.
 #pragma once
 
-#include "base/runtime.hpp"
+#include "session/runtime.hpp"
 
 namespace softnpu {
 

@@ -1,4 +1,4 @@
-#include "sync/spin.hpp"
+#include "session/waiting.hpp"
 
 #include <sched.h>
 

@@ -1,10 +1,10 @@
-#include "base/runtime.hpp"
+#include "session/runtime.hpp"
 
 #include <dlfcn.h>
 #include <pthread.h>
 
 #include "base/session_fd.hpp"
-#include "trace/trace.hpp"
+#include "session/trace.hpp"
 
 namespace softnpu {
 
