@@ -10,7 +10,7 @@
 #include "session/runtime.hpp"
 #include "session/trace.hpp"
 #include "session/waiting.hpp"
-#include "wire/error_info_wire.hpp"
+#include "wire/msgpack.hpp"
 
 namespace softnpu {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "abi/ze.hpp"
-#include "base/session_fd.hpp"
+#include "base/fd.hpp"
 #include "memory/block.hpp"
 #include "session/connection.hpp"
 

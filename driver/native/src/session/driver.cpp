@@ -3,7 +3,6 @@
 #include <errno.h>
 
 #include "base/environment.hpp"
-#include "base/log.hpp"
 #include "interface/schema.hpp"
 #include "session/launch.hpp"
 #include "session/trace.hpp"

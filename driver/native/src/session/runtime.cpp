@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "base/session_fd.hpp"
+#include "base/fd.hpp"
 #include "session/trace.hpp"
 
 namespace softnpu {
