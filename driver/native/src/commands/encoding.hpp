@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "interface/schema.hpp"
-#include "memory/block.hpp"
+#include "memory/pool.hpp"
 
 namespace softnpu {
 

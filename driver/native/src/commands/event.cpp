@@ -1,6 +1,6 @@
 #include "commands/event.hpp"
 
-#include "commands/recording.hpp"
+#include "commands/progress.hpp"
 #include "session/waiting.hpp"
 
 namespace softnpu {

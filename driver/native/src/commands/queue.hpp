@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "commands/encoding.hpp"
-#include "commands/outcomes.hpp"
 #include "commands/progress.hpp"
-#include "commands/recording.hpp"
 #include "device/context.hpp"
 #include "session/waiting.hpp"
 

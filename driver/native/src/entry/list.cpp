@@ -1,6 +1,4 @@
-#include "commands/immediate.hpp"
 #include "commands/list.hpp"
-#include "commands/mutable.hpp"
 #include "entry/boundary.hpp"
 #include "entry/calls.hpp"
 #include "entry/events.hpp"

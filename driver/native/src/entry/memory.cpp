@@ -3,8 +3,7 @@
 #include "entry/calls.hpp"
 #include "entry/restoration.hpp"
 #include "interface/schema.hpp"
-#include "memory/foreign_memory.hpp"
-#include "memory/system_memory.hpp"
+#include "memory/mapped_files.hpp"
 #include "session/runtime.hpp"
 
 using namespace softnpu;

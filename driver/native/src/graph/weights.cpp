@@ -1,4 +1,4 @@
-#include "graph/process_memory.hpp"
+#include "graph/weights.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,8 +11,8 @@
 #include <set>
 
 #include "base/error_info.hpp"
-#include "base/maps.hpp"
 #include "interface/schema.hpp"
+#include "memory/mapped_files.hpp"
 
 namespace softnpu {
 

@@ -1,10 +1,12 @@
-#include "base/maps.hpp"
+#include "memory/mapped_files.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
 #include <cinttypes>
@@ -15,8 +17,11 @@
 #include <memory>
 
 #include "base/error_info.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
+
+// ---------------------------------------------------------------- what is mapped
 
 namespace {
 
@@ -132,6 +137,69 @@ Fd open_mapped_file(const Area& area, int access) {
         if (fd.valid() && is_file(fd.get(), area)) return fd;
     }
     return find_open(area);
+}
+
+// ---------------------------------------------------------------- memory of other programs
+
+bool is_shared_memory(int fd) {
+    struct statfs system;
+    struct stat status;
+    return fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC && fstat(fd, &status) == 0 &&
+           S_ISREG(status.st_mode);
+}
+
+bool has_fixed_size(int fd) {
+    constexpr int SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & SEALS) == SEALS;
+}
+
+std::shared_ptr<Block> import_foreign_file(MemoryPool& pool, int fd, std::string_view kind) {
+    const std::string name = format("descriptor %d of shared memory", fd);
+    if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
+        throw invalid_argument(name, "open for reading only", "a descriptor for reading and writing");
+    struct stat status;
+    if (fstat(fd, &status) != 0 || status.st_size <= 0)
+        throw invalid_argument(name, "an empty file", "a file with the bytes that are to be shared");
+    return pool.import_part(fd, 0, nullptr, static_cast<size_t>(status.st_size), kind, true);
+}
+
+// ---------------------------------------------------------------- memory of this process
+
+namespace {
+
+Error not_shared(const std::string& name, const std::string& found) {
+    return unsupported_feature(
+        name, found, "a shared mapping of a file of memfd_create or shm_open",
+        "copy the data into memory of the device, or take the tensor from such a file");
+}
+
+}  // namespace
+
+std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, size_t size) {
+    if (address == nullptr) throw invalid_null_pointer("system memory", "null pointer", "an address");
+    if (size == 0) throw unsupported_size("system memory", "0 bytes", "at least 1");
+    const auto start = reinterpret_cast<uint64_t>(address);
+    const std::string name = format("%zu bytes at %p", size, address);
+    if (start % schema::blob::PAGE != 0 || size % schema::blob::PAGE != 0)
+        throw invalid_argument(name, "parts of pages", "whole pages of 4096 bytes");
+    const auto area = find_area(start);
+    if (!area || size > area->end - start) throw not_shared(name, "not in one mapping");
+    if (area->access[3] != 's' || area->inode == 0)
+        throw not_shared(name, "private pages, which no other process can reach");
+    if (area->access.compare(0, 2, "rw") != 0) throw not_shared(name, "not readable and writable");
+    const Fd fd = open_mapped_file(*area, O_RDWR);
+    if (!fd.valid()) throw not_shared(name, area->path + " cannot be opened");
+    const uint64_t offset = area->offset + (start - area->start);
+    auto* const pages = static_cast<uint8_t*>(address);
+    if (has_fixed_size(fd.get()))
+        return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, false);
+    if (!is_shared_memory(fd.get()))
+        throw not_shared(name, "in " + area->path + ", which is no shared memory");
+    struct stat status;
+    if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < offset + size)
+        throw not_shared(name, "behind the end of " + area->path);
+    return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, true);
 }
 
 }  // namespace softnpu

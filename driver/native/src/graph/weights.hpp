@@ -1,4 +1,4 @@
-// Memory of this process as descriptors, for weights that a program names by their address.
+// Weights that a program names by their address in this process, as descriptors.
 //
 // For a read-only mapping of a file the descriptor of that file is sent. Everything else is copied once into
 // a sealed memory file, because the device may use the weights long after the call.
