@@ -26,6 +26,7 @@ SOURCES = (
     "LICENSE",
     "README.md",
     "driver/native/CMakeLists.txt",
+    "driver/native/interface/schema.hpp",
     "emulator/engine/native/copy.cpp",
 )
 BASE = {"blake3", "msgspec", "numpy", "openvino", "psutil"}

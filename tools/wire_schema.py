@@ -36,7 +36,7 @@ from softnpu.emulator.interface.message import MUST_FIELD, TAG_FIELD
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.interface.trace_messages import TraceRing
 
-SCHEMA = "driver/native/src/wire/schema.hpp"
+SCHEMA = "driver/native/interface/schema.hpp"
 RESULTS = "driver/native/src/abi/ze_result.hpp"
 
 Constant = int | bytes | str | tuple[str, ...]

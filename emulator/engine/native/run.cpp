@@ -1,12 +1,12 @@
-#include "run.hpp"
+#include "turns.hpp"
 
 #include <time.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "sync/words.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
+#include "interface/words.hpp"
 
 namespace softnpu::engine {
 

@@ -24,7 +24,7 @@ struct ErrorInfo {
     std::string line() const { return name() + ": " + text(); }
 };
 
-// The one exception of the driver. It never leaves the library: see `guard.hpp`.
+// The one exception of the driver. It never leaves the library: see `entry/boundary.hpp`.
 class Error : public std::exception {
 public:
     explicit Error(ErrorInfo info) : info_(std::move(info)), text_(info_.line()) {}

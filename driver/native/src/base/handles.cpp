@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "base/log.hpp"
+#include "base/environment.hpp"
 
 namespace softnpu {
 

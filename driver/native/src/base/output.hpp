@@ -1,4 +1,5 @@
-// Outputs of the API with a size: a first call asks for the size, a second one for the content.
+// Arguments of the API that have to be there, and outputs with a size: a first call asks for the size, a
+// second one for the content.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +8,15 @@
 #include <string_view>
 #include <vector>
 
-#include "base/guard.hpp"
+#include "base/error_info.hpp"
 
 namespace softnpu {
+
+inline void require_nonnull(const void* pointer, const char* name) {
+    if (pointer == nullptr) {
+        throw invalid_null_pointer(name, "null pointer", "an address");
+    }
+}
 
 // With `*count` 0 only the number of elements; else the first of them, and how many were written.
 template <class T, class Write>

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "memory/block.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
+#include "memory/pool.hpp"
 
 namespace softnpu {
 

@@ -1,7 +1,7 @@
 #include "commands/event.hpp"
 
-#include "commands/recording.hpp"
-#include "sync/waiting.hpp"
+#include "commands/progress.hpp"
+#include "session/waiting.hpp"
 
 namespace softnpu {
 

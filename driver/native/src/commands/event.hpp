@@ -10,8 +10,8 @@
 
 #include "base/used_indices.hpp"
 #include "device/context.hpp"
-#include "sync/records.hpp"
-#include "sync/spin.hpp"
+#include "memory/records.hpp"
+#include "session/waiting.hpp"
 
 namespace softnpu {
 

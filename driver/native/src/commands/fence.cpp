@@ -1,7 +1,7 @@
 #include "commands/fence.hpp"
 
-#include "sync/waiting.hpp"
-#include "trace/trace.hpp"
+#include "session/trace.hpp"
+#include "session/waiting.hpp"
 
 namespace softnpu {
 

@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "commands/queue.hpp"
-#include "sync/records.hpp"
+#include "memory/records.hpp"
 
 namespace softnpu {
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "commands/event.hpp"
 
 namespace softnpu {
@@ -115,5 +116,115 @@ void CommandList::reset_locked() {
 }
 
 Recorded CommandList::recorded_locked() { return {buffer_, size_, keep_alive_, Claim(recording_)}; }
+
+// ---------------------------------------------------------------- immediate lists
+
+namespace {
+
+constexpr uint32_t SLOTS = 4;
+
+Error not_regular() { return uninitialized("command list", "an immediate one", "a regular command list"); }
+
+}  // namespace
+
+std::shared_ptr<CommandListImmediate> CommandListImmediate::create(const std::shared_ptr<Context>& context,
+                                                                   QueueOptions options) {
+    options.slots = SLOTS;
+    return std::make_shared<CommandListImmediate>(context, CommandQueue::create(context, options));
+}
+
+void CommandListImmediate::retire() {
+    CommandList::retire();
+    queue_->retire();
+}
+
+void CommandListImmediate::close() { throw not_regular(); }
+
+std::optional<Recorded> CommandListImmediate::recorded() { throw not_regular(); }
+
+bool CommandListImmediate::host_synchronize(uint64_t timeout) {
+    const bool done = queue_->synchronize(timeout);
+    if (done) reset();
+    return done;
+}
+
+void CommandListImmediate::record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
+    // one buffer: an append waits for the end of the one before
+    std::lock_guard turn(appending_);
+    queue_->synchronize(FOREVER);
+    std::vector<Recorded> next;
+    next.push_back(record_alone(std::move(commands), signal));
+    queue_->submit(next, nullptr);
+    if (queue_->synchronous) queue_->synchronize(FOREVER);
+}
+
+Recorded CommandListImmediate::record_alone(std::vector<Command> commands,
+                                            const std::shared_ptr<Event>& signal) {
+    std::lock_guard lock(mutex_);
+    reset_locked();
+    record_locked(std::move(commands), signal);
+    encode_locked();
+    return recorded_locked();
+}
+
+// ---------------------------------------------------------------- mutable lists
+
+uint64_t CommandListMutable::next_command_id(uint32_t flags) {
+    std::lock_guard lock(mutex_);
+    const bool known = flags == ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS ||
+                       flags == ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENT_DEPRECATED;
+    if (closed_ || !known) {
+        throw invalid_argument("command list", format("%s, flags %#x", closed_ ? "closed" : "open", flags),
+                               format("an open list and the flag GRAPH_ARGUMENTS (%#x)",
+                                      ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS));
+    }
+    ids_.insert(commands_.size());
+    return commands_.size();
+}
+
+void CommandListMutable::update(const std::vector<Mutation>& mutations) {
+    std::lock_guard lock(mutex_);
+    if (!closed_ || mutations.empty()) {
+        throw invalid_argument(
+            "mutation",
+            format("%zu changes of a list that is %s", mutations.size(), closed_ ? "closed" : "open"),
+            "at least one change of a closed list");
+    }
+    for (const auto& mutation : mutations) find(mutation.command, mutation.argument);
+    for (const auto& mutation : mutations) {
+        find(mutation.command, mutation.argument).arguments[mutation.argument] = {mutation.memory,
+                                                                                  mutation.strides};
+    }
+    changed_ = true;
+}
+
+void CommandListMutable::reset() {
+    {
+        std::lock_guard lock(mutex_);
+        ids_.clear();
+        changed_ = false;
+    }
+    CommandList::reset();
+}
+
+void CommandListMutable::prepare_locked() {
+    if (!changed_) return;
+    encode_locked();
+    changed_ = false;
+}
+
+Inference& CommandListMutable::find(uint64_t id, uint32_t argument) {
+    if (ids_.count(id) != 0) {
+        for (size_t at = id; at < commands_.size(); ++at) {
+            if (commands_[at].inference) {
+                if (argument < commands_[at].inference->arguments.size()) return *commands_[at].inference;
+                break;
+            }
+            if (!commands_[at].is_wait) break;
+        }
+    }
+    throw invalid_argument(format("command id %lu, argument %u", id, argument), "not known of this list",
+                           "an id from zeCommandListGetNextCommandIdExp, and an argument of its graph");
+}
 
 }  // namespace softnpu

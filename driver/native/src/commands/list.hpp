@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "commands/encoding.hpp"
+#include "commands/progress.hpp"
 #include "commands/queue.hpp"
-#include "commands/recording.hpp"
 #include "device/context.hpp"
 
 namespace softnpu {
@@ -74,6 +74,64 @@ private:
     std::shared_ptr<const std::vector<KeepAlive>> keep_alive_;
     std::shared_ptr<Recording> recording_ = std::make_shared<Recording>();
     bool watched_ = false;  // an event knows the recording
+};
+
+// An immediate command list: every append runs at once, on a queue of its own.
+class CommandListImmediate : public CommandList {
+public:
+    static std::shared_ptr<CommandListImmediate> create(const std::shared_ptr<Context>& context,
+                                                        QueueOptions options);
+    CommandListImmediate(std::shared_ptr<Context> context, std::shared_ptr<CommandQueue> queue)
+        : CommandList(std::move(context)), queue_(std::move(queue)) {}
+
+    void retire() override;
+    bool is_immediate() const override { return true; }
+    // UNINITIALIZED: it is never closed.
+    void close() override;
+    bool host_synchronize(uint64_t timeout) override;
+    // UNINITIALIZED: a queue cannot execute it.
+    std::optional<Recorded> recorded() override;
+
+protected:
+    // Waits for the append before, of whatever thread; with a synchronous queue also for itself.
+    void record(std::vector<Command> commands, const std::shared_ptr<Event>& signal) override;
+
+private:
+    Recorded record_alone(std::vector<Command> commands, const std::shared_ptr<Event>& signal);
+
+    const std::shared_ptr<CommandQueue> queue_;
+    std::mutex appending_;  // held while an append waits; nothing but another append takes it
+};
+
+// New memory of an argument, and its strides; dense without any.
+struct Mutation {
+    uint64_t command = 0;
+    uint32_t argument = 0;
+    MemoryRef memory;
+    std::optional<Strides> strides;
+};
+
+// A mutable command list: arguments of recorded inferences may be changed after it was closed.
+class CommandListMutable : public CommandList {
+public:
+    using CommandList::CommandList;
+
+    bool is_mutable() const override { return true; }
+    // The id of the command that is appended next. INVALID_ARGUMENT for a closed list or other flags.
+    uint64_t next_command_id(uint32_t flags);
+    // Takes effect with the next submission. INVALID_ARGUMENT, and then nothing is changed.
+    void update(const std::vector<Mutation>& mutations);
+    void reset() override;
+
+protected:
+    void prepare_locked() override;
+
+private:
+    // The inference that the append after `id` commands recorded; its own waits come before it.
+    Inference& find(uint64_t id, uint32_t argument);
+
+    std::set<uint64_t> ids_;
+    bool changed_ = false;
 };
 
 }  // namespace softnpu

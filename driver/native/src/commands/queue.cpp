@@ -4,13 +4,13 @@
 
 #include <cstring>
 
-#include "base/runtime.hpp"
 #include "commands/fence.hpp"
 #include "commands/list.hpp"
-#include "sync/waiting.hpp"
-#include "trace/trace.hpp"
-#include "wire/error_info_wire.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
+#include "session/runtime.hpp"
+#include "session/trace.hpp"
+#include "session/waiting.hpp"
+#include "wire/msgpack.hpp"
 
 namespace softnpu {
 

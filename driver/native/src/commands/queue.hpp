@@ -7,11 +7,9 @@
 #include <vector>
 
 #include "commands/encoding.hpp"
-#include "commands/outcomes.hpp"
 #include "commands/progress.hpp"
-#include "commands/recording.hpp"
 #include "device/context.hpp"
-#include "sync/spin.hpp"
+#include "session/waiting.hpp"
 
 namespace softnpu {
 

@@ -4,9 +4,9 @@
 
 #include <cstring>
 
-#include "base/runtime.hpp"
-#include "sync/records.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
+#include "memory/records.hpp"
+#include "session/runtime.hpp"
 
 namespace softnpu {
 

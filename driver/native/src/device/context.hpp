@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fd.hpp"
 #include "base/handles.hpp"
-#include "base/session_fd.hpp"
 #include "memory/pool.hpp"
 #include "session/driver.hpp"
 

@@ -10,7 +10,7 @@
 
 #include "base/used_indices.hpp"
 #include "device/context.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

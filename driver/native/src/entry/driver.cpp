@@ -1,8 +1,6 @@
+// Initialisation and the driver.
 #include <cstring>
 
-#include "base/output.hpp"
-#include "base/runtime.hpp"
-#include "device/restoration.hpp"
 #include "entry/calls.hpp"
 #include "session/driver.hpp"
 

@@ -1,12 +1,12 @@
-#include "entry/graph_queries.hpp"
+// The functions of the graph extension that ask: logs, which layers, how much memory, what the compiler has.
+#include "entry/calls.hpp"
 
 #include <tuple>
 
-#include "base/output.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/creation.hpp"
+#include "interface/schema.hpp"
 #include "session/driver.hpp"
-#include "wire/schema.hpp"
 
 namespace softnpu {
 

@@ -1,11 +1,5 @@
-#include "base/guard.hpp"
-#include "base/runtime.hpp"
-#include "commands/immediate.hpp"
-#include "commands/list.hpp"
-#include "commands/mutable.hpp"
-#include "device/restoration.hpp"
+// Command lists: making, closing and executing them, and what is appended to them.
 #include "entry/calls.hpp"
-#include "entry/events.hpp"
 
 using namespace softnpu;
 

@@ -1,11 +1,7 @@
-#include "base/output.hpp"
-#include "base/runtime.hpp"
-#include "device/context.hpp"
-#include "device/restoration.hpp"
+// Contexts and their memory.
 #include "entry/calls.hpp"
-#include "memory/foreign_memory.hpp"
-#include "memory/system_memory.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
+#include "memory/mapped_files.hpp"
 
 using namespace softnpu;
 

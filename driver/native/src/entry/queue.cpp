@@ -1,10 +1,6 @@
-#include "base/guard.hpp"
-#include "base/runtime.hpp"
-#include "commands/event.hpp"
+// Command queues, fences and events.
 #include "commands/fence.hpp"
-#include "commands/list.hpp"
 #include "commands/queue.hpp"
-#include "device/restoration.hpp"
 #include "entry/calls.hpp"
 
 using namespace softnpu;

@@ -11,8 +11,7 @@
 #include <mutex>
 
 #include "base/environment.hpp"
-#include "base/log.hpp"
-#include "base/utf8.hpp"
+#include "wire/msgpack.hpp"
 
 namespace softnpu {
 

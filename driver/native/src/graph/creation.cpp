@@ -5,10 +5,10 @@
 #include <cerrno>
 
 #include "base/output.hpp"
-#include "graph/bounds.hpp"
 #include "graph/cache_options.hpp"
+#include "graph/meta.hpp"
 #include "graph/serialized.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

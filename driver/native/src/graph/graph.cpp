@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/output.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/process_memory.hpp"
+#include "graph/weights.hpp"
 #include "session/driver.hpp"
 #include "wire/msgpack.hpp"
 

@@ -7,8 +7,8 @@
 
 #include "base/cancellation.hpp"
 #include "base/clock.hpp"
-#include "wire/error_info_wire.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
+#include "wire/msgpack.hpp"
 
 namespace softnpu {
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/condition.hpp"
+#include "base/clock.hpp"
 #include "base/error_info.hpp"
-#include "base/session_fd.hpp"
+#include "base/fd.hpp"
 #include "wire/frame.hpp"
 #include "wire/msgpack.hpp"
 

@@ -3,11 +3,10 @@
 #include <errno.h>
 
 #include "base/environment.hpp"
-#include "base/log.hpp"
+#include "interface/schema.hpp"
 #include "session/launch.hpp"
-#include "sync/spin.hpp"
-#include "trace/trace.hpp"
-#include "wire/schema.hpp"
+#include "session/trace.hpp"
+#include "session/waiting.hpp"
 
 namespace softnpu {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/error_info.hpp"
-#include "wire/schema.hpp"
+#include "interface/schema.hpp"
 
 namespace softnpu {
 

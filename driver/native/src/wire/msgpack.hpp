@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error_info.hpp"
+
 namespace softnpu {
 
 // Writes one map: its keys and values in the order of the calls.
@@ -65,5 +67,13 @@ struct Value {
 
 // Decodes one value and nothing behind it; throws Error with what is wrong.
 Value unpack(std::string_view data, const char* subject);
+
+// Error information as it travels in `failed` messages and in rings.
+ErrorInfo decode_error_info(const Value& value);
+
+// Texts of programs and models that are not UTF-8, which the firmware interface does not take.
+bool is_utf8(std::string_view text);
+// Writes each byte that is no UTF-8 as its escape, such as \xe4.
+std::string in_utf8(std::string_view text);
 
 }  // namespace softnpu

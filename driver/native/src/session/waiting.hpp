@@ -1,0 +1,86 @@
+// Waiting for the device: check, spin for a bounded time, then sleep in slices.
+//
+// A slice bounds how late a waiter learns that the daemon is gone; nothing wakes it otherwise then. No lock
+// of the driver is held meanwhile.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "base/cancellation.hpp"
+#include "base/clock.hpp"
+#include "interface/words.hpp"
+#include "session/connection.hpp"
+
+namespace softnpu {
+
+// How long to spin before sleeping, learnt from how often spinning succeeded.
+class SpinBudget {
+public:
+    // As `SOFTNPU_SPIN_US` bounds it. Turbo: 15 ms, never given up. With one core: none.
+    explicit SpinBudget(bool turbo = false);
+
+    // INVALID_ARGUMENT if that variable is no number.
+    static void check_environment();
+
+    // How long to spin this time.
+    uint64_t limit_ns() {
+        if (turbo_ || misses_.load(std::memory_order_relaxed) < GIVE_UP_AFTER) return max_ns_;
+        return skipped_.fetch_add(1, std::memory_order_relaxed) % TRY_AGAIN_EVERY == TRY_AGAIN_EVERY - 1
+                   ? max_ns_
+                   : 0;
+    }
+    void hit() { misses_.store(0, std::memory_order_relaxed); }
+    void miss() { misses_.fetch_add(1, std::memory_order_relaxed); }
+
+private:
+    static constexpr uint32_t GIVE_UP_AFTER = 8;
+    static constexpr uint32_t TRY_AGAIN_EVERY = 32;
+
+    const bool turbo_;
+    const uint64_t max_ns_;
+    std::atomic<uint32_t> misses_{0};
+    std::atomic<uint32_t> skipped_{0};
+};
+
+constexpr uint64_t SLICE_NS = 25000000;
+
+// Waits until `ready()`; false when `timeout` nanoseconds have passed. `sleep(ns)` returns when it may have
+// changed. Throws DEVICE_LOST when the daemon is gone, within one slice.
+template <class Ready, class Sleep>
+bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& connection, SpinBudget& spin) {
+    if (ready()) return true;
+    if (timeout == 0) {
+        if (connection.is_lost()) throw connection.lost_error();
+        return false;
+    }
+    const uint64_t start = now_ns();
+    const uint64_t end = deadline_after(start, timeout);
+    if (const uint64_t limit = spin.limit_ns()) {
+        const uint64_t spin_end = std::min(end, start + limit);
+        do {
+            for (int check = 0; check < 32; ++check) {
+                if (ready()) {
+                    spin.hit();
+                    return true;
+                }
+                pause_core();
+            }
+        } while (now_ns() < spin_end);
+        spin.miss();
+    }
+    while (!ready()) {
+        const uint64_t now = now_ns();
+        if (now >= end) return false;
+        {
+            const CancellationPoint here;
+            pthread_testcancel();
+        }
+        sleep(std::min(end - now, SLICE_NS));
+        if (!ready() && connection.is_lost() && !ready()) throw connection.lost_error();
+    }
+    return true;
+}
+
+}  // namespace softnpu
