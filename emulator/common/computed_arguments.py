@@ -12,13 +12,9 @@ from typing import Any, Final
 
 from openvino import opset13 as ops
 
-from softnpu.emulator.common.graph_edits import numbers, replace
+from softnpu.emulator.common.graph_edits import is_fixed, numbers, replace
 
 _END: Final = (1 << 63) - 1
-_NOT_FIXED: Final = frozenset(
-    ("Assign", "If", "Loop", "Multinomial", "Parameter", "RandomUniform", "ReadValue", "TensorIterator")
-)
-"""Types of operations that are not computed when a model is compiled, whatever they work on."""
 _SLICED_AXES: Final = 4
 """How many bounds there are with axes, which are optional."""
 
@@ -98,18 +94,6 @@ def slice_scatter(node: Any) -> bool:
         made = _scattered(data, updates, bounds[:3], along)
     replace(node, made)
     return True
-
-
-def is_fixed(source: Any) -> bool:
-    """Return whether constants and known shapes decide a value, so that OpenVINO computes it beforehand."""
-    node = source.get_node()
-    kind = node.get_type_name()
-    if kind == "ShapeOf":
-        is_static: bool = node.get_input_partial_shape(0).is_static
-        return is_static
-    if kind in _NOT_FIXED:
-        return False
-    return kind == "Constant" or all(is_fixed(each) for each in node.input_values())
 
 
 def batch_dimensions(node: Any) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from softnpu.emulator.common import computed_arguments, empty_tensors, packed_types
+from softnpu.emulator.common import computed_arguments, empty_tensors, packed_types, sequence_lengths
 from softnpu.emulator.common.graph_edits import numbers, put_behind, replace
 from softnpu.emulator.common.model_bodies import all_bodies
 
@@ -32,6 +32,7 @@ def correct(model: ov.Model) -> bool:
     Returns whether it had some.
     """
     found = packed_types.widen(model)
+    found |= sequence_lengths.heed(model)
     for part in [model, *all_bodies(model)]:
         is_replaced = empty_tensors.replace(part)
         if [node for node in part.get_ordered_ops() if _correct(node)] or is_replaced:

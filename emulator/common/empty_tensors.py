@@ -1,17 +1,19 @@
 """Give results to operations on no elements, which OpenVINO's CPU runtime (2026.4) leaves unwritten.
 
 It does not run an operation that has an input without elements. If the result has some nevertheless (a sum
-over 0 channels, a pooling of padding alone), they are what its memory held before. And some operations
-without a result divide by its size when they are loaded, which ends the process.
+over 0 channels, a pooling of padding alone, a row of an empty table), they are what its memory held before.
+And some operations without a result divide by its size when they are loaded, which ends the process.
 
 What nothing contributes to is 0, the largest of nothing is the lowest number, and a sequence of 0 steps ends
-in its first state. `replace` does so where shapes are known, and `guard` where a size may turn out to be 0.
+in its first state. `replace` does so where shapes are known, whatever the operation. `guard` does so of open
+shapes: for any operation once an input of the model has no elements, and for those of `_REDUCED` where a size
+within the model may turn out to be 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -25,8 +27,8 @@ Empty = frozenset[tuple[int, int]]
 _KEPT: Final = frozenset(
     ("Assign", "Constant", "If", "Loop", "Parameter", "ReadValue", "Result", "TensorIterator")
 )
-_RIGHT: Final = ("Concat", "Embedding", "GatherElements", "GatherND", "Pad", "RandomUniform", "Reduce",
-                 "Scatter", "ShapeOf", "SpaceToBatch", "SparseFillEmptyRows")  # fmt: skip
+_RIGHT: Final = ("Concat", "Pad", "RandomUniform", "Reduce", "Scatter", "ShapeOf", "SliceScatter",
+                 "SpaceToBatch", "SparseFillEmptyRows")  # fmt: skip
 """Beginnings of types that OpenVINO computes of no elements, or whose first input is a shape."""
 _SEQUENCES: Final = ("AUGRUSequence", "GRUSequence", "LSTMSequence", "RNNSequence")
 _LARGEST: Final = ("AdaptiveMaxPool", "MaxPool", "SegmentMax")
@@ -49,6 +51,8 @@ _REDUCED: Final[dict[str, tuple[int, tuple[int, ...] | None]]] = {
     "MatMul": (0, None),
 }
 """Operations that make something of nothing: an input, and axes of it (None: any) that the result lacks."""
+_CHOSEN: Final = ("CTC", "Embedding", "Gather", "ISTFT", "StridedSlice")
+"""Beginnings of types that lose an axis as well, for models that may have nothing anywhere."""
 _GUARDED: Final = "softnpu_guarded"
 _COUNTED: Final = frozenset(("NonZero", "Unique", *_BOXES, "MatrixNms", "MulticlassNms"))
 _VALUES: Final = frozenset(("Parameter", "ReadValue", "If", "Loop", "TensorIterator", *_COUNTED))
@@ -74,16 +78,23 @@ def guard(model: ov.Model, empty: Empty | None = frozenset()) -> bool:
     whether it had some. One that was guarded before is left as it is.
     """
     parts = [model, *all_bodies(model)]
-    if not any(_is_open(node) for part in parts for node in part.get_ordered_ops()):
+    if not empty and empty is not None and not any(_is_open(node) for part in parts for node in _of(part)):
         return False
     found = False
     named = [None] * len(parts) if empty is None else _names(model, empty)
     for part, names in zip(parts, named, strict=True):
-        for node in part.get_ordered_ops():
-            if _is_open(node) and (names is None or node.get_friendly_name() in names):
+        for node in _of(part):
+            if _GUARDED in node.get_rt_info():
+                continue
+            name = node.get_friendly_name()
+            if _may_be_empty(node) and (names is None or name in names.reduced):
                 _guard(node)
-                node.get_rt_info()[_GUARDED] = True
-                found = True
+            elif _may_be_unwritten(node) if names is None else name in names.unwritten:
+                _choose(node)
+            else:
+                continue
+            node.get_rt_info()[_GUARDED] = True
+            found = True
     if found:
         model.validate_nodes_and_infer_types()
     return found
@@ -181,20 +192,45 @@ def _may_be_empty(node: Any) -> bool:
     )
 
 
-def _names(model: ov.Model, empty: Empty) -> Iterator[set[str]]:
+class _Names(NamedTuple):
+    """Names of operations: those that reduce what may be empty, and those of nothing with a result."""
+
+    reduced: set[str]
+    unwritten: set[str]
+
+
+def _names(model: ov.Model, empty: Empty) -> Iterator[_Names]:
     """Yield the names of such operations in the model and in each body, if inputs are as `empty` says."""
     sized = _sized(model, empty)
     is_outer = True
     for part in [sized, *all_bodies(sized)]:
         # a convolution behind others seldom has nothing to read, and is fused with what follows
         cut = _cut(part) if is_outer and not empty and sized is not model else None
-        yield {
+        reduced = {
             node.get_friendly_name()
-            for node in part.get_ordered_ops()
+            for node in _of(part)
             if _may_be_empty(node)
             and (cut is None or node.get_type_name() not in _SPATIAL or node.get_name() in cut)
         }
+        yield _Names(reduced, {node.get_friendly_name() for node in _of(part) if _is_unwritten(node)})
         is_outer = False
+
+
+def _of(part: ov.Model) -> list[Any]:
+    operations: list[Any] = part.get_ordered_ops()
+    return operations
+
+
+def _is_unwritten(node: Any) -> bool:
+    """Whether it has a result of no elements, by shapes that are known."""
+    kind = node.get_type_name()
+    if kind in _KEPT or kind.startswith(_RIGHT) or not node.get_input_size():
+        return False
+    return _is_empty(node.input_value(0)) and any(not _is_empty(output) for output in node.outputs())
+
+
+def _may_be_unwritten(node: Any) -> bool:
+    return bool(node.get_type_name().startswith(_CHOSEN)) and _may_have_none(node.input_value(0))
 
 
 def _sized(model: ov.Model, empty: Empty) -> ov.Model:
@@ -250,7 +286,7 @@ def _may_have_none(output: Any) -> bool:
 
 
 def _guard(node: Any) -> None:
-    """Insert a choice behind an operation, or pad what it reduces with an element that changes nothing.
+    """Insert a choice behind an operation that reduces, or pad that with an element that changes nothing.
 
     OpenVINO fuses products and attention with what follows, and runs nothing of that.
     """
@@ -259,7 +295,12 @@ def _guard(node: Any) -> None:
         for position, axis, value in _PADDED[kind](node):
             _pad(node, position, axis, value)
         return
-    is_empty = _size_is_0(ops.reduce_min(_shape(node.input_value(_REDUCED[kind][0])), _numbers(0), False))
+    _choose(node, _REDUCED[kind][0])
+
+
+def _choose(node: Any, position: int = 0) -> None:
+    """Insert a choice behind an operation: what it makes of nothing if that input has no elements."""
+    is_empty = _size_is_0(ops.reduce_min(_shape(node.input_value(position)), _numbers(0), False))
     for output in node.outputs():
         readers = list(output.get_target_inputs())
         nothing = _first_state(node, output.get_index()) or _nothing(node, output)

@@ -31,6 +31,7 @@ from softnpu.emulator.common import (
     model_bodies,
     openvino_errors,
     packed_types,
+    sequence_lengths,
     source_digest,
 )
 from softnpu.emulator.compiler.model_cache import cache_key
@@ -252,6 +253,7 @@ def _code_digest() -> str:
         quantised_subgraphs,
         rounded_states,
         saturated_sums,
+        sequence_lengths,
         shared_tensors,
         streams,
     )

@@ -15,6 +15,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from softnpu.emulator.common.graph_edits import depends_on_inputs
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -228,7 +229,7 @@ def _tree_lengths(node: Any, lengths: Any) -> Any:
 
 def _repeats(_: Any, repeats: Any) -> Any:
     """Guard those that an input gives; shape inference checks constants, and learns less behind a guard."""
-    if not _depends_on_inputs(repeats):
+    if not depends_on_inputs(repeats):
         return repeats
     return ops.maximum(repeats, _constant(repeats, 0)).output(0)
 
@@ -259,7 +260,7 @@ def _rolled_axes(node: Any, axes: Any) -> Any:
 
 def _transform_axes(node: Any, axes: Any) -> Any:
     """The axes of a transform; the last one of complex numbers is none."""
-    if not _depends_on_inputs(axes):
+    if not depends_on_inputs(axes):
         return axes
     rank = _rank(node.input_value(0), axes)
     if node.get_type_name() != "RDFT":
@@ -268,7 +269,7 @@ def _transform_axes(node: Any, axes: Any) -> Any:
 
 
 def _transform_sizes(node: Any, sizes: Any) -> Any:
-    if not _depends_on_inputs(sizes):
+    if not depends_on_inputs(sizes):
         return sizes
     is_wrong = ops.logical_or(ops.equal(sizes, _constant(sizes, 0)), ops.less(sizes, _constant(sizes, -1)))
     return _checked(node, sizes, _any(is_wrong))
@@ -276,14 +277,14 @@ def _transform_sizes(node: Any, sizes: Any) -> Any:
 
 def _step(node: Any, step: Any) -> Any:
     """OpenVINO divides by it."""
-    if not _depends_on_inputs(step):
+    if not depends_on_inputs(step):
         return step
     return _checked(node, step, _any(ops.equal(step, _constant(step, 0))))
 
 
 def _output_shape(node: Any, shape: Any) -> Any:
     """OpenVINO keeps the paddings of the first inference, and then writes behind its memory."""
-    if _depends_on_inputs(shape):
+    if depends_on_inputs(shape):
         raise _refused(
             node, "an output shape that inputs give", "one that is constant, or computed of shapes"
         )
@@ -300,7 +301,7 @@ def _rows(node: Any, indices: Any) -> Any:
 def _blocks(node: Any, data: Any) -> Any:
     """OpenVINO does not compare the blocks that there are with those that sizes, if inputs, ask for."""
     output, kernel = node.input_value(1), node.input_value(2)
-    if not (_depends_on_inputs(kernel) or _depends_on_inputs(output)):
+    if not (depends_on_inputs(kernel) or depends_on_inputs(output)):
         return data
     attributes = node.get_attributes()
     strides, dilations, begins, ends = (
@@ -355,7 +356,6 @@ _GUARDS: dict[str, dict[int, Callable[[Any, Any], Any]]] = {
 _LEAST_OF_INVERSE = 2
 _SEGMENTS_AND_COUNT = 3
 _MOST = np.iinfo(np.int64).max
-_SOURCES = ("Parameter", "ReadValue", "If", "Loop", "TensorIterator")
 
 
 # ---------------------------------------------------------------- parts
@@ -447,18 +447,3 @@ def _constant(like: Any, value: int) -> Any:
 
 def _name(output: Any) -> str:
     return str(output.element_type.to_string())
-
-
-def _depends_on_inputs(source: Any) -> bool:
-    """Whether the values of inputs or states decide it, and not their shapes alone."""
-    seen: set[str] = set()
-    pending = [source.node]
-    while pending:
-        node = pending.pop()
-        if node.get_name() in seen or node.get_type_name() == "ShapeOf":
-            continue
-        seen.add(node.get_name())
-        if node.get_type_name() in _SOURCES:
-            return True
-        pending += [each.node for each in node.input_values()]
-    return False

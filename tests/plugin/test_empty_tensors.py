@@ -191,6 +191,41 @@ CASES = {
         lambda data: ops.gather(data, _numbers(), ops.constant(0)),
         ((3, 2),), (), _zeros(0, 2), None,
     ),
+    "Gather along nothing": Case(
+        lambda data: ops.gather(data, _numbers(0, 2), ops.constant(1)),
+        ((2, 0),), ((2, 3),), _zeros(2, 2), ((0, 1),),
+    ),
+    "GatherElements": Case(
+        lambda data: ops.gather_elements(data, ops.constant([[0, 2], [1, 0]]), 1),
+        ((2, 0),), ((2, 3),), _zeros(2, 2), ((1,),),
+    ),
+    "GatherND": Case(
+        lambda data: ops.gather_nd(data, ops.constant([[0], [1]])),
+        ((0, 3),), ((2, 3),), _zeros(2, 3), ((0,),),
+    ),
+    "StridedSlice that takes an axis off": Case(
+        lambda data: ops.strided_slice(
+            data, _numbers(0, 0), _numbers(2, 1), _numbers(1, 1), [0, 0], [0, 0], [], [0, 1]
+        ),
+        ((2, 0),), ((2, 3),), _zeros(2), ((0, 1),),
+    ),
+    "CTCGreedyDecoder": Case(
+        lambda data, mask: ops.ctc_greedy_decoder(data, mask, True),
+        ((4, 1, 0), (4, 1)), ((4, 1, 3), (4, 1)), _zeros(1, 4, 1, 1), ((2,), ()),
+    ),
+    "CTCGreedyDecoderSeqLen": Case(
+        lambda data: ops.ctc_greedy_decoder_seq_len(data, ops.constant(np.zeros(2, np.int32))).output(1),
+        ((2, 0, 3),), ((2, 4, 3),), np.zeros(2, np.int32), ((1,),),
+    ),
+    "ScaledDotProductAttention of no size": Case(
+        ops.scaled_dot_product_attention,
+        ((1, 2, 0), (1, 3, 0), (1, 3, 4)), ((1, 2, 4), (1, 3, 4), (1, 3, 4)), _zeros(1, 2, 4),
+        ((2,), (2,), ()),
+    ),
+    "EmbeddingBagOffsetsSum of no table": Case(
+        lambda table: ops.embedding_bag_offsets_sum(table, ops.constant([0, 1]), ops.constant([0, 0])),
+        ((0, 2),), ((3, 2),), _zeros(2, 2), ((0,),),
+    ),
     "TopK of 0": Case(
         lambda data: ops.topk(data, ops.constant(0), 1, "max", "value").output(0),
         ((2, 3),), (), _zeros(2, 0), None,
