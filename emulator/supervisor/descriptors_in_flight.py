@@ -49,11 +49,16 @@ class UserFlights:
             self._flights.pop(flight, None)
 
     def has_room(self, more: int) -> bool:
-        """Whether there may be so many more, leaving out those that were read."""
-        if self.quota.used + more > self.quota.limit and time.monotonic() >= self._settle_due:
+        """Whether there may be so many more, leaving out those that were read.
+
+        If none was, nobody asks the kernel again for a moment: there may be thousands of connections.
+        """
+        used = self.quota.used
+        if used + more > self.quota.limit and time.monotonic() >= self._settle_due:
             for flight in list(self._flights):
                 flight.settle()
-            self._settle_due = time.monotonic() + _SETTLE_EVERY_S
+            if self.quota.used == used:
+                self._settle_due = time.monotonic() + _SETTLE_EVERY_S
         return self.quota.used + more <= self.quota.limit
 
 
@@ -68,12 +73,12 @@ class Flight:
 
     def take(self, more: int) -> None:
         """Count descriptors that are sent; refuse them if too many have not been read."""
-        if self.used + more > CONNECTION_DESCRIPTORS:
+        quota = self._user.quota
+        if self.used + more > CONNECTION_DESCRIPTORS or quota.used + more > quota.limit:
             self.settle()
         if self.used + more > CONNECTION_DESCRIPTORS:
             raise self._refusal(self.used, "this connection", CONNECTION_DESCRIPTORS)
         if not self._user.has_room(more):
-            quota = self._user.quota
             raise self._refusal(quota.used, "all connections of this user", quota.limit)
         self._count(more)
 

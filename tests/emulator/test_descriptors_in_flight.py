@@ -78,6 +78,16 @@ def test_a_user_has_its_share_over_all_connections_and_gets_it_back_by_reading(
     assert (one.flight.used, other.flight.used, flights.quota.used) == (0, 10, 10)
 
 
+def test_who_reads_is_not_refused_beside_one_that_does_not(peers: list[_Peer]) -> None:
+    one, other = peers
+    one.send(8)
+    for _ in range(5):
+        other.send(2)
+        with pytest.raises(Refused):
+            one.send(1)
+        other.read(2)
+
+
 def test_who_does_not_read_keeps_its_share_when_the_daemon_has_closed(
     flights: UserFlights, peers: list[_Peer]
 ) -> None:
