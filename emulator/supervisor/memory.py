@@ -16,6 +16,7 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor
 
 DEFAULT_ALIGNMENT = 64
 KINDS = ("host", "device", "shared", "control")
@@ -30,7 +31,7 @@ _BLOCK = 512  # bytes of `st_blocks`, on every file system
 
 @dataclass
 class Segment:
-    """A memory file from `start` on. The descriptor is ours; clients and engine get duplicates.
+    """A memory file from `start` on. The descriptor is ours; what waits to be sent holds it as well.
 
     `foreign`: the bytes that the file has to have, if others can cut it; else 0.
     """
@@ -43,8 +44,12 @@ class Segment:
     start: int = 0
     foreign: int = 0
 
+    def __post_init__(self) -> None:
+        self._held = HeldDescriptor(self.fd)
+        self.fd = self._held
+
     def close(self) -> None:
-        os.close(self.fd)
+        self._held.close()
 
 
 @dataclass

@@ -51,6 +51,26 @@ def test_an_engine_that_cannot_be_started_is_tried_again_and_sessions_wait(
     assert daemon.counts("restarts", "state") == (1, "ready")
 
 
+def test_a_session_with_most_of_the_descriptors_keeps_no_engine_from_starting(
+    start_daemon: StartDaemon,
+) -> None:
+    """What the new engine is told does not fit into its socket, and waits without more descriptors."""
+    daemon = start_daemon(open_files=1024)
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        context = WireContext(wire)
+        buffer, queue = context.alloc(4096, "control"), context.queue()
+        request = msg.MemAlloc(context=context.handle, kind="host", size=4096, exportable=True)
+        for _ in range(700):
+            wire.ask(request, msg.MemAllocated)
+            os.close(wire._fds.pop())
+        daemon.kill_engine()
+        assert queue.run(NOTHING, buffer) == 0
+        context.check_works()
+    assert daemon.counts("restarts", "state") == (1, "ready")
+    assert "could not be told" not in daemon.log
+
+
 def test_a_function_that_descriptors_do_not_suffice_for_leaves_none_behind(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(isolate=Isolation.SESSION, tuning=Tuning(function_idle_s=0.2))
     before, refused = daemon.base_fd_count(), 0
