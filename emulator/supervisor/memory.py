@@ -7,7 +7,9 @@ long as an allocation lies in it, on both sides, so neither needs a message to u
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from dataclasses import dataclass, field
 
 import psutil
@@ -26,6 +28,7 @@ _ARENA_LAST = 2 * 1024 * 1024
 _ARENA_ITEM = 256 * 1024
 _CHECKED_FROM = 16 * 1024 * 1024
 _HEADROOM = 256 * 1024 * 1024
+_KEPT_FREE, _KEPT_PART = 64, 8
 _BLOCK = 512  # bytes of `st_blocks`, on every file system
 
 
@@ -175,6 +178,11 @@ class ContextMemory:
         return self._keep_segment(linux.fixed_memfd("memory", size), size, control)
 
     def _keep_segment(self, fd: int, size: int, control: bool) -> Segment:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # the kernel gives the lowest number that is free: this is one of the last
+        if fd >= soft - min(_KEPT_FREE, soft // _KEPT_PART):
+            os.close(fd)
+            raise OSError(errno.EMFILE, "the descriptors that are left are kept for engines and connections")
         segment = Segment(self._next, fd, size, RangeAllocator(size), control)
         self._next += 1
         self.segments[segment.number] = segment
