@@ -17,7 +17,6 @@ from typing import Final
 
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.supervisor.limits import Quota
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Reactor
 
@@ -33,28 +32,37 @@ def user_descriptors() -> int:
 
 
 class UserFlights:
-    """What is on its way to all connections of a user, counted by `quota`."""
+    """What is on its way to all connections of a user: at most `limit`."""
 
-    def __init__(self, quota: Quota) -> None:
-        self.quota = quota
-        self._flights: dict[Flight, None] = {}
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.refusals = 0
+        self.used = 0
+        """How many there were at the last look."""
+        self._flights: set[Flight] = set()  # with descriptors on their way
         self._settle_due = 0.0
 
     def count(self, flight: Flight, more: int) -> None:
         """Count descriptors to one connection; fewer if negative."""
-        self.quota.count(more)
+        self.used += more
         if flight.used:
-            self._flights[flight] = None
+            self._flights.add(flight)
         else:
-            self._flights.pop(flight, None)
+            self._flights.discard(flight)
 
     def has_room(self, more: int) -> bool:
-        """Whether there may be so many more, leaving out those that were read."""
-        if self.quota.used + more > self.quota.limit and time.monotonic() >= self._settle_due:
+        """Whether there may be so many more, leaving out those that were read.
+
+        If none was, nobody asks the kernel again for a moment: there may be thousands of connections.
+        """
+        used = self.used
+        if used + more > self.limit and time.monotonic() >= self._settle_due:
             for flight in list(self._flights):
                 flight.settle()
-            self._settle_due = time.monotonic() + _SETTLE_EVERY_S
-        return self.quota.used + more <= self.quota.limit
+            self.used = sum(flight.used for flight in self._flights)
+            if self.used == used:
+                self._settle_due = time.monotonic() + _SETTLE_EVERY_S
+        return self.used + more <= self.limit
 
 
 class Flight:
@@ -68,19 +76,17 @@ class Flight:
 
     def take(self, more: int) -> None:
         """Count descriptors that are sent; refuse them if too many have not been read."""
-        if self.used + more > CONNECTION_DESCRIPTORS:
-            self.settle()
+        self.settle()
         if self.used + more > CONNECTION_DESCRIPTORS:
             raise self._refusal(self.used, "this connection", CONNECTION_DESCRIPTORS)
         if not self._user.has_room(more):
-            quota = self._user.quota
-            raise self._refusal(quota.used, "all connections of this user", quota.limit)
-        self._count(more)
+            raise self._refusal(self._user.used, "all connections of this user", self._user.limit)
+        self._set(self.used + more)
 
     def settle(self) -> None:
         """Count none if the peer has read everything, or is gone."""
         if self.used and not self._outbox.waiting and not self._is_unread():
-            self._count(-self.used)
+            self._set(0)
 
     def linger(self, reactor: Reactor, on_end: Callable[[], None]) -> None:
         """End the connection, but keep its socket until what was sent is read: then call `on_end`.
@@ -100,8 +106,8 @@ class Flight:
 
         look()
 
-    def _count(self, more: int) -> None:
-        self.used += more
+    def _set(self, used: int) -> None:
+        more, self.used = used - self.used, used
         self._user.count(self, more)
 
     def _is_unread(self) -> bool:
@@ -110,7 +116,7 @@ class Flight:
         return bool(unread)
 
     def _refusal(self, used: int, whose: str, limit: int) -> Refused:
-        self._user.quota.refusals += 1
+        self._user.refusals += 1
         return refuse(
             ZeResult.ERROR_OUT_OF_HOST_MEMORY,
             "connection",

@@ -7,7 +7,9 @@ long as an allocation lies in it, on both sides, so neither needs a message to u
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from dataclasses import dataclass, field
 
 import psutil
@@ -16,6 +18,7 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor
 
 DEFAULT_ALIGNMENT = 64
 KINDS = ("host", "device", "shared", "control")
@@ -25,12 +28,13 @@ _ARENA_LAST = 2 * 1024 * 1024
 _ARENA_ITEM = 256 * 1024
 _CHECKED_FROM = 16 * 1024 * 1024
 _HEADROOM = 256 * 1024 * 1024
+_KEPT_FREE, _KEPT_PART = 64, 8
 _BLOCK = 512  # bytes of `st_blocks`, on every file system
 
 
 @dataclass
 class Segment:
-    """A memory file from `start` on. The descriptor is ours; clients and engine get duplicates.
+    """A memory file from `start` on. The descriptor is ours; what waits to be sent holds it as well.
 
     `foreign`: the bytes that the file has to have, if others can cut it; else 0.
     """
@@ -43,8 +47,12 @@ class Segment:
     start: int = 0
     foreign: int = 0
 
+    def __post_init__(self) -> None:
+        self._held = HeldDescriptor(self.fd)
+        self.fd = self._held
+
     def close(self) -> None:
-        os.close(self.fd)
+        self._held.close()
 
 
 @dataclass
@@ -170,6 +178,11 @@ class ContextMemory:
         return self._keep_segment(linux.fixed_memfd("memory", size), size, control)
 
     def _keep_segment(self, fd: int, size: int, control: bool) -> Segment:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # the kernel gives the lowest number that is free: this is one of the last
+        if fd >= soft - min(_KEPT_FREE, soft // _KEPT_PART):
+            os.close(fd)
+            raise OSError(errno.EMFILE, "the descriptors that are left are kept for engines and connections")
         segment = Segment(self._next, fd, size, RangeAllocator(size), control)
         self._next += 1
         self.segments[segment.number] = segment

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Message, encode
-from softnpu.emulator.supervisor.undoing import duplicates
+from softnpu.emulator.supervisor.held_descriptors import hold, let_go
 
 
 class Outbox:
@@ -25,7 +24,7 @@ class Outbox:
         self.waiting_bytes = 0
 
     def post(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send now or keeps for later; descriptors stay the caller's (kept frames hold duplicates)."""
+        """Send now or keep for later; descriptors stay the caller's: kept frames hold them as well."""
         body = encode(message)
         if not self._waiting:
             try:
@@ -37,7 +36,7 @@ class Outbox:
                 return  # its end is noticed by the reader of this socket
         if len(self._waiting) >= self.limit:
             raise BufferError(f"{len(self._waiting)} frames wait for a peer that does not read")
-        self._waiting.append((request, body, duplicates(fds)))
+        self._waiting.append((request, body, hold(fds)))
         self.waiting_bytes += len(body)
 
     @property
@@ -58,12 +57,12 @@ class Outbox:
                 return
             self._waiting.popleft()
             self.waiting_bytes -= len(body)
-            close_untrusted(fds)
+            let_go(fds)
         self._watch(False)
 
     def close(self) -> None:
-        """Drop what waits and the duplicates held for it."""
+        """Drop what waits and the descriptors held for it."""
         for _, _, fds in self._waiting:
-            close_untrusted(fds)
+            let_go(fds)
         self._waiting.clear()
         self.waiting_bytes = 0

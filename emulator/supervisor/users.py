@@ -91,9 +91,7 @@ class User:
         self.memory = quota(
             "user_memory", "bytes", "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, memory
         )
-        self.flights = UserFlights(
-            Quota(user_descriptors(), "", "descriptors in unread answers", whose, "connection", host)
-        )
+        self.flights = UserFlights(user_descriptors())
         self.functions = quota("user_functions", "virtual functions", "context", host)
         self.segments = quota(
             "user_segments", "segments", "memory allocation", host, limits.segments_of_user()
@@ -103,12 +101,12 @@ class User:
     @property
     def _quotas(self) -> list[Quota]:
         mine = [value for value in vars(self).values() if isinstance(value, Quota)]
-        return [quota for quota in (*mine, self.flights.quota) if quota is not self._everybody]
+        return [quota for quota in mine if quota is not self._everybody]
 
     @property
     def idle(self) -> bool:
         """Whether this user holds nothing at all."""
-        return not any(quota.used for quota in self._quotas)
+        return not (any(quota.used for quota in self._quotas) or self.flights.used)
 
     def check_segment(self) -> None:
         """Refuse one more memory file."""
@@ -153,7 +151,7 @@ class User:
             queues=self.queues.used,
             graphs=self.graphs.used,
             compiles=self.compiles.used,
-            refusals=sum(quota.refusals for quota in self._quotas),
+            refusals=sum(quota.refusals for quota in self._quotas) + self.flights.refusals,
         )
 
 

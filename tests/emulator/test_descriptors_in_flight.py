@@ -11,7 +11,6 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.supervisor.descriptors_in_flight import CONNECTION_DESCRIPTORS, Flight, UserFlights
-from softnpu.emulator.supervisor.limits import Quota
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Reactor
 from tests.support.daemon import Daemon
@@ -50,7 +49,7 @@ class _Peer:
 @pytest.fixture
 def flights() -> UserFlights:
     """Those of a user who may have ten."""
-    return UserFlights(Quota(10, "", "descriptors", "user 1", "connection"))
+    return UserFlights(10)
 
 
 @pytest.fixture
@@ -71,11 +70,21 @@ def test_a_user_has_its_share_over_all_connections_and_gets_it_back_by_reading(
         other.send(1)
     assert caught.value.info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
     one.read(5)
-    assert flights.quota.used == 10, "the last one may be any of them"
+    assert flights.used == 10, "the last one may be any of them"
     one.read(1)
     one.flight.settle()
     other.send(6)
-    assert (one.flight.used, other.flight.used, flights.quota.used) == (0, 10, 10)
+    assert (one.flight.used, other.flight.used, flights.used) == (0, 10, 10)
+
+
+def test_who_reads_is_not_refused_beside_one_that_does_not(peers: list[_Peer]) -> None:
+    one, other = peers
+    one.send(8)
+    for _ in range(5):
+        other.send(2)
+        with pytest.raises(Refused):
+            one.send(1)
+        other.read(2)
 
 
 def test_who_does_not_read_keeps_its_share_when_the_daemon_has_closed(
@@ -84,12 +93,12 @@ def test_who_does_not_read_keeps_its_share_when_the_daemon_has_closed(
     reactor, one, ended = Reactor(), peers[0], []
     one.send(3)
     one.flight.linger(reactor, lambda: ended.append(1))
-    assert (flights.quota.used, ended) == (3, [])
+    assert (flights.used, ended) == (3, [])
     one.read(3)
     assert Channel(one.socket).receive() is None, "it is told the end at once"
     reactor.after(1.5, reactor.stop)
     reactor.run()
-    assert (flights.quota.used, ended, one.channel.fileno()) == (0, [1], -1)
+    assert (flights.used, ended, one.channel.fileno()) == (0, [1], -1)
     reactor.close()
 
 

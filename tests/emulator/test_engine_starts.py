@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.interface import messages as msg
@@ -49,6 +50,27 @@ def test_an_engine_that_cannot_be_started_is_tried_again_and_sessions_wait(
     assert np.all(memory.view() == 7)
     assert daemon.log.count("no engine can be started") == 1, "one line, however often it was tried"
     assert daemon.counts("restarts", "state") == (1, "ready")
+
+
+@pytest.mark.parametrize("segments", [700, 1100], ids=["most", "all"])
+def test_a_session_with_most_descriptors_keeps_no_engine_from_starting(
+    start_daemon: StartDaemon, segments: int
+) -> None:
+    """What the new engine is told does not fit into its socket, and waits without more descriptors."""
+    daemon = start_daemon(open_files=1024)
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        context = WireContext(wire)
+        buffer, queue = context.alloc(4096, "control"), context.queue()
+        request = msg.MemAlloc(context=context.handle, kind="host", size=4096, exportable=True)
+        for _ in range(segments):
+            if isinstance(wire.answer(wire.send(request)), msg.MemAllocated):
+                os.close(wire._fds.pop())
+        daemon.kill_engine()
+        assert queue.run(NOTHING, buffer) == 0
+        context.check_works()
+    assert daemon.counts("restarts", "state") == (1, "ready")
+    assert "could not be told" not in daemon.log
 
 
 def test_a_function_that_descriptors_do_not_suffice_for_leaves_none_behind(start_daemon: StartDaemon) -> None:

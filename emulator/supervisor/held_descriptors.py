@@ -1,0 +1,51 @@
+"""Descriptors that are closed when nobody holds them: what waits to be sent needs none of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from softnpu.emulator.common.untrusted_fds import close_untrusted
+from softnpu.emulator.supervisor.undoing import undoing
+
+
+class HeldDescriptor(int):
+    """A descriptor with holders; whoever makes it is the first."""
+
+    _holders: int
+
+    def __new__(cls, fd: int) -> HeldDescriptor:
+        made = super().__new__(cls, fd)
+        made._holders = 1
+        return made
+
+    def hold(self) -> HeldDescriptor:
+        """Hold it once more."""
+        self._holders += 1
+        return self
+
+    def release(self) -> bool:
+        """Hold it once less; whether that was the last one, who has to close it."""
+        self._holders -= 1
+        return not self._holders
+
+    def close(self) -> None:
+        """Hold it once less, and close it if nobody else does."""
+        if self.release():
+            os.close(self)
+
+
+def hold(fds: Sequence[int]) -> list[int]:
+    """Hold all of them, by duplicates of those that cannot be held, or raise `OSError` and hold none."""
+    held: list[int] = []
+    with undoing() as undo:
+        undo.callback(let_go, held)
+        for fd in fds:
+            held.append(fd.hold() if isinstance(fd, HeldDescriptor) else os.dup(fd))
+    return held
+
+
+def let_go(fds: list[int]) -> None:
+    """Hold them no longer, and forget them."""
+    close_untrusted([fd for fd in fds if not isinstance(fd, HeldDescriptor) or fd.release()])
+    fds.clear()
