@@ -18,7 +18,9 @@ from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 # room for all that the kernel sends at once: it closes what does not fit, and closing a socket may wait
-_ANCILLARY = socket.CMSG_SPACE(253 * array.array("i").itemsize)
+_FD_SIZE = array.array("i").itemsize
+_ANCILLARY = socket.CMSG_SPACE(253 * _FD_SIZE)
+_NOTHING = memoryview(b"")
 _MAX_UNREAD = 1000
 
 
@@ -109,19 +111,23 @@ class Channel:
             self._socket.send(frame)
 
     def receive(self) -> Packet | None:
-        """The next frame, or None when the peer has closed. A malformed frame is refused."""
+        """The next frame, or None when the peer has closed. A malformed frame is refused.
+
+        `MemoryError`: there is no memory for it, and it is still to be received.
+        """
         try:
             data, ancillary, flags = self._receive_packet()
         except ConnectionResetError:
             return None
-        fds = array.array("i")
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-        packet = Packet(0, memoryview(b""), [linux.above_streams(fd) for fd in fds], self.owner)
-        if not data and not fds:
-            return None
+        fds: list[int] = []
+        packet = Packet(0, _NOTHING, fds, self.owner)
         try:
+            for level, kind, payload in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    fds += array.array("i", payload[: len(payload) - len(payload) % _FD_SIZE])
+            fds[:] = map(linux.above_streams, fds)
+            if not data and not fds:
+                return None
             if flags & socket.MSG_TRUNC or len(data) > frames.MAX_FRAME:
                 raise refuse(
                     ZeResult.ERROR_INVALID_SIZE,
@@ -144,6 +150,14 @@ class Channel:
                     expected=f"at most {frames.MAX_FDS}",
                 )
             packet.request, packet.body = frames.decode(data, len(fds))
+        except MemoryError:
+            packet.close()
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                "control frame",
+                found="no memory to take it in",
+                expected=f"memory for {len(data)} bytes and {len(fds)} descriptors",
+            ) from None
         except BaseException:
             packet.close()
             raise

@@ -51,13 +51,13 @@ class Child:
         self._backlog = backlog
         self._how = ""
         self.given_up = self.short = False
-        self.process, ours = child_process.take(program)
-        ours.setblocking(False)
-        self._channel = Channel(ours)
-        self._outbox = Outbox(self._channel, self._watch, backlog)
         self._alive = True
         self._pidfd = -1
+        self.process, ours = child_process.take(program)
+        self._channel = Channel(ours)
+        self._outbox = Outbox(self._channel, self._watch, backlog)
         try:
+            ours.setblocking(False)
             self._pidfd = os.pidfd_open(self.process.pid)
             reactor.watch(self._pidfd, self._ended)
             self._watch(False)
@@ -155,6 +155,9 @@ class Child:
         try:
             packet = self._channel.receive()
         except BlockingIOError:
+            return False
+        except MemoryError:
+            self._reactor.pause(self._channel.fileno())
             return False
         except Refused as error:
             self._stop(f"sent a bad frame: {error}")

@@ -129,7 +129,6 @@ class Client:
         if failpoints.active is not None:
             failpoints.hit("supervisor.close")
         self._open = False
-        log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
         # all of it, from the last line to the first, whatever one of them raises
         with ExitStack() as steps:
             steps.callback(self._server.client_gone, self.number)
@@ -142,6 +141,7 @@ class Client:
             steps.callback(self._unwatch)
             if trace.active is not None and self.session is not None:
                 trace.active.event(f"session ends: {reason}", self.number, number=self.pid)
+            log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
 
     def _unwatch(self) -> None:
         if self._deadline is not None:
@@ -168,8 +168,8 @@ class Client:
 
     def _end_soon(self, info: ErrorInfo) -> None:
         """End the session, once nothing of it is being served; nothing is from now on."""
-        self._ending = True
         self._reactor.after(0, lambda: self.end(info))
+        self._ending = True
 
     def _watch(self, full: bool) -> None:
         self._reactor.watch(self._channel.fileno(), self._read, self._flush if full else None)
@@ -210,6 +210,9 @@ class Client:
             try:
                 packet = self._channel.receive()
             except BlockingIOError:
+                return
+            except MemoryError:
+                self._reactor.pause(self._channel.fileno())
                 return
             except Refused as error:
                 # the stream is not trustworthy after a malformed frame: say why, then end it
@@ -380,7 +383,7 @@ class Client:
                 self._reactor,
                 self._post,
                 self.end,
-                self._answering,
+                self._reactor.guarded(self._answering),
             )
             self.user.sessions.count()
             self._leases.join(request.lease, self.number, self.end)

@@ -146,7 +146,7 @@ class Device:
         quota.count()
         self._counts.add(page)
         if self._timer is None:
-            self._timer = self._reactor.after(PERIOD_S, self._tick)
+            self._timer = self._reactor.every(PERIOD_S, self._tick)
         function.start()
         return function
 
@@ -165,7 +165,9 @@ class Device:
 
     def _tick(self) -> None:
         """Add up what functions have counted, and end those that nobody uses."""
-        self._timer = self._reactor.after(PERIOD_S, self._tick) if self._others else None
+        if self._timer is not None and not self._others:
+            self._timer.cancel()
+            self._timer = None
         self._counts.refresh()
         now = time.monotonic()
         for function in list(self._others.values()):

@@ -47,6 +47,7 @@ SERVER_NAME = f"softnpu {getattr(softnpu, '__version__', 'sources')}"
 _LISTED_SESSIONS = 200
 _LISTED_USERS = 64
 _ACCEPTED_A_ROUND = 32
+_NO_ROOM_S = 0.1
 _OWNER_RESERVE = 16
 
 
@@ -165,8 +166,7 @@ class Supervisor:
             except OSError as error:
                 # out of descriptors, most likely: the client stays in the backlog until some are free
                 log.error("accept: %s", error)
-                self.reactor.unwatch(self._listener.fileno())
-                self.reactor.after(0.1, lambda: self.reactor.watch(self._listener.fileno(), self._accept))
+                self.reactor.pause(self._listener.fileno(), _NO_ROOM_S)
                 return
             with undoing() as undo:
                 undo.callback(connection.close)
