@@ -52,6 +52,12 @@ class Packet:
 
     def take_fds(self, expected: int) -> list[int]:
         """Hand over exactly `expected` descriptors; refuse another number."""
+        self.check_fds(expected)
+        fds, self._fds = self._fds, []
+        return fds
+
+    def check_fds(self, expected: int) -> list[int]:
+        """The list of its descriptors, whose owner it stays; refuse another number than `expected`."""
         if len(self._fds) != expected:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -59,8 +65,7 @@ class Packet:
                 found=f"{len(self._fds)} descriptors",
                 expected=f"{expected}",
             )
-        fds, self._fds = self._fds, []
-        return fds
+        return self._fds
 
     def taken(self) -> Packet:
         """A packet that takes this one over, with its descriptors."""

@@ -27,6 +27,7 @@ from softnpu.emulator.supervisor.graph_requests import cancelled_info
 from softnpu.emulator.supervisor.injection_registry import InjectionRegistry, InjectionRequest
 from softnpu.emulator.supervisor.internal_errors import is_shortage
 from softnpu.emulator.supervisor.leases import Leases
+from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.request_injections import WORKER_SIGNALS, RequestTarget, injected_refusal
@@ -95,7 +96,6 @@ class Client:
         )
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
-        self._unread = 0
         self._delayed = DelayedRequests(self._reactor, self._serve_delayed)
         self._greeted = False
         self._open = True
@@ -104,8 +104,10 @@ class Client:
         self._deadline: Timer | None = None
         self._pidfd = -1
         self._start_time = 0
-        user.connections.count()
-        user.handshakes.count()
+        self._connection = user.connections.hold()
+        self._handshake = user.handshakes.hold()
+        self._unread = Account(user.unread)
+        self._one_session: Account | None = None
 
     def begin(self) -> None:
         """Listen to it, and notice its end."""
@@ -152,12 +154,9 @@ class Client:
             os.close(self._pidfd)
 
     def _give_back(self) -> None:
-        self._count_unread()
-        if self.session is not None:
-            self.user.sessions.count(-1)
-        if not self._greeted:
-            self.user.handshakes.count(-1)
-        self.user.connections.count(-1)
+        for account in (self._unread, self._one_session, self._handshake, self._connection):
+            if account is not None:
+                account.close()
 
     def end(self, info: ErrorInfo) -> None:
         """End the session, and tell the client why if it can be told."""
@@ -179,8 +178,7 @@ class Client:
         self._count_unread()
 
     def _count_unread(self) -> None:
-        self.user.unread.count(self._outbox.waiting_bytes - self._unread)
-        self._unread = self._outbox.waiting_bytes
+        self._unread.set(self._outbox.waiting_bytes)
 
     def _post(self, request: int, message: msg.Message, fds: Sequence[int] = ()) -> None:
         if not self._open:
@@ -189,7 +187,7 @@ class Client:
             message = msg.Failed(info=message.info.shortened())
         try:
             self._outbox.post(request, message, fds)
-            if self._outbox.waiting_bytes != self._unread:
+            if self._outbox.waiting_bytes != self._unread.used:
                 self._count_unread()
                 self._check_unread()
         except BufferError as error:
@@ -198,8 +196,8 @@ class Client:
             self._reactor.after(0, lambda: self.close("it does not read its answers"))
 
     def _check_unread(self) -> None:
-        if self._unread > _UNREAD_BYTES or self.user.unread.used > self.user.unread.limit:
-            raise BufferError(f"{self._unread} bytes wait for a peer that does not read")
+        if self._unread.used > _UNREAD_BYTES or self.user.unread.used > self.user.unread.limit:
+            raise BufferError(f"{self._unread.used} bytes wait for a peer that does not read")
 
     def _read(self) -> None:
         # a bound on the frames and the time of one round keeps a flooding client from starving the others
@@ -385,7 +383,7 @@ class Client:
                 self.end,
                 self._reactor.guarded(self._answering),
             )
-            self.user.sessions.count()
+            self._one_session = self.user.sessions.hold()
             self._leases.join(request.lease, self.number, self.end)
             if trace.active is not None:
                 trace.active.event(f"session: {self.session.client}", self.number, number=self.pid)
@@ -394,7 +392,7 @@ class Client:
         )
         self._post(number, welcome, [self._server.status_fd])
         self._greeted = True
-        self.user.handshakes.count(-1)
+        self._handshake.close()
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

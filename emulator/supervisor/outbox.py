@@ -57,8 +57,10 @@ class Outbox:
                 self.close()
                 return
             self._waiting.popleft()
-            self.waiting_bytes -= len(body)
-            close_untrusted(fds)
+            try:
+                self.waiting_bytes -= len(body)
+            finally:
+                close_untrusted(fds)
         self._watch(False)
 
     def close(self) -> None:

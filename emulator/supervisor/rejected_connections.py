@@ -43,8 +43,12 @@ class RejectedConnections:
         fd = channel.fileno()
         reactor = self._reactor.owned("which ends a refused connection", lambda _info: self._drop(fd))
         timer = reactor.after(_LONGEST_S, partial(self._end, fd))
-        self._waiting[fd] = _Waiting(channel, info, timer)
-        reactor.watch(fd, partial(self._read, fd))
+        try:
+            self._waiting[fd] = _Waiting(channel, info, timer)
+            reactor.watch(fd, partial(self._read, fd))
+        except BaseException:
+            self._drop(fd)
+            raise
 
     def close(self) -> None:
         """End them all."""

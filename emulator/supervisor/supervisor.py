@@ -168,19 +168,17 @@ class Supervisor:
                 log.error("accept: %s", error)
                 self.reactor.pause(self._listener.fileno(), _NO_ROOM_S)
                 return
-            with undoing() as undo:
-                undo.callback(connection.close)
-                if failpoints.active is not None:
-                    failpoints.hit("supervisor.connect")
-                client = self._welcome(connection)
-                if client is not None:
-                    undo.pop_all()
-                    undo.callback(client.close, "it could not be served")
-                    client.begin()
+            try:
+                self._welcome(connection)
+            except BaseException:
+                connection.close()
+                raise
             self.watch_idle()
 
-    def _welcome(self, connection: socket.socket) -> Client | None:
+    def _welcome(self, connection: socket.socket) -> None:
         """Make a client of a connection, or refuse it."""
+        if failpoints.active is not None:
+            failpoints.hit("supervisor.connect")
         connection.setblocking(False)
         channel = Channel(connection)
         try:
@@ -190,10 +188,10 @@ class Supervisor:
             self._check_room(user)
         except Refused as error:
             self._rejected.refuse(channel, error.info)
-            return None
+            return
         number = self._next_session
         self._next_session += 1
-        client = self._clients[number] = Client(
+        client = Client(
             number,
             peer.pid,
             user,
@@ -205,7 +203,10 @@ class Supervisor:
             self._leases,
             self._settings.tuning.handshake_s,
         )
-        return client
+        with undoing() as undo:
+            undo.callback(client.close, "it could not be served")
+            self._clients[number] = client
+            client.begin()
 
     def _check_room(self, user: User) -> None:
         user.connections.check()
@@ -224,7 +225,7 @@ class Supervisor:
 
     def client_gone(self, number: int) -> None:
         """Remove a connection that has ended; everything it owned was given back."""
-        del self._clients[number]
+        self._clients.pop(number, None)
         self._injections.session_gone(number)
         self._traces.client_gone(number)
         self._leases.client_gone(number)

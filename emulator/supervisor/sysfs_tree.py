@@ -41,8 +41,9 @@ class SysfsDevice(Protocol):
     """What the files say of a device."""
 
     info: DeviceInfo
-    memory_used: int
 
+    @property
+    def memory_used(self) -> int: ...
     def counter(self, word: StatusWord) -> int:
         """A word of the status page."""
         ...

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -30,7 +32,10 @@ _JUDGED = ("wrong", "hang", "leak", "error", "death")
 
 @dataclass(frozen=True)
 class Plan:
-    """At least so many `lines` where an exception may come; one comes after `every` of them on average."""
+    """At least so many `lines` where an exception may come; one comes after `every` of them on average.
+
+    `found`: where what explains a violation is kept: the daemon's log, reports of clients, what was raised.
+    """
 
     lines: int = 100_000
     every: int = 2_000
@@ -38,6 +43,7 @@ class Plan:
     seed: str = "0"
     kill: bool = False
     run_s: float = _RUN_S
+    found: Path | None = None
 
 
 @dataclass
@@ -110,6 +116,9 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
                 tally.violations.append(str(error))
             finally:
                 daemon.close()
+            if tally.violations and plan.found is not None:
+                ignored = shutil.ignore_patterns("*.sock", "*.npz", "*.bin")
+                shutil.copytree(folder, plan.found, ignore=ignored, dirs_exist_ok=True)
     return tally
 
 
@@ -138,10 +147,20 @@ def _runs(
         tally.violations += [str(failure) for failure in state.failures if failure.kind in _JUDGED]
         if tally.violations:
             tally.violations.append(f"the daemon {'lives' if daemon.alive else 'died'}: {daemon.log[-3000:]}")
+            tally.violations.append(f"it has open: {_open_files(daemon.pid)}")
         _read(notes, tally)
         say(f"{tally.lines} lines, {tally.raised} exceptions, {tally.checked} results compared")
         if tally.violations or tally.lines >= plan.lines:
             return
+
+
+def _open_files(pid: int) -> dict[str, int]:
+    """What the descriptors of a process are, and how many of each."""
+    folder, found = Path(f"/proc/{pid}/fd"), Counter[str]()
+    for name in os.listdir(folder) if folder.exists() else ():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found[re.sub(r":\[\d+\]", "", os.readlink(folder / name))] += 1
+    return dict(found)
 
 
 def _read(notes: Path, tally: Tally) -> None:

@@ -67,7 +67,7 @@ WORK = {
 """By module: functions that have somebody's work done, and catch what it raises."""
 # fmt: off
 CLEANUP = frozenset((
-    "__exit__", "_close", "_destroy_context", "_end_soon", "_give_back", "_note", "_release",
+    "__del__", "__exit__", "_close", "_destroy_context", "_end_soon", "_give_back", "_note", "_release",
     "_report", "_unwatch", "client_gone", "close", "discard", "drop_context", "drop_graph", "drop_idle",
     "drop_queue", "end", "engine_gone", "fail", "finish_context", "finish_queue", "finish_segment",
     "kill", "note", "read_messages", "release", "repeat_end", "session_gone", "undo", "unwatch",
@@ -76,6 +76,7 @@ CLEANUP = frozenset((
 _CANNOT_FAIL = (ast.Try, ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.FunctionDef)
 _CAN_FAIL = (ast.Call, ast.Subscript, ast.BinOp, ast.Raise, ast.Assert)
 LINE = "_softnpu_line_"
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 class Raiser(Protocol):
@@ -97,6 +98,7 @@ class _Raiser:
         self._places: list[tuple[str, int, str]] = []
         self._pid = 0
         self._map: mmap.mmap | None = None
+        self._log = -1
         self.lines = 0
         self._note()  # a descriptor more, from the beginning on
 
@@ -120,9 +122,7 @@ class _Raiser:
         self._note()
         error = self._dice.choice(KINDS)()
         file, number, function = self._places[place]
-        name = os.path.join(_FOLDER, f"raised.{os.getpid()}")
-        with open(name, "a") as log:
-            log.write(f"{type(error).__name__} {os.path.basename(file)}:{number} {function}\n")
+        os.write(self._log, f"{type(error).__name__} {os.path.basename(file)}:{number} {function}\n".encode())
         raise error
 
     def enter(self, what: str) -> None:
@@ -139,6 +139,8 @@ class _Raiser:
     def _note(self) -> None:
         if self._map is None or self._pid != os.getpid():
             self._pid = os.getpid()
+            # now: an engine that is locked in can open nothing
+            self._log = os.open(os.path.join(_FOLDER, f"raised.{self._pid}"), _APPEND, 0o600)
             with open(os.path.join(_FOLDER, f"lines.{self._pid}"), "w+b") as file:
                 file.truncate(8)
                 self._map = mmap.mmap(file.fileno(), 8)
