@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ class Child:
         self._on_full = on_full
         self._backlog = backlog
         self._how = ""
-        self.given_up = self.short = False
+        self.given_up = self.short = self._killed = False
         self._alive = True
         self._pidfd = -1
         self.process, ours = child_process.take(program)
@@ -73,6 +74,11 @@ class Child:
     def full(self) -> bool:
         """Whether there are messages that it has not been sent."""
         return self.given_up or self._outbox.waiting_bytes > 0
+
+    @property
+    def killed_by_others(self) -> bool:
+        """Whether it was killed, and not from here: by the OOM killer, or by an operator."""
+        return self.process.returncode == -signal.SIGKILL and not self._killed
 
     @property
     def alive(self) -> bool:
@@ -124,6 +130,7 @@ class Child:
         nothing any more, so it is taken for ended.
         """
         if self._alive:
+            self._killed = True
             self.process.kill()
             self._reactor.after(_KILLED_S, lambda: self._finish("was killed, and hangs in a file system"))
 

@@ -171,6 +171,7 @@ class GraphRequests:
             self._state.graphs.check_room()
             function.states.check_image()
             with undoing() as undo:
+                undo.callback(images.drop_unused)
                 compilation.give_fds(len(job.weights), made)
                 deferred = isinstance(job, ImportJob) and job.deferred
                 graph = Graph(context, images.acquire(answer, job.weights, made, self._owner[0], deferred))

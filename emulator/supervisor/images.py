@@ -131,12 +131,10 @@ class ImageStore:
     ) -> Image:
         """The image of this content, which takes the descriptors out of the list if it is a new one.
 
-        It ends with the next call unless `users` counts somebody by then.
+        `users` does not count the caller yet: until then `drop_unused` ends it.
         `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`.
         `owner`: the user who sent them.
         """
-        for unused in [image for image in self._images.values() if not image.users]:
-            self._end(unused)
         key = _identity(answer, weights)
         image = self._images.get(key)
         if image is None:
@@ -145,6 +143,11 @@ class ImageStore:
             self._images[key] = self._by_number[image.number] = image
             move(fds, image.fds)
         return image
+
+    def drop_unused(self) -> None:
+        """End what nobody uses: an error came between."""
+        for unused in [image for image in self._images.values() if not image.users]:
+            self._end(unused)
 
     def release(self, image: Image) -> bool:
         """One user less; True when the image ended with it."""

@@ -54,6 +54,7 @@ _FAILED_STARTS = 5
 _SETTLED_S = 1.0
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_REFUSED_S = 2.0
+_LONGEST_KILLED_S = 5.0
 _NEVER_PRUNED = ("3720",)  # as by the real driver
 
 
@@ -292,9 +293,9 @@ class VirtualFunction:
         if trace.active is not None:
             trace.active.event(f"engine {reason}", device=self._device, number=self.engine_pid)
         self._host.engine_ended(self)
-        short = self._engine is not None and self._engine.short
-        held = self._engine is not None and self._engine.process.returncode == link.EXIT_HELD
-        self._engine = None
+        engine, self._engine = self._engine, None
+        short = engine is not None and engine.short
+        held = engine is not None and engine.process.returncode == link.EXIT_HELD
         self.page.set(self._setup.device, StatusWord.QUEUED, 0)
         self._watchdog.end()
         alone = self.state is DeviceState.READY and self.running_submission() is None
@@ -309,15 +310,17 @@ class VirtualFunction:
             self._blame_image(loading, reason, Suspicion.NONE if held else Suspicion.SOME)
         ready = self.state is DeviceState.READY
         settled = ready and time.monotonic() - self._ready_at > _SETTLED_S
-        # one that was not told all for a lack of something had no chance to be ready
-        self._failed_starts = 0 if ready else self._failed_starts + (not short)
+        # one that others killed, or that was not told all for a lack of something, had no chance to be ready
+        killed = engine is not None and engine.killed_by_others
+        self._failed_starts = 0 if ready else self._failed_starts + (not short and not killed)
         self._early_deaths = 0 if settled else self._early_deaths + 1
         if self._failed_starts > _FAILED_STARTS:
             self._fail(reason)
             return
         self.restarts += 1
         self._set_state(DeviceState.RESETTING)
-        pause = min(_LONGEST_PAUSE_S, 0.2 * max(0, self._early_deaths - 1))
+        longest_s = _LONGEST_KILLED_S if killed and not ready else _LONGEST_PAUSE_S
+        pause = min(longest_s, 0.2 * max(0, self._early_deaths - 1))
         self._starting = self._reactor.after(pause, self.start)
 
     def _broken(self, info: ErrorInfo) -> None:

@@ -69,8 +69,9 @@ WORK = {
 CLEANUP = frozenset((
     "__del__", "__exit__", "_close", "_destroy_context", "_end_soon", "_give_back", "_note", "_release",
     "_report", "_unwatch", "client_gone", "close", "discard", "drop_context", "drop_graph", "drop_idle",
-    "drop_queue", "end", "engine_gone", "fail", "finish_context", "finish_queue", "finish_segment",
-    "kill", "note", "read_messages", "release", "repeat_end", "session_gone", "undo", "unwatch",
+    "drop_queue", "drop_unused", "end", "engine_gone", "fail", "finish_context", "finish_queue",
+    "finish_segment", "kill", "note", "read_messages", "release", "repeat_end", "session_gone", "undo",
+    "unwatch",
 ))
 # fmt: on
 _CANNOT_FAIL = (ast.Try, ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.FunctionDef)
