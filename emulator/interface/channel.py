@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.common.untrusted_fds import NOBODY, close_untrusted, has_socket
+from softnpu.emulator.common.untrusted_fds import NOBODY, close_untrusted, has_socket, lacks_room
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 # room for all that the kernel sends at once: it closes what does not fit, and closing a socket may wait
 _FD_SIZE = array.array("i").itemsize
-_ANCILLARY = socket.CMSG_SPACE(253 * _FD_SIZE)
+_MOST_FDS = 253
+_ANCILLARY = socket.CMSG_SPACE(_MOST_FDS * _FD_SIZE)
 _NOTHING = memoryview(b"")
 _MAX_UNREAD = 1000
 
@@ -97,6 +98,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self.owner = NOBODY
         self._socket = sock
+        self._has_unread = False
 
     def fileno(self) -> int:
         """The socket's descriptor, -1 after `close`."""
@@ -170,12 +172,27 @@ class Channel:
 
     def _receive_packet(self) -> tuple[bytes, list[tuple[int, int, bytes]], int]:
         size, options = frames.MAX_FRAME + 1, socket.MSG_CMSG_CLOEXEC
+        if self.owner != NOBODY and lacks_room(_MOST_FDS):
+            return self._receive_carefully(size, options)
         try:
             return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
         except ConnectionResetError:
             # the kernel reports once, ahead of what the peer sent, that the peer closed before it had read
             # all frames; its own last frames (a refusal, say) are still there
             return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
+
+    def _receive_carefully(self, size: int, options: int) -> tuple[bytes, list[tuple[int, int, bytes]], int]:
+        """As `_receive_packet`, with hardly a descriptor free.
+
+        What has no room the kernel closes, and closing what a stranger has sent may take a minute. So a frame
+        is taken from the queue once all of its descriptors are here, or never.
+        """
+        data, ancillary, flags, _ = self._socket.recvmsg(size, _ANCILLARY, options | socket.MSG_PEEK)
+        if flags & socket.MSG_CTRUNC:
+            self._has_unread = True
+        else:
+            self._socket.recv(1)
+        return data, ancillary, flags
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         """Whether a frame, or the end of the peer, arrives within `timeout_s` (None waits forever)."""
@@ -193,7 +210,7 @@ class Channel:
         """Drop unread frames with their descriptors, then close: closing a socket with some may wait."""
         try:
             self._socket.shutdown(socket.SHUT_RD)
-            for _ in range(_MAX_UNREAD):
+            for _ in range(0 if self._has_unread else _MAX_UNREAD):
                 packet = self.receive()
                 if packet is None:
                     break
@@ -209,4 +226,7 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket; harmless when repeated."""
-        self._socket.close()
+        if self._has_unread and self._socket.fileno() >= 0:
+            close_untrusted((self._socket.detach(),), self.owner)
+        else:
+            self._socket.close()

@@ -176,6 +176,7 @@ class GraphRequests:
                 deferred = isinstance(job, ImportJob) and job.deferred
                 graph = Graph(context, images.acquire(answer, job.weights, made, self._owner[0], deferred))
                 undo.callback(self._drop, graph)
+                graph.counts = True
                 graph.image.users += 1
                 graph.handle = self._state.graphs.add(graph)
                 context.graphs[graph.handle] = graph
@@ -306,9 +307,9 @@ class GraphRequests:
         self._state.answer_ok(call)
 
     def _drop(self, graph: Graph) -> None:
-        self._state.graphs.discard(graph.handle)
-        graph.context.graphs.pop(graph.handle, None)
         self._state.function_of(graph.context).drop_graph(graph)
+        graph.context.graphs.pop(graph.handle, None)
+        self._state.graphs.discard(graph.handle)
 
 
 def cancelled_info() -> ErrorInfo:

@@ -42,12 +42,16 @@ class Queue:
 
 @dataclass
 class Graph:
-    """A graph handle; `initialized` once its image is on the device for it."""
+    """A graph handle; `initialized` once its image is on the device for it.
+
+    `counts`: among the users of the image.
+    """
 
     context: Context
     image: Image
     handle: int = 0
     initialized: bool = False
+    counts: bool = False
 
 
 @dataclass

@@ -443,7 +443,7 @@ class VirtualFunction:
         self._host.function_changed()
         self._draining.add_context(context, on_dropped)
         for graph in context.graphs.values():
-            self._loads.release(graph.image)
+            self._loads.release(graph)
         context.close()
         if self._engine is None or not context.told:
             self._draining.finish_context(context.number)
@@ -489,8 +489,9 @@ class VirtualFunction:
         self._loads.wait(image, graph.context, hint, on_loaded)
 
     def drop_graph(self, graph: Graph) -> None:
+        """Remove a graph; harmless when repeated."""
         self._post(link.GraphDrop(context=graph.context.number, graph=graph.handle))
-        self._loads.release(graph.image)
+        self._loads.release(graph)
 
     def _initialized_graphs(self) -> list[Graph]:
         graphs = [graph for context in self.contexts.values() for graph in context.graphs.values()]

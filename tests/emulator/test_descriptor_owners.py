@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
+from softnpu.emulator.common import untrusted_fds
 from softnpu.emulator.common.linux import memfd
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import Refused
@@ -143,3 +148,41 @@ def foreign(tmp_path: os.PathLike[str]) -> Callable[[], int]:
     with open(path, "wb") as file:
         file.write(b"foreign")
     return lambda: os.open(path, os.O_RDONLY)
+
+
+# ---------------------------------------------------------------- closing what strangers have sent
+
+
+def test_what_no_thread_can_be_started_for_is_closed_by_the_one_that_is_kept(
+    monkeypatch: pytest.MonkeyPatch, foreign: Callable[[], int]
+) -> None:
+    def no_thread(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    untrusted_fds.keep_a_closer()
+    with monkeypatch.context() as patched:
+        patched.setattr(untrusted_fds, "_thread", SimpleNamespace(start_new_thread=no_thread))
+        for _ in range(3):
+            fds = [foreign() for _ in range(100)]
+            untrusted_fds.close_untrusted(fds, 7)
+            wait_until(lambda: not untrusted_fds._closers, what="all are closed")
+            assert not any(map(_is_open, fds))
+    fds = [foreign()]
+    untrusted_fds.close_untrusted(fds, 7)
+    wait_until(lambda: not untrusted_fds._closers)
+    assert not _is_open(fds[0])
+
+
+def test_a_socket_is_closed_without_waiting_for_its_peer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+    with receiver:
+        sender.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                sender.send(bytes(1 << 20))
+        sender.setblocking(True)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+        untrusted_fds.close_untrusted([sender.detach()], 7)
+        wait_until(lambda: not untrusted_fds._closers, 20, "its closing")

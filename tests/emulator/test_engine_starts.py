@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -15,23 +12,12 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.settings import Isolation
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartContext, StartDaemon
-from tests.support.daemon import Daemon
+from tests.support.daemon import no_descriptors
 from tests.support.waiting import wait_gone, wait_until
 from tests.support.wire import NOTHING, Wire, WireContext
 from tests.support.work import LONG, SECOND, execute, fill, lost, run
 
 _BACKLOG = 300
-
-
-@contextmanager
-def no_descriptors(daemon: Daemon, but: int = 3) -> Iterator[None]:
-    """The supervisor has none left meanwhile: `but` in all."""
-    before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (but, before[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
 
 
 def test_an_engine_that_cannot_be_started_is_tried_again_and_sessions_wait(

@@ -18,13 +18,14 @@ from pathlib import Path
 from softnpu.driver import Driver, ZeError
 from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.emulator.supervisor.settings import DaemonSettings
-from softnpu.tools.stress.coordinator import Coordinator, Options
+from softnpu.tools.stress.coordinator import Coordinator, Options, State
 from softnpu.tools.stress.daemon import Target
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 
 _RUN_S = 60.0
 _MOST_RUNS = 200
+_TRIES = 20
 _ROOT = Path(__file__).parents[3]
 _CLIENT = "tests.fuzz.exceptions.client:client_function"
 _JUDGED = ("wrong", "hang", "leak", "error", "death")
@@ -135,12 +136,7 @@ def _runs(
         )
         work = folder / f"run-{number}"
         work.mkdir()
-        coordinator = _Patient(options, Target(daemon.socket, work), lambda _state: None, _CLIENT)
-        try:
-            coordinator.run()
-        except AssertionError as error:
-            tally.violations.append(str(error))
-        state = coordinator.state
+        state = _run(options, Target(daemon.socket, work), tally)
         tally.checked += state.checked
         tally.sessions += state.started
         tally.resets = state.resets
@@ -152,6 +148,23 @@ def _runs(
         say(f"{tally.lines} lines, {tally.raised} exceptions, {tally.checked} results compared")
         if tally.violations or tally.lines >= plan.lines:
             return
+
+
+def _run(options: Options, target: Target, tally: Tally) -> State:
+    """One run; it is begun again if its own connection has met an exception."""
+    for _ in range(_TRIES):
+        coordinator = _Patient(options, target, lambda _state: None, _CLIENT)
+        try:
+            coordinator.run()
+        except ZeError as error:
+            if not coordinator.state.started:
+                continue
+            tally.violations.append(str(error))
+        except AssertionError as error:
+            tally.violations.append(str(error))
+        return coordinator.state
+    tally.violations.append("nobody can connect")
+    return coordinator.state
 
 
 def _open_files(pid: int) -> dict[str, int]:
