@@ -7,9 +7,12 @@ system, and are closed at once. Everything else is closed in a thread: a close t
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import os
+import queue
+import resource
 import socket
 import struct
 import threading
@@ -37,8 +40,11 @@ class _Closer:
         self.threads = 0
 
 
+_STACK_SIZE = 256 << 10
+
 _lock = threading.Lock()
 _closers: dict[int, _Closer] = {}
+_stranded: queue.SimpleQueue[tuple[int, _Closer]] = queue.SimpleQueue()
 
 
 def has_socket(fds: Sequence[int]) -> bool:
@@ -63,7 +69,36 @@ def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
         if closer.threads >= _MOST_THREADS:
             return
         closer.threads += 1
-    threading.Thread(target=_close_waiting, args=(owner, closer), name="closer", daemon=True).start()
+    try:
+        # not `threading.Thread`, which waits for a thread that may not get the memory to begin
+        _thread.start_new_thread(_close_waiting, (owner, closer))
+    except (RuntimeError, MemoryError):
+        with _lock:
+            closer.threads -= 1
+        _stranded.put((owner, closer))
+
+
+def keep_a_closer() -> None:
+    """Have a thread from now on that closes what no other thread can be started for.
+
+    Threads need little memory from now on.
+    """
+    threading.stack_size(_STACK_SIZE)
+    threading.Thread(target=_close_stranded, name="closer", daemon=True).start()
+
+
+def _close_stranded() -> None:
+    while True:
+        owner, closer = _stranded.get()
+        with _lock:
+            closer.threads += 1
+        _close_waiting(owner, closer)
+
+
+def lacks_room(count: int) -> bool:
+    """Whether this process may not open `count` more descriptors; before Linux 6.2, which says it, it may."""
+    used = os.stat("/proc/self/fd").st_size
+    return used > 0 and used + count > resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def are_stuck(owner: int) -> bool:
@@ -80,15 +115,24 @@ def _close_waiting(owner: int, closer: _Closer) -> None:
         with _lock:
             if not closer.waiting:
                 closer.threads -= 1
-                if not closer.threads:
+                if not closer.threads and _closers.get(owner) is closer:
                     del _closers[owner]
                 return
             fd, _ = closer.waiting.popleft()
-        if _is_socket(fd):
-            _close_socket(fd)
-        else:
-            with contextlib.suppress(OSError):  # of a disk that is full; the number is free in any case
-                os.close(fd)
+        with contextlib.suppress(OSError):  # of a disk that is full; the number is free in any case
+            _close(fd)
+
+
+def _close(fd: int) -> None:
+    # its owner may set SO_LINGER again in between, so this runs in a thread as well; what is no socket, or of
+    # a family without addresses, has no data that anybody waits for
+    with contextlib.suppress(OSError, MemoryError):
+        one = socket.socket(fileno=fd)
+        try:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        finally:
+            one.detach()
+    os.close(fd)
 
 
 def _is_socket(fd: int) -> bool:
@@ -98,16 +142,3 @@ def _is_socket(fd: int) -> bool:
         return error.errno not in (errno.ENOTSOCK, errno.EBADF)
     one.detach()
     return True
-
-
-def _close_socket(fd: int) -> None:
-    try:
-        one = socket.socket(fileno=fd)
-    except OSError:  # of a family without addresses, which has no data that anybody waits for
-        os.close(fd)
-        return
-    try:
-        # its owner may set SO_LINGER again in between, so this runs in a thread as well
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-    finally:
-        one.close()

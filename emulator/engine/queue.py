@@ -393,11 +393,20 @@ class EngineQueue(DeviceRing):
         self._state[link.STATE_COMPLETED] = sequence
         if failpoints.active is not None:
             failpoints.hit("engine.ended")
-        if submission is not None and submission.fence_record is not None:
-            submission.fence_record.signal(submission.ticket, result)
+        if submission is not None and (fence := submission.fence_record or self._late_fence(submission)):
+            fence.signal(submission.ticket, result)
         if failpoints.active is not None:
             failpoints.hit("engine.signal")
         self.publish()
+
+    def _late_fence(self, submission: Submission) -> FenceRecord | None:
+        """The fence of a submission that failed before it was looked up: its client waits for it."""
+        if not submission.fence:
+            return None
+        try:
+            return self.fence(submission)
+        except Exception:  # noqa: BLE001  # that may be why it has failed
+            return None
 
     def abandon(self, info: ErrorInfo) -> None:
         """Lose a queue whose ring was overwritten, and skip what it claims to hold."""

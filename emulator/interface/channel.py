@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.common.untrusted_fds import NOBODY, close_untrusted, has_socket
+from softnpu.emulator.common.untrusted_fds import NOBODY, close_untrusted, has_socket, lacks_room
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 # room for all that the kernel sends at once: it closes what does not fit, and closing a socket may wait
-_ANCILLARY = socket.CMSG_SPACE(253 * array.array("i").itemsize)
+_FD_SIZE = array.array("i").itemsize
+_MOST_FDS = 253
+_ANCILLARY = socket.CMSG_SPACE(_MOST_FDS * _FD_SIZE)
+_NOTHING = memoryview(b"")
 _MAX_UNREAD = 1000
 
 
@@ -50,6 +53,12 @@ class Packet:
 
     def take_fds(self, expected: int) -> list[int]:
         """Hand over exactly `expected` descriptors; refuse another number."""
+        self.check_fds(expected)
+        fds, self._fds = self._fds, []
+        return fds
+
+    def check_fds(self, expected: int) -> list[int]:
+        """The list of its descriptors, whose owner it stays; refuse another number than `expected`."""
         if len(self._fds) != expected:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -57,8 +66,7 @@ class Packet:
                 found=f"{len(self._fds)} descriptors",
                 expected=f"{expected}",
             )
-        fds, self._fds = self._fds, []
-        return fds
+        return self._fds
 
     def taken(self) -> Packet:
         """A packet that takes this one over, with its descriptors."""
@@ -90,6 +98,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self.owner = NOBODY
         self._socket = sock
+        self._has_unread = False
 
     def fileno(self) -> int:
         """The socket's descriptor, -1 after `close`."""
@@ -109,19 +118,23 @@ class Channel:
             self._socket.send(frame)
 
     def receive(self) -> Packet | None:
-        """The next frame, or None when the peer has closed. A malformed frame is refused."""
+        """The next frame, or None when the peer has closed. A malformed frame is refused.
+
+        `MemoryError`: there is no memory for it, and it is still to be received.
+        """
         try:
             data, ancillary, flags = self._receive_packet()
         except ConnectionResetError:
             return None
-        fds = array.array("i")
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-        packet = Packet(0, memoryview(b""), [linux.above_streams(fd) for fd in fds], self.owner)
-        if not data and not fds:
-            return None
+        fds: list[int] = []
+        packet = Packet(0, _NOTHING, fds, self.owner)
         try:
+            for level, kind, payload in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    fds += array.array("i", payload[: len(payload) - len(payload) % _FD_SIZE])
+            fds[:] = map(linux.above_streams, fds)
+            if not data and not fds:
+                return None
             if flags & socket.MSG_TRUNC or len(data) > frames.MAX_FRAME:
                 raise refuse(
                     ZeResult.ERROR_INVALID_SIZE,
@@ -144,6 +157,14 @@ class Channel:
                     expected=f"at most {frames.MAX_FDS}",
                 )
             packet.request, packet.body = frames.decode(data, len(fds))
+        except MemoryError:
+            packet.close()
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                "control frame",
+                found="no memory to take it in",
+                expected=f"memory for {len(data)} bytes and {len(fds)} descriptors",
+            ) from None
         except BaseException:
             packet.close()
             raise
@@ -151,12 +172,27 @@ class Channel:
 
     def _receive_packet(self) -> tuple[bytes, list[tuple[int, int, bytes]], int]:
         size, options = frames.MAX_FRAME + 1, socket.MSG_CMSG_CLOEXEC
+        if self.owner != NOBODY and lacks_room(_MOST_FDS):
+            return self._receive_carefully(size, options)
         try:
             return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
         except ConnectionResetError:
             # the kernel reports once, ahead of what the peer sent, that the peer closed before it had read
             # all frames; its own last frames (a refusal, say) are still there
             return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
+
+    def _receive_carefully(self, size: int, options: int) -> tuple[bytes, list[tuple[int, int, bytes]], int]:
+        """As `_receive_packet`, with hardly a descriptor free.
+
+        What has no room the kernel closes, and closing what a stranger has sent may take a minute. So a frame
+        is taken from the queue once all of its descriptors are here, or never.
+        """
+        data, ancillary, flags, _ = self._socket.recvmsg(size, _ANCILLARY, options | socket.MSG_PEEK)
+        if flags & socket.MSG_CTRUNC:
+            self._has_unread = True
+        else:
+            self._socket.recv(1)
+        return data, ancillary, flags
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         """Whether a frame, or the end of the peer, arrives within `timeout_s` (None waits forever)."""
@@ -179,7 +215,7 @@ class Channel:
         """Read no more, and drop what has come."""
         try:
             self._socket.shutdown(socket.SHUT_RD)
-            for _ in range(_MAX_UNREAD):
+            for _ in range(0 if self._has_unread else _MAX_UNREAD):
                 packet = self.receive()
                 if packet is None:
                     break
@@ -194,4 +230,7 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket; harmless when repeated."""
-        self._socket.close()
+        if self._has_unread and self._socket.fileno() >= 0:
+            close_untrusted((self._socket.detach(),), self.owner)
+        else:
+            self._socket.close()

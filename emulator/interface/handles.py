@@ -81,6 +81,9 @@ class HandleTable(Generic[T]):
     def add(self, obj: T) -> int:
         """Store `obj` and return its handle."""
         self.check_room()
+        return self._store(obj)
+
+    def _store(self, obj: T) -> int:
         if self._free:
             slot = self._free.pop()
         else:

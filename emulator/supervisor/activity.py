@@ -125,7 +125,7 @@ class StallWatch:
         self._passing = None
         self._quiet_s, self._ticked = 0.0, time.monotonic()
         self._first_ns = self._cpu_ns = self._used_ns()
-        self._timer = self._reactor.after(self._period_s, self._tick)
+        self._timer = self._reactor.every(self._period_s, self._tick)
 
     def end(self) -> None:
         """Stop watching: it has nothing to do any more; harmless when repeated."""
@@ -153,11 +153,8 @@ class StallWatch:
             self._cpu_ns, self._quiet_s = cpu_ns, 0.0
         self._ticked = now
         if cpu_ns - self._first_ns > self._cpu_limit_ns:
-            self._timer = None
+            self.end()
             self._on_overrun()
-            return
-        if self._quiet_s >= self._limit_s and not self._waits():
-            self._timer = None
+        elif self._quiet_s >= self._limit_s and not self._waits():
+            self.end()
             self._on_stall(self._quiet_s)
-            return
-        self._timer = self._reactor.after(self._period_s, self._tick)

@@ -31,6 +31,7 @@ class Announcements:
     def context(self, context: Context) -> None:
         """Announce a context with all that it has, which is nothing for a new one."""
         self._tell(link.ContextAdd(context=context.number, session=context.session), [context.doorbell])
+        context.told = True
         for segment in context.memory.segments:
             self.segment(context, segment)
         for handle in context.allocations:
@@ -85,6 +86,7 @@ class Announcements:
             condemned_info=queue.condemned_info,
         )
         self._tell(command, [])
+        queue.told = True
         if queue.lost is not None:
             self._bans.lose(queue, queue.lost)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -53,15 +54,15 @@ class Child:
         self._on_full = on_full
         self._backlog = backlog
         self._how = ""
-        self.given_up = self.short = False
+        self.given_up = self.short = self._killed = False
+        self._alive = True
+        self._pidfd = -1
         self.process, ours, output = child_process.take(program)
-        ours.setblocking(False)
         self._output = ChildOutput(output, self.process.pid, reactor)
         self._channel = Channel(ours)
         self._outbox = Outbox(self._channel, self._watch, backlog)
-        self._alive = True
-        self._pidfd = -1
         try:
+            ours.setblocking(False)
             self._pidfd = os.pidfd_open(self.process.pid)
             reactor.watch(self._pidfd, self._ended)
             self._output.watch()
@@ -78,6 +79,11 @@ class Child:
     def full(self) -> bool:
         """Whether there are messages that it has not been sent."""
         return self.given_up or self._outbox.waiting_bytes > 0
+
+    @property
+    def killed_by_others(self) -> bool:
+        """Whether it was killed, and not from here: by the OOM killer, or by an operator."""
+        return self.process.returncode == -signal.SIGKILL and not self._killed
 
     @property
     def alive(self) -> bool:
@@ -129,6 +135,7 @@ class Child:
         nothing any more, so it is taken for ended.
         """
         if self._alive:
+            self._killed = True
             self.process.kill()
             self._reactor.after(_KILLED_S, lambda: self._finish("was killed, and hangs in a file system"))
 
@@ -163,6 +170,9 @@ class Child:
         try:
             packet = self._channel.receive()
         except BlockingIOError:
+            return False
+        except MemoryError:
+            self._reactor.pause(self._channel.fileno())
             return False
         except Refused as error:
             self._stop(f"sent a bad frame: {error}")

@@ -28,6 +28,7 @@ from softnpu.emulator.supervisor.graph_requests import cancelled_info
 from softnpu.emulator.supervisor.injection_registry import InjectionRegistry, InjectionRequest
 from softnpu.emulator.supervisor.internal_errors import is_shortage
 from softnpu.emulator.supervisor.leases import Leases
+from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.request_injections import WORKER_SIGNALS, RequestTarget, injected_refusal
@@ -97,7 +98,6 @@ class Client:
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
         self._flight = Flight(channel, self._outbox, user.flights)
-        self._unread = 0
         self._delayed = DelayedRequests(self._reactor, self._serve_delayed)
         self._greeted = False
         self._open = True
@@ -106,8 +106,10 @@ class Client:
         self._deadline: Timer | None = None
         self._pidfd = -1
         self._start_time = 0
-        user.connections.count()
-        user.handshakes.count()
+        self._connection = user.connections.hold()
+        self._handshake = user.handshakes.hold()
+        self._unread = Account(user.unread)
+        self._one_session: Account | None = None
 
     def begin(self) -> None:
         """Listen to it, and notice its end."""
@@ -131,7 +133,6 @@ class Client:
         if failpoints.active is not None:
             failpoints.hit("supervisor.close")
         self._open = False
-        log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
         # all of it, from the last line to the first, whatever one of them raises
         with ExitStack() as steps:
             steps.callback(self._server.client_gone, self.number)
@@ -144,6 +145,7 @@ class Client:
             steps.callback(self._unwatch)
             if trace.active is not None and self.session is not None:
                 trace.active.event(f"session ends: {reason}", self.number, number=self.pid)
+            log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
 
     def _unwatch(self) -> None:
         if self._deadline is not None:
@@ -157,18 +159,14 @@ class Client:
         """Close the socket; later, and counted until then, if the peer has not read what has descriptors."""
         self._flight.settle()
         if self._flight.used:
-            self.user.connections.count()
-            self._flight.linger(self._reactor, lambda: self.user.connections.count(-1))
+            self._flight.linger(self._reactor, self.user.connections.hold().close)
         else:
             self._channel.discard()
 
     def _give_back(self) -> None:
-        self._count_unread()
-        if self.session is not None:
-            self.user.sessions.count(-1)
-        if not self._greeted:
-            self.user.handshakes.count(-1)
-        self.user.connections.count(-1)
+        for account in (self._unread, self._one_session, self._handshake, self._connection):
+            if account is not None:
+                account.close()
 
     def end(self, info: ErrorInfo) -> None:
         """End the session, and tell the client why if it can be told."""
@@ -179,8 +177,8 @@ class Client:
 
     def _end_soon(self, info: ErrorInfo) -> None:
         """End the session, once nothing of it is being served; nothing is from now on."""
-        self._ending = True
         self._reactor.after(0, lambda: self.end(info))
+        self._ending = True
 
     def _watch(self, full: bool) -> None:
         self._reactor.watch(self._channel.fileno(), self._read, self._flush if full else None)
@@ -190,8 +188,7 @@ class Client:
         self._count_unread()
 
     def _count_unread(self) -> None:
-        self.user.unread.count(self._outbox.waiting_bytes - self._unread)
-        self._unread = self._outbox.waiting_bytes
+        self._unread.set(self._outbox.waiting_bytes)
 
     def _post(self, request: int, message: msg.Message, fds: Sequence[int] = ()) -> None:
         if not self._open:
@@ -202,7 +199,7 @@ class Client:
             self._flight.take(len(fds))
         try:
             self._outbox.post(request, message, fds)
-            if self._outbox.waiting_bytes != self._unread:
+            if self._outbox.waiting_bytes != self._unread.used:
                 self._count_unread()
                 self._check_unread()
         except BufferError as error:
@@ -211,8 +208,8 @@ class Client:
             self._reactor.after(0, lambda: self.close("it does not read its answers"))
 
     def _check_unread(self) -> None:
-        if self._unread > _UNREAD_BYTES or self.user.unread.used > self.user.unread.limit:
-            raise BufferError(f"{self._unread} bytes wait for a peer that does not read")
+        if self._unread.used > _UNREAD_BYTES or self.user.unread.used > self.user.unread.limit:
+            raise BufferError(f"{self._unread.used} bytes wait for a peer that does not read")
 
     def _read(self) -> None:
         # a bound on the frames and the time of one round keeps a flooding client from starving the others
@@ -223,6 +220,9 @@ class Client:
             try:
                 packet = self._channel.receive()
             except BlockingIOError:
+                return
+            except MemoryError:
+                self._reactor.pause(self._channel.fileno())
                 return
             except Refused as error:
                 # the stream is not trustworthy after a malformed frame: say why, then end it
@@ -393,9 +393,9 @@ class Client:
                 self._reactor,
                 self._post,
                 self.end,
-                self._answering,
+                self._reactor.guarded(self._answering),
             )
-            self.user.sessions.count()
+            self._one_session = self.user.sessions.hold()
             self._leases.join(request.lease, self.number, self.end)
             if trace.active is not None:
                 trace.active.event(f"session: {self.session.client}", self.number, number=self.pid)
@@ -404,7 +404,7 @@ class Client:
         )
         self._post(number, welcome, [self._server.status_fd])
         self._greeted = True
-        self.user.handshakes.count(-1)
+        self._handshake.close()
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -13,7 +13,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import ParamSpec
 
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import trace
@@ -29,9 +31,12 @@ from softnpu.emulator.supervisor.parked_files import borrowed
 from softnpu.emulator.supervisor.reactor import ChildShare, Reactor, Timer
 from softnpu.emulator.supervisor.stage_trace import StageTrace
 from softnpu.emulator.supervisor.tuning import Tuning
+from softnpu.emulator.supervisor.undoing import move
 from softnpu.emulator.supervisor.users import FunctionKey
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 _LONGEST_PAUSE_S = 60.0
 _NOBODY = FunctionKey(0)
@@ -42,9 +47,9 @@ _NO_PROGRESS = Progress(stage="", done=0.0)
 class Compilation:
     """One job and what happens at its end. Owns the parked descriptors of the job until then.
 
-    Exactly one of `on_done(answer, descriptors)`, which takes descriptors of the answer out of the list, and
-    `on_failed(error)` is called, unless the compilation is abandoned. `owner`: user and session. `function`:
-    a worker that has worked for one never works for another.
+    `on_done(answer, descriptors)`, which takes descriptors of the answer out of the list, or
+    `on_failed(error)` is called, unless the compilation is abandoned; the first call counts. `owner`: user
+    and session. `function`: a worker that has worked for one never works for another.
     `worker_signal`: an injected fault for the worker that begins with it. `device` -1: it is for none.
     `progress`: what its worker has said last. `asked`: when it was asked for, by `time.monotonic`.
     """
@@ -69,11 +74,9 @@ class Compilation:
         fds, self.fds = self.fds, []
         close_untrusted(fds, self.owner[0])
 
-    def take_fds(self, count: int) -> list[int]:
-        """The last `count` descriptors of the job, now the caller's."""
-        first = len(self.fds) - count
-        taken, self.fds = self.fds[first:], self.fds[:first]
-        return taken
+    def give_fds(self, count: int, into: list[int]) -> None:
+        """Move the last `count` descriptors of the job to `into`."""
+        move(self.fds, into, len(self.fds) - count)
 
     def overrun(self, limit_s: float) -> None:
         """End it because it has taken too long."""
@@ -164,11 +167,13 @@ class CompilerPool:
     def _assign(self) -> None:
         while self._waiting:
             chosen = self._next()
+            if chosen.ended:
+                self._waiting.remove(chosen)
+                continue
             worker = self._worker_for(chosen)
             if worker is None:
                 break
-            self._take(chosen)
-            worker.begin(chosen)
+            worker.guarded(self._give)(worker, chosen)
         if self._spare_missing():
             self._spare.wanted()
 
@@ -188,6 +193,11 @@ class CompilerPool:
             return *user, at_work.count(owner), turns.get(owner, 0)
 
         return min(self._waiting, key=precedence)
+
+    def _give(self, worker: _Worker, chosen: Compilation) -> None:
+        worker.current = chosen  # which answers it from now on, whatever happens
+        self._take(chosen)
+        worker.begin(chosen)
 
     def _take(self, chosen: Compilation) -> None:
         self._waiting.remove(chosen)
@@ -234,20 +244,24 @@ class CompilerPool:
             self._start()
 
     def _start(self) -> _Worker:
-        worker = _Worker(self._reactor, self._tuning, self._cpu_limit_s, self._assign, self._worker_ended)
-        self._workers.append(worker)
+        self._workers.append(
+            worker := _Worker(
+                self._reactor, self._tuning, self._cpu_limit_s, self._assign, self._worker_ended
+            )
+        )
         return worker
 
     def _worker_ended(self, worker: _Worker, reason: str) -> None:
         if worker in self._workers:
             self._workers.remove(worker)
-        if worker.has_answered:
-            self._spare.works()
-        elif not worker.killed:
-            self._spare.failed(f"compiler {worker.pid} {reason} before it did anything")
-        compilation = worker.current
-        if compilation is not None and not compilation.ended:
-            self._retry(compilation, worker, reason)
+            if worker.has_answered:
+                self._spare.works()
+            elif not worker.killed:
+                self._spare.failed(f"compiler {worker.pid} {reason} before it did anything")
+            compilation = worker.current
+            if compilation is not None and not compilation.ended:
+                self._retry(compilation, worker, reason)
+            worker.current = None
         self._assign()
 
     def _retry(self, compilation: Compilation, worker: _Worker, reason: str) -> None:
@@ -339,9 +353,13 @@ class _Worker:
         self._stages: StageTrace | None = None
         self._on_end = on_end
         self._child = Child(ChildProgram.COMPILER, reactor, self._on_frame, self._ended)
-        self._watch = StallWatch(
-            reactor, self._child.pid, tuning.compiler_stall_s, cpu_limit_s, self._stall, self._overrun
-        )
+        try:
+            self._watch = StallWatch(
+                reactor, self._child.pid, tuning.compiler_stall_s, cpu_limit_s, self._stall, self._overrun
+            )
+        except BaseException:
+            self._child.close(0.0)
+            raise
 
     @property
     def pid(self) -> int:
@@ -355,10 +373,13 @@ class _Worker:
         """Whether it can begin a job of this function."""
         return self.free and self._function in (None, function)
 
+    def guarded(self, call: Callable[P, object]) -> Callable[P, None]:
+        """`call`, of which an error ends the worker and fails its job."""
+        return self._reactor.guarded(call)
+
     def begin(self, compilation: Compilation) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        self.current = compilation
         self._function = compilation.function
         compilation.worker = self
         compilation.attempts += 1
@@ -386,11 +407,15 @@ class _Worker:
 
     def _broken(self, info: ErrorInfo) -> None:
         """End it after an error of ours, and fail its job."""
-        compilation, self.current = self.current, None
-        self.kill()
-        if compilation is not None and not compilation.ended:
-            compilation.close()
-            compilation.on_failed(info)
+        with ExitStack() as steps:
+            compilation, self.current = self.current, None
+            if self._child.alive:
+                steps.callback(self.kill)
+            else:  # in its end
+                steps.callback(self._on_end, self, info.found)
+            if compilation is not None and not compilation.ended:
+                steps.callback(compilation.on_failed, info)
+                steps.callback(compilation.close)
 
     def _stall(self, quiet_s: float) -> None:
         self._stalled = f"made no progress for {quiet_s:.0f} s and "
@@ -432,13 +457,13 @@ class _Worker:
                 self._stages.reached(outcome.stage)
             compilation.on_progress(outcome)
             return
-        self.current = None
-        self._watch.end()
-        self._idle = self._reactor.after(self._idle_s, self.kill)
-        self._end_stages(int(outcome.info.result) if isinstance(outcome, Failed) else 0)
         if isinstance(outcome, Failed):
             compilation.on_failed(outcome.info)
         else:
             compilation.on_done(outcome, fds)
         compilation.close()
+        self.current = None  # whose answer was given: not before, or nobody would give it
+        self._watch.end()
+        self._idle = self._reactor.after(self._idle_s, self.kill)
+        self._end_stages(int(outcome.info.result) if isinstance(outcome, Failed) else 0)
         self._on_free()

@@ -18,7 +18,7 @@ from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.ban_policy import BanPolicy
 from softnpu.emulator.supervisor.function_counts import PERIOD_S, FunctionCounts
-from softnpu.emulator.supervisor.limits import Quota
+from softnpu.emulator.supervisor.limits import Account, Quota
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.settings import DaemonSettings, Isolation, limits_for
 from softnpu.emulator.supervisor.status_page import StatusPage
@@ -46,7 +46,7 @@ class Device:
         image_numbers: Iterator[int],
     ) -> None:
         self.info = info
-        self.memory_used = 0
+        self.memory = Account(show=self._show_memory)
         self.on_ready: Callable[[], None] = lambda: None
         self.on_start: Callable[[VirtualFunction], None] = lambda _function: None
         self.on_end: Callable[[VirtualFunction], None] = lambda _function: None
@@ -54,7 +54,7 @@ class Device:
         self.on_function_gone: Callable[[VirtualFunction], None] = lambda _function: None
         self._restarts = 0
         self._errors_of_ended = 0
-        self._quotas: dict[VirtualFunction, Quota] = {}
+        self._held: dict[VirtualFunction, Account] = {}
         self._page = page
         self._reactor = reactor
         self._settings = settings
@@ -142,11 +142,10 @@ class Device:
             page.close()
             raise
         self._others[key] = function
-        self._quotas[function] = quota
-        quota.count()
+        self._held[function] = quota.hold()
         self._counts.add(page)
         if self._timer is None:
-            self._timer = self._reactor.after(PERIOD_S, self._tick)
+            self._timer = self._reactor.every(PERIOD_S, self._tick)
         function.start()
         return function
 
@@ -165,7 +164,9 @@ class Device:
 
     def _tick(self) -> None:
         """Add up what functions have counted, and end those that nobody uses."""
-        self._timer = self._reactor.after(PERIOD_S, self._tick) if self._others else None
+        if self._timer is not None and not self._others:
+            self._timer.cancel()
+            self._timer = None
         self._counts.refresh()
         now = time.monotonic()
         for function in list(self._others.values()):
@@ -182,7 +183,7 @@ class Device:
 
     def _ended(self, function: VirtualFunction) -> None:
         self._ending.remove(function)
-        self._quotas.pop(function).count(-1)
+        self._held.pop(function).close()
         self._counts.end(function.page)
         self._restarts += function.restarts
         self._errors_of_ended += function.internal_errors
@@ -227,9 +228,12 @@ class Device:
         ended = self._errors_of_ended if sees(self._primary_key) else 0
         return ended + sum(each.internal_errors for each in self.functions if sees(each.key))
 
-    def account(self, size: int) -> None:
-        """Count `size` more bytes (fewer if negative) as used."""
-        self.memory_used += size
+    @property
+    def memory_used(self) -> int:
+        """Bytes that clients have, or that an engine has yet to drop."""
+        return self.memory.used
+
+    def _show_memory(self) -> None:
         self._set_word(StatusWord.MEMORY_USED, self.memory_used)
         if trace.active is not None:
             trace.active.counter("memory", self.memory_used, device=self.info.index)

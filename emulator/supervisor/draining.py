@@ -13,14 +13,12 @@ OnDropped = Callable[[], None]
 class Draining:
     """Contexts, queues and sparse segments on their way out of one engine.
 
-    Each is added once and finished once: by the report of the engine, or by its end. `account` counts
-    bytes of the device.
+    Each is added once and finished once: by the report of the engine, or by its end.
     """
 
-    def __init__(self, states: QueueStates, account: Callable[[int], None]) -> None:
+    def __init__(self, states: QueueStates) -> None:
         self._states = states
-        self._account = account
-        self._contexts: dict[int, tuple[Context, int, list[Queue], OnDropped]] = {}
+        self._contexts: dict[int, tuple[Context, list[Queue], OnDropped]] = {}
         self._queues: dict[tuple[int, int], tuple[Queue, OnDropped]] = {}
         self._segments: dict[tuple[int, int], OnDropped] = {}
 
@@ -34,7 +32,7 @@ class Draining:
 
     def queues(self) -> Iterator[Queue]:
         """The queues whose last submission may still run."""
-        for _, _, queues, _ in self._contexts.values():
+        for _, queues, _ in self._contexts.values():
             yield from queues
         for queue, _ in self._queues.values():
             yield queue
@@ -46,7 +44,7 @@ class Draining:
 
     def add_context(self, context: Context, on_dropped: OnDropped) -> None:
         queues = [*context.queues.values()]
-        self._contexts[context.number] = (context, context.memory.allocated, queues, on_dropped)
+        self._contexts[context.number] = (context, queues, on_dropped)
 
     def add_queue(self, queue: Queue, on_dropped: OnDropped) -> None:
         self._queues[queue.context.number, queue.handle] = (queue, on_dropped)
@@ -57,8 +55,8 @@ class Draining:
     def finish_context(self, number: int) -> None:
         entry = self._contexts.pop(number, None)
         if entry is not None:
-            context, allocated, queues, on_dropped = entry
-            self._account(-allocated)
+            context, queues, on_dropped = entry
+            context.give_back()
             for key in [key for key in self._segments if key[0] == number]:
                 self.finish_segment(*key)
             for queue in queues:

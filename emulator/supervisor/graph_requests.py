@@ -26,10 +26,11 @@ from softnpu.emulator.links.compiler import (
     job_of,
 )
 from softnpu.emulator.supervisor.compilers import Compilation
+from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.objects import Context, Graph
 from softnpu.emulator.supervisor.parked_files import park
 from softnpu.emulator.supervisor.session_state import Call, SessionState
-from softnpu.emulator.supervisor.undoing import duplicates, undoing
+from softnpu.emulator.supervisor.undoing import duplicates, move, undoing
 
 _LATENCIES = {msg.GraphOrigin.CACHE.value: Latency.CACHE, msg.GraphOrigin.NATIVE.value: Latency.NATIVE}
 
@@ -44,13 +45,14 @@ class GraphRequests:
         self._owner = (state.user.uid, session)
         self._strict = state.services.strict
         self._compilations: dict[int, Compilation] = {}
+        self._account = Account(state.user.compiles)
 
     def close(self) -> None:
         """Abandon all compilations: the client is gone."""
         for compilation in self._compilations.values():
             self._state.services.compilers.abandon(compilation)
-        self._state.user.compiles.count(-len(self._compilations))
         self._compilations.clear()
+        self._account.close()
 
     @property
     def compiling(self) -> bool:
@@ -60,7 +62,7 @@ class GraphRequests:
     def create(self, call: Call, request: msg.GraphCreate) -> None:
         context = self._check_compile(call.number, request.context)
         check_sources(request.weights, f"model '{request.name}'")
-        fds = call.packet.take_fds(1 + len(request.weights))
+        fds = call.packet.check_fds(1 + len(request.weights))
         # workers have the rights of the daemon's owner: files of its cache are no business of others
         cache = request.cache if self._state.user.may_command else None
         job = job_of(CompileJob, request, platform=self._platform(context), cache=cache, strict=self._strict)
@@ -76,7 +78,7 @@ class GraphRequests:
                 found=f"{request.placement_length} bytes",
                 expected="0 or more",
             )
-        fds = call.packet.take_fds(1 + (request.placement_length > 0) + len(request.weights))
+        fds = call.packet.check_fds(1 + (request.placement_length > 0) + len(request.weights))
         job = job_of(
             ImportJob,
             request,
@@ -111,10 +113,8 @@ class GraphRequests:
             weights=graph.image.weights,
             offset=request.offset,
         )
-        with undoing() as undo:
-            fds = call.packet.take_fds(int(request.offset is not None))
-            undo.callback(close_untrusted, fds, self._owner[0])
-            fds[:0] = duplicates(graph.image.fds)
+        fds = call.packet.check_fds(int(request.offset is not None))
+        fds[:0] = duplicates(graph.image.fds)
         self._run_job(call, job, fds, graph.context.device)
 
     def query(self, call: Call, request: msg.GraphQuery) -> None:
@@ -122,7 +122,7 @@ class GraphRequests:
         self._check_job(call.number)
         check_sources(request.weights, f"model '{request.name}'")
         job = job_of(QueryJob, request, platform=self._platform(context), strict=self._strict)
-        self._run_job(call, job, call.packet.take_fds(1 + len(request.weights)), context.device)
+        self._run_job(call, job, call.packet.check_fds(1 + len(request.weights)), context.device)
 
     def answer_options(self, call: Call, request: msg.CompilerOptions) -> None:
         self._check_job(call.number)
@@ -171,18 +171,15 @@ class GraphRequests:
             self._state.graphs.check_room()
             function.states.check_image()
             with undoing() as undo:
-                taken = [*made, *compilation.take_fds(len(job.weights))]
-                made.clear()
-                undo.callback(close_untrusted, taken, self._owner[0])
+                undo.callback(images.drop_unused)
+                compilation.give_fds(len(job.weights), made)
                 deferred = isinstance(job, ImportJob) and job.deferred
-                image = images.acquire(answer, job.weights, taken, self._owner[0], deferred)
-                undo.pop_all()
-                graph = Graph(context, image)
-                undo.callback(function.drop_graph, graph)
+                graph = Graph(context, images.acquire(answer, job.weights, made, self._owner[0], deferred))
+                undo.callback(self._drop, graph)
+                graph.counts = True
+                graph.image.users += 1
                 graph.handle = self._state.graphs.add(graph)
-                undo.callback(self._state.graphs.pop, graph.handle)
                 context.graphs[graph.handle] = graph
-                undo.callback(context.graphs.pop, graph.handle)
                 taken_s = time.monotonic() - started
                 device.count_time(_LATENCIES.get(answer.origin, Latency.COMPILED), taken_s)
                 created = msg.GraphCreated(
@@ -194,7 +191,7 @@ class GraphRequests:
                 )
                 if trace.active is not None and answer.origin == msg.GraphOrigin.CACHE.value:
                     trace.active.event("compiled model from the cache", self._owner[1])
-                self._state.post(number, created, image.fds[:1])
+                self._state.post(number, created, graph.image.fds[:1])
 
         compilation = self._start_job(call, job, fds, on_done, context.device)
 
@@ -210,20 +207,25 @@ class GraphRequests:
         on_done: Callable[[Result, list[int]], None],
         device: int,
     ) -> Compilation:
+        """Have a job done; takes the descriptors, once they are the compilation's."""
         job = msgspec.structs.replace(job, shared=self._state.services.shared)
-        _check_size(job, fds, self._owner[0])
-        fds = park(fds, self._owner[0])
+        _check_size(job)
+        park(fds, self._owner[0])
         number = call.number
 
         def done(answer: Result, made: list[int]) -> None:
+            if self._compilations.get(number) is not compilation:
+                return
             self._pop(number)
             try:
                 self._state.answering(number, on_done, answer, made)
             finally:
-                close_untrusted(made)  # what was not taken
+                close_untrusted(made, self._owner[0])  # what was not taken
                 made.clear()
 
         def failed(info: ErrorInfo) -> None:
+            if self._compilations.get(number) is not compilation:
+                return
             self._pop(number)
             if isinstance(job, CompileJob | ImportJob):
                 self._state.services.devices[device].count(StatusWord.BUILD_FAILURES)
@@ -232,7 +234,7 @@ class GraphRequests:
         guarded = self._state.reactor.guarded
         compilation = Compilation(
             job,
-            fds,
+            [],
             on_progress=guarded(lambda progress: self._state.post(number, progress, ())),
             on_done=guarded(done),
             on_failed=guarded(failed),
@@ -241,9 +243,10 @@ class GraphRequests:
             worker_signal=call.worker_signal,
             device=device,
         )
-        self._compilations[number] = compilation
-        self._state.user.compiles.count()
         try:
+            move(fds, compilation.fds)
+            self._compilations[number] = compilation
+            self._account.set(len(self._compilations))
             self._state.services.compilers.submit(compilation)
         except BaseException:
             self._pop(number)
@@ -253,8 +256,7 @@ class GraphRequests:
 
     def _pop(self, number: int) -> Compilation | None:
         compilation = self._compilations.pop(number, None)
-        if compilation is not None:
-            self._state.user.compiles.count(-1)
+        self._account.set(len(self._compilations))
         return compilation
 
     def cancel(self, call: Call, request: msg.Cancel) -> None:
@@ -301,10 +303,13 @@ class GraphRequests:
         function.load(graph, hint, lambda info, ms: self._state.answering(number, on_loaded, info, ms))
 
     def destroy(self, call: Call, request: msg.GraphDestroy) -> None:
-        graph = self._state.graphs.pop(request.graph)
-        del graph.context.graphs[graph.handle]
-        self._state.function_of(graph.context).drop_graph(graph)
+        self._drop(self._state.graphs.get(request.graph))
         self._state.answer_ok(call)
+
+    def _drop(self, graph: Graph) -> None:
+        self._state.function_of(graph.context).drop_graph(graph)
+        graph.context.graphs.pop(graph.handle, None)
+        self._state.graphs.discard(graph.handle)
 
 
 def cancelled_info() -> ErrorInfo:
@@ -327,12 +332,11 @@ def _check_hint(hint: bytes) -> None:
         )
 
 
-def _check_size(job: Job, fds: list[int], owner: int) -> None:
-    """Refuse a job that is longer than a frame, closing `fds`: a job is a little longer than its request."""
+def _check_size(job: Job) -> None:
+    """Refuse a job that is longer than a frame: a job is a little longer than its request."""
     size = len(msg.encode(job))
     if size <= frames.MAX_BODY:
         return
-    close_untrusted(fds, owner)
     raise refuse(
         ZeResult.ERROR_INVALID_SIZE,
         "graph",

@@ -6,7 +6,7 @@ from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.announcements import Announcements, Post
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, LoadCallback
-from softnpu.emulator.supervisor.objects import Context
+from softnpu.emulator.supervisor.objects import Context, Graph
 
 
 class ImageLoads:
@@ -72,8 +72,12 @@ class ImageLoads:
         self._under_way.clear()
         return loading
 
-    def release(self, image: Image) -> None:
-        """Count one user less of the image, and unload it after the last one."""
+    def release(self, graph: Graph) -> None:
+        """Count a graph no more among the users of its image, and unload that after the last one."""
+        if not graph.counts:
+            return
+        graph.counts = False
+        image = graph.image
         posted = image.state is not ImageState.COMPILED or bool(image.loader)
         if not self._images.release(image):
             return

@@ -19,6 +19,7 @@ from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.links.compiler import Compiled
+from softnpu.emulator.supervisor.undoing import move
 
 LoadCallback = Callable[[ErrorInfo | None, float], None]
 
@@ -83,15 +84,16 @@ class Image:
         return self.deferred or (any(self.answer.files) and self.loads > 0)
 
     def close(self) -> None:
-        close_untrusted(self.fds, self.owner)
+        """Close its descriptors; harmless when repeated."""
+        fds, self.fds = self.fds, []
+        close_untrusted(fds, self.owner)
 
     def finish_loading(self, info: ErrorInfo | None, load_ms: float) -> None:
         """Call everyone who waits for this image."""
         self.state = ImageState.COMPILED if info else ImageState.LOADED
         self.load_ms = load_ms
-        waiting, self.waiting = self.waiting, []
-        for on_loaded in waiting:
-            on_loaded(info, load_ms)
+        for _ in range(len(self.waiting)):  # who asks meanwhile waits for the next load
+            self.waiting.pop(0)(info, load_ms)
 
 
 class ImageRecords(Protocol):
@@ -127,31 +129,38 @@ class ImageStore:
         owner: int,
         deferred: bool = False,
     ) -> Image:
-        """The image of this content; takes the descriptors (closes them if it has the content already).
+        """The image of this content, which takes the descriptors out of the list if it is a new one.
 
+        `users` does not count the caller yet: until then `drop_unused` ends it.
         `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`.
         `owner`: the user who sent them.
         """
         key = _identity(answer, weights)
         image = self._images.get(key)
         if image is None:
-            image = Image(next(self._numbers), key, answer, weights, fds, owner, deferred)
+            image = Image(next(self._numbers), key, answer, weights, [], owner, deferred)
             image.record = self._records.take_image()
             self._images[key] = self._by_number[image.number] = image
-        else:
-            close_untrusted(fds, owner)
-        image.users += 1
+            move(fds, image.fds)
         return image
+
+    def drop_unused(self) -> None:
+        """End what nobody uses: an error came between."""
+        for unused in [image for image in self._images.values() if not image.users]:
+            self._end(unused)
 
     def release(self, image: Image) -> bool:
         """One user less; True when the image ended with it."""
         image.users -= 1
         if image.users:
             return False
+        self._end(image)
+        return True
+
+    def _end(self, image: Image) -> None:
         del self._images[image.key], self._by_number[image.number]
         self._records.free_image(image.record)
         image.close()
-        return True
 
     def close(self) -> None:
         for image in self._images.values():

@@ -6,6 +6,8 @@ Every count ends in the same refusal: what was found, the limit, and the option 
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -76,10 +78,49 @@ def option_name(field: str) -> str:
     return field.replace("_", "-")
 
 
-class Quota:
-    """A count with a limit. `whose` and `what` for the refusal, as in `7 queues of user 1000`."""
+class Account:
+    """How much its owner has of something; it counts in all accounts `above` as well, until it is closed.
 
-    __slots__ = ("_name", "_object", "_result", "_what", "_whose", "limit", "refusals", "used")
+    It is set to what there is, and nobody adds to it: after any exception it is right with the next change.
+    Nothing stays of one that is closed, or whose owner was never finished. `show` is called after each
+    change, also of an account below.
+    """
+
+    __slots__ = ("_chain", "_show", "used")
+
+    def __init__(self, *above: Account, show: Callable[[], None] | None = None) -> None:
+        self.used = 0
+        self._show: list[Callable[[], None]] = [] if show is None else [show]
+        self._chain: list[Account] = []
+        for account in above:
+            self._chain += [account, *account._chain]
+            self._show += account._show
+
+    def set(self, used: int) -> None:
+        """Count what the owner has now."""
+        self._count(used)
+        for show in self._show:
+            show()
+
+    def _count(self, used: int) -> None:
+        more, self.used = used - self.used, used
+        for account in self._chain:
+            account.used += more
+
+    def close(self) -> None:
+        """Count nothing: the owner has nothing any more."""
+        if self.used:
+            self.set(0)
+
+    def __del__(self) -> None:
+        if self.used:
+            self._count(0)  # what shows it may be gone as well
+
+
+class Quota(Account):
+    """An account with a limit. `whose` and `what` for the refusal, as in `7 queues of user 1000`."""
+
+    __slots__ = ("_name", "_object", "_result", "_what", "_whose", "limit", "refusals")
 
     def __init__(
         self,
@@ -89,9 +130,10 @@ class Quota:
         whose: str,
         object: str,
         result: ZeResult = ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+        above: tuple[Account, ...] = (),
     ) -> None:
+        super().__init__(*above)
         self.limit = limit
-        self.used = 0
         self.refusals = 0
         self._name = name
         self._what = what
@@ -100,8 +142,11 @@ class Quota:
         self._result = result
 
     def check(self, more: int = 1) -> None:
-        """Refuse `more` of it beyond the limit."""
+        """Refuse `more` of it beyond the limit, or that of a quota above."""
         if self.used + more <= self.limit:
+            for account in self._chain:
+                if isinstance(account, Quota):
+                    account.check(more)
             return
         self.refusals += 1
         found = f"{self.used} {self._what} of {self._whose}"
@@ -112,9 +157,11 @@ class Quota:
             hint = "give some back"
         raise refuse(self._result, self._object, found=found, expected=f"at most {self.limit}", hint=hint)
 
-    def count(self, more: int = 1) -> None:
-        """Count `more` of it, which `check` has let pass; what is given back is negative."""
-        self.used += more
+    def hold(self) -> Account:
+        """An account of one, which `check` has let pass."""
+        account = Account(self)
+        account.set(1)
+        return account
 
 
 def address_space(whose: str, limit: int) -> Quota:
@@ -130,6 +177,7 @@ class CountedTable(HandleTable[T], Generic[T]):
         super().__init__(kind, limit)
         self._name = name
         self._quotas = quotas
+        self._account = Account(*quotas)
 
     def check_room(self) -> None:
         """Refuse with `ERROR_OUT_OF_HOST_MEMORY` when the session or its user is at a limit."""
@@ -143,14 +191,21 @@ class CountedTable(HandleTable[T], Generic[T]):
 
     def add(self, obj: T) -> int:
         """Store `obj` and return its handle."""
-        handle = super().add(obj)
-        for quota in self._quotas:
-            quota.count()
-        return handle
+        self.check_room()
+        self._account.set(len(self) + 1)
+        return self._store(obj)
 
     def pop(self, handle: int) -> T:
         """Remove and return the object of `handle`."""
-        obj = super().pop(handle)
-        for quota in self._quotas:
-            quota.count(-1)
-        return obj
+        self.get(handle)
+        self._account.set(len(self) - 1)
+        return super().pop(handle)
+
+    def discard(self, handle: int) -> None:
+        """Remove the object of `handle`, if there is one."""
+        with suppress(Refused):
+            self.pop(handle)
+
+    def close(self) -> None:
+        """Count nothing of it any more."""
+        self._account.close()

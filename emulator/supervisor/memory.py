@@ -112,21 +112,21 @@ class ContextMemory:
         return allocation, fresh
 
     def adopt(self, fd: int, size: int, kind: str, start: int = 0) -> Allocation:
-        """A segment that a client has made, as one allocation; take the descriptor."""
-        segment = self._keep_segment(fd, size, control=False)
+        """A segment that a client has made, as one allocation; the descriptor stays the caller's."""
+        segment = self._keep_segment(os.dup(fd), size, control=False)
         segment.start = start
         segment.ranges.allocate(size, PAGE)
         self.allocated += size
         return Allocation(segment, 0, size, size, kind, size)
 
     def adopt_foreign(self, fd: int, size: int, kind: str, offset: int) -> Allocation:
-        """`size` bytes from `offset` of a file that others can cut; take the descriptor.
+        """`size` bytes from `offset` of a file that others can cut; the descriptor stays the caller's.
 
         The segment has the whole pages that they lie in.
         """
         start = offset // PAGE * PAGE
         pages = -(-(offset - start + size) // PAGE) * PAGE
-        segment = self._keep_segment(fd, pages, control=False)
+        segment = self._keep_segment(os.dup(fd), pages, control=False)
         segment.start, segment.foreign = start, offset + size
         segment.ranges.allocate(pages, PAGE)
         self.allocated += size
@@ -179,13 +179,16 @@ class ContextMemory:
 
     def _keep_segment(self, fd: int, size: int, control: bool) -> Segment:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # the kernel gives the lowest number that is free: this is one of the last
-        if fd >= soft - min(_KEPT_FREE, soft // _KEPT_PART):
+        try:
+            # the kernel gives the lowest number that is free: this is one of the last
+            if fd >= soft - min(_KEPT_FREE, soft // _KEPT_PART):
+                raise OSError(errno.EMFILE, "the descriptors left are kept for engines and connections")
+            segment = Segment(self._next, fd, size, RangeAllocator(size), control)
+            self._next += 1
+            self.segments[segment.number] = segment  # which owns the descriptor now
+        except BaseException:
             os.close(fd)
-            raise OSError(errno.EMFILE, "the descriptors that are left are kept for engines and connections")
-        segment = Segment(self._next, fd, size, RangeAllocator(size), control)
-        self._next += 1
-        self.segments[segment.number] = segment
+            raise
         return segment
 
 

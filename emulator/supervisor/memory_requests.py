@@ -60,7 +60,7 @@ class MemoryRequests:
         """Keep an allocation and answer with it."""
         with undoing() as undo:
             handle = self.keep(context, allocation, fresh)
-            undo.callback(self.release, handle, OwnedAllocation(context, allocation))
+            undo.callback(self.release, OwnedAllocation(context, allocation))
             fds = [allocation.segment.fd] if fresh else []
             self._state.post(number, self.answer(context, handle, fresh), fds)
 
@@ -92,7 +92,7 @@ class MemoryRequests:
             if not linux.can_map_shared(fd, start):
                 # the engine would fail to map it, and every engine after it
                 raise _bad_import(f"a descriptor of {length} bytes that cannot be mapped for writing")
-            allocation = context.memory.adopt(os.dup(fd), size, request.kind, start)
+            allocation = context.memory.adopt(fd, size, request.kind, start)
             self._give(call.number, context, allocation, fresh=True)
         finally:
             close_untrusted((fd,), self._state.user.uid)
@@ -109,7 +109,7 @@ class MemoryRequests:
                 raise _bad_foreign(f"{size} bytes at {offset} of a file of {length} bytes")
             self.check(context, size)
             _check_mappable(fd, offset // PAGE * PAGE)
-            allocation = context.memory.adopt_foreign(os.dup(fd), size, request.kind, offset)
+            allocation = context.memory.adopt_foreign(fd, size, request.kind, offset)
             self._give(call.number, context, allocation, fresh=True)
         finally:
             close_untrusted((fd,), self._state.user.uid)
@@ -119,23 +119,16 @@ class MemoryRequests:
         self._state.memory.check_room()
         self._state.check_memory(context, size)
         self._state.segments.check()
-        self._state.user.check_segment()
 
     def keep(self, context: Context, allocation: Allocation, fresh: bool) -> int:
         """Give an allocation its handle, count it, and announce it to the engine."""
         owned = OwnedAllocation(context, allocation)
         with undoing() as undo:
-            undo.callback(context.memory.free, allocation)
-            handle = self._state.memory.add(owned)
-            undo.pop_all()
-            allocation.handle = handle
+            undo.callback(self.release, owned)
+            handle = allocation.handle = self._state.memory.add(owned)
             context.allocations[handle] = allocation
-            self._state.count_memory(allocation.counted, int(fresh))
+            self._state.count(context)
             function = self._state.function_of(context)
-            function.account(allocation.counted)
-            if allocation.sparse:
-                self._state.take_address_space(context, allocation.size)
-            undo.callback(self.release, handle, owned)
             if allocation.sparse:
                 self._watch_pages()
             if fresh:
@@ -173,29 +166,33 @@ class MemoryRequests:
                 found="a handle twice",
                 expected="each handle once",
             )
-        for handle, item in zip(request.memory, owned, strict=True):
-            self.release(handle, item)
+        for item in owned:
+            self.release(item)
         self._state.answer_ok(call)
 
-    def release(self, handle: int, item: OwnedAllocation) -> None:
+    def release(self, item: OwnedAllocation) -> None:
+        """Free an allocation."""
         context, allocation = item.context, item.allocation
-        self._state.memory.pop(handle)
-        del context.allocations[handle]
+        self._state.memory.discard(allocation.handle)
+        context.allocations.pop(allocation.handle, None)
+        segment = allocation.segment.number
         ended = context.memory.free(allocation)
-        self._state.count_memory(-allocation.counted, -int(ended))
         function = self._state.function_of(context)
-        function.account(-allocation.counted)
-        function.announce.memory_freed(context, handle)
+        if allocation.handle:
+            function.announce.memory_freed(context, allocation.handle)
         if allocation.sparse:
-            size = allocation.size
             # a submission that waits may use it for a while: the addresses count until the engine is done
+            context.unmapping[segment] = allocation.size
             function.drop_sparse_segment(
-                context,
-                allocation.segment.number,
-                self._state.reactor.guarded(lambda: self._state.take_address_space(context, -size)),
+                context, segment, self._state.reactor.guarded(partial(self._unmapped, context, segment))
             )
         elif ended:
-            function.announce.segment_freed(context, allocation.segment.number)
+            function.announce.segment_freed(context, segment)
+        self._state.count(context)
+
+    def _unmapped(self, context: Context, segment: int) -> None:
+        context.unmapping.pop(segment, None)
+        self._state.count(context)
 
     def _watch_pages(self) -> None:
         if self._timer is None:
@@ -221,8 +218,7 @@ class MemoryRequests:
         for context in self._state.contexts:
             more = context.memory.count_pages() if context.memory.sparse else 0
             if more:
-                self._state.count_memory(more, 0)
-                self._state.function_of(context).account(more)
+                self._state.count(context)
             if more > 0:
                 self._grown[context.number] = context
 

@@ -13,6 +13,7 @@ from softnpu.emulator.interface.handles import HandleKind, HandleTable
 from softnpu.emulator.interface.records import StatusWord
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.device import Device
+from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.objects import Context
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.session_state import Call, SessionState
@@ -83,6 +84,7 @@ class MetricRequests:
     def __init__(self, state: SessionState) -> None:
         self._state = state
         self._streams: HandleTable[_Owned] = HandleTable(HandleKind.STREAM, metrics.MAX_STREAMS)
+        self._account = Account(state.user.streams, state.segments)  # a memory file each
 
     def open(self, call: Call, request: msg.MetricStreamOpen) -> None:
         context = self._state.contexts.get(request.context)
@@ -97,15 +99,14 @@ class MetricRequests:
         state = self._state
         state.user.streams.check()
         state.segments.check()
-        state.user.check_segment()
         device = self._state.device_of(context)
         with undoing() as undo:
             stream = MetricStream(device, self._state.reactor, request.period)
+            undo.callback(self._count)
             undo.callback(stream.close)
             handle = self._streams.add(_Owned(context, stream))
-            self._count(1)
-            undo.pop_all()
-            undo.callback(self._end, handle)
+            undo.callback(self._streams.pop, handle)
+            self._count()
             self._state.post(call.number, msg.MetricStreamOpened(stream=handle), [stream.reader_fd])
 
     def close(self, call: Call, request: msg.MetricStreamClose) -> None:
@@ -119,8 +120,7 @@ class MetricRequests:
 
     def _end(self, handle: int) -> None:
         self._streams.pop(handle).stream.close()
-        self._count(-1)
+        self._count()
 
-    def _count(self, streams: int) -> None:
-        self._state.user.streams.count(streams)
-        self._state.count_memory(0, streams)  # a memory file each
+    def _count(self) -> None:
+        self._account.set(len(self._streams))

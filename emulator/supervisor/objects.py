@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.images import Image
+from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.memory import Allocation, ContextMemory
 from softnpu.emulator.supervisor.usage import SessionUsage
 
@@ -27,6 +28,7 @@ class Queue:
     state: int
     background: bool = False
     handle: int = 0
+    told: bool = False
     # the submission that must not run again, how it ends, and why nothing of this queue runs any more
     condemned: int = 0
     condemned_info: ErrorInfo | None = None
@@ -40,12 +42,16 @@ class Queue:
 
 @dataclass
 class Graph:
-    """A graph handle; `initialized` once its image is on the device for it."""
+    """A graph handle; `initialized` once its image is on the device for it.
+
+    `counts`: among the users of the image.
+    """
 
     context: Context
     image: Image
     handle: int = 0
     initialized: bool = False
+    counts: bool = False
 
 
 @dataclass
@@ -70,12 +76,15 @@ class Idleness:
 class Context:
     """A context on the device with the index `device`. `number` is unique over all sessions of the daemon.
 
-    `ban_key`: what resets that its submissions cause are counted by. `usage`: of its session.
+    `ban_key`: what resets that its submissions cause are counted by. `usage`: of its session. `told`: an
+    engine knows it, or there was none.
+    `bytes`, `segments`, `address_space`: what it counts for, until the engine has dropped it as well.
+    `unmapping`: sizes of sparse segments that were freed, and that the engine may still map.
     """
 
     number: int
     device: int
-    doorbell: int
+    doorbell: int = -1
     session: int = 0
     ban_key: str = ""
     usage: SessionUsage = field(default_factory=SessionUsage)
@@ -85,8 +94,28 @@ class Context:
     queues: dict[int, Queue] = field(default_factory=dict)
     graphs: dict[int, Graph] = field(default_factory=dict)
     idle: Idleness = field(default_factory=Idleness)
+    bytes: Account = field(default_factory=Account)
+    segments: Account = field(default_factory=Account)
+    address_space: Account = field(default_factory=Account)
+    unmapping: dict[int, int] = field(default_factory=dict)
+    told: bool = False
+
+    def count(self) -> None:
+        """Count what it has now; nothing if it is closed, and counts for what it had."""
+        if self.doorbell < 0:
+            return
+        self.bytes.set(self.memory.allocated)
+        self.segments.set(len(self.memory.segments))
+        self.address_space.set(self.memory.address_space + sum(self.unmapping.values()))
+
+    def give_back(self) -> None:
+        """Count nothing: nobody uses its memory any more."""
+        for account in (self.bytes, self.segments, self.address_space):
+            account.close()
 
     def close(self) -> None:
-        """Close the descriptors: doorbell and segments."""
+        """Close the descriptors, doorbell and segments; harmless when repeated."""
+        doorbell, self.doorbell = self.doorbell, -1
         self.memory.close()
-        os.close(self.doorbell)
+        if doorbell >= 0:
+            os.close(doorbell)

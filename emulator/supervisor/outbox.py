@@ -56,8 +56,10 @@ class Outbox:
                 self.close()
                 return
             self._waiting.popleft()
-            self.waiting_bytes -= len(body)
-            let_go(fds)
+            try:
+                self.waiting_bytes -= len(body)
+            finally:
+                let_go(fds)
         self._watch(False)
 
     def close(self) -> None:

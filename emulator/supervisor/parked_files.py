@@ -18,22 +18,21 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.common.untrusted_fds import close_untrusted, has_socket
 
 _ROOM = socket.CMSG_SPACE(array.array("i").itemsize)
+_LOOK = socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 
 
-def park(fds: Sequence[int], owner: int) -> list[int]:
-    """Take descriptors of a client over; what is returned is theirs in the same order, for `borrowed`.
+def park(fds: list[int], owner: int) -> None:
+    """Put parked files in the place of a client's descriptors, for `borrowed`; raises `OSError`.
 
-    Memory files and what is parked already stay. Raises `OSError`, with all of them closed.
+    Memory files and what is parked already stay.
     """
-    parked: list[int] = []
+    replaced: list[int] = []
     try:
-        for fd in fds:
-            is_parked = linux.is_memory_file(fd) or has_socket((fd,))  # no client's socket comes so far
-            parked.append(fd if is_parked else _park(fd, owner))
-    except OSError:
-        close_untrusted([*parked, *fds[len(parked) :]], owner)
-        raise
-    return parked
+        for at, fd in enumerate(fds):
+            if not (linux.is_memory_file(fd) or has_socket((fd,))):  # no client's socket comes so far
+                fds[at], replaced[:] = _park(fd), [*replaced, fd]
+    finally:
+        close_untrusted(replaced, owner)
 
 
 @contextmanager
@@ -46,30 +45,26 @@ def borrowed(parked: Sequence[int], owner: int) -> Iterator[list[int]]:
             if linux.is_memory_file(fd):
                 files.append(fd)
             else:
-                taken.append(_look(fd))
+                _look(fd, taken)
                 files.append(taken[-1])
         yield files
     finally:
         close_untrusted(taken, owner)
 
 
-def _park(fd: int, owner: int) -> int:
+def _park(fd: int) -> int:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         socket.send_fds(theirs, [b"\0"], [fd])
-        close_untrusted((fd,), owner)
         return ours.detach()
 
 
-def _look(parked: int) -> int:
-    """A duplicate of the one descriptor in the queue of a socket, where it stays."""
-    queue = socket.socket(fileno=parked)
+def _look(parked: int, into: list[int]) -> None:
+    """Add a duplicate of the one descriptor in the queue of a socket, where it stays."""
+    before, queue = len(into), socket.socket(fileno=parked)
     try:
-        flags = socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-        _, ancillary, _, _ = queue.recvmsg(1, _ROOM, flags)
+        into += [fd for _, _, data in queue.recvmsg(1, _ROOM, _LOOK)[1] for fd in array.array("i", data)]
     finally:
         queue.detach()
-    if not ancillary:
+    if len(into) == before:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    fd: int = array.array("i", ancillary[0][2])[0]
-    return fd

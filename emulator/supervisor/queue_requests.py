@@ -58,21 +58,23 @@ class QueueRequests:
         with undoing() as undo:
             allocation, fresh = context.memory.allocate(size, 0, "control")
             ring = self._memory.keep(context, allocation, fresh)
-            undo.callback(self._memory.release, ring, OwnedAllocation(context, allocation))
+            queue = Queue(context, allocation, slots, PRIORITIES[request.priority], request.turbo, state=-1)
+            undo.callback(self._undo, queue)
             # where an older ring lay its header would look like submissions
             os.pwrite(allocation.segment.fd, bytes(records.RING_HEADER), allocation.offset)
-            state = function.states.take(context.device)
-            undo.callback(function.states.free, state)
-            queue = Queue(context, allocation, slots, PRIORITIES[request.priority], request.turbo, state)
+            queue.state = function.states.take(context.device)
             queue.handle = self._state.queues.add(queue)
-            undo.callback(self._state.queues.pop, queue.handle)
-            function.announce.queue(queue)
-            undo.pop_all()
-            undo.callback(self._drop, queue, lambda: None)
+            context.usage.begin(context.device, queue.state, function.states)
             context.queues[queue.handle] = queue
-            context.usage.begin(context.device, state, function.states)
+            function.announce.queue(queue)
             answer = msg.QueueCreated(queue=queue.handle, ring=self._memory.answer(context, ring, fresh))
             self._state.post(number, answer, [allocation.segment.fd] if fresh else ())
+
+    def _undo(self, queue: Queue) -> None:
+        if queue.state >= 0:
+            self._drop(queue, lambda: None)
+        else:
+            self._memory.release(OwnedAllocation(queue.context, queue.ring))
 
     def destroy(self, call: Call, request: msg.QueueDestroy) -> None:
         queue = self._state.queues.get(request.queue)
@@ -80,13 +82,13 @@ class QueueRequests:
 
     def _drop(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
         context = queue.context
-        self._state.queues.pop(queue.handle)
-        del context.queues[queue.handle]
+        self._state.queues.discard(queue.handle)
+        context.queues.pop(queue.handle, None)
 
         def dropped() -> None:
             # until now the engine may have written to the ring and to fences
             if queue.ring.handle in context.allocations:
-                self._memory.release(queue.ring.handle, OwnedAllocation(context, queue.ring))
+                self._memory.release(OwnedAllocation(context, queue.ring))
             on_dropped()
 
         self._state.function_of(context).drop_queue(queue, self._state.reactor.guarded(dropped))

@@ -55,10 +55,10 @@ class QueueStates:
                 expected="fewer",
                 hint="destroy queues that are no longer used",
             )
-        state = self._free.pop()
+        state = self._free[-1]
         start = state * link.QUEUE_STATE_SIZE
         self._map[start : start + link.QUEUE_STATE_SIZE] = bytes(link.QUEUE_STATE_SIZE)
-        return state
+        return self._free.pop()
 
     def free(self, state: int) -> None:
         """Make the record available for another queue: no engine writes to it any more."""
@@ -102,9 +102,8 @@ class QueueStates:
 
     def take_image(self) -> int:
         """A zeroed record of an image; `check_image` before."""
-        state = self._free_images.popleft()
-        link.IMAGE_STATE.pack_into(self._map, _image_at(state), 0, 0)
-        return state
+        link.IMAGE_STATE.pack_into(self._map, _image_at(self._free_images[0]), 0, 0)
+        return self._free_images.popleft()
 
     def free_image(self, state: int) -> None:
         """Make the record available for another image."""

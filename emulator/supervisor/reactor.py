@@ -2,37 +2,47 @@
 
 It is the boundary of the daemon: whatever a callback raises ends its owner, and nobody else. The objects of
 an owner (a client, a child) get a reactor that is the owner's, made by `owned`.
+
+Whatever is raised, also by the loop itself, nothing is lost: a descriptor whose owner lives is watched or
+comes back, and a timer is called to its end, or its owner is ended. So a change of state comes behind the
+step that may fail, never before it.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import logging
+import math
 import selectors
 import time
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import NamedTuple, ParamSpec
 
-from softnpu.emulator.interface.result import ErrorInfo
+from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.supervisor.internal_errors import DaemonErrors
 
-log = logging.getLogger(__name__)
-
 P = ParamSpec("P")
-_MEMORY_PAUSE_S = 0.01
+_MOMENT_S = 0.01
 _BROKEN_PAUSE_S = 0.1
 _SHARE_S = 0.005
+_NO_MEMORY = ErrorInfo(
+    result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+    object="daemon",
+    found="no memory to say what went wrong",
+    expected="memory to serve the request",
+)
 
 
 class Timer:
-    """A callback that is due once; `cancel` is harmless when repeated or late."""
+    """A callback that is due once, or in every period; `cancel` is harmless when repeated or late."""
 
-    __slots__ = ("call", "owner")
+    __slots__ = ("call", "owner", "period_s")
 
-    def __init__(self, call: Callable[[], None], owner: Reactor) -> None:
+    def __init__(self, call: Callable[[], None], owner: Reactor, period_s: float = 0.0) -> None:
         self.call: Callable[[], None] | None = call
         self.owner = owner
+        self.period_s = period_s
 
     def cancel(self) -> None:
         self.call = None
@@ -48,17 +58,25 @@ class ChildShare(NamedTuple):
     whose: Hashable
 
 
-class _Watch(NamedTuple):
-    readable: Callable[[], None]
-    writable: Callable[[], None] | None
-    owner: Reactor
+class _Watch:
+    """What is called for a descriptor. `until`: when one that is paused comes back."""
+
+    __slots__ = ("owner", "readable", "until", "writable")
+
+    def __init__(
+        self, readable: Callable[[], None], writable: Callable[[], None] | None, owner: Reactor
+    ) -> None:
+        self.readable = readable
+        self.writable = writable
+        self.owner = owner
+        self.until = 0.0
 
 
 class _Loop:
     """What all reactors of a daemon share.
 
-    `paused`: what is left alone for a moment, because it raised. `spent`: the time that each share took in
-    the last round. `left`: the descriptors for which there was none left, and their order.
+    `paused`: what is left alone for a moment. `due`: the timer that is being called. `spent`: the time that
+    each share took in the last round. `left`: the descriptors for which there was none left, and their order.
     """
 
     def __init__(self) -> None:
@@ -67,6 +85,7 @@ class _Loop:
         self.spent: dict[Hashable, float] = {}
         self.left: dict[int, int] = {}
         self.timers: list[tuple[float, int, Timer]] = []
+        self.due: Timer | None = None
         self.numbers = itertools.count()
         self.running = True
         self.errors = DaemonErrors()
@@ -79,7 +98,7 @@ class Reactor:
         self,
         loop: _Loop | None = None,
         whose: str = "which ends nothing",
-        on_error: Callable[[ErrorInfo], None] = lambda _info: None,
+        on_error: Callable[[ErrorInfo], None] | None = None,
         share: Hashable = None,
     ) -> None:
         self._loop = loop or _Loop()
@@ -104,13 +123,13 @@ class Reactor:
         self, fd: int, readable: Callable[[], None], writable: Callable[[], None] | None = None
     ) -> None:
         """Call `readable` (and `writable`, if given) whenever the descriptor is ready."""
-        self._loop.paused.pop(fd, None)
         selector, watch = self._loop.selector, _Watch(readable, writable, self)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writable else 0)
         if fd in selector.get_map():
             selector.modify(fd, events, watch)
         else:
             selector.register(fd, events, watch)
+        self._loop.paused.pop(fd, None)
 
     def unwatch(self, fd: int) -> None:
         """Stop watching; harmless for a descriptor that is not watched, and for -1, which is none."""
@@ -118,29 +137,41 @@ class Reactor:
         if fd >= 0 and fd in self._loop.selector.get_map():
             self._loop.selector.unregister(fd)
 
+    def pause(self, fd: int, seconds: float = _MOMENT_S) -> None:
+        """Leave a descriptor alone for a moment, if it is watched: what it wants cannot be done now."""
+        key = self._loop.selector.get_map().get(fd)
+        if key is not None:
+            key.data.until = time.monotonic() + seconds
+            self._loop.paused[fd] = key.data
+            self._loop.selector.unregister(fd)
+
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call `call` once, `seconds` from now."""
+        """Call `call` once, `seconds` from now. What belongs to nobody is called again if it raises."""
         timer = Timer(call, self)
-        heapq.heappush(self._loop.timers, (time.monotonic() + seconds, next(self._loop.numbers), timer))
+        self._push(timer, seconds)
         return timer
+
+    def every(self, seconds: float, call: Callable[[], None]) -> Timer:
+        """Call `call` in every period of so many seconds, whatever it raises, until it is cancelled."""
+        timer = Timer(call, self, seconds)
+        self._push(timer, seconds)
+        return timer
+
+    def _push(self, timer: Timer, seconds: float) -> None:
+        heapq.heappush(self._loop.timers, (time.monotonic() + seconds, next(self._loop.numbers), timer))
 
     def guarded(self, call: Callable[P, object]) -> Callable[P, None]:
         """`call` for somebody else to call: what it raises is this owner's."""
 
         def protected(*args: P.args, **kwargs: P.kwargs) -> None:
-            try:
-                self._try(lambda: call(*args, **kwargs))
-            except MemoryError as error:  # what called it does not do so again
-                self.fail(error)
+            self._try(lambda: call(*args, **kwargs))
 
         return protected
 
     def _try(self, call: Callable[[], object]) -> bool:
-        """Call; whether it has raised nothing. Only a lack of memory comes through, and is tried again."""
+        """Call; whether it has raised nothing."""
         try:
             call()
-        except MemoryError:
-            raise
         except Exception as error:  # noqa: BLE001  # the boundary of the daemon
             self.fail(error)
             return False
@@ -148,12 +179,19 @@ class Reactor:
 
     def fail(self, error: Exception) -> ErrorInfo:
         """End the owner because of an error that nobody expected; what was said of it."""
-        info = self.errors.note(error, self._whose)
+        info = self._note(error, self._whose)
         try:
-            self._on_error(info)
+            if self._on_error is not None:
+                self._on_error(info)
         except Exception as second:  # noqa: BLE001  # nobody is left to tell
-            self.errors.note(second, f"{self._whose}, while that was ended")
+            self._note(second, f"{self._whose}, while that was ended")
         return info
+
+    def _note(self, error: Exception, whose: str) -> ErrorInfo:
+        try:
+            return self.errors.note(error, whose)
+        except Exception:  # noqa: BLE001  # it cannot be said either
+            return _NO_MEMORY
 
     def stop(self) -> None:
         """End `run` after the callbacks of this round."""
@@ -162,8 +200,16 @@ class Reactor:
     def run(self) -> None:
         """Serve until `stop`."""
         while self._loop.running:
-            self._serve(self._loop.selector.select(self._timeout()))
-            self._run_timers()
+            try:
+                self._round()
+            except Exception as error:  # noqa: BLE001  # of the loop itself; all that is ready is so still
+                self.fail(error)
+                time.sleep(_MOMENT_S)  # not at full speed
+
+    def _round(self) -> None:
+        self._resume()
+        self._serve(self._loop.selector.select(self._timeout()))
+        self._run_timers()
 
     def close(self) -> None:
         self._loop.selector.close()
@@ -207,51 +253,60 @@ class Reactor:
         fd, watch = key.fd, key.data
         if not self._watches(fd, watch):
             return  # an earlier callback of this round has closed this descriptor
-        try:
-            good = True
-            if events & selectors.EVENT_WRITE and watch.writable is not None:
-                good = watch.owner._try(watch.writable)
-            if events & selectors.EVENT_READ and fd in self._loop.selector.get_map():
-                good = watch.owner._try(watch.readable) and good
-        except MemoryError:
-            log.exception("out of memory; tried again in the next round")
-            time.sleep(_MEMORY_PAUSE_S)  # the descriptor is ready still: not at full speed
-        else:
-            if not good:
-                self._pause(fd, watch)
-
-    def _pause(self, fd: int, watch: _Watch) -> None:
-        """Leave a descriptor that is still watched alone for a moment: it may raise each time."""
-        if self._watches(fd, watch):
-            self.unwatch(fd)
-            self._loop.paused[fd] = watch
-            self.after(_BROKEN_PAUSE_S, lambda: self._resume(fd, watch))
-
-    def _resume(self, fd: int, watch: _Watch) -> None:
-        if self._loop.paused.get(fd) is watch:
-            again = self.after(_BROKEN_PAUSE_S, lambda: self._resume(fd, watch))
-            watch.owner.watch(fd, watch.readable, watch.writable)
-            again.cancel()
+        good = True
+        if events & selectors.EVENT_WRITE and watch.writable is not None:
+            good = watch.owner._try(watch.writable)
+        if events & selectors.EVENT_READ and fd in self._loop.selector.get_map():
+            good = watch.owner._try(watch.readable) and good
+        if not good and self._watches(fd, watch):
+            self.pause(fd, _BROKEN_PAUSE_S)  # it may raise each time
 
     def _watches(self, fd: int, watch: _Watch) -> bool:
         current = self._loop.selector.get_map().get(fd)
         return current is not None and current.data is watch
 
+    def _resume(self) -> None:
+        """Watch again what was paused for long enough."""
+        paused = self._loop.paused
+        if not paused:
+            return
+        now = time.monotonic()
+        for fd, watch in [entry for entry in paused.items() if entry[1].until <= now]:
+            if fd in self._loop.selector.get_map():
+                paused.pop(fd, None)  # it was not left alone, or is watched again
+            elif paused.get(fd) is watch:  # what failed before may have ended it
+                watch.until = now + _BROKEN_PAUSE_S
+                watch.owner._try(partial(watch.owner.watch, fd, watch.readable, watch.writable))
+
     def _timeout(self) -> float | None:
-        timers = self._loop.timers
-        while timers and timers[0][2].call is None:
-            heapq.heappop(timers)
-        return max(0.0, timers[0][0] - time.monotonic()) if timers else None
+        loop = self._loop
+        if loop.due is not None:
+            return 0.0
+        while loop.timers and loop.timers[0][2].call is None:
+            heapq.heappop(loop.timers)
+        at = loop.timers[0][0] if loop.timers else math.inf
+        if loop.paused:
+            at = min(at, *(watch.until for watch in loop.paused.values()))
+        return None if at == math.inf else max(0.0, at - time.monotonic())
 
     def _run_timers(self) -> None:
-        timers, now = self._loop.timers, time.monotonic()
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
-            call, timer.call = timer.call, None
-            if call is None:
-                continue
-            try:
-                timer.owner._try(call)
-            except MemoryError:
-                log.exception("out of memory; tried again soon")
-                timer.owner.after(_MEMORY_PAUSE_S, call)
+        loop, now = self._loop, time.monotonic()
+        while loop.due is not None or (loop.timers and loop.timers[0][0] <= now):
+            if loop.due is None:
+                loop.due = heapq.heappop(loop.timers)[2]
+            self._call(loop.due)
+            loop.due = None
+
+    def _call(self, timer: Timer) -> None:
+        """Call a timer, and keep it if it is to be called again. It is `due` until that is done."""
+        if timer.call is None:
+            return
+        owner = timer.owner
+        good = owner._try(timer.call)
+        if timer.period_s:
+            if timer.call is not None:
+                self._push(timer, timer.period_s)
+        elif good or owner._on_error is not None:
+            timer.call = None
+        elif timer.call is not None:
+            self._push(timer, _BROKEN_PAUSE_S)  # nobody has ended, and somebody may wait for it

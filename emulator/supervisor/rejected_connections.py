@@ -7,6 +7,7 @@ would leave it with a broken pipe instead of the reason.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
@@ -41,15 +42,23 @@ class RejectedConnections:
             self._end(next(iter(self._waiting)))
         fd = channel.fileno()
         reactor = self._reactor.owned(
-            "which ends a refused connection", lambda _info: self._end(fd), share=RejectedConnections
+            "which ends a refused connection", lambda _info: self._drop(fd), share=RejectedConnections
         )
         timer = reactor.after(_LONGEST_S, partial(self._end, fd))
-        self._waiting[fd] = _Waiting(channel, info, timer)
-        reactor.watch(fd, partial(self._read, fd))
+        try:
+            self._waiting[fd] = _Waiting(channel, info, timer)
+            reactor.watch(fd, partial(self._read, fd))
+        except BaseException:
+            self._drop(fd)
+            raise
 
     def close(self) -> None:
         """End them all."""
         for fd in list(self._waiting):
+            self._end(fd)
+
+    def _drop(self, fd: int) -> None:
+        if fd in self._waiting:
             self._end(fd)
 
     def _read(self, fd: int) -> None:
@@ -65,11 +74,11 @@ class RejectedConnections:
 
     def _end(self, fd: int, request: int = 0) -> None:
         channel, info, timer = self._waiting.pop(fd)
-        timer.cancel()
-        self._reactor.unwatch(fd)
-        try:
-            channel.send(request, msg.encode(msg.Failed(info=info)))
-        except OSError:
-            log.debug("the refused client is gone already")
-        finally:
-            channel.discard()
+        with ExitStack() as steps:
+            steps.callback(channel.discard)
+            steps.callback(self._reactor.unwatch, fd)
+            timer.cancel()
+            try:
+                channel.send(request, msg.encode(msg.Failed(info=info)))
+            except OSError:
+                log.debug("the refused client is gone already")

@@ -19,6 +19,7 @@ from softnpu.emulator.links.engine import QueuePause
 from softnpu.emulator.supervisor.ban_policy import ban_key
 from softnpu.emulator.supervisor.graph_requests import GraphRequests
 from softnpu.emulator.supervisor.images import ImageState
+from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.metric_streams import MetricRequests
 from softnpu.emulator.supervisor.objects import Context
@@ -94,9 +95,10 @@ class Session:
             return
         self.state.open = False
         with ExitStack() as steps:
+            steps.callback(self.state.close)
             for context in self.state.contexts:
                 steps.callback(self._destroy_context, context)
-            self.graphs.close()
+            steps.callback(self.graphs.close)
 
     def status(self) -> msg.SessionStatus:
         """What the session holds."""
@@ -149,25 +151,23 @@ class Session:
         device = state.device(request.device, "context")
         state.contexts.check_room()
         function = device.open_function(state.function_key, self.user.functions, self._ban_key)
-        doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         context = Context(
             next(state.services.context_numbers),
             device.info.index,
-            doorbell,
             session=self.number,
             ban_key=self._ban_key,
             usage=self.usage,
+            bytes=Account(state.bytes, function.memory),
+            segments=Account(state.segments),
+            address_space=Account(state.address_space, function.address_space),
         )
         with undoing() as undo:
-            undo.callback(context.close)
-            function.add_context(context)
-            undo.pop_all()  # from now on the function closes it
-            undo.callback(function.drop_context, context, _nothing)
-            context.handle = state.contexts.add(context)
-            undo.pop_all()
             undo.callback(self._destroy_context, context)
+            context.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            function.add_context(context)
+            context.handle = state.contexts.add(context)
             device.function_changed()
-            state.post(call.number, msg.ContextCreated(context=context.handle), [doorbell])
+            state.post(call.number, msg.ContextCreated(context=context.handle), [context.doorbell])
 
     def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
         context = self.state.contexts.get(request.context)
@@ -211,31 +211,20 @@ class Session:
 
     def _destroy_context(self, context: Context) -> None:
         state = self.state
-        state.contexts.pop(context.handle)
+        state.contexts.discard(context.handle)
         self.metrics.drop_context(context)
         for graph in context.graphs.values():
-            state.graphs.pop(graph.handle)
+            state.graphs.discard(graph.handle)
         for queue in context.queues.values():
-            state.queues.pop(queue.handle)
+            state.queues.discard(queue.handle)
         for handle in context.allocations:
-            state.memory.pop(handle)
+            state.memory.discard(handle)
         # the engine may still drain a queue of this context: its ring goes with the rest
         context.allocations.clear()
-        size, segments = context.memory.allocated, len(context.memory.segments)
-        address_space = context.memory.address_space
-
-        def on_dropped() -> None:
-            state.count_memory(-size, -segments)
-            state.take_address_space(context, -address_space)
-            state.services.users.drop_idle()
-
-        state.function_of(context).drop_context(context, state.reactor.guarded(on_dropped))
+        on_dropped = state.reactor.guarded(state.services.users.drop_idle)
+        state.function_of(context).drop_context(context, on_dropped)
         # an image that others use may be loaded only now: the engine must not hear of a graph of this context
         context.graphs.clear()
-
-
-def _nothing() -> None:
-    return
 
 
 def _phase(total: QueueUsage, compiling: bool, loading: bool) -> SessionPhase:

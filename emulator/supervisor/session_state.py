@@ -14,7 +14,13 @@ from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
 from softnpu.emulator.supervisor.compilers import CompilerPool
 from softnpu.emulator.supervisor.device import Device
-from softnpu.emulator.supervisor.limits import SESSION_ADDRESS_SPACE, CountedTable, Quota, address_space
+from softnpu.emulator.supervisor.limits import (
+    SESSION_ADDRESS_SPACE,
+    Account,
+    CountedTable,
+    Quota,
+    address_space,
+)
 from softnpu.emulator.supervisor.memory import Allocation
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.reactor import Reactor
@@ -75,7 +81,7 @@ class OwnedAllocation:
 
 
 class SessionState:
-    """The objects of one session. `open` until its client is gone; `memory_used` in bytes as asked for.
+    """The objects of one session. `open` until its client is gone.
 
     `devices`: those that it sees, as the daemon numbers them; the session numbers them from 0 on.
     """
@@ -102,9 +108,14 @@ class SessionState:
         self.end = end
         self.answering = answering
         self.open = True
-        self.memory_used = 0
+        self.bytes = Account(user.memory)
         self.segments = Quota(
-            services.session_segments, "session-segments", "segments", "this session", "memory allocation"
+            services.session_segments,
+            "session-segments",
+            "segments",
+            "this session",
+            "memory allocation",
+            above=(user.segments,),
         )
         self.address_space = address_space("this session", SESSION_ADDRESS_SPACE)
         self.contexts: CountedTable[Context] = CountedTable(
@@ -119,6 +130,16 @@ class SessionState:
         self.graphs: CountedTable[Graph] = CountedTable(
             HandleKind.GRAPH, limits.graphs, "session-graphs", user.handles, user.graphs
         )
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes of all its contexts, also of those that the engine has yet to drop."""
+        return self.bytes.used
+
+    def close(self) -> None:
+        """Count no handle of it any more."""
+        for table in (self.contexts, self.memory, self.queues, self.graphs):
+            table.close()
 
     def device(self, index: int, object: str) -> Device:
         """The device with this number in the session; refuses one that it does not see."""
@@ -150,11 +171,6 @@ class SessionState:
         self.address_space.check(size)
         self.function_of(context).address_space.check(size)
 
-    def take_address_space(self, context: Context, size: int) -> None:
-        """Count `size` more bytes of address space (fewer if negative)."""
-        self.address_space.count(size)
-        self.function_of(context).address_space.count(size)
-
     def device_of(self, context: Context) -> Device:
         """The device that a context of this session is on."""
         return self.services.devices[context.device]
@@ -167,11 +183,8 @@ class SessionState:
         """Answer a request that returns nothing."""
         self.post(call.number, msg.Ok(), ())
 
-    def count_memory(self, size: int, segments: int) -> None:
-        """Count `size` more bytes and memory files (fewer if negative)."""
-        self.memory_used += size
-        self.segments.count(segments)
-        self.user.memory.count(size)
-        self.user.take_segments(segments)
-        if trace.active is not None and size:
+    def count(self, context: Context) -> None:
+        """Count what a context has now."""
+        context.count()
+        if trace.active is not None:
             trace.active.counter("memory", self.memory_used, self.session)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 import softnpu
 from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.common.untrusted_fds import keep_a_closer
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
@@ -47,6 +48,7 @@ SERVER_NAME = f"softnpu {getattr(softnpu, '__version__', 'sources')}"
 _LISTED_SESSIONS = 200
 _LISTED_USERS = 64
 _ACCEPTED_A_ROUND = 32
+_NO_ROOM_S = 0.1
 _OWNER_RESERVE = 16
 
 
@@ -121,6 +123,7 @@ class Supervisor:
             self._compilers.start()
             if self._sysfs is not None:
                 self._sysfs.begin(self.reactor, self.devices)
+            keep_a_closer()
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)
             self.reactor.run()
@@ -165,22 +168,19 @@ class Supervisor:
             except OSError as error:
                 # out of descriptors, most likely: the client stays in the backlog until some are free
                 log.error("accept: %s", error)
-                self.reactor.unwatch(self._listener.fileno())
-                self.reactor.after(0.1, lambda: self.reactor.watch(self._listener.fileno(), self._accept))
+                self.reactor.pause(self._listener.fileno(), _NO_ROOM_S)
                 return
-            with undoing() as undo:
-                undo.callback(connection.close)
-                if failpoints.active is not None:
-                    failpoints.hit("supervisor.connect")
-                client = self._welcome(connection)
-                if client is not None:
-                    undo.pop_all()
-                    undo.callback(client.close, "it could not be served")
-                    client.begin()
+            try:
+                self._welcome(connection)
+            except BaseException:
+                connection.close()
+                raise
             self.watch_idle()
 
-    def _welcome(self, connection: socket.socket) -> Client | None:
+    def _welcome(self, connection: socket.socket) -> None:
         """Make a client of a connection, or refuse it."""
+        if failpoints.active is not None:
+            failpoints.hit("supervisor.connect")
         connection.setblocking(False)
         channel = Channel(connection)
         try:
@@ -190,10 +190,10 @@ class Supervisor:
             self._check_room(user)
         except Refused as error:
             self._rejected.refuse(channel, error.info)
-            return None
+            return
         number = self._next_session
         self._next_session += 1
-        client = self._clients[number] = Client(
+        client = Client(
             number,
             peer.pid,
             user,
@@ -205,7 +205,10 @@ class Supervisor:
             self._leases,
             self._settings.tuning.handshake_s,
         )
-        return client
+        with undoing() as undo:
+            undo.callback(client.close, "it could not be served")
+            self._clients[number] = client
+            client.begin()
 
     def _check_room(self, user: User) -> None:
         user.connections.check()
@@ -224,7 +227,7 @@ class Supervisor:
 
     def client_gone(self, number: int) -> None:
         """Remove a connection that has ended; everything it owned was given back."""
-        del self._clients[number]
+        self._clients.pop(number, None)
         self._injections.session_gone(number)
         self._traces.client_gone(number)
         self._leases.client_gone(number)

@@ -41,8 +41,9 @@ class SysfsDevice(Protocol):
     """What the files say of a device."""
 
     info: DeviceInfo
-    memory_used: int
 
+    @property
+    def memory_used(self) -> int: ...
     def counter(self, word: StatusWord) -> int:
         """A word of the status page."""
         ...
@@ -69,7 +70,6 @@ class SysfsTree:
         self._written: dict[tuple[int, str], str] = {}
         self._busy: dict[int, int] = {}
         self._failed = False
-        self._reactor: Reactor | None = None
         self._timer: Timer | None = None
         try:
             self._claim()
@@ -125,7 +125,7 @@ class SysfsTree:
                 self._add(device)
         except OSError as error:
             raise _unusable(self._path, error.strerror or str(error)) from error
-        self._reactor = reactor
+        self._timer = reactor.every(PERIOD_S, self._tick)
         self._tick()
 
     def _add(self, device: SysfsDevice) -> None:
@@ -164,7 +164,6 @@ class SysfsTree:
             self._write(freq, name, str(info.core_clock_mhz))
 
     def _tick(self) -> None:
-        assert self._reactor is not None
         for folder in self._folders:
             device = folder.device
             busy_us = device.counter(StatusWord.BUSY) // 1000
@@ -176,7 +175,6 @@ class SysfsTree:
             self._guarded(folder.fd, "npu_memory_utilization", str(device.memory_used))
             self._guarded(folder.fd, "npu_current_frequency_mhz", clock)
             self._guarded(folder.freq, "current_freq", clock)
-        self._timer = self._reactor.after(PERIOD_S, self._tick)
 
     def _guarded(self, folder: int, name: str, text: str) -> None:
         """Write a file; a file system that is full or gone is logged once, and tried again."""

@@ -21,6 +21,11 @@ def close_all(fds: list[int]) -> None:
         os.close(fds.pop())
 
 
+def move(source: list[int], into: list[int], first: int = 0) -> None:
+    """Have descriptors, from number `first` on, another owner: at no moment have they two, or none."""
+    into[:], source[:] = into + source[first:], source[:first]
+
+
 def duplicates(fds: Sequence[int]) -> list[int]:
     """Duplicates of all descriptors, or `OSError` and none."""
     made: list[int] = []

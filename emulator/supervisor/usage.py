@@ -41,7 +41,10 @@ class SessionUsage:
 
     def end(self, device: int, state: int) -> None:
         """Add up a queue whose record will have another owner."""
-        usage = self._live.pop((device, state)).usage(state)
+        records = self._live.pop((device, state), None)
+        if records is None:
+            return  # it was never begun
+        usage = records.usage(state)
         self._submissions += usage.completed
         self._spent_ns += usage.spent_ns
         self._inferences += usage.inferences

@@ -93,30 +93,19 @@ class User:
         )
         self.flights = UserFlights(user_descriptors())
         self.functions = quota("user_functions", "virtual functions", "context", host)
-        self.segments = quota(
-            "user_segments", "segments", "memory allocation", host, limits.segments_of_user()
+        segments = limits.segments_of_user()
+        self.segments = Quota(
+            segments, "user-segments", "segments", whose, "memory allocation", host, above=(everybody,)
         )
-        self._everybody = everybody
 
     @property
     def _quotas(self) -> list[Quota]:
-        mine = [value for value in vars(self).values() if isinstance(value, Quota)]
-        return [quota for quota in mine if quota is not self._everybody]
+        return [value for value in vars(self).values() if isinstance(value, Quota)]
 
     @property
     def idle(self) -> bool:
         """Whether this user holds nothing at all."""
         return not (any(quota.used for quota in self._quotas) or self.flights.used)
-
-    def check_segment(self) -> None:
-        """Refuse one more memory file."""
-        self.segments.check()
-        self._everybody.check()
-
-    def take_segments(self, count: int) -> None:
-        """Count memory files; fewer if negative."""
-        self.segments.count(count)
-        self._everybody.count(count)
 
     def check_descriptors(self) -> None:
         """Refuse more descriptors while too many hang in their file systems."""

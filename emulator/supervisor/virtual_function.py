@@ -31,7 +31,7 @@ from softnpu.emulator.supervisor.draining import Draining
 from softnpu.emulator.supervisor.idle_memory import IdleMemory
 from softnpu.emulator.supervisor.image_loads import ImageLoads
 from softnpu.emulator.supervisor.images import Image, ImageState, ImageStore, LoadCallback
-from softnpu.emulator.supervisor.limits import FUNCTION_ADDRESS_SPACE, address_space
+from softnpu.emulator.supervisor.limits import FUNCTION_ADDRESS_SPACE, Account, address_space
 from softnpu.emulator.supervisor.objects import Context, Graph, Queue
 from softnpu.emulator.supervisor.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
@@ -54,6 +54,7 @@ _FAILED_STARTS = 5
 _SETTLED_S = 1.0
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_REFUSED_S = 2.0
+_LONGEST_KILLED_S = 5.0
 _NEVER_PRUNED = ("3720",)  # as by the real driver
 
 
@@ -61,8 +62,8 @@ class Host(Protocol):
     """The device that a function is a part of: accounts and the status page."""
 
     info: DeviceInfo
+    memory: Account
 
-    def account(self, size: int) -> None: ...
     def count(self, word: StatusWord) -> None: ...
     def count_time(self, latency: Latency, seconds: float) -> None: ...
     def function_changed(self) -> None: ...
@@ -98,12 +99,12 @@ class VirtualFunction:
         self.states = QueueStates()
         self.images = ImageStore(self.states, image_numbers)
         self.contexts: dict[int, Context] = {}
-        self.memory_used = 0
+        self.memory = Account(host.memory)
         self.address_space = address_space(f"device {self._device}", FUNCTION_ADDRESS_SPACE)
         self.state = DeviceState.STARTING
         self.restarts = 0
         self.internal_errors = 0  # that its engines have reported
-        self._draining = Draining(self.states, self.account)
+        self._draining = Draining(self.states)
         self._running = RunningSubmissions(self.contexts, self._draining, self.states)
         self._reactor = reactor.owned(f"which ends an engine of {self._name}", self._broken, key.share)
         self._setup = setup
@@ -133,7 +134,7 @@ class VirtualFunction:
     def _start(self) -> None:
         self._set_state(DeviceState.STARTING if self.restarts == 0 else DeviceState.RESETTING)
         try:
-            engine = Child(
+            engine = self._engine = Child(
                 ChildProgram.ENGINE,
                 self._reactor,
                 self._on_frame,
@@ -147,7 +148,6 @@ class VirtualFunction:
         if self._refused_starts:
             log.warning("%s: engine %d was started", self._name, engine.pid)
         self._refused_starts = 0
-        self._engine = engine
         self._reactor.guarded(self._tell_all)(engine)
 
     def _tell_all(self, engine: Child) -> None:
@@ -293,9 +293,9 @@ class VirtualFunction:
         if trace.active is not None:
             trace.active.event(f"engine {reason}", device=self._device, number=self.engine_pid)
         self._host.engine_ended(self)
-        short = self._engine is not None and self._engine.short
-        held = self._engine is not None and self._engine.process.returncode == link.EXIT_HELD
-        self._engine = None
+        engine, self._engine = self._engine, None
+        short = engine is not None and engine.short
+        held = engine is not None and engine.process.returncode == link.EXIT_HELD
         self.page.set(self._setup.device, StatusWord.QUEUED, 0)
         self._watchdog.end()
         alone = self.state is DeviceState.READY and self.running_submission() is None
@@ -310,15 +310,17 @@ class VirtualFunction:
             self._blame_image(loading, reason, Suspicion.NONE if held else Suspicion.SOME)
         ready = self.state is DeviceState.READY
         settled = ready and time.monotonic() - self._ready_at > _SETTLED_S
-        # one that was not told all for a lack of something had no chance to be ready
-        self._failed_starts = 0 if ready else self._failed_starts + (not short)
+        # one that others killed, or that was not told all for a lack of something, had no chance to be ready
+        killed = engine is not None and engine.killed_by_others
+        self._failed_starts = 0 if ready else self._failed_starts + (not short and not killed)
         self._early_deaths = 0 if settled else self._early_deaths + 1
         if self._failed_starts > _FAILED_STARTS:
             self._fail(reason)
             return
         self.restarts += 1
         self._set_state(DeviceState.RESETTING)
-        pause = min(_LONGEST_PAUSE_S, 0.2 * max(0, self._early_deaths - 1))
+        longest_s = _LONGEST_KILLED_S if killed and not ready else _LONGEST_PAUSE_S
+        pause = min(longest_s, 0.2 * max(0, self._early_deaths - 1))
         self._starting = self._reactor.after(pause, self.start)
 
     def _broken(self, info: ErrorInfo) -> None:
@@ -392,7 +394,7 @@ class VirtualFunction:
             engine_pid=self.engine_pid,
             state=STATE_NAMES[self.state],
             restarts=self.restarts,
-            memory_used=self.memory_used,
+            memory_used=self.memory.used,
             contexts=len(self.contexts),
             images=len(self.images),
             submissions=counted(StatusWord.SUBMISSIONS),
@@ -437,13 +439,13 @@ class VirtualFunction:
 
     def drop_context(self, context: Context, on_dropped: Callable[[], None]) -> None:
         """Remove a context; its memory counts until the engine has dropped it too, then call `on_dropped`."""
-        del self.contexts[context.number]
+        self.contexts.pop(context.number, None)
         self._host.function_changed()
         self._draining.add_context(context, on_dropped)
         for graph in context.graphs.values():
-            self._loads.release(graph.image)
+            self._loads.release(graph)
         context.close()
-        if self._engine is None:
+        if self._engine is None or not context.told:
             self._draining.finish_context(context.number)
         else:
             self._post(link.ContextDrop(context=context.number))
@@ -456,11 +458,6 @@ class VirtualFunction:
         else:
             self._post(link.SegmentDrop(context=context.number, segment=segment, sparse=True))
 
-    def account(self, size: int) -> None:
-        """Count `size` more bytes (fewer if negative) as used."""
-        self.memory_used += size
-        self._host.account(size)
-
     def _check_usable(self) -> None:
         if self.state is DeviceState.FAILED:
             raise Refused(failed_info(self._device))
@@ -470,7 +467,7 @@ class VirtualFunction:
     def drop_queue(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
         """Remove a queue; call `on_dropped` once the engine runs none of its submissions any more."""
         self._draining.add_queue(queue, on_dropped)
-        if self._engine is None:
+        if self._engine is None or not queue.told:
             self._draining.finish_queue(queue.context.number, queue.handle)
         else:
             self._post(link.QueueDrop(context=queue.context.number, queue=queue.handle))
@@ -492,8 +489,9 @@ class VirtualFunction:
         self._loads.wait(image, graph.context, hint, on_loaded)
 
     def drop_graph(self, graph: Graph) -> None:
+        """Remove a graph; harmless when repeated."""
         self._post(link.GraphDrop(context=graph.context.number, graph=graph.handle))
-        self._loads.release(graph.image)
+        self._loads.release(graph)
 
     def _initialized_graphs(self) -> list[Graph]:
         graphs = [graph for context in self.contexts.values() for graph in context.graphs.values()]

@@ -99,7 +99,7 @@ class Watchdog:
         self._aborted, self._given_back, self.loader = None, None, 0
         self._file_waits, self._file_wait_s, self._disk_wait_s = {}, 0.0, 0.0
         self._ticked = time.monotonic()
-        self._timer = self._reactor.after(self._period_s, self._tick)
+        self._timer = self._reactor.every(self._period_s, self._tick)
 
     def end(self) -> None:
         """Stop watching: there is no engine."""
@@ -115,7 +115,6 @@ class Watchdog:
         now = time.monotonic()
         passed = min(now - self._ticked, _TICKS_AT_ONCE * self._period_s)
         self._ticked = now
-        self._timer = self._reactor.after(self._period_s, self._tick)
         last_ping, others_ns = self._device.states.liveness()
         answered = last_ping == self._sent
         submission = self._device.running_submission()

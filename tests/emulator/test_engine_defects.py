@@ -140,10 +140,8 @@ def test_whatever_line_of_a_submission_raises_it_ends_once_and_truly(rig: _Worke
             continue
         assert result in (0, _UNKNOWN), defect.where
         assert done or result, f"{defect.where}: SUCCESS of work that was not done"
-        if session.fence.is_signalled(ticket):
-            assert session.fence.result == result, defect.where
-        else:
-            assert result, f"{defect.where}: a waiter is not told"
+        assert session.fence.is_signalled(ticket), f"{defect.where}: a waiter is not told"
+        assert session.fence.result == result, defect.where
         if not defect.where:
             break
         seen.add(defect.where)

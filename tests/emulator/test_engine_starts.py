@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -16,23 +13,12 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.settings import Isolation
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartContext, StartDaemon
-from tests.support.daemon import Daemon
+from tests.support.daemon import no_descriptors
 from tests.support.waiting import wait_gone, wait_until
 from tests.support.wire import NOTHING, Wire, WireContext
-from tests.support.work import LONG, SECOND, execute, fill, lost
+from tests.support.work import LONG, SECOND, execute, fill, lost, run
 
 _BACKLOG = 300
-
-
-@contextmanager
-def no_descriptors(daemon: Daemon, but: int = 3) -> Iterator[None]:
-    """The supervisor has none left meanwhile: `but` in all."""
-    before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (but, before[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
 
 
 def test_an_engine_that_cannot_be_started_is_tried_again_and_sessions_wait(
@@ -104,6 +90,18 @@ def test_a_device_whose_engines_are_never_ready_again_is_given_up_for_those_who_
     assert daemon.log.count("is given up") == 1
     assert "signal 6" in next(line for line in daemon.log.splitlines() if "is given up" in line)
     assert daemon.memory_used() == 0
+
+
+def test_engines_that_others_kill_before_they_are_ready_do_not_fail_the_device(
+    start_context: StartContext,
+) -> None:
+    """As the OOM killer does, while memory is short: when it is not, the sessions go on."""
+    daemon, context = start_context(failpoints="engine.handshake=kill:8:1")
+    queue, memory = context.create_command_queue(), context.alloc_host(64)
+    daemon.kill_engine()
+    run(queue, fill(context, memory, 7))
+    assert bytes(memory.view()) == b"\7" * 64
+    assert daemon.engine().restarts == 9
 
 
 def test_an_engine_that_reads_nothing_is_replaced_before_its_messages_fill_the_daemon(

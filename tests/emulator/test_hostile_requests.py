@@ -22,7 +22,7 @@ from softnpu.emulator.interface.frames import MAX_BODY
 from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.session import _ROUTES
 from tests.conftest import StartDaemon
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, no_descriptors
 from tests.support.models import write_chain
 from tests.support.waiting import wait_until
 from tests.support.wire import NOTHING, OpenWire, Wire, WireContext, WireModel
@@ -394,6 +394,37 @@ def test_a_descriptor_whose_closing_takes_a_minute_stops_nobody(
         hostile.close()
         assert daemon.engine().state == "ready"
         wait_until(lambda: daemon.base_fd_count() <= descriptors)
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_what_has_no_room_is_not_closed_by_the_supervisor(daemon: Daemon, room: int) -> None:
+    """The kernel closes what has no room in a process, and that process waits a minute for it."""
+    descriptors = daemon.base_fd_count()
+    fd, receiver = _unread_stream()
+    with receiver, Wire(daemon.socket) as innocent, Wire(daemon.socket) as hostile:
+        innocent.hello()
+        hostile.hello()
+        with no_descriptors(daemon, daemon.fd_count + room):
+            hostile.send(msg.Status(), [fd] * 2)
+            os.close(fd)
+            innocent.socket.settimeout(20)
+            for _ in range(20):
+                innocent.ask(msg.Status(), msg.StatusAnswer)
+        _, answer = hostile.receive()
+        assert isinstance(answer, msg.Failed)
+        assert "descriptors were lost" in answer.info.found
+    wait_until(lambda: daemon.base_fd_count() <= descriptors)
+
+
+def test_descriptors_that_have_just_room_are_taken(daemon: Daemon) -> None:
+    with Wire(daemon.socket) as wire:
+        wire.hello()
+        context = WireContext(wire)
+        fd = linux.fixed_memfd("import", 4096)
+        with no_descriptors(daemon, daemon.fd_count + 2):
+            answer = wire.answer(wire.send(msg.MemImport(context=context.handle, kind="host"), [fd]))
+        os.close(fd)
+        assert isinstance(answer, msg.MemAllocated), answer
 
 
 def test_descriptors_that_an_export_does_not_want_are_closed(

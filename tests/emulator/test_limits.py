@@ -22,7 +22,7 @@ from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ErrorInfo, Refused
-from softnpu.emulator.supervisor.limits import Quota, ResourceLimits, option_name
+from softnpu.emulator.supervisor.limits import Account, Quota, ResourceLimits, option_name
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
@@ -331,14 +331,43 @@ def test_a_limit_that_cannot_work_is_refused_by_name() -> None:
 def test_a_quota_refuses_exactly_what_is_beyond_it() -> None:
     quota = Quota(10, "user-things", "things", "user 7", "thing")
     quota.check(10)
-    quota.count(9)
+    account = Account(quota)
+    account.set(9)
     quota.check()
     with pytest.raises(Refused) as caught:
         quota.check(2)
     assert quota.refusals == 1
     assert "2 things asked for, user 7 has 9" in caught.value.info.found
-    quota.count(-1)
+    account.set(8)
     quota.check(2)
+
+
+@pytest.mark.quick
+def test_an_account_counts_in_all_above_it_until_its_owner_ends() -> None:
+    shown: list[int] = []
+    device = Account(show=lambda: shown.append(device.used))
+    everybody = Quota(10, "", "things", "all users", "thing")
+    user = Quota(8, "user-things", "things", "user 7", "thing", above=(everybody,))
+    session, other = Account(user, device), Account(user, device)
+    session.set(5)
+    other.set(3)
+    assert (user.used, everybody.used, device.used) == (8, 8, 8)
+    with pytest.raises(Refused) as caught:
+        user.check()
+    assert "user 7" in caught.value.info.found
+    session.set(2)
+    Account(everybody).set(4)  # nobody has it
+    del other
+    assert (user.used, everybody.used, device.used) == (2, 2, 2)
+    whole = everybody.hold()
+    whole.set(8)
+    with pytest.raises(Refused) as caught:
+        user.check()
+    assert "all users" in caught.value.info.found, "a quota asks those above it"
+    session.close()
+    session.close()
+    assert (user.used, everybody.used, device.used) == (0, 8, 0)
+    assert shown[-1] == 0
 
 
 def test_the_limits_on_the_command_line(private_dir: Path) -> None:

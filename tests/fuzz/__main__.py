@@ -82,7 +82,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--shrink-s", type=float, default=plan.shrink_s, help="seconds for each (%(default)s)")
     group.add_argument("--stop", action="store_true", help="end with the first new difference")
-    group.add_argument("--found", type=Path, help="folder to save what differs in")
+    group.add_argument("--found", type=Path, help="folder to save what differs in, or what explains it")
 
 
 def _add_exceptions(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +107,7 @@ def _exceptions(given: argparse.Namespace) -> int:
         seed=given.seed,
         kill=given.kill,
         run_s=given.run_s,
+        found=given.found,
     )
     tally = exceptions.run(plan, lambda line: print(line, flush=True))
     if given.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -207,3 +208,14 @@ class LastingDaemon:
         if self._daemon is not None:
             self._daemon.close()
         shutil.rmtree(self._folder)
+
+
+@contextmanager
+def no_descriptors(daemon: Daemon, but: int = 3) -> Iterator[None]:
+    """The supervisor has none left meanwhile: `but` in all."""
+    before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (but, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)

@@ -130,6 +130,11 @@ class ClientPool:
             self._fail("hang", process.client, f"for {(now - since) / 1e9:.0f} s\n{self._stack(process)}")
             os.kill(process.pid, signal.SIGKILL)
 
+    def places(self) -> str:
+        """Where in their code the clients are that have not ended."""
+        waiting = [process for process in self._processes.values() if not process.exited]
+        return "\n".join(f"client {process.client}:\n{self._stack(process)}" for process in waiting)
+
     # ------------------------------------------------------------
 
     def _stack(self, process: ClientProcess) -> str:
@@ -140,7 +145,7 @@ class ClientPool:
         text = ""
         while "File" not in text and time.monotonic() < end:
             time.sleep(_STACK_S / 20)  # the handler notifies nobody
-            text = path.read_text(errors="replace")
+            text = path.read_text(errors="replace") if path.exists() else ""
         return text
 
     def _request_start(self, client: int) -> None:

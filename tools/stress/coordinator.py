@@ -142,9 +142,8 @@ class Coordinator:
             end = time.monotonic()
             self._phase("stop", lambda: not pool.running or time.monotonic() - end > _END_S)
             if pool.running:
-                self._fail(
-                    "hang", f"{pool.running} clients have not ended {_END_S:g} s after they were asked to"
-                )
+                late = f"{pool.running} clients have not ended {_END_S:g} s after they were asked to"
+                self._fail("hang", f"{late}\n{pool.places()}")
             self.state.phase = "accounts"
             self._check_left(before)
             self._update_state(self._status())

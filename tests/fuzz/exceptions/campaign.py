@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -16,13 +18,14 @@ from pathlib import Path
 from softnpu.driver import Driver, ZeError
 from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.emulator.supervisor.settings import DaemonSettings
-from softnpu.tools.stress.coordinator import Coordinator, Options
+from softnpu.tools.stress.coordinator import Coordinator, Options, State
 from softnpu.tools.stress.daemon import Target
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 
 _RUN_S = 60.0
 _MOST_RUNS = 200
+_TRIES = 20
 _ROOT = Path(__file__).parents[3]
 _CLIENT = "tests.fuzz.exceptions.client:client_function"
 _JUDGED = ("wrong", "hang", "leak", "error", "death")
@@ -30,7 +33,10 @@ _JUDGED = ("wrong", "hang", "leak", "error", "death")
 
 @dataclass(frozen=True)
 class Plan:
-    """At least so many `lines` where an exception may come; one comes after `every` of them on average."""
+    """At least so many `lines` where an exception may come; one comes after `every` of them on average.
+
+    `found`: where what explains a violation is kept: the daemon's log, reports of clients, what was raised.
+    """
 
     lines: int = 100_000
     every: int = 2_000
@@ -38,6 +44,7 @@ class Plan:
     seed: str = "0"
     kill: bool = False
     run_s: float = _RUN_S
+    found: Path | None = None
 
 
 @dataclass
@@ -110,6 +117,9 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
                 tally.violations.append(str(error))
             finally:
                 daemon.close()
+            if tally.violations and plan.found is not None:
+                ignored = shutil.ignore_patterns("*.sock", "*.npz", "*.bin")
+                shutil.copytree(folder, plan.found, ignore=ignored, dirs_exist_ok=True)
     return tally
 
 
@@ -126,22 +136,44 @@ def _runs(
         )
         work = folder / f"run-{number}"
         work.mkdir()
-        coordinator = _Patient(options, Target(daemon.socket, work), lambda _state: None, _CLIENT)
-        try:
-            coordinator.run()
-        except AssertionError as error:
-            tally.violations.append(str(error))
-        state = coordinator.state
+        state = _run(options, Target(daemon.socket, work), tally)
         tally.checked += state.checked
         tally.sessions += state.started
         tally.resets = state.resets
         tally.violations += [str(failure) for failure in state.failures if failure.kind in _JUDGED]
         if tally.violations:
             tally.violations.append(f"the daemon {'lives' if daemon.alive else 'died'}: {daemon.log[-3000:]}")
+            tally.violations.append(f"it has open: {_open_files(daemon.pid)}")
         _read(notes, tally)
         say(f"{tally.lines} lines, {tally.raised} exceptions, {tally.checked} results compared")
         if tally.violations or tally.lines >= plan.lines:
             return
+
+
+def _run(options: Options, target: Target, tally: Tally) -> State:
+    """One run; it is begun again if its own connection has met an exception."""
+    for _ in range(_TRIES):
+        coordinator = _Patient(options, target, lambda _state: None, _CLIENT)
+        try:
+            coordinator.run()
+        except ZeError as error:
+            if not coordinator.state.started:
+                continue
+            tally.violations.append(str(error))
+        except AssertionError as error:
+            tally.violations.append(str(error))
+        return coordinator.state
+    tally.violations.append("nobody can connect")
+    return coordinator.state
+
+
+def _open_files(pid: int) -> dict[str, int]:
+    """What the descriptors of a process are, and how many of each."""
+    folder, found = Path(f"/proc/{pid}/fd"), Counter[str]()
+    for name in os.listdir(folder) if folder.exists() else ():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found[re.sub(r":\[\d+\]", "", os.readlink(folder / name))] += 1
+    return dict(found)
 
 
 def _read(notes: Path, tally: Tally) -> None:

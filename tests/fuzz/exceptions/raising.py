@@ -24,9 +24,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
-_FOLDER, _SEED, _EVERY = os.environ["SOFTNPU_RAISING"].split(",")
+_FOLDER, _SEED, _EVERY = os.environ.get("SOFTNPU_RAISING", ",,").split(",")
 
 
 class Unforeseen(Exception):
@@ -67,15 +67,26 @@ WORK = {
 """By module: functions that have somebody's work done, and catch what it raises."""
 # fmt: off
 CLEANUP = frozenset((
-    "__exit__", "_close", "_destroy_context", "_end_soon", "_give_back", "_note", "_pause", "_release",
+    "__del__", "__exit__", "_close", "_destroy_context", "_end_soon", "_give_back", "_note", "_release",
     "_report", "_unwatch", "client_gone", "close", "discard", "drop_context", "drop_graph", "drop_idle",
-    "drop_queue", "end", "engine_gone", "fail", "finish_context", "finish_queue", "finish_segment",
-    "kill", "note", "read_messages", "release", "repeat_end", "session_gone", "undo", "unwatch",
+    "drop_queue", "drop_unused", "end", "engine_gone", "fail", "finish_context", "finish_queue",
+    "finish_segment", "kill", "note", "read_messages", "release", "repeat_end", "session_gone", "undo",
+    "unwatch",
 ))
 # fmt: on
 _CANNOT_FAIL = (ast.Try, ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.FunctionDef)
 _CAN_FAIL = (ast.Call, ast.Subscript, ast.BinOp, ast.Raise, ast.Assert)
-_LINE = "_softnpu_line_"
+LINE = "_softnpu_line_"
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class Raiser(Protocol):
+    """What is called by instrumented code, under the name `LINE`."""
+
+    def place(self, file: str, line: int, function: str) -> int: ...
+    def line(self, place: int) -> None: ...
+    def enter(self, what: str) -> None: ...
+    def leave(self, what: str) -> None: ...
 
 
 class _Raiser:
@@ -88,6 +99,7 @@ class _Raiser:
         self._places: list[tuple[str, int, str]] = []
         self._pid = 0
         self._map: mmap.mmap | None = None
+        self._log = -1
         self.lines = 0
         self._note()  # a descriptor more, from the beginning on
 
@@ -111,9 +123,7 @@ class _Raiser:
         self._note()
         error = self._dice.choice(KINDS)()
         file, number, function = self._places[place]
-        name = os.path.join(_FOLDER, f"raised.{os.getpid()}")
-        with open(name, "a") as log:
-            log.write(f"{type(error).__name__} {os.path.basename(file)}:{number} {function}\n")
+        os.write(self._log, f"{type(error).__name__} {os.path.basename(file)}:{number} {function}\n".encode())
         raise error
 
     def enter(self, what: str) -> None:
@@ -130,16 +140,18 @@ class _Raiser:
     def _note(self) -> None:
         if self._map is None or self._pid != os.getpid():
             self._pid = os.getpid()
+            # now: an engine that is locked in can open nothing
+            self._log = os.open(os.path.join(_FOLDER, f"raised.{self._pid}"), _APPEND, 0o600)
             with open(os.path.join(_FOLDER, f"lines.{self._pid}"), "w+b") as file:
                 file.truncate(8)
                 self._map = mmap.mmap(file.fileno(), 8)
         struct.pack_into("=Q", self._map, 0, self.lines)
 
 
-class _Instrument(ast.NodeTransformer):
+class Instrument(ast.NodeTransformer):
     """Put a call before every statement that may fail, and note where work and cleaning up begin and end."""
 
-    def __init__(self, raiser: _Raiser, file: str, work: Sequence[str]) -> None:
+    def __init__(self, raiser: Raiser, file: str, work: Sequence[str]) -> None:
         self._raiser = raiser
         self._file = file
         self._work = work
@@ -184,12 +196,12 @@ class _Instrument(ast.NodeTransformer):
 
     def _call(self, statement: ast.stmt) -> ast.stmt:
         place = self._raiser.place(self._file, statement.lineno, ".".join(self._names))
-        return _parsed(f"{_LINE}.line({place})", statement)
+        return _parsed(f"{LINE}.line({place})", statement)
 
     @staticmethod
     def _scoped(what: str, body: list[ast.stmt]) -> list[ast.stmt]:
-        enter = _parsed(f"{_LINE}.enter({what!r})", body[0])
-        leave = _parsed(f"{_LINE}.leave({what!r})", body[0])
+        enter = _parsed(f"{LINE}.enter({what!r})", body[0])
+        leave = _parsed(f"{LINE}.leave({what!r})", body[0])
         return [enter, ast.copy_location(ast.Try(body, [], [], [leave]), body[0])]
 
 
@@ -214,14 +226,21 @@ def _may_fail(statement: ast.stmt) -> bool:
 class _Loader(importlib.machinery.SourceFileLoader):
     """Compiles a module with the calls in it; nothing is read from or written to a cache of byte code."""
 
+    def __init__(self, fullname: str, path: str, raiser: _Raiser) -> None:
+        super().__init__(fullname, path)
+        self._raiser = raiser
+
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         tree = ast.parse(self.get_data(path), path)
-        changed = _Instrument(RAISER, path, WORK.get(fullname, ())).visit(tree)
+        changed = Instrument(self._raiser, path, WORK.get(fullname, ())).visit(tree)
         return compile(ast.fix_missing_locations(changed), path, "exec", dont_inherit=True)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, raiser: _Raiser) -> None:
+        self._raiser = raiser
+
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if not fullname.startswith(WATCHED):
             return None
@@ -231,12 +250,13 @@ class _Finder(importlib.abc.MetaPathFinder):
                 return importlib.util.spec_from_file_location(
                     fullname,
                     spec.origin,
-                    loader=_Loader(fullname, spec.origin),
+                    loader=_Loader(fullname, spec.origin, self._raiser),
                     submodule_search_locations=spec.submodule_search_locations,
                 )
         return None
 
 
-RAISER = _Raiser()
-setattr(builtins, _LINE, RAISER)
-sys.meta_path.insert(0, _Finder())
+if _FOLDER:
+    _RAISER = _Raiser()
+    setattr(builtins, LINE, _RAISER)
+    sys.meta_path.insert(0, _Finder(_RAISER))

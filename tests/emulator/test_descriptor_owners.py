@@ -1,0 +1,188 @@
+"""A descriptor has one owner at any moment: one that is closed twice may be another file by then."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from softnpu.emulator.common import untrusted_fds
+from softnpu.emulator.common.linux import memfd
+from softnpu.emulator.interface.channel import Packet
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.links.compiler import Compiled
+from softnpu.emulator.supervisor import parked_files
+from softnpu.emulator.supervisor.images import ImageStore
+from softnpu.emulator.supervisor.memory import ContextMemory
+from softnpu.emulator.supervisor.undoing import move
+from tests.support.waiting import wait_until
+
+
+class _Records:
+    """Where an engine would count."""
+
+    def __init__(self) -> None:
+        self.free = [3, 2, 1]
+
+    def take_image(self) -> int:
+        return self.free.pop()
+
+    def free_image(self, state: int) -> None:
+        self.free.append(state)
+
+
+@pytest.fixture
+def store() -> Iterator[ImageStore]:
+    store = ImageStore(_Records(), itertools.count(1))
+    yield store
+    store.close()
+
+
+def _is_open(fd: int) -> bool:
+    return os.path.exists(f"/proc/self/fd/{fd}")
+
+
+def _blob(name: bytes) -> Compiled:
+    return Compiled(blob_digest=name, placement_digest=b"", blob_length=1, placement_length=0, files=())
+
+
+@pytest.mark.quick
+def test_what_is_moved_has_one_owner() -> None:
+    mine, yours = [1, 2, 3], [4]
+    move(mine, yours, 1)
+    assert (mine, yours) == ([1], [4, 2, 3])
+
+
+@pytest.mark.quick
+def test_an_image_takes_the_descriptors_of_new_content_alone(store: ImageStore) -> None:
+    first, second = [memfd("first", 1)], [memfd("second", 1)]
+    kept = [*first, *second]
+    image = store.acquire(_blob(b"a"), (), first, 0)
+    image.users += 1
+    assert store.acquire(_blob(b"a"), (), second, 0) is image
+    image.users += 1
+    assert (first, second, image.fds) == ([], kept[1:], kept[:1])
+    os.close(second[0])
+    assert not store.release(image)
+    assert store.release(image)
+    assert image.fds == []
+    assert not any(map(_is_open, kept))
+    image.close()  # which another file may have the number of by now
+
+
+@pytest.mark.quick
+def test_an_image_that_nobody_came_to_use_ends(store: ImageStore) -> None:
+    left = [memfd("left", 1)]
+    (fd,) = left
+    store.acquire(_blob(b"a"), (), left, 0)  # and an error came before it was used
+    other = store.acquire(_blob(b"b"), (), [memfd("other", 1)], 0)
+    other.users += 1
+    store.drop_unused()
+    assert not _is_open(fd)
+    assert store.all() == [other]
+
+
+@pytest.mark.quick
+def test_a_segment_that_cannot_be_kept_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, fd = ContextMemory(), memfd("segment", 4096)
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr("softnpu.emulator.supervisor.memory.Segment", _out_of_memory)
+        with pytest.raises(MemoryError):
+            memory.adopt(fd, 4096, "host")
+    assert len(os.listdir("/proc/self/fd")) == before
+    memory.adopt(fd, 4096, "host")
+    os.close(fd)
+    memory.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def _out_of_memory(*_: object) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_packet_owns_its_descriptors_until_they_are_moved(
+    fails: bool, monkeypatch: pytest.MonkeyPatch, foreign: Callable[[], int]
+) -> None:
+    fds = [memfd("memory", 1), foreign(), foreign()]
+    packet, mine = Packet(1, memoryview(b""), [*fds]), list[int]()
+    before = len(os.listdir("/proc/self/fd"))
+    with packet:
+        with pytest.raises(Refused):
+            packet.check_fds(2)
+        theirs = packet.check_fds(3)
+        if fails:
+            real = parked_files._park
+            monkeypatch.setattr(parked_files, "_park", lambda fd: real(fd) if fd == fds[1] else _broken())
+            with pytest.raises(OSError, match="too many"):
+                parked_files.park(theirs, 0)
+        else:
+            parked_files.park(theirs, 0)
+            move(theirs, mine)
+    if fails:
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before - 3)
+        return
+    assert mine[0] == fds[0]
+    with parked_files.borrowed(mine, 0) as files:
+        assert [os.pread(fd, 9, 0) for fd in files[1:]] == [b"foreign"] * 2
+    for fd in mine:
+        os.close(fd)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == before - 3)
+
+
+def _broken() -> int:
+    raise OSError(24, "too many")
+
+
+@pytest.fixture
+def foreign(tmp_path: os.PathLike[str]) -> Callable[[], int]:
+    """A descriptor of a file on a disk, each time a new one."""
+    path = os.path.join(tmp_path, "file")
+    with open(path, "wb") as file:
+        file.write(b"foreign")
+    return lambda: os.open(path, os.O_RDONLY)
+
+
+# ---------------------------------------------------------------- closing what strangers have sent
+
+
+def test_what_no_thread_can_be_started_for_is_closed_by_the_one_that_is_kept(
+    monkeypatch: pytest.MonkeyPatch, foreign: Callable[[], int]
+) -> None:
+    def no_thread(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    untrusted_fds.keep_a_closer()
+    with monkeypatch.context() as patched:
+        patched.setattr(untrusted_fds, "_thread", SimpleNamespace(start_new_thread=no_thread))
+        for _ in range(3):
+            fds = [foreign() for _ in range(100)]
+            untrusted_fds.close_untrusted(fds, 7)
+            wait_until(lambda: not untrusted_fds._closers, what="all are closed")
+            assert not any(map(_is_open, fds))
+    fds = [foreign()]
+    untrusted_fds.close_untrusted(fds, 7)
+    wait_until(lambda: not untrusted_fds._closers)
+    assert not _is_open(fds[0])
+
+
+def test_a_socket_is_closed_without_waiting_for_its_peer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+    with receiver:
+        sender.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                sender.send(bytes(1 << 20))
+        sender.setblocking(True)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+        untrusted_fds.close_untrusted([sender.detach()], 7)
+        wait_until(lambda: not untrusted_fds._closers, 20, "its closing")
