@@ -6,6 +6,7 @@ other. A limit is the whole process's, so it is not lowered while something is c
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import threading
@@ -31,7 +32,17 @@ class _Limit:
         self._compiling = 0
         self._more = 0  # of the inference that runs
 
+    def close(self) -> None:
+        os.close(self._counts)
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is lower than that of the process."""
+        lowered = private_memory.used(self._counts) + self._session_memory + _OF_RUNTIME
+        return self._most == resource.RLIM_INFINITY or lowered < self._most
+
     def run(self, compute: Callable[[], bool], model: str, weights: int) -> bool:
+        """See the function of this name."""
         self._lower(self._session_memory + _OF_RUNTIME + _PER_WEIGHT * weights)
         try:
             return compute()
@@ -44,6 +55,7 @@ class _Limit:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
+        """See the function of this name."""
         with self._lock:
             self._compiling += 1
             self._apply()
@@ -76,9 +88,11 @@ def begin(session_memory: int) -> None:
     Where one may have as much as the process there is nothing to lower.
     """
     global _active
-    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    if most == resource.RLIM_INFINITY or session_memory < most:
-        _active = _Limit(session_memory)
+    limit = _Limit(session_memory)
+    if limit.matters:
+        _active = limit
+    else:
+        limit.close()
 
 
 def run(compute: Callable[[], bool], model: str, weights: int) -> bool:

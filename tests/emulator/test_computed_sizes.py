@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from openvino import opset15 as ops
 
 from softnpu.driver import ZeError, ZeResult
+from softnpu.emulator.common import private_memory
 from softnpu.emulator.engine import memory_limit
 from softnpu.emulator.interface.result import Refused
 from tests.conftest import OpenContext, StartContext
@@ -132,6 +134,17 @@ def test_the_limit_is_lowered_for_the_inference_and_lifted_for_what_compiles() -
     assert beside == lifted == before != low
     assert again != before
     assert low != resource.RLIM_INFINITY
+
+
+def test_nothing_is_called_where_a_session_may_have_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_limit, "_active", None)
+    counts = private_memory.open_counts()
+    most = private_memory.used(counts) + private_memory.usable()
+    os.close(counts)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+    for session_memory, is_active in ((private_memory.usable(), False), (_SESSION, True)):
+        memory_limit.begin(session_memory)
+        assert (memory_limit._active is not None) == is_active
 
 
 @pytest.mark.usefixtures("_limit")
