@@ -77,6 +77,10 @@ class DynamicStateBuffers:
         memory = self._memory[turn]
         if not math.prod(shape):
             return ov.Tensor(self.type, ov.Shape(shape))
+        if _BEGINS in self._shapes[turn]:  # the buffer has what it had before a reset
+            zeros = ov.Tensor(self.type, ov.Shape(shape))
+            zeros.data.reshape(-1).view(np.uint8)[:] = 0
+            return zeros
         tensor = ov.Tensor(memory, ov.Shape([memory.nbytes // self._item]), self.type)
         reshape(tensor, shape)
         return tensor

@@ -22,6 +22,8 @@ from softnpu.emulator.common.model_bodies import all_bodies
 _MOST_ONES: Final = 1 << 24
 """Elements of a Pad for which it is worth a constant that says which of them are data."""
 
+_HALF: Final = 2
+"""Bytes of f16 and bf16."""
 _FEW: Final = 64
 """Integers of a Gather that OpenVINO takes for a part of a shape."""
 
@@ -211,6 +213,21 @@ def _loop(node: Any) -> bool:
     return found
 
 
+def _read_value(node: Any) -> bool:
+    """A dynamic state of 16 bits that is an output as it is gets mixed up among the requests of a model."""
+    output = node.output(0)
+    shape, readers = output.get_partial_shape(), output.get_target_inputs()
+    results = [reader for reader in readers if reader.get_node().get_type_name() == "Result"]
+    if not results or shape.rank.is_dynamic or shape.is_static or output.get_element_type().size != _HALF:
+        return False
+    axis = next(at for at, size in enumerate(shape) if size.is_dynamic)
+    copied = _whole(axis, output)
+    copied.set_friendly_name(f"{node.get_friendly_name()}/all")
+    for reader in results:
+        reader.replace_source_output(copied.output(0))
+    return True
+
+
 def _whole(axis: int, result: Any) -> Any:
     """Return a Slice of all of it, which OpenVINO does not see through: the axis is dynamic."""
     at = numbers([axis])
@@ -223,6 +240,7 @@ _CORRECTIONS: dict[str, Callable[[Any], bool]] = {
     "BatchToSpace": _batch_to_space,
     "Tile": _tile,
     "Pad": _pad,
+    "ReadValue": _read_value,
     "ScatterUpdate": _scatter_update,
     "Slice": computed_arguments.slice_,
     "SliceScatter": computed_arguments.slice_scatter,
