@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any
 
 from softnpu.emulator.engine.foreign import ForeignFile
@@ -47,8 +46,8 @@ class AddressSpace:
         every: tuple[dict[int, Any], ...] = (self._memory, self._graphs, self._mappings)
         for objects in every:
             if objects:
-                for handle in list(islice(objects, most)):
-                    del objects[handle]
+                for _ in range(min(most, len(objects))):
+                    objects.popitem()  # the last: what follows those that were removed is found slowly
                 return True
         return False
 
