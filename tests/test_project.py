@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.circles import Graph, circle, without_pairs
+
 pytestmark = pytest.mark.quick
 
 _ROOT = Path(__file__).parents[1]
@@ -166,15 +168,13 @@ _PARENT_AND_CHILD = (
 )
 """Modules that may know each other: the first imports the second, which names the first as a type only."""
 
-_Graph = dict[str, set[str]]
 
-
-def _import_graph(root: Path) -> _Graph:
+def _import_graph(root: Path) -> Graph:
     """Every module of ours and those that it imports, type-checking imports included."""
     paths = {}
     for path in (path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
         paths[_name_of(path.relative_to(root).with_suffix("").parts)] = path
-    graph: _Graph = {}
+    graph: Graph = {}
     for module, path in paths.items():
         package = f"softnpu.{_name_of(path.relative_to(root).parts[:-1])}"
         names = {name for _, name in _imports(ast.parse(path.read_text()), package)}
@@ -183,41 +183,18 @@ def _import_graph(root: Path) -> _Graph:
     return graph
 
 
-def _without_pairs(graph: _Graph, pairs: Iterable[tuple[str, str]]) -> _Graph:
-    cut: _Graph = {module: set(imported) for module, imported in graph.items()}
-    for parent, child in pairs:
-        cut.get(child, set()).discard(parent)
-    return cut
-
-
-def _circle(graph: _Graph) -> list[str]:
-    """The modules of which each imports, in the end, itself; empty if there are none."""
-    left: _Graph = {module: set(imported) for module, imported in graph.items()}
-    while leaves := [module for module, imported in left.items() if not imported & set(left)]:
-        for module in leaves:
-            del left[module]
-    users: _Graph = {module: set() for module in left}
-    for module, imported in left.items():
-        for name in imported & set(left):
-            users[name].add(module)
-    while roots := [module for module, modules in users.items() if not modules & set(users)]:
-        for module in roots:
-            del users[module]
-    return sorted(users)
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = _import_graph(_ROOT)
-    assert _circle(_without_pairs(graph, _PARENT_AND_CHILD)) == []
+    assert circle(without_pairs(graph, _PARENT_AND_CHILD)) == []
     for pair in _PARENT_AND_CHILD:
         others = [other for other in _PARENT_AND_CHILD if other != pair]
-        assert _circle(_without_pairs(graph, others)), f"{pair} needs no exception any more"
+        assert circle(without_pairs(graph, others)), f"{pair} needs no exception any more"
 
 
 def test_a_circle_is_found() -> None:
-    graph: _Graph = {"top": {"a"}, "a": {"b", "leaf"}, "b": {"c"}, "c": {"a"}, "leaf": set()}
-    assert _circle(graph) == ["a", "b", "c"]
-    assert _circle(_without_pairs(graph, [("a", "c")])) == []
+    graph: Graph = {"top": {"a"}, "a": {"b", "leaf"}, "b": {"c"}, "c": {"a"}, "leaf": set()}
+    assert circle(graph) == ["a", "b", "c"]
+    assert circle(without_pairs(graph, [("a", "c")])) == []
 
 
 def test_no_file_is_too_long() -> None:

@@ -28,7 +28,7 @@ def test_sources_are_formatted() -> None:
     tool = shutil.which("clang-format", path=os.pathsep.join([beside, os.defpath, os.environ["PATH"]]))
     assert tool is not None, "no clang-format: pip install '.[test]'"
     sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.[ch]pp")]
-    assert len(sources) > 100
+    assert len(sources) > 80
     command = [tool, f"--style=file:{STYLE}", "--dry-run", "--Werror", *map(str, sources)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

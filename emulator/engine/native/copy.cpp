@@ -1,7 +1,7 @@
-#include "copy.hpp"
-
+// Large copies of client memory, by several threads.
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <system_error>
@@ -48,6 +48,10 @@ void copy_chunk(char* to, const char* from, std::size_t size) { std::memcpy(to, 
 
 }  // namespace
 
+extern "C" {
+
+// Copies `size` bytes between ranges that do not overlap; up to `threads` threads share the work. They have
+// ended, and every byte is in place, when it returns.
 void softnpu_copy(void* to, const void* from, std::size_t size, unsigned threads) {
     auto* target = static_cast<char*>(to);
     const auto* source = static_cast<const char*>(from);
@@ -71,4 +75,5 @@ void softnpu_copy(void* to, const void* from, std::size_t size, unsigned threads
     }
     work();
     for (std::thread& helper : helpers) helper.join();
+}
 }

@@ -1,4 +1,4 @@
-#include "run.hpp"
+#include "turns.hpp"
 
 #include <time.h>
 

@@ -6,7 +6,6 @@
 
 #include "interface/schema.hpp"
 #include "interface/words.hpp"
-#include "run.hpp"
 
 namespace softnpu::engine {
 
@@ -190,6 +189,8 @@ uint32_t softnpu_turns(softnpu::engine::Turns* turns) {
     turns->done = 0;
     return static_cast<uint32_t>(softnpu::engine::Loop(*turns).run());
 }
+
+int softnpu_engine_version() { return 2; }
 
 void softnpu_turns_sizes(uint64_t sizes[4]) {
     using namespace softnpu::engine;

@@ -113,9 +113,17 @@ struct Turns {
     int32_t events[EVENTS];
 };
 
+uint64_t now_ns();
+
+// One submission that is known: it begins, its steps run, it ends. Runs the next one of a queue to its end;
+// false, with `why`, if Python has to run it, from `queue.step` on.
+bool run_next(Turns& turns, Queue& queue, Why& why);
+
 }  // namespace softnpu::engine
 
 extern "C" {
+// The number of `VERSION` in native_library.py.
+int softnpu_engine_version();
 // Runs submissions until something else has to be done, and returns what: a `Why`.
 uint32_t softnpu_turns(softnpu::engine::Turns* turns);
 // Sizes of `Step`, `Known`, `Queue`, `Turns`: they must be those of Python.

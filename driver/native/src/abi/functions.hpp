@@ -1,10 +1,8 @@
 // The functions of the API that this driver implements, by object.
 #pragma once
 
-#include "abi/graph.hpp"
-#include "abi/npu.hpp"
-#include "abi/zes.hpp"
-#include "abi/zet.hpp"
+#include "abi/extensions.hpp"
+#include "abi/tools.hpp"
 
 extern "C" {
 // driver

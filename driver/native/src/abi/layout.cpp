@@ -1,8 +1,6 @@
 // The layouts of the ABI, checked when this is compiled: a 64-bit Linux with 8-byte pointers.
-#include "abi/graph.hpp"
-#include "abi/npu.hpp"
-#include "abi/zes.hpp"
-#include "abi/zet.hpp"
+#include "abi/extensions.hpp"
+#include "abi/tools.hpp"
 
 // members of a base class come first, in every ABI of a 64-bit Linux
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"

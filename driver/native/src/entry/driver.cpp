@@ -1,10 +1,8 @@
+// Initialisation and the driver.
 #include <cstring>
 
-#include "base/output.hpp"
 #include "entry/calls.hpp"
-#include "entry/restoration.hpp"
 #include "session/driver.hpp"
-#include "session/runtime.hpp"
 
 using namespace softnpu;
 

@@ -1,16 +1,11 @@
 // The function table of the graph extension.
 #include <atomic>
 
-#include "base/output.hpp"
-#include "commands/list.hpp"
 #include "entry/calls.hpp"
-#include "entry/events.hpp"
-#include "entry/graph_queries.hpp"
 #include "graph/creation.hpp"
-#include "graph/describe.hpp"
 #include "graph/graph.hpp"
+#include "graph/meta.hpp"
 #include "graph/profiling.hpp"
-#include "session/runtime.hpp"
 
 using namespace softnpu;
 

@@ -1,9 +1,8 @@
-#include "entry/graph_queries.hpp"
+// The functions of the graph extension that ask: logs, which layers, how much memory, what the compiler has.
+#include "entry/calls.hpp"
 
 #include <tuple>
 
-#include "base/output.hpp"
-#include "entry/boundary.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/creation.hpp"
 #include "interface/schema.hpp"

@@ -1,9 +1,5 @@
-#include "commands/list.hpp"
-#include "entry/boundary.hpp"
+// Command lists: making, closing and executing them, and what is appended to them.
 #include "entry/calls.hpp"
-#include "entry/events.hpp"
-#include "entry/restoration.hpp"
-#include "session/runtime.hpp"
 
 using namespace softnpu;
 

@@ -1,10 +1,7 @@
-#include "base/output.hpp"
-#include "device/context.hpp"
+// Contexts and their memory.
 #include "entry/calls.hpp"
-#include "entry/restoration.hpp"
 #include "interface/schema.hpp"
 #include "memory/mapped_files.hpp"
-#include "session/runtime.hpp"
 
 using namespace softnpu;
 

@@ -2,13 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "abi/functions.hpp"
-#include "base/output.hpp"
-#include "commands/list.hpp"
 #include "device/metrics.hpp"
 #include "entry/calls.hpp"
-#include "entry/events.hpp"
-#include "session/runtime.hpp"
 
 using namespace softnpu;
 

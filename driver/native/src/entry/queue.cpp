@@ -1,11 +1,7 @@
-#include "commands/event.hpp"
+// Command queues, fences and events.
 #include "commands/fence.hpp"
-#include "commands/list.hpp"
 #include "commands/queue.hpp"
-#include "entry/boundary.hpp"
 #include "entry/calls.hpp"
-#include "entry/restoration.hpp"
-#include "session/runtime.hpp"
 
 using namespace softnpu;
 

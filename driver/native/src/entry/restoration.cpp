@@ -1,7 +1,10 @@
-#include "entry/restoration.hpp"
+// After the daemon's death: a session with the next one, behind the handles of driver, devices and contexts.
+//
+// As after a reset of the real device: what was made before is lost, and what is made from then on works.
+// A daemon with other devices gets handles of its own instead.
+#include "entry/calls.hpp"
 
 #include "commands/queue.hpp"
-#include "device/context.hpp"
 #include "session/driver.hpp"
 
 namespace softnpu {

@@ -5,8 +5,8 @@
 #include <cerrno>
 
 #include "base/output.hpp"
-#include "graph/bounds.hpp"
 #include "graph/cache_options.hpp"
+#include "graph/meta.hpp"
 #include "graph/serialized.hpp"
 #include "interface/schema.hpp"
 

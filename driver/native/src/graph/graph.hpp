@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "abi/graph.hpp"
+#include "abi/extensions.hpp"
 #include "commands/encoding.hpp"
 #include "device/context.hpp"
 #include "graph/meta.hpp"

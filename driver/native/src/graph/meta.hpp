@@ -1,9 +1,12 @@
-// The metadata section of a blob.
+// The metadata section of a blob: the graph and its arguments, and how programs are told of them.
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
+
+#include "abi/extensions.hpp"
 
 namespace softnpu {
 
@@ -36,5 +39,26 @@ struct GraphMeta {
 
 // The metadata of the blob in a descriptor. INVALID_NATIVE_BINARY for what is no blob.
 GraphMeta read_meta(int fd, uint64_t length);
+
+// ---------------------------------------------------------------- dimensions
+//
+// Those reported to programs for an argument without a largest shape. OpenVINO's plugin allocates their
+// product before it knows any shape. So they are as large as a number of bytes allows, and memory of just
+// that size is sparse: it gets pages where it is used.
+
+// The shape of an argument, the largest one if it has dynamic dimensions. Without a largest one: narrow
+// dimensions have their bounds, what they leave is divided among the others.
+std::vector<uint32_t> dimensions(const GraphMeta& graph, const ArgumentMeta& meta);
+
+// The sizes that programs allocate for arguments without a largest shape: exact, and in whole pages.
+std::set<size_t> sparse_sizes(const GraphMeta& graph);
+
+// ---------------------------------------------------------------- structures of the graph extension
+
+// `stype` and `pNext` of the structures stay as they are.
+void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argument_properties_t& out);
+void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argument_properties_2_t& out);
+void describe(const GraphMeta& graph, const ArgumentMeta& meta, ze_graph_argument_properties_3_t& out);
+void describe(const ArgumentMeta& meta, ze_graph_argument_metadata_t& out);
 
 }  // namespace softnpu

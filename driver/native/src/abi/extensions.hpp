@@ -1,4 +1,4 @@
-// The graph extension, version 1.16, and the profiling extension, version 1.0.
+// The NPU extensions: graph 1.16, profiling 1.0, command queue 1.1, context 1.0, driver 1.0.
 #pragma once
 
 #include "abi/ze.hpp"
@@ -264,4 +264,46 @@ struct ze_graph_profiling_dditable_ext_t {
     ze_result_t (*pfnDeviceGetProfilingDataProperties)(ze_device_handle_t,
                                                        ze_device_profiling_data_properties_t*);
     ze_result_t (*pfnProfilingLogGetString)(ze_graph_profiling_query_handle_t, uint32_t*, char*);
+};
+
+// ---------------------------------------------------------------- command queue 1.1, context 1.0, driver 1.0
+
+enum : uint32_t {
+    ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT = 1,
+    ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT_2 = 2,
+};
+enum : uint32_t { ZE_NPU_COMMAND_QUEUE_OPTION_TURBO = 1, ZE_NPU_COMMAND_QUEUE_OPTION_DEVICE_SYNC = 2 };
+enum : uint32_t { ZE_WORKLOAD_TYPE_DEFAULT = 0, ZE_WORKLOAD_TYPE_BACKGROUND = 1 };
+
+struct ze_command_queue_desc_npu_ext_t : ze_base_properties_t {
+    ze_bool_t turbo;
+};
+
+struct ze_command_queue_desc_npu_ext_2_t : ze_base_properties_t {
+    uint32_t options;
+};
+
+struct ze_command_queue_npu_dditable_ext_t {
+    ze_result_t (*pfnSetWorkloadType)(ze_command_queue_handle_t, uint32_t);
+};
+
+enum : uint32_t { ZE_NPU_CONTEXT_OPTION_IDLE_OPTIMIZATIONS = 1 };
+
+struct ze_context_properties_npu_ext_t : ze_base_properties_t {
+    uint32_t options;
+};
+
+struct ze_context_npu_dditable_ext_t {
+    ze_result_t (*pfnSetProperties)(ze_context_handle_t, ze_context_properties_npu_ext_t*);
+    ze_result_t (*pfnReleaseMemory)(ze_context_handle_t);
+};
+
+struct ze_driver_extension_npu_ext_t : ze_base_properties_t {
+    const char* name;
+    uint32_t version;
+    void** ppFunctionAddress;
+};
+
+struct ze_driver_npu_dditable_ext_t {
+    ze_result_t (*pfnGetExtension)(ze_driver_handle_t, ze_driver_extension_npu_ext_t*);
 };
