@@ -11,7 +11,6 @@ import _thread
 import contextlib
 import errno
 import os
-import queue
 import resource
 import socket
 import struct
@@ -33,18 +32,18 @@ _MOST_EVER_WAITING = 1024
 
 
 class _Closer:
-    """The threads that close for one owner, and what waits for them."""
+    """What waits to be closed for one owner, and the threads that do it, by their numbers."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[int, float]] = deque()  # a descriptor, and since when
-        self.threads = 0
+        self.threads: set[int] = set()
 
 
 _STACK_SIZE = 256 << 10
 
 _lock = threading.Lock()
 _closers: dict[int, _Closer] = {}
-_stranded: queue.SimpleQueue[tuple[int, _Closer]] = queue.SimpleQueue()
+_closing = threading.Event()
 
 
 def has_socket(fds: Sequence[int]) -> bool:
@@ -66,20 +65,16 @@ def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
         closer = _closers.setdefault(owner, _Closer())
         now = time.monotonic()
         closer.waiting.extend((fd, now) for fd in slow)
-        if closer.threads >= _MOST_THREADS:
+        if len(closer.threads) >= _MOST_THREADS:
             return
-        closer.threads += 1
-    try:
-        # not `threading.Thread`, which waits for a thread that may not get the memory to begin
+    # not `threading.Thread`, which waits for a thread that may not get the memory to begin
+    with contextlib.suppress(RuntimeError, MemoryError):
         _thread.start_new_thread(_close_waiting, (owner, closer))
-    except (RuntimeError, MemoryError):
-        with _lock:
-            closer.threads -= 1
-        _stranded.put((owner, closer))
+    _closing.set()
 
 
 def keep_a_closer() -> None:
-    """Have a thread from now on that closes what no other thread can be started for.
+    """Have a thread from now on that closes what others should have, and could not begin to, or died.
 
     Threads need little memory from now on.
     """
@@ -89,10 +84,16 @@ def keep_a_closer() -> None:
 
 def _close_stranded() -> None:
     while True:
-        owner, closer = _stranded.get()
-        with _lock:
-            closer.threads += 1
-        _close_waiting(owner, closer)
+        try:
+            _closing.wait()
+            _closing.clear()
+            time.sleep(_HANGS_S)  # in which others have closed it, as a rule
+            for owner, closer in [*_closers.items()]:
+                if closer.waiting and len(closer.threads) < _MOST_THREADS:
+                    _close_waiting(owner, closer)
+        except Exception:  # noqa: BLE001  # there is no memory for it: it must go on
+            _closing.set()
+            time.sleep(_HANGS_S)
 
 
 def lacks_room(count: int) -> bool:
@@ -111,16 +112,26 @@ def are_stuck(owner: int) -> bool:
 
 
 def _close_waiting(owner: int, closer: _Closer) -> None:
-    while True:
+    me = threading.get_ident()
+    try:
         with _lock:
-            if not closer.waiting:
-                closer.threads -= 1
-                if not closer.threads and _closers.get(owner) is closer:
-                    del _closers[owner]
-                return
-            fd, _ = closer.waiting.popleft()
-        with contextlib.suppress(OSError):  # of a disk that is full; the number is free in any case
-            _close(fd)
+            closer.threads.add(me)
+        while True:
+            with _lock:
+                if not closer.waiting:
+                    return
+                fd, _ = closer.waiting.popleft()
+            try:
+                _close(fd)
+            except OSError:  # of a disk that is full; the number is free in any case
+                continue
+            except MemoryError:
+                os.close(fd)
+    finally:
+        with _lock:
+            closer.threads.discard(me)
+            if not closer.threads and not closer.waiting and _closers.get(owner) is closer:
+                del _closers[owner]
 
 
 def _close(fd: int) -> None:

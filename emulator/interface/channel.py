@@ -142,6 +142,14 @@ class Channel:
                     found=f"more than {frames.MAX_FRAME} bytes",
                     expected=f"at most {frames.MAX_FRAME}",
                 )
+            if self._has_unread:
+                raise refuse(
+                    ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                    "control frame",
+                    found="more descriptors than the receiver has room for",
+                    expected=f"at most {len(fds)} descriptors at the moment",
+                    hint="raise the descriptor limit of the daemon, or use fewer objects",
+                )
             if flags & socket.MSG_CTRUNC:
                 raise refuse(
                     ZeResult.ERROR_INVALID_ARGUMENT,

@@ -412,7 +412,7 @@ def test_what_has_no_room_is_not_closed_by_the_supervisor(daemon: Daemon, room: 
                 innocent.ask(msg.Status(), msg.StatusAnswer)
         _, answer = hostile.receive()
         assert isinstance(answer, msg.Failed)
-        assert "descriptors were lost" in answer.info.found
+        assert answer.info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
     wait_until(lambda: daemon.base_fd_count() <= descriptors)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.fuzz.campaign import Plan, run
 from tests.fuzz.exceptions import campaign as exceptions
 from tests.fuzz.models import campaign as models
+from tests.fuzz.shortage import LIMITS
 
 
 def main() -> int:
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--json", type=Path, help="write all that was counted into this file (of models, while it runs too)"
     )
+    parser.add_argument("--at", choices=LIMITS, default="", help="the daemon is at this limit meanwhile")
     _add_models(parser)
     _add_exceptions(parser)
     given = parser.parse_args()
@@ -51,6 +53,7 @@ def main() -> int:
         given.seed,
         given.jobs,
         given.replay,
+        given.at,
     )
     tally = run(chosen, lambda line: print(line, flush=True))
     found = tally.as_json()

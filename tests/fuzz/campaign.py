@@ -24,6 +24,7 @@ from tests.fuzz.hostile_objects import Descriptors, make_models
 from tests.fuzz.raw import lingering, raw_round, slow_reader
 from tests.fuzz.report import Tally, Violation
 from tests.fuzz.rings import huge_regions, restless_tail, rings_round
+from tests.fuzz.shortage import folder_for_caches, short_of
 from tests.fuzz.weights_files import weights_files_round
 from tests.support.daemon import Daemon
 
@@ -33,7 +34,11 @@ _CALM_S = 0.3
 
 @dataclass(frozen=True)
 class Plan:
-    """How many cases of each kind; `jobs` scales the share of frames that reach a compiler worker."""
+    """How many cases of each kind; `jobs` scales the share of frames that reach a compiler worker.
+
+    `at`: the limit at which the daemon is meanwhile. Then a request may be refused, and a connection be
+    ended, for a lack of that; nobody may hang, nothing may end or be left.
+    """
 
     frames: int = 20_000
     raw: int = 2_000
@@ -43,9 +48,12 @@ class Plan:
     seed: str = "0"
     jobs: float = 1.0
     only: str = ""
+    at: str = ""
 
 
 Round = Callable[[Dice, int, int], None]
+_AT_A_LIMIT = ("frames", "raw")
+_SIZE_AT_A_LIMIT = 96
 _SIZES = {"frames": 480, "raw": 200, "rings": 250, "blobs": 48, "weights_files": 1000}
 
 
@@ -59,6 +67,10 @@ class Campaign:
         self._checks = checks
         self._tally = tally
         self._say = say
+        # a session that was ended for a lack of something has no further cases
+        self._sizes = {
+            kind: size if not plan.at else min(size, _SIZE_AT_A_LIMIT) for kind, size in _SIZES.items()
+        }
         self._rounds: dict[str, Round] = {
             "frames": lambda dice, count, _: frames_round(target, dice, count, plan.jobs, tally),
             "raw": lambda dice, count, _: raw_round(target, dice, count, tally),
@@ -82,8 +94,10 @@ class Campaign:
         for name in self._special:
             self._one(name)
         for kind in self._rounds:
+            if self._plan.at and kind not in _AT_A_LIMIT:
+                continue
             count = getattr(self._plan, kind)
-            for index in range(-(-count // _SIZES[kind])):
+            for index in range(-(-count // self._sizes[kind])):
                 if self._tally.failed_enough:
                     return
                 self._one(f"{kind}:{index}")
@@ -94,14 +108,18 @@ class Campaign:
         restarts = self._checks.restarts()
         try:
             if index:
-                count = min(_SIZES[kind], getattr(self._plan, kind) - int(index) * _SIZES[kind])
-                count = count if count > 0 else _SIZES[kind]
+                size = self._sizes[kind]
+                count = min(size, getattr(self._plan, kind) - int(index) * size)
+                count = count if count > 0 else size
                 self._rounds[kind](Dice(self._plan.seed, kind, index), count, int(index))
                 self._tally.cases[kind] += count
             else:
                 self._special[kind]()
                 self._tally.cases[kind] += 1
         except (Violation, Hang, Closed, AssertionError, Refused, OSError) as error:
+            if self._plan.at and not isinstance(error, Hang):
+                self._tally.refused[f"for a lack of {self._plan.at}"] += 1
+                return
             self._tally.violate(self._where(name), error)
             self._say(f"VIOLATION {self._tally.violations[-1]}")
         self._tally.seconds[kind] += time.monotonic() - start  # type: ignore[assignment]
@@ -118,7 +136,8 @@ class Campaign:
 
     def _where(self, name: str) -> str:
         jobs = "" if self._plan.jobs == Plan.jobs else f" --jobs {self._plan.jobs:g}"
-        return f"[python -m tests.fuzz --seed {self._plan.seed}{jobs} --replay {name}]"
+        at = f" --at {self._plan.at}" if self._plan.at else ""
+        return f"[python -m tests.fuzz --seed {self._plan.seed}{jobs}{at} --replay {name}]"
 
 
 @contextmanager
@@ -149,6 +168,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
     tally = Tally()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-fuzz-")))
+        stack.enter_context(folder_for_caches(plan.at, folder))
         daemon = stack.enter_context(_surroundings(folder))
         bystander = Bystander(daemon.socket, model_path(), os.getpid())
         stack.callback(bystander.close)
@@ -162,7 +182,8 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
         checks = DaemonChecks(daemon, bystander)
         stack.callback(checks.close)
         target = Target(daemon.socket, models, hostile_objects, handles, exports)
-        Campaign(plan, target, checks, tally, say).run()
+        with short_of(plan.at, daemon, folder):
+            Campaign(plan, target, checks, tally, say).run()
         time.sleep(_CALM_S)  # workers that were killed end
         try:
             checks.finish()

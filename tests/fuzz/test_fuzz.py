@@ -12,6 +12,7 @@ import pytest
 
 from softnpu.emulator.interface.commands import CommandType
 from tests.fuzz.frames import TYPES
+from tests.fuzz.shortage import LIMITS
 
 _ROOT = Path(__file__).parents[2]
 _AT_LEAST = 1 / 3
@@ -67,3 +68,12 @@ def test_a_hostile_client_hurts_nobody(private_dir: Path) -> None:
 def test_a_million_frames_hurt_nobody(private_dir: Path) -> None:
     counts = {"frames": 1_000_000, "raw": 50_000, "rings": 100_000, "blobs": 20_000, "weights_files": 100_000}
     _check(_fuzz(private_dir, 7000, **counts, seed="soak"))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("at", LIMITS)
+def test_a_daemon_at_a_limit_lives_serves_and_leaves_nothing(private_dir: Path, at: str) -> None:
+    found = _fuzz(private_dir, 1100, at=at, frames=9_000, raw=1_000, rings=0, blobs=0, seed=f"at-{at}")
+    assert found["violations"] == []
+    assert found["engine_restarts"] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 import socket
 from pathlib import Path
 
@@ -26,16 +28,18 @@ def client_function(setup_json: str) -> ChildFunction:
     def run(request: bytes, connection: socket.socket) -> int:
         start = msgspec.json.decode(request, type=StartClient)
         client = Worker(setup, start, progress, workloads, connection)
-        try:
-            client.run()
-        except ZeError:
-            progress.row(start.client)[Field.EXCUSED] += 1
-        except WaitTimeout as timeout:
-            client.report_failure("hang", str(timeout), None)
-            return 1
-        except WrongResult as wrong:
-            client.report_failure("wrong", str(wrong), wrong.finding)
-            return 1
+        with open(client.stack_path, "w") as stacks:
+            faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+            try:
+                client.run()
+            except ZeError:
+                progress.row(start.client)[Field.EXCUSED] += 1
+            except WaitTimeout as timeout:
+                client.report_failure("hang", str(timeout), None)
+                return 1
+            except WrongResult as wrong:
+                client.report_failure("wrong", str(wrong), wrong.finding)
+                return 1
         return 0
 
     return run
