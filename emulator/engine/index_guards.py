@@ -76,12 +76,21 @@ def _scatter_elements(node: Any, indices: Any) -> Any:
     indices, is_signed = _wide(indices), indices.element_type.is_signed()
     shape = ops.shape_of(data, "i64")
     axis = ops.reshape(ops.convert(node.input_value(3), "i64"), ops.constant([1]), False)
-    size = ops.convert(ops.gather(shape, axis, ops.constant(0)), _name(indices))
+    size = ops.convert(_size_along(shape, axis, node.input_value(3)), _name(indices))
     # the largest numbers without a sign have one for OpenVINO, which computes in i32
     is_wrong = ops.less(indices, ops.negative(size) if is_signed else _constant(indices, 0))
     if has_room is None:
         is_wrong = ops.logical_or(is_wrong, _lacks_room(shape, ops.shape_of(indices, "i64"), axis))
     return ops.select(is_wrong, size, indices).output(0)
+
+
+def _size_along(shape: Any, axis: Any, given: Any) -> Any:
+    """One of the sizes in `shape`; 0 if there is no such axis, which OpenVINO refuses."""
+    if given.get_node().get_type_name() == "Constant":
+        return ops.gather(shape, axis, ops.constant(0))
+    rank, one = ops.shape_of(shape, "i64"), ops.constant([1])
+    begin = ops.select(ops.less(axis, ops.constant([0])), ops.add(axis, rank), axis)
+    return ops.reduce_sum(ops.slice(shape, begin, ops.add(begin, one), one), ops.constant([0]), True)
 
 
 def _lacks_room(data: Any, indices: Any, axis: Any) -> Any:
@@ -291,6 +300,18 @@ def _output_shape(node: Any, shape: Any) -> Any:
     return shape
 
 
+def _boxes(node: Any, counts: Any) -> Any:
+    """OpenVINO takes as many boxes for each image as are said, whether there are so many or not."""
+    there = _sizes(node.input_value(0), None, 1, 2)
+    wide = ops.convert(counts, "i64").output(0)
+    is_wrong = ops.greater(ops.reduce_sum(wide, ops.constant([0]), True), there)
+    return _checked(node, counts, ops.logical_or(_any(is_wrong), _any(ops.less(wide, _constant(wide, 0)))))
+
+
+def _numbers_alone(node: Any, rois: Any) -> Any:
+    return _checked(node, rois, _any(ops.is_nan(rois)))
+
+
 def _rows(node: Any, indices: Any) -> Any:
     """The first number of each index is its row; the second input has the count of rows."""
     rows = ops.slice(indices, ops.constant([0]), ops.constant([1]), ops.constant([1]), ops.constant([1]))
@@ -329,6 +350,7 @@ _GUARDS: dict[str, dict[int, Callable[[Any, Any], Any]]] = {
     "GatherND": {1: _gather_nd},
     "ScatterElementsUpdate": {1: _scatter_elements},
     "CTCLoss": {2: _ctc_labels, 4: _blank},
+    "MulticlassNms": {2: _boxes},
     "PSROIPooling": {1: _roi_batch},
     "DeformablePSROIPooling": {1: _roi_batch},
     "CTCGreedyDecoderSeqLen": {1: _decoder_lengths},
@@ -346,6 +368,7 @@ _GUARDS: dict[str, dict[int, Callable[[Any, Any], Any]]] = {
     "GroupConvolutionBackpropData": {2: _output_shape},
     "Range": {2: _step},
     "ROIAlignRotated": {2: _images},
+    "ROIPooling": {1: _numbers_alone},
     "Roll": {2: _rolled_axes},
     "SegmentMax": {1: _segments},
     "SparseFillEmptyRows": {2: _rows},

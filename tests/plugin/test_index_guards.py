@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 import pytest
+from openvino import opset9, opset15, opset16
 from openvino import opset13 as ops
-from openvino import opset15, opset16
 
 from softnpu.plugin import Core
 from tests.support.daemon import Daemon
@@ -258,6 +258,16 @@ def _blocks(data: Any, sizes: Any) -> Any:
     return opset15.col2im(data, output, kernel)
 
 
+def _scattered_along(data: Any, axis: Any) -> Any:
+    sevens = ops.constant(np.full((1, 1), 7, np.float32))
+    return ops.scatter_elements_update(data, ops.constant([[0]]), sevens, _scalar(axis))
+
+
+def _chosen(scores: Any, counts: Any) -> Any:
+    boxes = ops.constant(np.array([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]] * 2, np.float32))
+    return opset9.multiclass_nms(boxes, scores, counts, iou_threshold=0.5, nms_top_k=5).output(2)
+
+
 NUMBERS = np.linspace(-1, 1, 24, dtype=np.float32)
 COMPLEX = NUMBERS.reshape(3, 4, 2)
 VALUES: dict[str, tuple[Callable[..., Any], Array, Sequence[Any], Sequence[Sequence[Any]]]] = {
@@ -277,6 +287,11 @@ VALUES: dict[str, tuple[Callable[..., Any], Array, Sequence[Any], Sequence[Seque
         lambda data, axes: ops.roll(data, ops.constant([1]), axes), DATA, [-1], ([2], [-3], [5_000_000], [8]),
     ),
     "StridedSlice": (_strided, DATA, [2], ([0],)),
+    "ScatterElementsUpdate": (_scattered_along, DATA, [-1], ([2], [-3], [1_000_000], [-5_000_000])),
+    "MulticlassNms": (
+        _chosen, np.linspace(0.1, 1, 6, dtype=np.float32).reshape(2, 3), [2, 1],
+        ([2, 2], [-1, 3], [1_000_000, 0]),
+    ),
     "DFT, axes": (ops.dft, COMPLEX, [1], ([2], [-3], [9], [1_000_000])),
     "IDFT, axes": (ops.idft, COMPLEX, [-1], ([3], [-9], [100])),
     "RDFT, axes": (ops.rdft, DATA, [1], ([2], [-3], [1_000_000])),
@@ -399,6 +414,24 @@ def test_indices_of_every_type_are_those_of_numpy(
         else:
             with pytest.raises(RuntimeError):
                 request.infer([ROWS, indices])
+
+
+def test_a_region_that_is_no_number_is_refused(shared_core: Core, shared_daemon: Daemon) -> None:
+    restarts = shared_daemon.engine().restarts
+    image, region = ops.parameter([1, 1, 4, 4], np.float32), ops.parameter([1, 5], np.float32)
+    pooled = ops.roi_pooling(image, region, [2, 2], 1.0, "bilinear")
+    request = shared_core.compile_model(
+        ov.Model([pooled], [image, region], "m"), "NPU"
+    ).create_infer_request()
+    right = np.array([[0, 0, 0, 2, 2]], np.float32)
+    expected = np.array(request.infer([DATA.reshape(1, 1, 4, 4), right])[0])
+    for position in range(5):
+        wrong = right.copy()
+        wrong[0, position] = np.nan
+        with pytest.raises(RuntimeError, match="ROIPooling"):
+            request.infer([DATA.reshape(1, 1, 4, 4), wrong])
+    np.testing.assert_array_equal(request.infer([DATA.reshape(1, 1, 4, 4), right])[0], expected)
+    assert shared_daemon.engine().restarts == restarts
 
 
 def test_a_scatter_on_a_scalar_is_refused(shared_core: Core) -> None:
