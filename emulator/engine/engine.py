@@ -45,7 +45,7 @@ from softnpu.emulator.platforms import check_platform
 
 _POLL_EVERY_NS = 20_000
 _MAX_EVENTS = 64  # without a bound `poll` would allocate 12 KiB each time
-_FEW_DOORBELLS = 8
+_FEW_DOORBELLS = 8  # of one session
 _CHORES_NS = 300_000  # between two looks at a submission that runs
 _FAILPOINTS: dict[type[Message], str] = {
     link.ContextAdd: "engine.context",
@@ -223,11 +223,12 @@ class Engine:
         self._poll_due_ns = time.monotonic_ns() + _POLL_EVERY_NS
 
     def _handle_events(self, fds: Sequence[int]) -> None:
-        at_once = len(fds) <= _FEW_DOORBELLS
+        rung: dict[Share, int] = {}
         for fd in fds:
             context = self._doorbells.get(fd)
             if context is not None:
-                self._answer_doorbell(context, at_once)
+                count = rung[context.share] = rung.get(context.share, 0) + 1
+                self._answer_doorbell(context, at_once=count <= _FEW_DOORBELLS)
             elif fd == self._images.loaded_fd:
                 os.eventfd_read(fd)
                 self._queues.retry_loads()
@@ -243,7 +244,7 @@ class Engine:
             for context in self._contexts.values():
                 self._queues.drop_lookups(context, context.drop_programs_of(image))
 
-    def _answer_doorbell(self, context: EngineContext, at_once: bool) -> None:
+    def _answer_doorbell(self, context: EngineContext, *, at_once: bool) -> None:
         if failpoints.active is not None:
             asleep = self._queues.asleep_with_work(context.number)
             if self._faults.drops_doorbell(context.session, asleep):
