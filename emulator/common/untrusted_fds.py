@@ -44,6 +44,7 @@ _STACK_SIZE = 256 << 10
 _lock = threading.Lock()
 _closers: dict[int, _Closer] = {}
 _closing = threading.Event()
+_table = -1
 
 
 def has_socket(fds: Sequence[int]) -> bool:
@@ -73,11 +74,13 @@ def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
     _closing.set()
 
 
-def keep_a_closer() -> None:
+def prepare() -> None:
     """Have a thread from now on that closes what others should have, and could not begin to, or died.
 
-    Threads need little memory from now on.
+    Threads need little memory from now on, and `lacks_room` knows what there is.
     """
+    global _table
+    _table = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     threading.stack_size(_STACK_SIZE)
     threading.Thread(target=_close_stranded, name="closer", daemon=True).start()
 
@@ -97,8 +100,11 @@ def _close_stranded() -> None:
 
 
 def lacks_room(count: int) -> bool:
-    """Whether this process may not open `count` more descriptors; before Linux 6.2, which says it, it may."""
-    used = os.stat("/proc/self/fd").st_size
+    """Whether this process may not open `count` more descriptors.
+
+    It may before `prepare`, and before Linux 6.2, which has their number in the size of the directory.
+    """
+    used = 0 if _table < 0 else os.fstat(_table).st_size  # a tenth of the time of a `stat` by path
     return used > 0 and used + count > resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import softnpu
-from softnpu.emulator.common import failpoints, linux
-from softnpu.emulator.common.untrusted_fds import keep_a_closer
+from softnpu.emulator.common import failpoints, linux, untrusted_fds
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
@@ -123,7 +122,7 @@ class Supervisor:
             self._compilers.start()
             if self._sysfs is not None:
                 self._sysfs.begin(self.reactor, self.devices)
-            keep_a_closer()
+            untrusted_fds.prepare()
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)
             self.reactor.run()

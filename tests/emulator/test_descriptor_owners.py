@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -159,7 +160,7 @@ def test_what_no_thread_can_be_started_for_is_closed_by_the_one_that_is_kept(
     def no_thread(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    untrusted_fds.keep_a_closer()
+    untrusted_fds.prepare()
     with monkeypatch.context() as patched:
         patched.setattr(untrusted_fds, "_thread", SimpleNamespace(start_new_thread=no_thread))
         for _ in range(3):
@@ -186,3 +187,15 @@ def test_a_socket_is_closed_without_waiting_for_its_peer() -> None:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
         untrusted_fds.close_untrusted([sender.detach()], 7)
         wait_until(lambda: not untrusted_fds._closers, 20, "its closing")
+
+
+def test_room_for_descriptors_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted_fds, "_table", -1)
+    assert not untrusted_fds.lacks_room(1 << 40), "who is not prepared does not ask"
+    table = os.open("/proc/self/fd", os.O_RDONLY)
+    monkeypatch.setattr(untrusted_fds, "_table", table)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = limits[0] - (len(os.listdir("/proc/self/fd")) - 1)
+    assert not untrusted_fds.lacks_room(room)
+    assert untrusted_fds.lacks_room(room + 1) == (os.fstat(table).st_size > 0), "since Linux 6.2"
+    os.close(table)

@@ -18,6 +18,7 @@ from pathlib import Path
 from softnpu.driver import Driver, ZeError
 from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.emulator.supervisor.settings import DaemonSettings
+from softnpu.tools.failures import ToolError
 from softnpu.tools.stress.coordinator import Coordinator, Options, State
 from softnpu.tools.stress.daemon import Target
 from tests.support.daemon import Daemon
@@ -160,7 +161,7 @@ def _run(options: Options, target: Target, tally: Tally) -> State:
             if not coordinator.state.started:
                 continue
             tally.violations.append(str(error))
-        except AssertionError as error:
+        except (AssertionError, ToolError) as error:
             tally.violations.append(str(error))
         return coordinator.state
     tally.violations.append("nobody can connect")
