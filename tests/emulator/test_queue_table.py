@@ -10,7 +10,7 @@ from softnpu.emulator.engine import context
 from softnpu.emulator.engine.chores import Chores
 from softnpu.emulator.engine.known import KnownSubmissions
 from softnpu.emulator.engine.polled import LOOKS, Polled
-from softnpu.emulator.engine.queue import Place
+from softnpu.emulator.engine.queue import EngineQueue, Place
 from softnpu.emulator.engine.queue_table import MANY
 from softnpu.emulator.engine.scheduler import Scheduler
 from softnpu.emulator.engine.share import Share
@@ -208,3 +208,18 @@ def test_chores_take_turns_with_those_who_have_used_less(rig: Rig) -> None:
     assert rig.scheduler.pick(rig.queues.awake, rig.queues.chores.waiting) is session.queue
     session.context.share.spent_ns[session.queue.level] = 2000
     assert isinstance(rig.scheduler.pick(rig.queues.awake, rig.queues.chores.waiting), Chores)
+
+
+def test_a_queue_that_is_dropped_while_it_is_looked_at_is_not_polled(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _blocked(rig)
+
+    def dropped(queue: EngineQueue) -> bool:
+        rig.queues.drop(queue)
+        return True
+
+    monkeypatch.setattr(EngineQueue, "is_cancelled", dropped)
+    rig.queues.answer_doorbell(session.context)
+    assert session.queue.closed
+    assert not rig.queues.awake
