@@ -184,7 +184,7 @@ class QueueTable:
             can_run = (wait is not None and wait.event.signalled) or queue.is_cancelled()
         else:
             can_run = place is _PACED and queue.is_cancelled()
-        if can_run:
+        if can_run and not queue.closed:  # by a message that was read to find its fence
             self.wake(queue)
 
     def put_to_sleep_some(self) -> None:

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from softnpu.emulator.engine import context
+from softnpu.emulator.engine.chores import Chores
+from softnpu.emulator.engine.known import KnownSubmissions
 from softnpu.emulator.engine.polled import LOOKS, Polled
-from softnpu.emulator.engine.queue import Place
+from softnpu.emulator.engine.queue import EngineQueue, Place
 from softnpu.emulator.engine.queue_table import MANY
 from softnpu.emulator.engine.scheduler import Scheduler
 from softnpu.emulator.engine.share import Share
@@ -15,7 +18,7 @@ from softnpu.emulator.engine.steps import EventWait
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.records import PAGE
-from tests.support.native_turns import FENCE, Rig, Session
+from tests.support.native_turns import DATA, FENCE, Rig, Session
 
 pytestmark = pytest.mark.quick
 
@@ -162,3 +165,61 @@ def test_what_waits_is_counted_and_overdue_in_its_order(rig: Rig) -> None:
     assert rig.queues.note_waiting(0) == 19
     assert rig.queues.take_overdue(7) == [sessions[number].queue for number in (1, 2, 3, 6, 7)]
     assert rig.queues.next_deadline_ns() == 8
+
+
+def test_of_too_many_lookups_all_are_forgotten(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_MOST_USES", 1)
+    session = rig.session()
+    rig.teach(session, cmd.Fill(MemoryAt(DATA, 0), 64, b"\x01"))
+    rig.queues.drop_lookups(session.context, (12345,))
+    assert isinstance(session.queue.known, KnownSubmissions)
+    assert not len(session.queue.known)
+    assert session.context.users.take(DATA) == (), "it counts from the beginning again"
+
+
+def test_what_is_put_off_is_done_in_parts_and_charged_to_its_session(rig: Rig) -> None:
+    sleeper, other = rig.session(), rig.session()
+    for session in (sleeper, other):
+        session.record(cmd.Barrier())
+    rig.queues.put_to_sleep_some()
+    for session in (sleeper, other):
+        session.submit()
+    rig.queues.answer_doorbell(sleeper.context, at_once=False)
+    rig.queues.answer_doorbell(sleeper.context, at_once=False)
+    assert not rig.queues.awake
+    chores = rig.scheduler.pick(rig.queues.awake, rig.queues.chores.waiting)
+    assert isinstance(chores, Chores)
+    assert chores.share is sleeper.context.share
+    rig.queues.chores.run_part(chores)
+    assert list(rig.queues.awake) == [sleeper.queue]
+    sleeper.context.rung = True  # rung while they were looked at
+    rig.queues.chores.run_part(chores)
+    rig.queues.chores.run_part(chores)
+    assert rig.queues.chores.next() is None
+    assert other.queue.place is Place.ASLEEP
+
+
+def test_chores_take_turns_with_those_who_have_used_less(rig: Rig) -> None:
+    session, flood = rig.session(), rig.session()
+    session.record(cmd.Barrier())
+    session.submit()
+    rig.queues.chores.add(flood.context.share, session.queue.level, iter([None] * 10))
+    flood.context.share.spent_ns[session.queue.level] = 1000
+    assert rig.scheduler.pick(rig.queues.awake, rig.queues.chores.waiting) is session.queue
+    session.context.share.spent_ns[session.queue.level] = 2000
+    assert isinstance(rig.scheduler.pick(rig.queues.awake, rig.queues.chores.waiting), Chores)
+
+
+def test_a_queue_that_is_dropped_while_it_is_looked_at_is_not_polled(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _blocked(rig)
+
+    def dropped(queue: EngineQueue) -> bool:
+        rig.queues.drop(queue)
+        return True
+
+    monkeypatch.setattr(EngineQueue, "is_cancelled", dropped)
+    rig.queues.answer_doorbell(session.context)
+    assert session.queue.closed
+    assert not rig.queues.awake
