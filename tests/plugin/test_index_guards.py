@@ -416,6 +416,16 @@ def test_indices_of_every_type_are_those_of_numpy(
                 request.infer([ROWS, indices])
 
 
+def test_a_split_along_an_axis_that_is_computed_of_constants(shared_core: Core) -> None:
+    data = ops.parameter([-1, 4], np.float32)
+    axis = ops.subtract(ops.constant(2), ops.convert(ops.constant(np.int32(1)), "i64"))
+    parts = ops.variadic_split(data, axis, ops.constant([1, -1])).outputs()
+    model = ov.Model([ops.result(each) for each in parts], [data], "m")
+    results = shared_core.compile_model(model, "NPU").create_infer_request().infer([DATA])
+    np.testing.assert_array_equal(results[0], DATA[:, :1])
+    np.testing.assert_array_equal(results[1], DATA[:, 1:])
+
+
 def test_a_region_that_is_no_number_is_refused(shared_core: Core, shared_daemon: Daemon) -> None:
     restarts = shared_daemon.engine().restarts
     image, region = ops.parameter([1, 1, 4, 4], np.float32), ops.parameter([1, 5], np.float32)
