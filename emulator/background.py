@@ -17,8 +17,8 @@ import msgspec
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
-from softnpu.emulator.supervisor import child_process
-from softnpu.emulator.supervisor.child_process import ChildProgram
+from softnpu.emulator.supervisor.children import child_process
+from softnpu.emulator.supervisor.children.child_process import ChildProgram
 
 START_DEADLINE_S = 30.0
 LEAST_DESCRIPTORS = 32

@@ -26,12 +26,12 @@ from softnpu.plugin.errors import (
     PropertyError,
 )
 from softnpu.plugin.facade import fall_back, share_submodules
-from softnpu.plugin.infer_request import InferRequest
-from softnpu.plugin.remote_context import RemoteContext
-from softnpu.plugin.remote_properties import FileDescriptor, MemType, TensorType
-from softnpu.plugin.remote_tensor import RemoteTensor
-from softnpu.plugin.results import Results
-from softnpu.plugin.states import VariableState
+from softnpu.plugin.remote.remote_context import RemoteContext
+from softnpu.plugin.remote.remote_properties import FileDescriptor, MemType, TensorType
+from softnpu.plugin.remote.remote_tensor import RemoteTensor
+from softnpu.plugin.requests.infer_request import InferRequest
+from softnpu.plugin.requests.results import Results
+from softnpu.plugin.requests.states import VariableState
 
 _traced_calls.register()
 __getattr__, __dir__ = fall_back(__name__, _openvino)

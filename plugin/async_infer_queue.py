@@ -10,7 +10,7 @@ from typing import Any
 
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.errors import InputError, PropertyError
-from softnpu.plugin.infer_request import InferRequest
+from softnpu.plugin.requests.infer_request import InferRequest
 
 _DEFAULT_JOBS = 4
 

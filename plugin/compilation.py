@@ -15,14 +15,16 @@ import openvino as ov
 from softnpu.driver import Context, Graph, GraphSource, ZeError
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.graph_creation import compile_source
-from softnpu.plugin import expected_graphs, log, model_source
+from softnpu.plugin import log
 from softnpu.plugin.batch.plan import BATCH_MODE, BatchPlan, plan_batch
 from softnpu.plugin.compiled_model import CompiledModel
-from softnpu.plugin.dynamic_bounds import Shapes, with_bounds
 from softnpu.plugin.errors import CompileError, translated
-from softnpu.plugin.metadata import Provenance
+from softnpu.plugin.exported import expected_graphs
+from softnpu.plugin.exported.metadata import Provenance
+from softnpu.plugin.models import model_source
+from softnpu.plugin.models.dynamic_bounds import Shapes, with_bounds
 from softnpu.plugin.properties import PROPERTIES, ModelProperties
-from softnpu.plugin.states import STATES_DYNAMIC, initial_config, needs_initial
+from softnpu.plugin.requests.states import STATES_DYNAMIC, initial_config, needs_initial
 
 Progress = Callable[[str, float], None]
 
@@ -53,7 +55,7 @@ def compile_model(
         config = plan.for_compiler(properties.for_compiler())
         entry = None
         if properties["CACHE_DIR"]:
-            from softnpu.plugin.cache_entry import CacheEntry  # late: not every program has a cache
+            from softnpu.plugin.exported.cache_entry import CacheEntry  # late: not every program has a cache
 
             # the key has the requested shapes: with one sample for the compiler different batches are equal
             entry = CacheEntry.find(context, source, properties, config, static_shapes, logger)

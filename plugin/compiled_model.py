@@ -14,18 +14,18 @@ from softnpu.driver import Context, Graph
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.plugin.core_properties import PropertyPairs, property_pairs
 from softnpu.plugin.errors import NpuError, PropertyError, translated
-from softnpu.plugin.executable import Executable
-from softnpu.plugin.infer_request import InferRequest
-from softnpu.plugin.metadata import UNKNOWN, Provenance
+from softnpu.plugin.exported.metadata import UNKNOWN, Provenance
 from softnpu.plugin.ports import Port, PortKey
 from softnpu.plugin.properties import Access, Level, ModelProperties, access_of, find_at, parse
-from softnpu.plugin.remote_context import RemoteContext, remote_context_of
-from softnpu.plugin.results import Results
+from softnpu.plugin.remote.remote_context import RemoteContext, remote_context_of
+from softnpu.plugin.requests.executable import Executable
+from softnpu.plugin.requests.infer_request import InferRequest
+from softnpu.plugin.requests.results import Results
+from softnpu.plugin.requests.states import VariableState
 from softnpu.plugin.signature import Signature, signature_of
-from softnpu.plugin.states import VariableState
 
 if TYPE_CHECKING:
-    from softnpu.plugin.exporting import Exportable
+    from softnpu.plugin.exported.exporting import Exportable
 
 
 class CompiledModel:
@@ -112,7 +112,7 @@ class CompiledModel:
         ENABLE_WEIGHTLESS leaves the weights out. Raises `NpuError`, also when the weights have changed since;
         `OSError` when a file cannot be written.
         """
-        from softnpu.plugin import exporting  # late: not every program exports
+        from softnpu.plugin.exported import exporting  # late: not every program exports
 
         return exporting.export_model(self.exportable(), model_stream)
 
@@ -141,7 +141,7 @@ class CompiledModel:
 
     def get_context(self) -> RemoteContext:
         """The context of the device, which creates tensors that requests use in place."""
-        from softnpu.plugin import remote_sharing  # late: it brings `multiprocessing`
+        from softnpu.plugin.remote import remote_sharing  # late: it brings `multiprocessing`
 
         remote_sharing.register()
         return remote_context_of(self.context, f"model '{self.meta.name}', get_context")
@@ -214,7 +214,7 @@ class CompiledModel:
 
     def exportable(self) -> Exportable:
         """The model as `export_model` writes it."""
-        from softnpu.plugin.exporting import Exportable
+        from softnpu.plugin.exported.exporting import Exportable
 
         return Exportable(
             graph=self._executable.graph,
@@ -240,21 +240,21 @@ class CompiledModel:
         return self._own_request
 
     def _requirements(self) -> str:
-        from softnpu.plugin import exporting
+        from softnpu.plugin.exported import exporting
 
         return exporting.requirements(self._executable.graph)
 
     def _measured_throughput(self) -> dict[int, float]:
         with self._throughput_lock:
             if not self._throughput:
-                from softnpu.plugin import optimal_requests  # late: few programs ask
+                from softnpu.plugin.requests import optimal_requests  # late: few programs ask
 
                 self._throughput = optimal_requests.measure(self.create_infer_request)
             return dict(self._throughput)
 
     def _optimal_requests(self) -> int:
         if self._properties["NPU_MEASURE_OPTIMAL_REQUESTS"]:
-            from softnpu.plugin import optimal_requests
+            from softnpu.plugin.requests import optimal_requests
 
             return optimal_requests.fewest(self._measured_throughput())
         return self._properties.optimal_requests()

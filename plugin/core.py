@@ -15,14 +15,14 @@ from softnpu.plugin import compilation, openvino_runtime
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.core_properties import CoreProperties, PropertyPairs, property_pairs
 from softnpu.plugin.devices import check_name, devices_at
-from softnpu.plugin.dynamic_bounds import Shapes
 from softnpu.plugin.errors import CompileError, PropertyError, translated
+from softnpu.plugin.models.dynamic_bounds import Shapes
 from softnpu.plugin.properties import parse
-from softnpu.plugin.remote_context import RemoteContext
+from softnpu.plugin.remote.remote_context import RemoteContext
 from softnpu.plugin.version import Version, plugin_version
 
 if TYPE_CHECKING:
-    from softnpu.plugin.compatibility import Compatibility
+    from softnpu.plugin.exported.compatibility import Compatibility
 
 
 class Core:
@@ -147,7 +147,7 @@ class Core:
         weights, like `ov.properties.hint.model` in `config`. Raises `BlobError`, `PropertyError`,
         `DeviceLostError`.
         """
-        from softnpu.plugin import importing  # late: not every program imports
+        from softnpu.plugin.exported import importing  # late: not every program imports
 
         pairs, model = importing.split_model(property_pairs(config or {}), model)
         index, properties = self._properties.resolve(device_name, pairs)
@@ -161,7 +161,7 @@ class Core:
         `model` is what `import_model` takes, or RUNTIME_REQUIREMENTS as text. Raises `BlobError` for a file
         that cannot be opened, `PropertyError` for a device that does not exist.
         """
-        from softnpu.plugin import compatibility  # late: few programs ask
+        from softnpu.plugin.exported import compatibility  # late: few programs ask
 
         index, _ = self._properties.resolve(device_name, {})
         host = compatibility.host_of(self._devices.driver().devices[index])
@@ -174,7 +174,7 @@ class Core:
 
         Raises `PropertyError`, and `CompileError` for a model that the compiler cannot read.
         """
-        from softnpu.plugin import query  # late: few programs ask
+        from softnpu.plugin.models import query  # late: few programs ask
 
         index, properties = self._properties.resolve(device_name, config or {})
         properties.check()
@@ -201,7 +201,7 @@ class Core:
 
         `properties` hold for all its tensors: MEM_TYPE, TENSOR_TYPE, MEM_HANDLE. Raises `PropertyError`.
         """
-        from softnpu.plugin import remote_sharing  # late: it brings `multiprocessing`
+        from softnpu.plugin.remote import remote_sharing  # late: it brings `multiprocessing`
 
         remote_sharing.register()
         index, _ = self._properties.resolve(device_name, {})

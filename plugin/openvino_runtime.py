@@ -10,7 +10,7 @@ from typing import Any
 
 import openvino as ov
 
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.plugin.errors import ModelError
 
 

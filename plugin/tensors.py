@@ -14,7 +14,7 @@ from softnpu.driver import Allocation, Context, ZeError
 from softnpu.driver.memory import locate
 from softnpu.plugin.errors import InputError
 from softnpu.plugin.ports import bytes_of, element_type
-from softnpu.plugin.remote_tensor import RemoteTensor
+from softnpu.plugin.remote.remote_tensor import RemoteTensor
 from softnpu.plugin.signature import PortSpec
 
 Shape = tuple[int, ...]

@@ -8,7 +8,7 @@ from softnpu.driver import tracing
 from softnpu.plugin.async_infer_queue import AsyncInferQueue
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.core import Core
-from softnpu.plugin.infer_request import InferRequest
+from softnpu.plugin.requests.infer_request import InferRequest
 
 _CALLS: Final[dict[type, tuple[str, ...]]] = {
     Core: ("read_model", "compile_model", "import_model", "query_model", "create_context"),

@@ -38,7 +38,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *_COMMON,
         "emulator.arithmetic",
         "emulator.blob",
-        "emulator.compiler.model_cache",
+        "emulator.disk_cache",
         "emulator.links.engine",
         "emulator.links.injection_counts",
         "emulator.links.internal_errors",
@@ -52,7 +52,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "driver",
         *_COMMON,
         "emulator.blob",
-        "emulator.compiler.model_cache",
+        "emulator.disk_cache",
         "emulator.compiler.constants",
         "emulator.compiler.options",
         "emulator.arithmetic.settings",
@@ -72,7 +72,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
 """Layer to what it may import beside itself; the longest layer that a module lies in counts."""
 
 
-_PLACES = {"tools.farm.public.farm": "farm"}
+_PLACES = {"plugin.farm": "farm"}
 """Folders whose package has another name when it is installed."""
 
 
@@ -129,7 +129,7 @@ def test_every_layer_imports_downward_only() -> None:
     [
         ("emulator/interface/frames.py", "from softnpu.emulator.links import engine"),
         ("emulator/interface/frames.py", "import softnpu.driver"),
-        ("emulator/supervisor/compilers.py", "from softnpu.emulator.compiler.worker import serve"),
+        ("emulator/supervisor/compilers/pool.py", "from softnpu.emulator.compiler.worker import serve"),
         ("emulator/engine/engine.py", "from softnpu.emulator.links import compiler"),
         (
             "emulator/engine/engine.py",
@@ -145,7 +145,7 @@ def test_every_layer_imports_downward_only() -> None:
         ("emulator/compiler/worker.py", "from ...driver.errors import ZeError"),
         ("plugin/core.py", "from softnpu.tools import cli"),
         ("plugin/core.py", "from softnpu.farm import lease"),
-        ("tools/farm/public/farm/model.py", "from softnpu.tools import cli"),
+        ("plugin/farm/model.py", "from softnpu.tools import cli"),
         ("plugin/core.py", "from softnpu.emulator.compiler import worker"),
         ("plugin/core.py", "if True:\n    from softnpu.emulator.daemon import serve"),
     ],

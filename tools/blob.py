@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softnpu.tools.console import JsonOption, format_bytes, print_json, print_line
-from softnpu.tools.groups import application
+from softnpu.tools.shared.console import JsonOption, format_bytes, print_json, print_line
+from softnpu.tools.shared.groups import application
 
 if TYPE_CHECKING:
     from softnpu.emulator.blob.container import BlobReader
-    from softnpu.plugin.blob_file import BlobFile
-    from softnpu.plugin.metadata import Metadata
+    from softnpu.plugin.exported.blob_file import BlobFile
+    from softnpu.plugin.exported.metadata import Metadata
     from softnpu.plugin.signature import PortSpec
 
 app = application("blob", "Exported models: what is in one, does it run here.")
@@ -24,7 +24,7 @@ FileArgument = Annotated[Path, typer.Argument(help="What `export_model` or `soft
 @app.command()
 def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
     """Tell versions, ports, properties, sections and weights of an exported model. Needs no device."""
-    from softnpu.plugin.blob_file import BlobFile
+    from softnpu.plugin.exported.blob_file import BlobFile
 
     with BlobFile.open(file) as opened:
         description = _described(opened)
@@ -83,7 +83,7 @@ def check(
 
 def _described(file: BlobFile) -> dict[str, Any]:
     """Everything that is shown, from the metadata, or of a native blob from the blob itself."""
-    from softnpu.plugin.compatibility import requirements_of
+    from softnpu.plugin.exported.compatibility import requirements_of
     from softnpu.plugin.signature import signature_of
 
     metadata = None if file.is_raw else file.metadata()

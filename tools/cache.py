@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from softnpu.tools.console import (
+from softnpu.tools.shared.console import (
     JsonOption,
     format_bytes,
     format_count,
@@ -23,16 +23,16 @@ from softnpu.tools.console import (
     print_json,
     print_line,
 )
-from softnpu.tools.failures import ToolError
-from softnpu.tools.groups import application
-from softnpu.tools.model_options import ConfigOption, ShapeOption
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.groups import application
+from softnpu.tools.shared.model_options import ConfigOption, ShapeOption
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from softnpu.emulator.compiler.model_cache.cache_key import Configuration
-    from softnpu.emulator.compiler.model_cache.entry_files import Entry
-    from softnpu.emulator.compiler.model_cache.maintenance import EntryDescription, NearestEntry
+    from softnpu.emulator.disk_cache.cache_key import Configuration
+    from softnpu.emulator.disk_cache.entry_files import Entry
+    from softnpu.emulator.disk_cache.maintenance import EntryDescription, NearestEntry
 
 app = application("cache", "Compiled models on disk: what is there and why.")
 
@@ -55,7 +55,7 @@ def parse_age(text: str) -> float:
 @app.command("ls")
 def list_entries(dir: DirOption = None, json_output: JsonOption = False) -> None:
     """List the compiled models, the least recently used first."""
-    from softnpu.emulator.compiler.model_cache import maintenance
+    from softnpu.emulator.disk_cache import maintenance
 
     directory = _directory(dir)
     entries = [maintenance.describe(entry) for entry in _entries(directory)]
@@ -74,7 +74,7 @@ def verify(
     fix: Annotated[bool, typer.Option("--fix", help="Remove the bad ones.")] = False,
 ) -> None:
     """Check the digest of every compiled model. Exit code 1 if any is bad, also when it was removed."""
-    from softnpu.emulator.compiler.model_cache import maintenance
+    from softnpu.emulator.disk_cache import maintenance
 
     directory = _directory(dir)
     entries = _entries(directory)
@@ -105,7 +105,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
 ) -> None:
     """Remove compiled models, the least recently used first. Models in use stay."""
-    from softnpu.emulator.compiler.model_cache import maintenance
+    from softnpu.emulator.disk_cache import maintenance
 
     if max_size is None and older_than is None and not everything:
         raise typer.BadParameter("nothing to go by; expected --max-size, --older-than or --all")
@@ -138,8 +138,8 @@ def explain(
     dir: DirOption = None,
 ) -> None:
     """Tell whether a model would come out of the cache; if not, which part of the key differs."""
-    from softnpu.emulator.compiler.model_cache import cache_key, maintenance
-    from softnpu.tools.inputs import parse_pairs, parse_shapes
+    from softnpu.emulator.disk_cache import cache_key, maintenance
+    from softnpu.tools.shared.inputs import parse_pairs, parse_shapes
 
     directory = _directory(dir)
     given = parse_pairs("--config", config or [], "KEY=VALUE")
@@ -177,7 +177,7 @@ def _directory(chosen: Path | None) -> Path:
 
 def _entries(directory: Path) -> list[Entry]:
     """Those of a directory; none where there is no directory yet."""
-    from softnpu.emulator.compiler.model_cache import entry_files
+    from softnpu.emulator.disk_cache import entry_files
 
     try:
         return entry_files.entries(directory)
@@ -216,7 +216,7 @@ def request_of(
     from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
     from softnpu.emulator.interface.environment import ENV_DEVICES
     from softnpu.emulator.links.compiler import CompileJob
-    from softnpu.plugin import model_source
+    from softnpu.plugin.models import model_source
 
     number = platform or os.environ.get(ENV_DEVICES, "").partition(",")[0] or platforms.DEFAULT_PLATFORM
     with model_source.from_path(model) as source:

@@ -14,12 +14,12 @@ from typing import Annotated, Final
 
 import typer
 
-from softnpu.tools import scratch
-from softnpu.tools.console import format_bytes, format_count, print_line
-from softnpu.tools.daemon_connection import SocketOption, socket_path
+from softnpu.tools.shared import scratch
+from softnpu.tools.shared.console import format_bytes, format_count, print_line
+from softnpu.tools.shared.daemon_connection import SocketOption, socket_path
 
 _FOLDERS_OF_CACHES: Final = ("ir", "checked")
-"""What OpenVINO has read (`plugin/read_models.py`), and checked blobs (`compiler/checked_blobs.py`)."""
+"""What OpenVINO has read (`plugin/models/read_models.py`), and checked blobs (`compiler/checked_blobs.py`)."""
 _LOG_LINE: Final = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +softnpu\.")
 _LONGEST_BEGIN: Final = 200
 _UNUSED_S: Final = 86400.0
@@ -150,7 +150,7 @@ def _clean_compiled_models(dry_run: bool) -> int:
 
 
 def _clean_cache(folder: Path, dry_run: bool) -> int:
-    from softnpu.emulator.compiler.model_cache import entry_files, maintenance
+    from softnpu.emulator.disk_cache import entry_files, maintenance
 
     removed = (
         entry_files.entries(folder) if dry_run else maintenance.remove(folder, lambda entries: entries)[0]

@@ -13,12 +13,16 @@ import typer
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
-from softnpu.tools import clean, compiling, daemon, docs, doctor, infer, logs, predicting, run, status
+from softnpu.tools import clean, daemon, docs, doctor, logs, status
+from softnpu.tools import compile as compiling
 from softnpu.tools.compare import cli as compare
 from softnpu.tools.demo import cli as demo
-from softnpu.tools.groups import INTERRUPTED, RootGroup
+from softnpu.tools.infer import cli as infer
 from softnpu.tools.metrics import cli as metrics
-from softnpu.tools.model_report import cli as model_report
+from softnpu.tools.predict import cli as predicting
+from softnpu.tools.report import cli as model_report
+from softnpu.tools.run import cli as run
+from softnpu.tools.shared.groups import INTERRUPTED, RootGroup
 from softnpu.tools.stress import cli as stress
 from softnpu.tools.top import cli as top
 

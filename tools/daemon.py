@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from softnpu.tools.console import err, format_bytes, parse_size, parse_whole, print_line
-from softnpu.tools.daemon_connection import (
+from softnpu.tools.shared.console import err, format_bytes, parse_size, parse_whole, print_line
+from softnpu.tools.shared.daemon_connection import (
     OtherVersionError,
     PlatformOption,
     SilentDaemonError,
@@ -25,9 +25,9 @@ from softnpu.tools.daemon_connection import (
     connect,
     socket_path,
 )
-from softnpu.tools.failures import ToolError
-from softnpu.tools.groups import INTERRUPTED
-from softnpu.tools.monitor.views import device_name
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.groups import INTERRUPTED
+from softnpu.tools.shared.monitor.views import device_name
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.endpoint import DaemonRecord

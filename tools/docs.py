@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from softnpu.tools.console import out
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.console import out
+from softnpu.tools.shared.failures import ToolError
 
 DIRECTORY: Final = Path(__file__).parents[1] / "docs"
 """In an installation and in a clone alike."""

@@ -15,16 +15,16 @@ from typing import Final, Literal, NamedTuple
 
 import typer
 
-from softnpu.tools.console import JsonOption, format_bytes, out, print_json, print_line
-from softnpu.tools.daemon_connection import (
+from softnpu.tools.shared.console import JsonOption, format_bytes, out, print_json, print_line
+from softnpu.tools.shared.daemon_connection import (
     OtherVersionError,
     SilentDaemonError,
     SocketOption,
     connect,
     socket_path,
 )
-from softnpu.tools.failures import ToolError, debugging, describe, expected
-from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.shared.failures import ToolError, debugging, describe, expected
+from softnpu.tools.shared.private_daemon import private_daemon
 
 _DESCRIPTORS_OF_MANY: Final = 1024
 _LEAST_MEMORY: Final = 1 << 30

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from softnpu.emulator.interface.injections import KINDS, FaultKind, KindInfo, Operation, Value, count_of
-from softnpu.tools.console import JsonOption, format_count, make_table, out, print_json, print_line
-from softnpu.tools.daemon_connection import SocketOption, connect, socket_path
-from softnpu.tools.failures import ToolError
-from softnpu.tools.groups import application
+from softnpu.tools.shared.console import JsonOption, format_count, make_table, out, print_json, print_line
+from softnpu.tools.shared.daemon_connection import SocketOption, connect, socket_path
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.groups import application
 
 if TYPE_CHECKING:
     from rich.table import Table

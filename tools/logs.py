@@ -12,8 +12,8 @@ from typing import Annotated, Final
 import typer
 
 from softnpu.emulator.common.printable import printable
-from softnpu.tools.daemon_connection import SocketOption, socket_path
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.daemon_connection import SocketOption, socket_path
+from softnpu.tools.shared.failures import ToolError
 
 _LOOK_S: Final = 0.2
 

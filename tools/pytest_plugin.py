@@ -185,8 +185,8 @@ def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[So
     from contextlib import ExitStack
 
     from softnpu.driver import ZeError, ZeResult, native_library
-    from softnpu.tools.failures import describe, expected
-    from softnpu.tools.private_daemon import private_daemon
+    from softnpu.tools.shared.failures import describe, expected
+    from softnpu.tools.shared.private_daemon import private_daemon
 
     platforms = config.getoption(_OPTION)
     if platforms and not wanted.platforms:

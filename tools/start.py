@@ -20,7 +20,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         if sys.argv[1:2] == ["run"]:
-            from softnpu.tools import quick_run
+            from softnpu.tools.run import quick_run
 
             quick_run.try_to_run(sys.argv[2:])
         from softnpu.tools import cli

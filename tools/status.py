@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from softnpu.tools.console import (
+from softnpu.tools.farm import report
+from softnpu.tools.shared.console import (
     JsonOption,
     format_bytes,
     format_time,
@@ -17,11 +18,10 @@ from softnpu.tools.console import (
     print_json,
     print_line,
 )
-from softnpu.tools.daemon_connection import SocketOption, connect, socket_path
-from softnpu.tools.farm import report
-from softnpu.tools.monitor.document import document
-from softnpu.tools.monitor.tables import print_work
-from softnpu.tools.monitor.views import View, device_name, user_name
+from softnpu.tools.shared.daemon_connection import SocketOption, connect, socket_path
+from softnpu.tools.shared.monitor.document import document
+from softnpu.tools.shared.monitor.tables import print_work
+from softnpu.tools.shared.monitor.views import View, device_name, user_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,9 +58,9 @@ def status(
             raise typer.BadParameter("--farm with --watch or --csv; use 'softnpu top --farm'")
         report.show(address, json_output)
         return
-    from softnpu.tools.monitor import watching
-    from softnpu.tools.monitor.programs import Programs
-    from softnpu.tools.monitor.sample import Sample
+    from softnpu.tools.shared.monitor import watching
+    from softnpu.tools.shared.monitor.programs import Programs
+    from softnpu.tools.shared.monitor.sample import Sample
 
     if seconds < _LEAST_S:
         raise typer.BadParameter(f"{seconds:g} s between two looks; expected {_LEAST_S:g} or more")

@@ -13,8 +13,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from softnpu.emulator.common import failpoints, lean_openvino, linux, log_lines, private_memory
+from softnpu.emulator.common import failpoints, linux, log_lines, private_memory
 from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.openvino import lean_openvino
 
 _USAGE = "usage: python -m softnpu.emulator.compiler FD PARENT_PID (started by the softnpu daemon)"
 

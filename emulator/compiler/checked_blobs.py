@@ -14,8 +14,8 @@ import msgspec
 
 from softnpu.emulator import blob, compiler
 from softnpu.emulator.common import source_digest
-from softnpu.emulator.compiler.model_cache import cache_key, entry_files
-from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.disk_cache import cache_key, entry_files
+from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.messages import CacheOptions
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import openvino as ov
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, SHAPE_TENSOR, ArgumentMeta
-from softnpu.emulator.common import corrections
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.compiler import dynamic
 from softnpu.emulator.compiler.arguments import Original, find_argument, originals
@@ -15,6 +14,7 @@ from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
 from softnpu.emulator.interface.commands import MAX_ARGUMENTS, MAX_DIMS
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.openvino.defects import corrections
 
 # bits of an element in memory
 _TYPES = {

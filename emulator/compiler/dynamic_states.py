@@ -3,7 +3,7 @@
 The property `NPU_STATES_DYNAMIC` makes every state of a model one of these. OpenVINO's CPU runtime fuses
 attention with its variables and rounds otherwise without them, so replacing them by inputs and outputs would
 give other numbers. The engine gives each variable its value before an execution and takes it back afterwards
-(`engine/dynamic_states.py`).
+(`openvino/dynamic/states.py`).
 
 The arguments have the names and the order of other states. Each has a companion, also if its shape is static:
 an execution that begins with the initial value has -1 for every dimension there.

@@ -6,8 +6,8 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from softnpu.emulator.common.openvino_errors import OPENVINO_ERRORS, is_out_of_memory, reason, shortened
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.openvino.errors import OPENVINO_ERRORS, is_out_of_memory, reason, shortened
 
 _NO_SPACE = {errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
 

@@ -16,10 +16,10 @@ from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.blob.weights import Placement, offsets_in_space
 from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequest
-from softnpu.emulator.compiler.model_cache import cache_key
-from softnpu.emulator.compiler.model_cache.cache import ModelCache
 from softnpu.emulator.compiler.options import COMPILER, PLATFORM, STRICT
 from softnpu.emulator.compiler.stages import Stages
+from softnpu.emulator.disk_cache import cache_key
+from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions, GraphFlag
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links.compiler import CompileJob

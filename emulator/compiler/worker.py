@@ -16,9 +16,9 @@ from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.compiler import caching, checked_blobs, compile_job, native_blob
 from softnpu.emulator.compiler.confined import Confined
 from softnpu.emulator.compiler.job_loop import answer_next
-from softnpu.emulator.compiler.model_cache import cache_key
 from softnpu.emulator.compiler.runtime import JobResult
 from softnpu.emulator.compiler.stages import COMPILE_STAGES, IMPORT_STAGES, Send, Stages
+from softnpu.emulator.disk_cache import cache_key
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.links.compiler import CompileJob, ImportJob, Job, Started

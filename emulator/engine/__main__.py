@@ -9,10 +9,11 @@ import socket
 import sys
 
 from softnpu.emulator.arithmetic import library
-from softnpu.emulator.common import failpoints, lean_openvino, linux, lock_in, log_lines, native_files
+from softnpu.emulator.common import failpoints, linux, lock_in, log_lines, native_files
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.openvino import lean_openvino
 
 
 def main(arguments: list[str]) -> int:
@@ -26,8 +27,8 @@ def main(arguments: list[str]) -> int:
         failpoints.hit("engine.connect")
     lean_openvino.leave_out_converter()
     # takes long: the supervisor is being imported as well
-    from softnpu.emulator.engine import memory_limit
     from softnpu.emulator.engine.engine import Engine
+    from softnpu.emulator.openvino import memory_limit
 
     packet = channel.receive()
     if packet is None:
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 def _policy(setup: link.Setup) -> lock_in.Policy:
     """What the engine reads by path: parts in C++, the extension for f16, the cache of its own user."""
-    from softnpu.emulator.engine.cpu_cache import CpuCache
+    from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 
     # they lie elsewhere than the rest if SOFTNPU_NATIVE_DIR says so
     folders = [str(native_files.guard().parent), str(native_files.engine().parent)]

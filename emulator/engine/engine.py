@@ -18,22 +18,21 @@ from msgspec.structs import replace
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.engine import failures, tracing
-from softnpu.emulator.engine.chores import Chore, Chores
-from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
-from softnpu.emulator.engine.cpu_cache import CpuCache
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
-from softnpu.emulator.engine.faults import InjectedFaults
+from softnpu.emulator.engine.fast_path.native_turns import LARGE, NativeTurns
 from softnpu.emulator.engine.images import ImageLoader
-from softnpu.emulator.engine.modelled_runs import ModelledRuns
-from softnpu.emulator.engine.native_turns import LARGE, NativeTurns
-from softnpu.emulator.engine.overlap import Overlap
-from softnpu.emulator.engine.queue import EngineQueue, Place
-from softnpu.emulator.engine.queue_table import LOOK_NS, MANY, QueueTable
-from softnpu.emulator.engine.runner import Runner
-from softnpu.emulator.engine.scheduler import Scheduler
+from softnpu.emulator.engine.memory.staging import Staging
+from softnpu.emulator.engine.queues.chores import Chore, Chores
+from softnpu.emulator.engine.queues.context import EngineContext
+from softnpu.emulator.engine.queues.queue import EngineQueue, Place
+from softnpu.emulator.engine.queues.queue_table import LOOK_NS, MANY, QueueTable
+from softnpu.emulator.engine.queues.scheduler import Scheduler
+from softnpu.emulator.engine.running.faults import InjectedFaults
+from softnpu.emulator.engine.running.modelled_runs import ModelledRuns
+from softnpu.emulator.engine.running.overlap import Overlap
+from softnpu.emulator.engine.running.runner import Runner
 from softnpu.emulator.engine.share import Share
-from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.engine.supervisor_channel import SupervisorChannel
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.channel import Channel, Packet
@@ -41,6 +40,7 @@ from softnpu.emulator.interface.messages import Clock, Message
 from softnpu.emulator.interface.trace import TraceWriter
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
+from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 from softnpu.emulator.platforms import check_platform
 
 _POLL_EVERY_NS = 20_000

@@ -6,9 +6,9 @@ import logging
 import os
 from typing import NoReturn
 
-from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.openvino import errors as openvino_errors
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from softnpu.emulator.engine.counters import Counters
-from softnpu.emulator.engine.executor import Binding
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.trace import TraceFlag, TraceKind, TraceWriter
+from softnpu.emulator.openvino.executor import Binding
 
 _LAYER = int(TraceKind.LAYER)
 

@@ -1,6 +1,6 @@
 """The firmware interface, version 1: what drivers and daemon must agree on, and nothing else.
 
-`docs/interface.md` is the written form; `softnpu.tools.wire_schema` writes the C++ form.
+`docs/interface.md` is the written form; `softnpu.tools.generators.wire_schema` writes the C++ form.
 
 =============  =====================================================================
 `version`      the version of the interface

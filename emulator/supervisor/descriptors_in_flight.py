@@ -17,7 +17,7 @@ from typing import Final
 
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.supervisor.outbox import Outbox
+from softnpu.emulator.supervisor.children.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Reactor
 
 CONNECTION_DESCRIPTORS: Final = 128

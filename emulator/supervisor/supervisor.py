@@ -21,24 +21,24 @@ from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
-from softnpu.emulator.supervisor import activity_answer
-from softnpu.emulator.supervisor.ban_policy import BanPolicy
-from softnpu.emulator.supervisor.client import Client
-from softnpu.emulator.supervisor.compilers import CompilerPool
-from softnpu.emulator.supervisor.device import Device
-from softnpu.emulator.supervisor.injection_registry import InjectionRegistry, SessionPlace
-from softnpu.emulator.supervisor.leases import Leases
+from softnpu.emulator.supervisor.clients.client import Client
+from softnpu.emulator.supervisor.clients.leases import Leases
+from softnpu.emulator.supervisor.clients.rejected_connections import RejectedConnections
+from softnpu.emulator.supervisor.compilers.pool import CompilerPool
+from softnpu.emulator.supervisor.engines.ban_policy import BanPolicy
+from softnpu.emulator.supervisor.engines.device import Device
+from softnpu.emulator.supervisor.engines.status_page import StatusPage
+from softnpu.emulator.supervisor.engines.virtual_function import VirtualFunction
+from softnpu.emulator.supervisor.injections.injection_registry import InjectionRegistry, SessionPlace
+from softnpu.emulator.supervisor.observe import activity_answer
+from softnpu.emulator.supervisor.observe.sysfs_tree import SysfsTree
+from softnpu.emulator.supervisor.observe.trace_sessions import TraceSessions
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
-from softnpu.emulator.supervisor.rejected_connections import RejectedConnections
-from softnpu.emulator.supervisor.session import Session
-from softnpu.emulator.supervisor.session_state import Services
+from softnpu.emulator.supervisor.requests.session import Session
+from softnpu.emulator.supervisor.requests.session_state import Services
 from softnpu.emulator.supervisor.settings import DaemonSettings, Isolation, limits_for
-from softnpu.emulator.supervisor.status_page import StatusPage
-from softnpu.emulator.supervisor.sysfs_tree import SysfsTree
-from softnpu.emulator.supervisor.trace_sessions import TraceSessions
 from softnpu.emulator.supervisor.undoing import undoing
 from softnpu.emulator.supervisor.users import FunctionKey, User, Users
-from softnpu.emulator.supervisor.virtual_function import VirtualFunction
 
 log = logging.getLogger(__name__)
 

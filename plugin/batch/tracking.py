@@ -19,7 +19,7 @@ from typing import Any
 
 import openvino as ov
 
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.plugin.batch import layer_rules as _layer_rules  # noqa: F401 - RULES has them then
 from softnpu.plugin.batch import sizes
 from softnpu.plugin.batch.axes import NotSplittable

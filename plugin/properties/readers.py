@@ -81,7 +81,7 @@ def _allocated(view: DeviceView) -> int:
 def _compatibility(view: DeviceView) -> Any:
     if not view.requirements:
         return CompatibilityCheck.NOT_APPLICABLE
-    from softnpu.plugin import compatibility  # late: few programs ask
+    from softnpu.plugin.exported import compatibility  # late: few programs ask
 
     supported = compatibility.check(view.requirements, compatibility.host_of(view.device))
     return CompatibilityCheck.SUPPORTED if supported else CompatibilityCheck.UNSUPPORTED

@@ -11,8 +11,8 @@ import numpy as np
 
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.errors import InputError, ModelError, PropertyError
-from softnpu.plugin.infer_request import InferRequest
 from softnpu.plugin.ports import Port
+from softnpu.plugin.requests.infer_request import InferRequest
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.torch import values
 from softnpu.plugin.torch.module_signature import KEY, ModuleSignature

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import CommandQueue, Context
-from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.disk_cache.cache import ModelCache
 from tests.support.cache import Warnings, cache_in
 from tests.support.compiler import Files, Worker, WriteFiles, convolution, writing
 from tests.support.daemon import Daemon

@@ -17,8 +17,8 @@ from softnpu.emulator.blob.constant_digests import constant_digest
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.compiler import digests
 from softnpu.emulator.compiler.digests import WeightDigests
-from softnpu.emulator.compiler.model_cache import cache_key
-from softnpu.emulator.compiler.model_cache.cache_key import Configuration
+from softnpu.emulator.disk_cache import cache_key
+from softnpu.emulator.disk_cache.cache_key import Configuration
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.messages import CacheOptions, WeightSource
 
@@ -80,7 +80,7 @@ def test_weights_are_digested_with_every_constant(
 def test_the_versions_are_known_without_loading_openvino() -> None:
     program = """
 import sys
-from softnpu.emulator.compiler.model_cache import cache_key
+from softnpu.emulator.disk_cache import cache_key
 print(cache_key.openvino_version(), "openvino" in sys.modules)
 """
     done = subprocess.run(

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.compiler.model_cache import entry_files, maintenance, sidecars
-from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.disk_cache import entry_files, maintenance, sidecars
+from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing, size_of
 
@@ -288,7 +288,7 @@ def test_a_read_only_file_system_still_hits(mounted: Path, warnings: Warnings) -
 _AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.compiler.model_cache import entry_files
-from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.disk_cache import entry_files
+from softnpu.emulator.disk_cache.cache import ModelCache
 from tests.conftest import StartPython
 from tests.support.cache import PAYLOAD, key_of, listing
 from tests.support.waiting import DEADLINE_S, wait_gone
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.quick
 
 # every process: the cache in given["directory"], and the key of a model that it is asked for
 _SETUP = """
-from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 cache = ModelCache.open(CacheOptions(directory=given["directory"], limit=given.get("limit", 1 << 30)))
 key = cache.key(b"model", b"configuration")

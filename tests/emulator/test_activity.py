@@ -12,7 +12,7 @@ from softnpu.emulator.common.model_texts import listed
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.frames import MAX_BODY
 from softnpu.emulator.interface.records import LATENCY_BOUNDS_NS, Latency
-from softnpu.emulator.supervisor import activity_answer
+from softnpu.emulator.supervisor.observe import activity_answer
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon

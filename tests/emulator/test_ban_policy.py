@@ -10,7 +10,7 @@ import pytest
 from softnpu.driver import Driver, ZeResult, faults
 from softnpu.emulator.interface.records import StatusWord
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.supervisor.ban_policy import (
+from softnpu.emulator.supervisor.engines.ban_policy import (
     REFUSE_FROM,
     REFUSE_USER_FROM,
     SLOW_FROM,

@@ -14,7 +14,7 @@ import pytest
 from softnpu.driver import ZeError, ZeResult
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import ErrorInfo
-from softnpu.emulator.supervisor.child import Child
+from softnpu.emulator.supervisor.children.child import Child
 from softnpu.emulator.supervisor.internal_errors import DaemonErrors
 from softnpu.emulator.supervisor.reactor import ChildShare, Reactor
 from tests.conftest import OpenContext, StartContext, StartDaemon

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from softnpu.emulator.common import log_lines
-from softnpu.emulator.supervisor import child_output
-from softnpu.emulator.supervisor.child_output import ChildOutput
+from softnpu.emulator.supervisor.children import child_output
+from softnpu.emulator.supervisor.children.child_output import ChildOutput
 from softnpu.emulator.supervisor.reactor import Reactor
 from tests.conftest import OpenContext, StartContext, StartDaemon
 from tests.support.models import image, on_cpu

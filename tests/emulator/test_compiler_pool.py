@@ -16,7 +16,7 @@ from softnpu.driver import GraphSource, ZeResult
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import confined
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.supervisor.child_process import ChildProgram
+from softnpu.emulator.supervisor.children.child_process import ChildProgram
 from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon

@@ -15,8 +15,8 @@ from openvino import opset15 as ops
 
 from softnpu.driver import ZeError, ZeResult
 from softnpu.emulator.common import private_memory
-from softnpu.emulator.engine import memory_limit
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.openvino import memory_limit
 from tests.conftest import OpenContext, StartContext
 from tests.support.dynamic import source
 from tests.support.models import image, on_cpu

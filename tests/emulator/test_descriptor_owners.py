@@ -19,8 +19,8 @@ from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links.compiler import Compiled
 from softnpu.emulator.supervisor import parked_files
-from softnpu.emulator.supervisor.images import ImageStore
-from softnpu.emulator.supervisor.memory import ContextMemory
+from softnpu.emulator.supervisor.state.images import ImageStore
+from softnpu.emulator.supervisor.state.memory import ContextMemory
 from softnpu.emulator.supervisor.undoing import move
 from tests.support.waiting import wait_until
 
@@ -94,7 +94,7 @@ def test_a_segment_that_cannot_be_kept_leaves_no_descriptor(monkeypatch: pytest.
     memory, fd = ContextMemory(), memfd("segment", 4096)
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patched:
-        patched.setattr("softnpu.emulator.supervisor.memory.Segment", _out_of_memory)
+        patched.setattr("softnpu.emulator.supervisor.state.memory.Segment", _out_of_memory)
         with pytest.raises(MemoryError):
             memory.adopt(fd, 4096, "host")
     assert len(os.listdir("/proc/self/fd")) == before

@@ -10,8 +10,8 @@ import pytest
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused, ZeResult
+from softnpu.emulator.supervisor.children.outbox import Outbox
 from softnpu.emulator.supervisor.descriptors_in_flight import CONNECTION_DESCRIPTORS, Flight, UserFlights
-from softnpu.emulator.supervisor.outbox import Outbox
 from softnpu.emulator.supervisor.reactor import Reactor
 from tests.support.daemon import Daemon
 from tests.support.waiting import DEADLINE_S, wait_until

@@ -13,9 +13,8 @@ import pytest
 from openvino import opset13 as ops
 
 from softnpu.driver import Context, GraphSource
-from softnpu.emulator.common import empty_tensors
-from softnpu.emulator.engine import shared_tensors
-from softnpu.emulator.engine.executor import LoadedImage
+from softnpu.emulator.openvino.defects import empty_tensors, shared_tensors
+from softnpu.emulator.openvino.executor import LoadedImage
 from tests.support import loaded_images
 from tests.support.daemon import Daemon
 

@@ -18,16 +18,18 @@ from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.common import linux, lock_in
-from softnpu.emulator.compiler.model_cache import entry_files
-from softnpu.emulator.engine import cpu_cache, executor, images
-from softnpu.emulator.engine.cache_fill import __main__ as program
-from softnpu.emulator.engine.cache_fill import entry
-from softnpu.emulator.engine.cpu_cache import CpuCache
+from softnpu.emulator.disk_cache import entry_files
+from softnpu.emulator.engine import images
 from softnpu.emulator.engine.device_clock import host_times
-from softnpu.emulator.engine.executor import LoadedImage
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.interface.environment import ENV_ENGINE_CACHE
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.openvino import executor
+from softnpu.emulator.openvino.cache import cpu_cache
+from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
+from softnpu.emulator.openvino.cache_fill import __main__ as program
+from softnpu.emulator.openvino.cache_fill import entry
+from softnpu.emulator.openvino.executor import LoadedImage
 from softnpu.plugin import Core
 from tests.conftest import StartContext, StartDaemon
 from tests.support.daemon import Daemon

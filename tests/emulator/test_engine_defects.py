@@ -24,8 +24,8 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.engine import images
 from softnpu.emulator.engine.device_clock import host_times
 from softnpu.emulator.engine.images import EngineImage, ImageLoader
-from softnpu.emulator.engine.queue import Place
-from softnpu.emulator.engine.runner import Runner
+from softnpu.emulator.engine.queues.queue import Place
+from softnpu.emulator.engine.running.runner import Runner
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records

@@ -14,7 +14,7 @@ import pytest
 
 from softnpu.driver import Allocation, CommandList, Context, Fence, ZeResult
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine.queue import Place
+from softnpu.emulator.engine.queues.queue import Place
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.injections import FaultKind, Injection

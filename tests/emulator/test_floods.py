@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from softnpu.driver import ZeResult
-from softnpu.emulator.engine.program_cache import SESSION_BYTES
+from softnpu.emulator.engine.commands.program_cache import SESSION_BYTES
 from softnpu.emulator.interface import endpoint, frames
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.supervisor.client import _UNREAD_BYTES
+from softnpu.emulator.supervisor.clients.client import _UNREAD_BYTES
+from softnpu.emulator.supervisor.clients.rejected_connections import _MOST as _LINGERING
 from softnpu.emulator.supervisor.limits import ResourceLimits
-from softnpu.emulator.supervisor.rejected_connections import _MOST as _LINGERING
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import Daemon

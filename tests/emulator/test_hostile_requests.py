@@ -20,7 +20,7 @@ from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.frames import MAX_BODY
 from softnpu.emulator.supervisor.limits import ResourceLimits
-from softnpu.emulator.supervisor.session import _ROUTES
+from softnpu.emulator.supervisor.requests.session import _ROUTES
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon, no_descriptors
 from tests.support.models import write_chain

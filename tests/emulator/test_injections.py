@@ -12,7 +12,7 @@ import pytest
 from softnpu.driver import CommandList, Context, Driver, Event, ZeError, ZeResult, faults
 from softnpu.driver.faults import FaultKind
 from softnpu.emulator.common import failpoints
-from softnpu.emulator.engine.faults import InjectedFaults
+from softnpu.emulator.engine.running.faults import InjectedFaults
 from softnpu.emulator.interface.environment import ENV_INJECT, ENV_SOCKET
 from softnpu.emulator.interface.injection_messages import InjectionState
 from softnpu.emulator.interface.injections import KINDS, REQUESTS, Injection, Value, parse

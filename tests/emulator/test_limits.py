@@ -13,12 +13,12 @@ import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.daemon import LineLimit
-from softnpu.emulator.engine.context import EngineContext
+from softnpu.emulator.engine.commands.program import Program
+from softnpu.emulator.engine.commands.program_cache import SESSION_BYTES
 from softnpu.emulator.engine.images import EngineImage
-from softnpu.emulator.engine.program import Program
-from softnpu.emulator.engine.program_cache import SESSION_BYTES
+from softnpu.emulator.engine.memory.staging import Staging
+from softnpu.emulator.engine.queues.context import EngineContext
 from softnpu.emulator.engine.share import Share
-from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ErrorInfo, Refused

@@ -15,9 +15,9 @@ import pytest
 
 from softnpu.driver import CommandList, CommandQueue, Context, Driver, Fence, ZeError, ZeResult, faults
 from softnpu.driver.memory import MemoryRef
-from softnpu.emulator.engine.overlap import Overlap
-from softnpu.emulator.engine.queue import EngineQueue
-from softnpu.emulator.engine.queue_table import QueueTable
+from softnpu.emulator.engine.queues.queue import EngineQueue
+from softnpu.emulator.engine.queues.queue_table import QueueTable
+from softnpu.emulator.engine.running.overlap import Overlap
 from tests.conftest import StartContext
 from tests.support.daemon import Daemon
 from tests.support.models import Array, on_cpu, write_chain

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from softnpu.emulator.engine import context
-from softnpu.emulator.engine.chores import Chores
-from softnpu.emulator.engine.known import KnownSubmissions
-from softnpu.emulator.engine.polled import LOOKS, Polled
-from softnpu.emulator.engine.queue import EngineQueue, Place
-from softnpu.emulator.engine.queue_table import MANY
-from softnpu.emulator.engine.scheduler import Scheduler
+from softnpu.emulator.engine.commands.steps import EventWait
+from softnpu.emulator.engine.fast_path.known import KnownSubmissions
+from softnpu.emulator.engine.queues import context
+from softnpu.emulator.engine.queues.chores import Chores
+from softnpu.emulator.engine.queues.polled import LOOKS, Polled
+from softnpu.emulator.engine.queues.queue import EngineQueue, Place
+from softnpu.emulator.engine.queues.queue_table import MANY
+from softnpu.emulator.engine.queues.scheduler import Scheduler
 from softnpu.emulator.engine.share import Share
-from softnpu.emulator.engine.steps import EventWait
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.records import PAGE

@@ -13,10 +13,10 @@ import pytest
 from softnpu.emulator.arithmetic import library
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.supervisor.objects import Queue
-from softnpu.emulator.supervisor.queue_states import QueueStates, Running
-from softnpu.emulator.supervisor.reset_blame import KillReason, condemn_submissions
-from softnpu.emulator.supervisor.running_submissions import RunningSubmission
+from softnpu.emulator.supervisor.engines.queue_states import QueueStates, Running
+from softnpu.emulator.supervisor.engines.reset_blame import KillReason, condemn_submissions
+from softnpu.emulator.supervisor.engines.running_submissions import RunningSubmission
+from softnpu.emulator.supervisor.state.objects import Queue
 from tests.conftest import StartContext
 from tests.support.work import Loaded, check_works, failure
 

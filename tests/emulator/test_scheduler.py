@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from softnpu.emulator.engine.polled import Polled
-from softnpu.emulator.engine.scheduler import SLICE_NS, Scheduler
+from softnpu.emulator.engine.queues.polled import Polled
+from softnpu.emulator.engine.queues.scheduler import SLICE_NS, Scheduler
 from softnpu.emulator.engine.share import LEVELS, Share
 
 pytestmark = pytest.mark.quick

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.engine.memory.staging import Note, Piece, Staging, moved
 from softnpu.emulator.engine.share import Share
-from softnpu.emulator.engine.staging import Note, Piece, Staging, moved
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 pytestmark = pytest.mark.quick

@@ -12,7 +12,7 @@ import pytest
 from softnpu.driver import Context, GraphSource
 from softnpu.emulator.interface import endpoint, records
 from softnpu.emulator.interface.records import DeviceState, Latency, StatusWord
-from softnpu.emulator.supervisor import status_page
+from softnpu.emulator.supervisor.engines import status_page
 from tests.conftest import OpenContext, RunPython, StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until

@@ -10,9 +10,9 @@ import pytest
 
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.common import linux
-from softnpu.emulator.engine import weight_pages
-from softnpu.emulator.engine.weight_pages import LARGE, Resident
 from softnpu.emulator.interface.messages import WeightSource
+from softnpu.emulator.openvino.weights import weight_pages
+from softnpu.emulator.openvino.weights.weight_pages import LARGE, Resident
 
 pytestmark = pytest.mark.quick
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from softnpu.emulator.engine import native_library
-from softnpu.emulator.engine.wide_copy import WIDE_BYTES, copy
+from softnpu.emulator.engine.commands.wide_copy import WIDE_BYTES, copy
 
 _AROUND = 4096
 _CHUNK = 1 << 20

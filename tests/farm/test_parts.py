@@ -24,8 +24,8 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.farm.batching import BatchRules
 from softnpu.farm.errors import BatchError, FarmError, is_loss
 from softnpu.farm.resources import Assigned, resource, resources_of, wanted
-from softnpu.tools.failures import ToolError
 from softnpu.tools.farm.node import Node
+from softnpu.tools.shared.failures import ToolError
 from tests.conftest import StartDaemon
 from tests.support.waiting import wait_gone, wait_until
 

@@ -16,8 +16,8 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.frames import MAX_BODY
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.metrics import MAX_PERIOD_NS, MIN_PERIOD_NS
-from softnpu.emulator.supervisor.memory import KINDS
-from softnpu.emulator.supervisor.objects import PRIORITIES
+from softnpu.emulator.supervisor.state.memory import KINDS
+from softnpu.emulator.supervisor.state.objects import PRIORITIES
 from tests.fuzz.dice import Dice
 from tests.fuzz.hostile_objects import NO_ROOM, Descriptors, Model
 from tests.fuzz.owned_objects import HANDLE_FIELDS, OwnedObjects

@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from softnpu.emulator.common import linux
-from softnpu.plugin.safetensors import SafetensorsError, tensor_ranges
+from softnpu.plugin.models.safetensors import SafetensorsError, tensor_ranges
 from tests.fuzz.dice import Dice
 from tests.fuzz.report import Tally, Violation
 

@@ -32,7 +32,7 @@ from softnpu.emulator.interface.records import DeviceState, EventState, Latency,
 from softnpu.emulator.interface.result import ZeResult
 from softnpu.emulator.interface.trace import TraceFlag, TraceKind
 from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
-from softnpu.tools.wire_schema import CONSTANTS, MESSAGES, RECORDS
+from softnpu.tools.generators.wire_schema import CONSTANTS, MESSAGES, RECORDS
 
 pytestmark = pytest.mark.quick
 

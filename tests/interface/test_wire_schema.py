@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.emulator.interface.layout import Layout
-from softnpu.tools import wire_schema
+from softnpu.tools.generators import wire_schema
 
 _ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.quick
     ],
 )
 def test_a_header_is_up_to_date(path: str, generate: Callable[[], str]) -> None:
-    assert (_ROOT / path).read_text() == generate(), "run: python -m softnpu.tools.wire_schema ."
+    assert (_ROOT / path).read_text() == generate(), "run: python -m softnpu.tools.generators.wire_schema ."
 
 
 def test_a_layout_has_offsets_sizes_and_a_struct() -> None:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.engine.context import HandleUsers
-from softnpu.emulator.engine.queue import EngineQueue
+from softnpu.emulator.engine.queues.context import HandleUsers
+from softnpu.emulator.engine.queues.queue import EngineQueue
 from softnpu.emulator.engine.share import Share
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import SLOT

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from softnpu.emulator.engine import program as programs
-from softnpu.emulator.engine.faults import InjectedFaults, _note
-from softnpu.emulator.engine.memory import Range
-from softnpu.emulator.engine.queue import EngineQueue
-from softnpu.emulator.engine.queue_table import QueueTable
-from softnpu.emulator.engine.runner import Runner
-from softnpu.emulator.engine.steps import PREEMPTED
+from softnpu.emulator.engine.commands import program as programs
+from softnpu.emulator.engine.commands.steps import PREEMPTED
+from softnpu.emulator.engine.memory.mappings import Range
+from softnpu.emulator.engine.queues.queue import EngineQueue
+from softnpu.emulator.engine.queues.queue_table import QueueTable
+from softnpu.emulator.engine.running.faults import InjectedFaults, _note
+from softnpu.emulator.engine.running.runner import Runner
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.injections import FaultKind, Injection

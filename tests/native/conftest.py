@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 from softnpu.driver.native_library import NativeLibrary
-from softnpu.emulator.engine import saturated_sums
+from softnpu.emulator.openvino.defects import saturated_sums
 from tests.native.building import build, compile_program
 from tests.support.daemon import Daemon
 

@@ -11,7 +11,7 @@ from openvino.utils.node_factory import NodeFactory
 
 from softnpu.emulator.compiler.constants import serialize_ir
 from softnpu.plugin import Core
-from softnpu.plugin.serializer import no_copy_form
+from softnpu.plugin.models.serializer import no_copy_form
 from tests.support.serialized_forms import copying_form
 
 VALUES = np.arange(1, 7, dtype=np.float32).reshape(2, 3)

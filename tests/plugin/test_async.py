@@ -11,15 +11,8 @@ import openvino as ov
 import pytest
 
 from softnpu.driver import Fence
-from softnpu.plugin import (
-    AsyncInferQueue,
-    CompiledModel,
-    Core,
-    InferCancelled,
-    InferError,
-    InferRequest,
-    completions,
-)
+from softnpu.plugin import AsyncInferQueue, CompiledModel, Core, InferCancelled, InferError, InferRequest
+from softnpu.plugin.requests import completions
 from tests.support.waiting import DEADLINE_S, wait_until
 from tests.support.work import waits
 

@@ -11,8 +11,9 @@ import pytest
 from openvino import opset13
 
 from softnpu.driver import GraphSource
-from softnpu.plugin import Core, model_source, openvino_runtime
+from softnpu.plugin import Core, openvino_runtime
 from softnpu.plugin.batch.input_scan import scan_model, scan_xml
+from softnpu.plugin.models import model_source
 from softnpu.tools.models.catalogue import lookup
 from softnpu.tools.models.fetch import get
 from tests.support.batches import F32, conv_net, matmul_net, model_of, on_cpu, parameter

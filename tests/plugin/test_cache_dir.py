@@ -15,9 +15,10 @@ from openvino.properties import CacheMode
 
 from softnpu.driver import GraphSource
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.plugin import CompiledModel, Core, exporting
-from softnpu.plugin.blob_file import BlobFile
-from softnpu.plugin.model_cache import SETTLED_NS, ModelCache
+from softnpu.plugin import CompiledModel, Core
+from softnpu.plugin.exported import exporting
+from softnpu.plugin.exported.blob_file import BlobFile
+from softnpu.plugin.exported.model_cache import SETTLED_NS, ModelCache
 from tests.conftest import StartPython
 from tests.plugin.weights_files import INPUT, SIZE, dense_model, write_dense
 from tests.support.cases import case

@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from softnpu.driver import GraphSource
 from softnpu.plugin import CompiledModel, Core
-from softnpu.plugin.model_cache import ModelCache
+from softnpu.plugin.exported.model_cache import ModelCache
 from tests.plugin.weights_files import INPUT, dense_model, write_dense
 
 SOMEBODY = 65533

@@ -12,8 +12,8 @@ from openvino.properties import CompatibilityCheck
 from softnpu.emulator.blob import container
 from softnpu.emulator.compiler.options import NEWEST_OPSET
 from softnpu.plugin import BlobError, Core, PropertyError
-from softnpu.plugin.blob_file import BlobFile
-from softnpu.plugin.compatibility import Compatibility, Host, check
+from softnpu.plugin.exported.blob_file import BlobFile
+from softnpu.plugin.exported.compatibility import Compatibility, Host, check
 from tests.support.cases import case
 from tests.support.daemon import Daemon
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from softnpu.plugin import AsyncInferQueue, Core, InferCancelled, InferRequest
-from softnpu.plugin.dynamic_tensors import FIRST_BYTES
+from softnpu.plugin.requests.dynamic_tensors import FIRST_BYTES
 from tests.support.daemon import Daemon
 from tests.support.dynamic import by_compiler, data_dependent, non_zero, pair
 from tests.support.waiting import wait_until

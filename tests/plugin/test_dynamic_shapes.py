@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from openvino import opset15 as ops
 
 from softnpu.plugin import CompiledModel, CompileError, Core, InferError, InferRequest, InputError
-from softnpu.plugin.dynamic_tensors import EAGER_BYTES, FIRST_BYTES
+from softnpu.plugin.requests.dynamic_tensors import EAGER_BYTES, FIRST_BYTES
 from tests.support.cases import case
 from tests.support.daemon import Daemon
 from tests.support.dynamic import by_compiler, data_dependent, named, non_zero, pair, relu, source, total

@@ -13,15 +13,8 @@ from openvino import opset6, opset13
 from openvino.op.util import Variable, VariableInfo
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.plugin import (
-    AsyncInferQueue,
-    Core,
-    InferCancelled,
-    InferError,
-    InferRequest,
-    InputError,
-    dynamic_states,
-)
+from softnpu.plugin import AsyncInferQueue, Core, InferCancelled, InferError, InferRequest, InputError
+from softnpu.plugin.requests import dynamic_states
 from tests.conftest import StartDaemon
 from tests.native.language_model import VOCABULARY, language_model
 from tests.support import growing, stateful

@@ -13,7 +13,7 @@ import pytest
 from openvino import opset5, opset9, opset15, opset16
 from openvino import opset13 as ops
 
-from softnpu.emulator.common import empty_tensors
+from softnpu.emulator.openvino.defects import empty_tensors
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.plugin import Core
 from tests.support.daemon import Daemon

@@ -18,8 +18,8 @@ from softnpu.driver import GraphSource
 from softnpu.driver.graph_creation import compile_source
 from softnpu.emulator.blob.container import BlobReader
 from softnpu.plugin import BlobError, CompiledModel, Core, NpuError, PropertyError
-from softnpu.plugin.blob_file import BlobFile
-from softnpu.plugin.strip_weights import strip
+from softnpu.plugin.exported.blob_file import BlobFile
+from softnpu.plugin.exported.strip_weights import strip
 from tests.support.cases import case
 from tests.support.daemon import Daemon
 from tests.support.models import write_scale

@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softnpu.emulator.blob.container import BlobReader, Section
-from softnpu.plugin import BlobError, Core, metadata
-from softnpu.plugin.blob_file import BlobFile
-from softnpu.plugin.metadata import BlobPart, Metadata, OriginSource, WeightsOrigin
+from softnpu.plugin import BlobError, Core
+from softnpu.plugin.exported import metadata
+from softnpu.plugin.exported.blob_file import BlobFile
+from softnpu.plugin.exported.metadata import BlobPart, Metadata, OriginSource, WeightsOrigin
 from softnpu.plugin.signature import PortSpec, Signature
 from tests.plugin import data
 from tests.support.cases import case

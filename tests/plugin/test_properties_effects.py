@@ -17,8 +17,8 @@ from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.emulator.common.spin import TurboBudget
 from softnpu.emulator.compiler.options import OPTIONS
 from softnpu.plugin import CompiledModel, Core, InferRequest, PropertyError
-from softnpu.plugin.optimal_requests import COUNTS
 from softnpu.plugin.properties import PROPERTIES, Use
+from softnpu.plugin.requests.optimal_requests import COUNTS
 from tests.conftest import StartDaemon
 from tests.support.cases import case
 from tests.support.daemon import Daemon
@@ -284,7 +284,7 @@ def test_the_optimal_number_is_measured_if_that_is_asked_for(
 
 
 def test_measuring_a_slow_model_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from softnpu.plugin import optimal_requests
+    from softnpu.plugin.requests import optimal_requests
 
     class Slow:
         """A request whose inference takes 0.9 s, on a clock that only it moves."""

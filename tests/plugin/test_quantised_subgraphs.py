@@ -16,8 +16,8 @@ import pytest
 from openvino import opset13 as ops
 from openvino import opset14
 
-from softnpu.emulator.engine import saturated_sums
-from softnpu.emulator.engine.quantised_subgraphs import UNFUSED, are_in
+from softnpu.emulator.openvino.defects import saturated_sums
+from softnpu.emulator.openvino.defects.quantised_subgraphs import UNFUSED, are_in
 from softnpu.plugin import Core
 from tests.support.quantised import attention, chain, in_numpy
 

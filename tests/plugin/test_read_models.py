@@ -11,9 +11,10 @@ import openvino as ov
 import pytest
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.emulator.compiler.model_cache import entry_files
-from softnpu.plugin import Core, model_source, openvino_runtime
-from softnpu.plugin.read_models import FOLDER
+from softnpu.emulator.disk_cache import entry_files
+from softnpu.plugin import Core, openvino_runtime
+from softnpu.plugin.models import model_source
+from softnpu.plugin.models.read_models import FOLDER
 from tests.plugin.weights_files import INPUT, write_onnx
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}

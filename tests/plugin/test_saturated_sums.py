@@ -13,7 +13,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from softnpu.emulator.engine.saturated_sums import IN_F32
+from softnpu.emulator.openvino.defects.saturated_sums import IN_F32
 from softnpu.plugin import Core
 from softnpu.tools.demo.digits import load_test_set
 from tests.conftest import StartDaemon

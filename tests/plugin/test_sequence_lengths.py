@@ -11,7 +11,7 @@ import pytest
 from openvino import opset5
 from openvino import opset13 as ops
 
-from softnpu.emulator.common import sequence_lengths
+from softnpu.emulator.openvino.defects import sequence_lengths
 from softnpu.plugin import Core
 
 Array = npt.NDArray[Any]

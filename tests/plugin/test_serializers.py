@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 
 from softnpu.plugin import Core, PropertyError
-from softnpu.plugin.model_source import SourceOptions, from_model
+from softnpu.plugin.models.model_source import SourceOptions, from_model
 from tests.plugin.weights_files import INPUT, SIZE, dense_model, write_dense
 from tests.support.cases import case
 from tests.support.daemon import Daemon

@@ -12,7 +12,7 @@ import openvino as ov
 import pytest
 
 from softnpu.plugin import BlobError, CompiledModel, Core, ModelError, NpuError, PropertyError
-from softnpu.plugin.blob_file import BlobFile
+from softnpu.plugin.exported.blob_file import BlobFile
 from tests.plugin.weights_files import (
     INPUT,
     SIZE,

@@ -13,7 +13,6 @@ from openvino import opset13 as ops
 from softnpu.emulator.arithmetic.settings import MODE_PARAMS, Arithmetic
 from softnpu.plugin import Core
 from softnpu.tools.compare.feeds import Given
-from softnpu.tools.failures import ToolError
 from softnpu.tools.predict import Right, Rightness, Samples, Trouble, predict
 from softnpu.tools.predict.right import measuring, running, samples
 from softnpu.tools.predict.right.measuring import error_of, extent_of
@@ -21,6 +20,7 @@ from softnpu.tools.predict.right.points import Point, Points
 from softnpu.tools.predict.right.repairing import to_keep_in_f32
 from softnpu.tools.predict.right.result import Error
 from softnpu.tools.predict.right.running import Runs
+from softnpu.tools.shared.failures import ToolError
 from tests.arithmetic.models import F32, Array, computed, constant, convolution
 from tests.prediction.overflowing import CASES, Case, in_a_body
 

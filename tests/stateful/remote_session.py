@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from softnpu.tools.fork_server import Child, ChildFunction, ForkServer
+from softnpu.tools.shared.fork_server import Child, ChildFunction, ForkServer
 from tests.stateful.session_process import RefusedRequest, ScriptedSession
 from tests.support.waiting import wait_gone, wait_readable
 

@@ -6,7 +6,8 @@ import sys
 
 from typer.testing import CliRunner
 
-from softnpu.tools import cli, console
+from softnpu.tools import cli
+from softnpu.tools.shared import console
 
 
 def warm_up() -> None:

@@ -27,7 +27,7 @@ from softnpu.emulator.interface.messages import Failed, Message, Progress, Weigh
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Outcome, Started, worker_decoder
-from softnpu.emulator.supervisor.child_process import ONE_THREAD
+from softnpu.emulator.supervisor.children.child_process import ONE_THREAD
 from tests.support.waiting import wait_until, waits_for_job
 
 DEADLINE_S = 60.0

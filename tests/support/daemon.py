@@ -22,7 +22,7 @@ from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.messages import EngineStatus, StatusAnswer
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.settings import DaemonSettings
-from softnpu.tools.private_daemon import crash_in_log, files_left
+from softnpu.tools.shared.private_daemon import crash_in_log, files_left
 from tests.support import forked
 from tests.support.leaks import base_descriptors_of, descriptors_of, lasting
 from tests.support.waiting import DEADLINE_S, wait_gone, wait_readable, wait_until

@@ -21,7 +21,7 @@ from typing import IO
 
 import msgspec
 
-from softnpu.tools.fork_server import Child, Exited, ForkServer
+from softnpu.tools.shared.fork_server import Child, Exited, ForkServer
 from tests.support.leaks import lasting_descriptors, servers
 from tests.support.waiting import wait_readable
 

@@ -21,12 +21,12 @@ import msgspec
 
 from softnpu.emulator import daemon
 from softnpu.emulator.common import failpoints, linux
-from softnpu.emulator.supervisor import child_process
-from softnpu.emulator.supervisor.child_process import ChildProcess, ChildProgram
+from softnpu.emulator.supervisor.children import child_process
+from softnpu.emulator.supervisor.children.child_process import ChildProcess, ChildProgram
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.plugin import log as plugin_log
 from softnpu.plugin.properties.settings import log_level_of_environment
-from softnpu.tools.fork_server import ChildFunction
+from softnpu.tools.shared.fork_server import ChildFunction
 from tests.support.forked import ProcessRequest
 from tests.support.waiting import wait_readable
 

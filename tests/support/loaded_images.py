@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.engine import executor
-from softnpu.emulator.engine.cpu_cache import CpuCache
-from softnpu.emulator.engine.executor import LoadedImage
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.openvino import executor
+from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
+from softnpu.emulator.openvino.executor import LoadedImage
 
 
 def load(blob: bytes, cache: CpuCache | None = None) -> LoadedImage:

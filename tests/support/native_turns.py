@@ -14,19 +14,19 @@ import pytest
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.spin import SpinBudget
-from softnpu.emulator.engine.context import EngineContext
 from softnpu.emulator.engine.counters import Counters
-from softnpu.emulator.engine.faults import InjectedFaults
-from softnpu.emulator.engine.known import KnownSubmissions
-from softnpu.emulator.engine.native_records import Kind, KnownRecord
-from softnpu.emulator.engine.native_turns import NativeTurns
-from softnpu.emulator.engine.overlap import Overlap
-from softnpu.emulator.engine.queue import EngineQueue
-from softnpu.emulator.engine.queue_table import QueueTable
-from softnpu.emulator.engine.runner import Runner
-from softnpu.emulator.engine.scheduler import Scheduler
+from softnpu.emulator.engine.fast_path.known import KnownSubmissions
+from softnpu.emulator.engine.fast_path.native_records import Kind, KnownRecord
+from softnpu.emulator.engine.fast_path.native_turns import NativeTurns
+from softnpu.emulator.engine.memory.staging import Staging
+from softnpu.emulator.engine.queues.context import EngineContext
+from softnpu.emulator.engine.queues.queue import EngineQueue
+from softnpu.emulator.engine.queues.queue_table import QueueTable
+from softnpu.emulator.engine.queues.scheduler import Scheduler
+from softnpu.emulator.engine.running.faults import InjectedFaults
+from softnpu.emulator.engine.running.overlap import Overlap
+from softnpu.emulator.engine.running.runner import Runner
 from softnpu.emulator.engine.share import Share
-from softnpu.emulator.engine.staging import Staging
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import PAGE

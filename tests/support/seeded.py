@@ -7,7 +7,7 @@ from pathlib import Path
 _SITE = """
 import importlib.machinery, os, sys, time
 
-MODULE = "softnpu.emulator.engine.runner"
+MODULE = "softnpu.emulator.engine.running.runner"
 EVERY = 7  # inferences
 
 

@@ -8,7 +8,7 @@ import openvino as ov
 
 from softnpu.emulator.blob.weights import with_offsets
 from softnpu.emulator.compiler.constants import serialize_ir
-from softnpu.plugin.serializer import by_descriptor, no_copy_form
+from softnpu.plugin.models.serializer import by_descriptor, no_copy_form
 
 __all__ = ["by_descriptor", "copying_form", "no_copy_form"]
 

@@ -19,11 +19,11 @@ from softnpu.tools.compare.opening import Request, open_sides
 from softnpu.tools.compare.show import Shown
 from softnpu.tools.compare.tolerances import parse
 from softnpu.tools.compare.verdict import Role
-from softnpu.tools.model_report import page as report_page
-from softnpu.tools.model_report.gathering import gather
 from softnpu.tools.predict import page as predict_page
 from softnpu.tools.predict.prediction import predict
 from softnpu.tools.predict.section import Samples
+from softnpu.tools.report import page as report_page
+from softnpu.tools.report.gathering import gather
 from tests.prediction import models
 from tests.prediction.overflowing import absorbed, in_a_body
 from tests.support.defects import seed_defect

@@ -45,7 +45,7 @@ from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.requests import Request, run_in_turn
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, percentile, split
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 from tests.support.cli import in_terminal, softnpu
 from tests.support.dynamic import non_zero
 

@@ -11,7 +11,7 @@ import pytest
 from softnpu.tools.bench import load
 from softnpu.tools.bench.load_start import Start, Started, Way
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 _LOADED = ("driver cache, loaded by another process", "import, loaded by another process")
 _TARGETS = dict(

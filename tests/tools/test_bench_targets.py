@@ -26,7 +26,7 @@ from softnpu.tools.bench import (
 )
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.scale_point import Point
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 from tests.support.cli import softnpu
 
 _ROOT = Path(__file__).parents[2]

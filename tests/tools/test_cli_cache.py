@@ -14,11 +14,11 @@ import typer
 from softnpu.driver import Driver, GraphSource
 from softnpu.driver.graph_creation import compile_source
 from softnpu.emulator.common.file_claim import try_lock
-from softnpu.emulator.compiler.model_cache import entry_files
-from softnpu.emulator.compiler.model_cache.cache import ModelCache
+from softnpu.emulator.disk_cache import entry_files
+from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from softnpu.tools.cache import parse_age, request_of
-from softnpu.tools.console import format_bytes
+from softnpu.tools.shared.console import format_bytes
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 

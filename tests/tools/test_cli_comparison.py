@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from softnpu.tools.comparison import Comparison, compare
-from softnpu.tools.inputs import parse_shapes, random_array
+from softnpu.tools.shared.comparison import Comparison, compare
+from softnpu.tools.shared.inputs import parse_shapes, random_array
 
 pytestmark = pytest.mark.quick
 

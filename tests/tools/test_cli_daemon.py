@@ -21,7 +21,7 @@ from softnpu.emulator.interface.endpoint import DaemonRecord
 from softnpu.emulator.interface.version import INTERFACE_MINOR
 from softnpu.emulator.log_file import MAX_BYTES
 from softnpu.tools import cli, doctor
-from softnpu.tools.scratch import in_use
+from softnpu.tools.shared.scratch import in_use
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
@@ -279,7 +279,7 @@ def test_stop_returns_when_the_daemon_has_ended(daemon: Daemon) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Run a command in this process, in which a person waits for a second, and doctor checks the daemon."""
-    monkeypatch.setattr("softnpu.tools.daemon_connection._ANSWER_S", 1.0)
+    monkeypatch.setattr("softnpu.tools.shared.daemon_connection._ANSWER_S", 1.0)
     monkeypatch.setattr(doctor, "_CHECKS", (doctor._daemon,))
     return lambda *arguments: CliRunner().invoke(cli.app, arguments)
 

@@ -15,12 +15,14 @@ from openvino import opset13 as ops
 from typer.testing import CliRunner
 
 from softnpu.emulator.common import processor
-from softnpu.emulator.engine.quantised_subgraphs import UNFUSED
-from softnpu.emulator.engine.saturated_sums import IN_F32
-from softnpu.tools import cli, inference_run, report
-from softnpu.tools.comparison import Comparison, Difference
+from softnpu.emulator.openvino.defects.quantised_subgraphs import UNFUSED
+from softnpu.emulator.openvino.defects.saturated_sums import IN_F32
+from softnpu.tools import cli
+from softnpu.tools.infer import inference_run
+from softnpu.tools.infer import show as report
 from softnpu.tools.models.catalogue import lookup
 from softnpu.tools.models.fetch import get
+from softnpu.tools.shared.comparison import Comparison, Difference
 from tests.conftest import StartDaemon
 from tests.support.cli import softnpu
 from tests.support.dynamic import non_zero

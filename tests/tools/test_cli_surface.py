@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 import softnpu as package
 from softnpu.emulator.supervisor.supervisor import SERVER_NAME
 from softnpu.tools import cli
-from softnpu.tools.console import format_bytes, format_time, parse_size
-from softnpu.tools.groups import DeferredGroup
+from softnpu.tools.shared.console import format_bytes, format_time, parse_size
+from softnpu.tools.shared.groups import DeferredGroup
 from tests.support.cli import softnpu
 
 pytestmark = pytest.mark.quick

@@ -24,7 +24,7 @@ from softnpu.tools.compare.references import Step
 from softnpu.tools.compare.statistics import measure, ulps
 from softnpu.tools.compare.tolerances import Tolerances, parse
 from softnpu.tools.compare.verdict import Alone, Role, Row, judge, with_causes
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 pytestmark = pytest.mark.quick
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from softnpu.tools import generated_documents
+from softnpu.tools.generators import documents as generated_documents
 
 _ROOT = Path(__file__).parents[2]
 _DOCUMENTS = _ROOT / "docs"
-_WRITE = "run: python -m softnpu.tools.generated_documents ."
+_WRITE = "run: python -m softnpu.tools.generators.documents ."
 
 
 def test_commands() -> None:

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from softnpu.driver import Driver
 from softnpu.emulator.interface.messages import SessionActivity
-from softnpu.tools.monitor.programs import Programs
-from softnpu.tools.monitor.sample import Monitor, Sample
-from softnpu.tools.monitor.views import View
+from softnpu.tools.shared.monitor.programs import Programs
+from softnpu.tools.shared.monitor.sample import Monitor, Sample
+from softnpu.tools.shared.monitor.views import View
 from tests.conftest import OpenContext, StartDaemon
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon

@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parents[2]
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 _OPTIONAL = {"posix_ipc", "torch", "pytest"}
 """What a module imports only for who has it."""
-_PYTEST_FILES = ("tools/pytest_plugin.py", "tools/private_daemon.py", "tools/failures.py")
+_PYTEST_FILES = ("tools/pytest_plugin.py", "tools/shared/private_daemon.py", "tools/shared/failures.py")
 
 
 def _names(requirements: list[str]) -> set[str]:

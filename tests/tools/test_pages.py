@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from softnpu.tools.pages import rendering
+from softnpu.tools.shared.pages import rendering
 from tests.conftest import RunPython
 from tests.support.templates import noting
 from tests.tools import page_cases

@@ -14,8 +14,8 @@ from openvino import opset15 as ops
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.platforms import PLATFORMS
 from softnpu.emulator.prediction.support.rules import RULES
-from softnpu.tools.failures import ToolError
 from softnpu.tools.predict import Hint, Samples, Verdict, predict
+from softnpu.tools.shared.failures import ToolError
 from tests.prediction import models
 from tests.prediction.overflowing import CASES
 from tests.support.cli import softnpu

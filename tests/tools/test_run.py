@@ -16,7 +16,7 @@ import pytest
 
 from softnpu.driver.native_library import NativeLibrary
 from softnpu.emulator.daemon import saved_environment
-from softnpu.tools import private_daemon
+from softnpu.tools.shared import private_daemon
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 

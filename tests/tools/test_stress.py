@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, SessionStatus, StatusAnswer
 from softnpu.tools import cli
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.stress import daemon_usage, fault_operations, operations, workloads
 from softnpu.tools.stress.cli import chosen_seeds
 from softnpu.tools.stress.coordinator import Options, State

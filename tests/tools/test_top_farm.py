@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from textual.widgets import DataTable, Static
 
-from softnpu.tools.failures import ToolError
 from softnpu.tools.farm import monitor
 from softnpu.tools.farm.monitor import ClusterMonitor, look_once
 from softnpu.tools.farm.states import ALIVE, DEAD, NO_DAEMON, SILENT, ClusterState, NodeState, PlatformState
 from softnpu.tools.farm.views import ClusterView
+from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.top.farm_app import FarmApp
 from tests.support.cli import softnpu
 from tests.support.waiting import DEADLINE_S, wait_gone

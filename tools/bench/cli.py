@@ -13,9 +13,17 @@ import typer
 from softnpu.driver.errors import ZeError
 from softnpu.tools.bench import report
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.console import JsonOption, err, format_count, out, parse_size, print_json, print_line
-from softnpu.tools.failures import ToolError, describe
-from softnpu.tools.groups import application
+from softnpu.tools.shared.console import (
+    JsonOption,
+    err,
+    format_count,
+    out,
+    parse_size,
+    print_json,
+    print_line,
+)
+from softnpu.tools.shared.failures import ToolError, describe
+from softnpu.tools.shared.groups import application
 
 CheckOption = Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")]
 Model = Annotated[str, typer.Argument(help="A file that OpenVINO reads, or a name of 'softnpu models ls'.")]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from softnpu.emulator.common import linux
-from softnpu.tools import failures
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.process import READY, TalkingProcess
+from softnpu.tools.shared import failures
 
 _INFERENCES = 3
 _CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}

@@ -15,7 +15,7 @@ from softnpu.tools.bench.clients_process import Answer, Runner
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, median
-from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH = "clients"
 _PEER = "OpenVINO CPU"

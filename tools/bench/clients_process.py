@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from softnpu.emulator.common import linux
-from softnpu.tools import failures
 from softnpu.tools.bench.client import ClientProcess
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.process import READY
+from softnpu.tools.shared import failures
 
 _LATE_S = 60.0
 _WARM_UP = 3

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 _MORE_IS_BETTER: Final = ("1/s", "1", "GiB/s")
 """Units of figures that are better when they are larger."""

@@ -10,9 +10,9 @@ import numpy as np
 from softnpu.driver import CommandList, CommandQueue, Driver, Fence
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median
-from softnpu.tools.console import format_bytes
-from softnpu.tools.failures import ToolError
-from softnpu.tools.private_daemon import private_session
+from softnpu.tools.shared.console import format_bytes
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import private_session
 
 BENCH = "copy"
 _DEADLINE_NS = 60_000_000_000

@@ -13,7 +13,7 @@ from types import TracebackType
 from softnpu.emulator.common import linux
 from softnpu.tools.bench import pairs
 from softnpu.tools.bench.rounds import median_time
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 _COUNT = struct.Struct("=Q")
 _START_S = 30.0

@@ -20,7 +20,7 @@ import numpy as np
 from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, compared
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 BENCH: Final = "farm"
 _PLATFORM: Final = "4000"

@@ -23,7 +23,7 @@ from softnpu.tools.bench.requests import (
 )
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import Round, interleave, median, percentile, split
-from softnpu.tools.private_daemon import private_session
+from softnpu.tools.shared.private_daemon import private_session
 
 BENCH = "infer"
 TARGET_IN_F16 = 1 / 1.5
@@ -51,7 +51,7 @@ def _both_sides(
     driver: Driver, model: BenchModel, threads: int, precision: str
 ) -> tuple[Sequence[Request], Sequence[Request]]:
     """The same number of requests on the device and on the host, warmed up."""
-    from softnpu.plugin import model_source
+    from softnpu.plugin.models import model_source
 
     read = read_model(model)
     inputs = random_inputs(read)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from softnpu.driver import Allocation, CommandList, CommandQueue, Context, Driver, Fence
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import REST_S, median
-from softnpu.tools.failures import ToolError
-from softnpu.tools.private_daemon import private_session
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import private_session
 
 BENCH = "lists"
 TARGET_US = 10.0

@@ -27,8 +27,8 @@ from softnpu.tools.bench.load_start import Start, Started, Way
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import median
-from softnpu.tools.failures import ToolError
-from softnpu.tools.private_daemon import PrivateDaemon, private_daemon
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import PrivateDaemon, private_daemon
 
 BENCH = "load"
 _PEER = "OpenVINO CPU"
@@ -37,7 +37,7 @@ _ENGINE_CACHE_S = 60.0
 _QUIET_S = 2.5  # a process starts a second after the load
 _PAUSE_S = 0.05
 _REST_S = 0.3
-_FILL_PROGRAM = "softnpu.emulator.engine.cache_fill"
+_FILL_PROGRAM = "softnpu.emulator.openvino.cache_fill"
 _CACHED = {Way.COLD: False, Way.DRIVER_CACHE: True, Way.CACHE_DIR: True, Way.IMPORT: False}
 _PEERS = {
     Way.COLD: Way.COLD,

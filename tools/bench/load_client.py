@@ -15,11 +15,11 @@ import openvino as ov
 from blake3 import blake3
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.emulator.engine import saturated_sums
+from softnpu.emulator.openvino.defects import saturated_sums
 from softnpu.plugin import Core
-from softnpu.tools import failures
 from softnpu.tools.bench.load_start import Start, Started, Way
-from softnpu.tools.inputs import Array, random_array
+from softnpu.tools.shared import failures
+from softnpu.tools.shared.inputs import Array, random_array
 
 
 def on_npu(start: Start) -> Started:

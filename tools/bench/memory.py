@@ -16,8 +16,8 @@ from softnpu.driver import Driver
 from softnpu.tools.bench.client import ClientProcess
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
-from softnpu.tools.console import err
-from softnpu.tools.private_daemon import private_daemon, process_tree
+from softnpu.tools.shared.console import err
+from softnpu.tools.shared.private_daemon import private_daemon, process_tree
 
 BENCH = "memory"
 # A compiler worker ends after 10 s without work; a spare one is there all the time.

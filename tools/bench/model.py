@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from softnpu.tools.demo.digits import model_path
-from softnpu.tools.failures import ToolError
-from softnpu.tools.inputs import parse_shapes
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import get
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.inputs import parse_shapes
 
 DIGITS = "digits"
 """The small model of the demonstration, which needs no download."""

@@ -24,8 +24,8 @@ from softnpu.emulator.interface.environment import DEFAULT_SPIN_US, ENV_AUTOSTAR
 from softnpu.tools.bench.echo import EchoProcess
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median, pinned, split
-from softnpu.tools.failures import ToolError
-from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH = "native"
 PEER = "semaphore pair"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.pages import plotting, rendering
+from softnpu.tools.shared.pages import plotting, rendering
 
 _WIDTH: Final = 8.0
 _COLUMNS: Final = 3

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 READY: Final = "ready"
 _START_S: Final = 180.0

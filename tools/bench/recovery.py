@@ -19,8 +19,8 @@ from softnpu.tools.bench.client import ClientProcess
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute
 from softnpu.tools.demo.digits import model_path
-from softnpu.tools.failures import ToolError
-from softnpu.tools.private_daemon import PrivateDaemon, private_daemon
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import PrivateDaemon, private_daemon
 
 BENCH: Final = "recovery"
 _DEADLINE_S: Final = 60.0

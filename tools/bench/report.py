@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from softnpu.tools.bench.result import Measurement
-from softnpu.tools.console import out, print_json
+from softnpu.tools.shared.console import out, print_json
 
 
 def show(measurements: Iterable[Measurement], json: bool) -> list[Measurement]:

@@ -16,11 +16,11 @@ import openvino as ov
 
 from softnpu.driver import CommandQueue, Context, Graph
 from softnpu.emulator.compiler.options import host_precision
-from softnpu.emulator.engine import saturated_sums
+from softnpu.emulator.openvino.defects import saturated_sums
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.rounds import interleave, median, median_time
-from softnpu.tools.failures import ToolError
-from softnpu.tools.inputs import Array, random_array
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.inputs import Array, random_array
 
 _DEADLINE_NS = 120_000_000_000
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from softnpu.tools.bench import scale_clients, scale_memory, scale_models, scale_sessions
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.scale_point import Point
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 BENCH: Final = "scale"
 

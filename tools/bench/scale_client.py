@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from softnpu.driver import CommandQueue, Context, Driver, GraphSource
-from softnpu.tools import failures
 from softnpu.tools.bench.requests import DeviceRequest
-from softnpu.tools.fork_server import ChildFunction
+from softnpu.tools.shared import failures
+from softnpu.tools.shared.fork_server import ChildFunction
 
 DONE: Final = b"done"
 _MESSAGE: Final = 4096

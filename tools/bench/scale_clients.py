@@ -17,9 +17,9 @@ from softnpu.tools.bench.rounds import median
 from softnpu.tools.bench.scale_client import DONE, ClientStart
 from softnpu.tools.bench.scale_point import Point
 from softnpu.tools.demo.digits import model_path
-from softnpu.tools.failures import ToolError
-from softnpu.tools.fork_server import Child, ForkServer
-from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.fork_server import Child, ForkServer
+from softnpu.tools.shared.private_daemon import private_daemon
 
 _FUNCTION: Final = "softnpu.tools.bench.scale_client:client_function"
 _DEADLINE_S: Final = 120.0

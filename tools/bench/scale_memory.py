@@ -13,7 +13,7 @@ from softnpu.tools.bench.lists import Fills
 from softnpu.tools.bench.memory import total
 from softnpu.tools.bench.rounds import median
 from softnpu.tools.bench.scale_point import Point
-from softnpu.tools.private_daemon import private_session
+from softnpu.tools.shared.private_daemon import private_session
 
 _COMMANDS: Final = 20_000
 _MOST_ROUNDS: Final = 30

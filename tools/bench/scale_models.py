@@ -21,7 +21,7 @@ from softnpu.tools.bench.rounds import interleave, median
 from softnpu.tools.bench.scale_client import prepare
 from softnpu.tools.bench.scale_point import Point
 from softnpu.tools.bench.weights import Compilations, Kind
-from softnpu.tools.private_daemon import private_session
+from softnpu.tools.shared.private_daemon import private_session
 
 _WEIGHTS: Final = 1 << 16
 _INFERENCES: Final = 400

@@ -12,7 +12,7 @@ from softnpu.tools.bench.load import wait_for_rest
 from softnpu.tools.bench.memory import total
 from softnpu.tools.bench.scale_point import Point
 from softnpu.tools.bench.submit import EmptySubmission
-from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.shared.private_daemon import private_daemon
 
 _ALLOCATION: Final = 1 << 20
 

@@ -24,8 +24,8 @@ from softnpu.emulator.interface.environment import ENV_SOCKET
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, median
-from softnpu.tools.failures import ToolError
-from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH: Final = "start"
 _PEER: Final = "OpenVINO CPU"

@@ -18,8 +18,8 @@ from softnpu.tools.bench import pairs
 from softnpu.tools.bench.echo import EchoProcess
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import Round, interleave, median, median_time, pinned, split
-from softnpu.tools.failures import ToolError
-from softnpu.tools.private_daemon import private_session
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import private_session
 
 BENCH = "submit"
 _ROUND = 100

@@ -25,7 +25,7 @@ from softnpu.tools.bench.process import TalkingProcess
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import Round, interleave, median
 from softnpu.tools.bench.tokens_process import PLUGIN, TokensAnswer
-from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH: Final = "tokens"
 _PEER: Final = "OpenVINO CPU"

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from softnpu.emulator.common import linux
-from softnpu.tools import failures
 from softnpu.tools.bench.process import READY
+from softnpu.tools.shared import failures
 
 _CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 _WARM_UP = 3

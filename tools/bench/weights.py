@@ -29,9 +29,9 @@ from softnpu.tools.bench.process import TalkingProcess
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import median
 from softnpu.tools.bench.weights_process import WeightsAnswer, WeightsStart
-from softnpu.tools.console import format_bytes
-from softnpu.tools.failures import ToolError
-from softnpu.tools.private_daemon import private_daemon
+from softnpu.tools.shared.console import format_bytes
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH: Final = "weights"
 _PEER: Final = "OpenVINO CPU"

@@ -17,9 +17,9 @@ import numpy as np
 
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.emulator.common import linux
-from softnpu.tools import failures
 from softnpu.tools.bench import large_model
 from softnpu.tools.bench.process import READY
+from softnpu.tools.shared import failures
 
 _CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softnpu.tools import failures
-from softnpu.tools.console import JsonOption, err, print_json
-from softnpu.tools.daemon_connection import SocketOption
-from softnpu.tools.failures import ToolError
-from softnpu.tools.model_options import DeviceOption, HtmlOption, ModelArgument, SeedOption, SourceModelOption
+from softnpu.tools.shared import failures
+from softnpu.tools.shared.console import JsonOption, err, print_json
+from softnpu.tools.shared.daemon_connection import SocketOption
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.model_options import (
+    DeviceOption,
+    HtmlOption,
+    ModelArgument,
+    SeedOption,
+    SourceModelOption,
+)
 
 if TYPE_CHECKING:
     from softnpu.tools.compare.comparing import Comparing, Outcome
@@ -92,12 +98,12 @@ def compare(
         if reduce is not None:
             check_target(reduce)
         if html is not None:
-            from softnpu.tools.pages import rendering
+            from softnpu.tools.shared.pages import rendering
 
             rendering.check_target("--html", html)
         parse(atol or [], rtol or [], "f32")
         from softnpu.tools.compare import feeds
-        from softnpu.tools.inputs import parse_pairs
+        from softnpu.tools.shared.inputs import parse_pairs
 
         request = Request(
             model=model,

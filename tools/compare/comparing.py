@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import openvino as ov
 
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.plugin import NpuError
 from softnpu.tools.compare import graph
 from softnpu.tools.compare.bisect import Bisection, Probe, bisect
@@ -21,8 +21,8 @@ from softnpu.tools.compare.references import Step
 from softnpu.tools.compare.statistics import Statistics, measure, worst
 from softnpu.tools.compare.tolerances import Tolerances
 from softnpu.tools.compare.verdict import Alone, Role, Row, judge, with_causes
-from softnpu.tools.comparison import Difference
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.comparison import Difference
+from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 Values = Mapping[str, Array]

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from softnpu.tools import inputs
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared import inputs
+from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 Generate = Callable[[np.random.Generator, str, npt.DTypeLike, Sequence[int]], Array]

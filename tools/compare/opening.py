@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy.typing as npt
 import openvino as ov
 
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.tools.compare import feeds, graph
 from softnpu.tools.compare.candidate import BlobCandidate, Candidate, ModelCandidate, model_port
 from softnpu.tools.compare.feeds import Feeds, Given, Port
@@ -23,9 +23,9 @@ from softnpu.tools.compare.references import (
     port_names,
 )
 from softnpu.tools.compare.runners import NpuRunner, OpenVinoRunner
-from softnpu.tools.failures import ToolError
-from softnpu.tools.inference_run import Job
-from softnpu.tools.inputs import position
+from softnpu.tools.infer.inference_run import Job
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.inputs import position
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -115,7 +115,7 @@ def _runner_like(compiled: Any, request: Request, runner: NpuRunner) -> NpuRunne
 
 def _source_of(blob: Path) -> Path | None:
     """The model file that a weightless export names, if it is still there."""
-    from softnpu.plugin.blob_file import BlobFile
+    from softnpu.plugin.exported.blob_file import BlobFile
 
     with BlobFile.open(blob) as file:
         weights = None if file.is_raw else file.metadata().weights

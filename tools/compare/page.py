@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from softnpu.tools.compare.show import Shown, figures, numbers
 from softnpu.tools.compare.verdict import Role
-from softnpu.tools.pages import rendering
+from softnpu.tools.shared.pages import rendering
 
 _CLASSES: Final = {
     Role.EQUAL: "good",

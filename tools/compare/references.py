@@ -15,7 +15,7 @@ from softnpu.tools.compare import graph
 from softnpu.tools.compare.feeds import Feeds
 from softnpu.tools.compare.graph import Layer
 from softnpu.tools.compare.runners import OnnxRunner, Runner
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.plugin import CompiledModel, Core
-from softnpu.tools.cpu_reference import compile_reference
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.cpu_reference import compile_reference
+from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 

@@ -16,7 +16,7 @@ from softnpu.tools.compare.statistics import F16_LARGEST, Statistics
 from softnpu.tools.compare.tolerances import Tolerances
 from softnpu.tools.compare.verdict import Role, Row
 from softnpu.tools.compare.writing import Reduced
-from softnpu.tools.console import format_count, make_table, out, print_line
+from softnpu.tools.shared.console import format_count, make_table, out, print_line
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softnpu.tools.compare.tolerances import FLOOR, Tolerances
-from softnpu.tools.comparison import Difference, compare
+from softnpu.tools.shared.comparison import Difference, compare
 
 Array = npt.NDArray[Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from softnpu.tools.failures import ToolError
-from softnpu.tools.inputs import parse_pairs
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.inputs import parse_pairs
 
 FLOOR: Final = 0.1
 """A relative difference is taken to at least this share of the largest magnitude: what is tiny beside

@@ -14,7 +14,7 @@ import openvino as ov
 from openvino.passes import ConstantFolding, Manager
 
 from softnpu.tools.compare.graph import Part
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 

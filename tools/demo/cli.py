@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from softnpu.tools.console import JsonOption, err, format_time, out, print_json, print_line
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.console import JsonOption, err, format_time, out, print_json, print_line
+from softnpu.tools.shared.failures import ToolError
 
 if TYPE_CHECKING:
     from softnpu.tools.demo.worker import Share

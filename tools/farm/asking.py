@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from softnpu.tools.failures import debugging
 from softnpu.tools.farm.cluster import ClusterWatcher, connected
 from softnpu.tools.farm.states import CLUSTER, ClusterState, Failure
+from softnpu.tools.shared.failures import debugging
 
 _REACH_S: Final = 5.0
 _END_S: Final = 2.0

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from softnpu.emulator.platforms import DEFAULT_PLATFORM
-from softnpu.tools.console import JsonOption, print_line
-from softnpu.tools.daemon_connection import PlatformOption, SocketOption, socket_path
 from softnpu.tools.farm import report
-from softnpu.tools.groups import application
+from softnpu.tools.shared.console import JsonOption, print_line
+from softnpu.tools.shared.daemon_connection import PlatformOption, SocketOption, socket_path
+from softnpu.tools.shared.groups import application
 
 app = application("farm", "Emulated devices of many machines, on Ray: docs/farm.md.")
 _MOST_DEVICES = 8

@@ -20,7 +20,6 @@ import msgspec
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 from softnpu.farm.resources import PREFIX
-from softnpu.tools.failures import describe
 from softnpu.tools.farm.states import (
     ALIVE,
     DEAD,
@@ -33,6 +32,7 @@ from softnpu.tools.farm.states import (
     NodeState,
     PlatformState,
 )
+from softnpu.tools.shared.failures import describe
 
 if TYPE_CHECKING:
     from softnpu.driver import Driver

@@ -18,8 +18,8 @@ import msgspec
 
 from softnpu.emulator.interface import endpoint
 from softnpu.farm.resources import resources_of
-from softnpu.tools.failures import ToolError
 from softnpu.tools.farm.node import Node
+from softnpu.tools.shared.failures import ToolError
 
 _OBJECT_STORE: Final = 100 * 10**6
 _READY_S: Final = 300.0

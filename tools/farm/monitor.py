@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from softnpu.tools.failures import ToolError
 from softnpu.tools.farm.states import CLUSTER, WAITING, ClusterState, Failure
+from softnpu.tools.shared.failures import ToolError
 
 _LOOK_S: Final = 0.5
 """Who has not answered within this time is asked about at the next look."""

@@ -17,8 +17,8 @@ from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_SOCKET
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.farm.keeper import DaemonKeeper
 from softnpu.farm.resources import resources_of
-from softnpu.tools.failures import ToolError
 from softnpu.tools.farm.monitor import without_ray
+from softnpu.tools.shared.failures import ToolError
 
 _RAY_END_S: Final = 30.0
 _NICENESS: Final = "RAY_worker_niceness"

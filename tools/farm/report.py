@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from softnpu.tools.console import format_count, make_table, out, print_json, print_line
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.console import format_count, make_table, out, print_json, print_line
+from softnpu.tools.shared.failures import ToolError
 
 if TYPE_CHECKING:
     from softnpu.tools.farm.states import ClusterState

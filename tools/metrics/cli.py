@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from softnpu.tools.console import out, print_line
-from softnpu.tools.daemon_connection import SocketOption, socket_path
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.console import out, print_line
+from softnpu.tools.shared.daemon_connection import SocketOption, socket_path
+from softnpu.tools.shared.failures import ToolError
 
 _PORT: Final = 9812
 
@@ -39,7 +39,7 @@ def metrics(
             hint="install it with: pip install 'softnpu[metrics]'",
         ) from error
     from softnpu.tools.metrics.collector import DaemonCollector
-    from softnpu.tools.monitor.sample import Monitor
+    from softnpu.tools.shared.monitor.sample import Monitor
 
     path = socket_path(socket)
     monitor = Monitor(path)

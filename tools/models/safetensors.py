@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from softnpu.plugin.safetensors import SafetensorsError, tensor_ranges
+from softnpu.plugin.models.safetensors import SafetensorsError, tensor_ranges
 from softnpu.tools.models.errors import WeightsError
 
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {

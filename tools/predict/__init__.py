@@ -8,7 +8,7 @@
 - `prediction.py`: the function and its result.
 - `section.py`: what each question is to be answered by; `support_section.py`, `right_section.py`,
   `speed_section.py`: the answers. `right/` finds the second one.
-- `screen.py`: what the command prints; `tools/predicting.py` is the command itself.
+- `screen.py`: what the command prints; `tools/predict/cli.py` is the command itself.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from softnpu.tools.pages import rendering
 from softnpu.tools.predict import screen
 from softnpu.tools.predict.prediction import Prediction
+from softnpu.tools.shared.pages import rendering
 
 
 def write_page(prediction: Prediction, path: Path) -> None:

@@ -9,18 +9,18 @@ from typing import Any, Final
 
 import openvino as ov
 
-from softnpu.emulator.common import openvino_errors
+from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.platforms import PLATFORMS, check_platform
 from softnpu.emulator.prediction.bodies import read_bodies
 from softnpu.emulator.prediction.reader import read_graph
 from softnpu.emulator.prediction.support.findings import Support
-from softnpu.tools.failures import ToolError
-from softnpu.tools.inputs import position
 from softnpu.tools.predict.right.result import Right
 from softnpu.tools.predict.right_section import RightSection
 from softnpu.tools.predict.section import Hint, Samples, Section, Subject
 from softnpu.tools.predict.speed_section import Speed, SpeedSection
 from softnpu.tools.predict.support_section import SupportSection
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.inputs import position
 
 SECTIONS: Final[tuple[Section, ...]] = (SupportSection(), RightSection(), SpeedSection())
 """The questions, in the order in which they are answered."""

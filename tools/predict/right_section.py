@@ -12,14 +12,12 @@ from msgspec.structs import replace
 
 from softnpu.emulator.arithmetic import library
 from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, MODE_PARAMS, Arithmetic
-from softnpu.emulator.common import openvino_errors
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.tools.compare import feeds
 from softnpu.tools.compare.graph import names_in, with_unique_names
 from softnpu.tools.compare.references import port_names
 from softnpu.tools.compare.statistics import F16_LARGEST
-from softnpu.tools.console import format_bytes, format_count, print_line
-from softnpu.tools.failures import ToolError
 from softnpu.tools.predict.right import samples
 from softnpu.tools.predict.right.causes import MEAN, PEAK
 from softnpu.tools.predict.right.judging import Judge
@@ -32,6 +30,8 @@ from softnpu.tools.predict.right.result import (
     Trouble,
 )
 from softnpu.tools.predict.section import Hint, Subject
+from softnpu.tools.shared.console import format_bytes, format_count, print_line
+from softnpu.tools.shared.failures import ToolError
 
 _RUNS_HELD: Final = 3
 """The model in f32, in f16, and what OpenVINO makes of one of them for its kernels."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from softnpu.tools.console import format_count, out, print_line
 from softnpu.tools.predict.prediction import SECTIONS, Prediction
 from softnpu.tools.predict.section import Section
+from softnpu.tools.shared.console import format_count, out, print_line
 
 
 def show(prediction: Prediction, *, details: bool) -> None:

@@ -10,8 +10,8 @@ import msgspec
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.prediction import timing
 from softnpu.emulator.prediction.timing.wins import Win, wins
-from softnpu.tools.console import format_bytes, format_time, make_table, out, print_line
 from softnpu.tools.predict.section import Hint, Subject
+from softnpu.tools.shared.console import format_bytes, format_time, make_table, out, print_line
 
 _SLOWEST: Final = 5
 _LARGEST: Final = 4

@@ -7,8 +7,8 @@ from typing import Final
 
 from softnpu.emulator.prediction.support import check
 from softnpu.emulator.prediction.support.findings import Finding, Support, Verdict
-from softnpu.tools.console import format_count, make_table, out, print_line
 from softnpu.tools.predict.section import Hint, Subject
+from softnpu.tools.shared.console import format_count, make_table, out, print_line
 
 _MEANINGS: Final = {
     Verdict.TAKES: "every operation is one that the compiler imports, and no rule speaks against the model",

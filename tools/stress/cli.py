@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softnpu.tools.console import JsonOption, err, out, print_json, print_line
+from softnpu.tools.shared.console import JsonOption, err, out, print_json, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +95,7 @@ def _run(options: Options, socket: Path | None, console: Console) -> StressResul
 
 def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
     """The seeds in the order of their runs: of `--seeds`, else the one of `--seed`, else a random one."""
-    from softnpu.tools.failures import ToolError
+    from softnpu.tools.shared.failures import ToolError
 
     if seeds is None:
         return [secrets.randbelow(1 << 31) if seed is None else seed]
@@ -117,9 +117,9 @@ def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
 
 def _path(name: str) -> str:
     """A model of our own or a file as it was named, or that of a model of the catalogue."""
-    from softnpu.tools.failures import ToolError
     from softnpu.tools.models.catalogue import CATALOGUE
     from softnpu.tools.models.fetch import cached
+    from softnpu.tools.shared.failures import ToolError
     from softnpu.tools.stress.workloads import OWN_MODELS
 
     if name in OWN_MODELS:

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import msgspec
 
-from softnpu.tools.fork_server import Child, Exited, ForkServer
+from softnpu.tools.shared.fork_server import Child, Exited, ForkServer
 from softnpu.tools.stress import progress_page
 from softnpu.tools.stress.plan import OPERATIONS, Plan
 from softnpu.tools.stress.progress_page import Control, Field

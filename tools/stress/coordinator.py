@@ -15,7 +15,7 @@ import msgspec
 
 from softnpu.driver import Driver, faults
 from softnpu.emulator.interface.messages import StatusAnswer
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.stress import daemon_usage
 from softnpu.tools.stress.client_pool import CLIENT, ClientPool
 from softnpu.tools.stress.daemon import Target

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from softnpu.tools.private_daemon import PrivateDaemon
-from softnpu.tools.scratch import in_use
+from softnpu.tools.shared.private_daemon import PrivateDaemon
+from softnpu.tools.shared.scratch import in_use
 from softnpu.tools.stress.reports import Failure, reports_folder
 
 

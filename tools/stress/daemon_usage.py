@@ -12,7 +12,7 @@ import msgspec
 import psutil
 
 from softnpu.emulator.interface.messages import StatusAnswer
-from softnpu.tools.private_daemon import process_tree
+from softnpu.tools.shared.private_daemon import process_tree
 
 _ANONYMOUS: Final = re.compile(rb"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
 _WARM_S: Final = 4.0

@@ -16,8 +16,8 @@ import openvino as ov
 from openvino import opset6
 from openvino import opset13 as ops
 
-from softnpu.emulator.common import openvino_errors
-from softnpu.emulator.engine import saturated_sums
+from softnpu.emulator.openvino import errors as openvino_errors
+from softnpu.emulator.openvino.defects import saturated_sums
 from softnpu.tools.demo.digits import model_path
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import cached

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from softnpu.tools.scratch import REPORTS
+from softnpu.tools.shared.scratch import REPORTS
 
 
 def reports_folder(folder: Path) -> Path:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from softnpu.tools.console import format_bytes, format_time, print_line
+from softnpu.tools.shared.console import format_bytes, format_time, print_line
 from softnpu.tools.stress.coordinator import State
 from softnpu.tools.stress.reclaim_latency import Times
 from softnpu.tools.stress.result import StressResult

@@ -16,7 +16,7 @@ import msgspec
 
 from softnpu.driver import Allocation, ZeError, ZeResult
 from softnpu.emulator.common import failpoints
-from softnpu.tools.fork_server import ChildFunction
+from softnpu.tools.shared.fork_server import ChildFunction
 from softnpu.tools.stress import fault_operations, operations
 from softnpu.tools.stress.checking import Finding, WrongResult
 from softnpu.tools.stress.client_session import Session, WaitTimeout

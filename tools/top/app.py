@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from softnpu.tools.console import format_bytes, format_count, format_time
-from softnpu.tools.monitor.programs import Programs
-from softnpu.tools.monitor.sample import Monitor, Sample
-from softnpu.tools.monitor.views import DeviceView, View
+from softnpu.tools.shared.console import format_bytes, format_count, format_time
+from softnpu.tools.shared.monitor.programs import Programs
+from softnpu.tools.shared.monitor.sample import Monitor, Sample
+from softnpu.tools.shared.monitor.views import DeviceView, View
 from softnpu.tools.top.screens import KEYS, SessionScreen
 from softnpu.tools.top.table_app import TableApp
 from softnpu.tools.top.tables import LISTINGS

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from softnpu.tools.daemon_connection import SocketOption, socket_path
-from softnpu.tools.failures import ToolError
 from softnpu.tools.farm import report
+from softnpu.tools.shared.daemon_connection import SocketOption, socket_path
+from softnpu.tools.shared.failures import ToolError
 
 _LEAST_S: Final = 0.2
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from softnpu.tools.console import format_count
 from softnpu.tools.farm.monitor import ClusterMonitor
 from softnpu.tools.farm.states import ALIVE, DEAD, ClusterState
 from softnpu.tools.farm.views import ClusterView
+from softnpu.tools.shared.console import format_count
 from softnpu.tools.top.table_app import TableApp
 from softnpu.tools.top.tables import Column, Listing, number_column, percent, rate_text, text_column
 

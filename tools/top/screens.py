@@ -15,8 +15,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList, Sparkline, Static
 
 from softnpu.emulator.common.printable import printable
-from softnpu.tools.console import format_bytes, format_time
-from softnpu.tools.monitor.views import SessionView
+from softnpu.tools.shared.console import format_bytes, format_time
+from softnpu.tools.shared.monitor.views import SessionView
 from softnpu.tools.top.tables import percent
 
 _CLOSE: Final = Binding("escape,q,f10,enter", "dismiss", "Back", priority=True)

@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Input, Static
 
 from softnpu.emulator.common.printable import printable
-from softnpu.tools.failures import describe
-from softnpu.tools.groups import INTERRUPTED
+from softnpu.tools.shared.failures import describe
+from softnpu.tools.shared.groups import INTERRUPTED
 from softnpu.tools.top.screens import HelpScreen, SortScreen
 from softnpu.tools.top.tables import Listing, matches
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
-from softnpu.tools.console import format_bytes, format_time
+from softnpu.tools.shared.console import format_bytes, format_time
 
 
 @dataclass(frozen=True)

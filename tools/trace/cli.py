@@ -12,9 +12,9 @@ import typer
 from typer.core import TyperGroup
 
 from softnpu.emulator.interface.trace import DEFAULT_RECORDS, MAX_RECORDS, MIN_RECORDS
-from softnpu.tools.console import err, print_line
-from softnpu.tools.daemon_connection import PlatformOption, SocketOption, connect, socket_path
-from softnpu.tools.groups import application
+from softnpu.tools.shared.console import err, print_line
+from softnpu.tools.shared.daemon_connection import PlatformOption, SocketOption, connect, socket_path
+from softnpu.tools.shared.groups import application
 from softnpu.tools.trace.record import check_output, record, write
 
 _COMMANDS: Final = ("run", "attach", "--help")
@@ -70,7 +70,7 @@ def run(
     The exit code is the program's.
     """
     from softnpu.driver import native_library
-    from softnpu.tools.run import environment_for
+    from softnpu.tools.run.cli import environment_for
 
     check_output(output)
     path = socket_path(socket)

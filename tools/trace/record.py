@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from softnpu.emulator.interface.environment import TRACE_VARIABLE
 from softnpu.emulator.interface.trace import DEFAULT_RECORDS
-from softnpu.tools import failures
-from softnpu.tools.console import err, format_bytes, format_count, print_line
-from softnpu.tools.failures import ToolError
-from softnpu.tools.program import watch
+from softnpu.tools.shared import failures
+from softnpu.tools.shared.console import err, format_bytes, format_count, print_line
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.program import watch
 
 if TYPE_CHECKING:
     from softnpu.tools.trace.collector import Recording

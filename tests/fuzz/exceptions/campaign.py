@@ -18,7 +18,7 @@ from pathlib import Path
 from softnpu.driver import Driver, ZeError
 from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.emulator.supervisor.settings import DaemonSettings
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.stress.coordinator import Coordinator, Options, State
 from softnpu.tools.stress.daemon import Target
 from tests.support.daemon import Daemon

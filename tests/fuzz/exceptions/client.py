@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from softnpu.driver import ZeError
-from softnpu.tools.fork_server import ChildFunction
+from softnpu.tools.shared.fork_server import ChildFunction
 from softnpu.tools.stress.checking import WrongResult
 from softnpu.tools.stress.client_session import WaitTimeout
 from softnpu.tools.stress.progress_page import Field, ProgressPage

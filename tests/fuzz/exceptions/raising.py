@@ -61,7 +61,7 @@ KINDS: tuple[Callable[[], Exception], ...] = (
 WATCHED = ("softnpu.emulator.supervisor.", "softnpu.emulator.engine.")
 WORK = {
     "softnpu.emulator.supervisor.reactor": ("Reactor._try",),
-    "softnpu.emulator.engine.runner": ("Runner._run",),
+    "softnpu.emulator.engine.running.runner": ("Runner._run",),
     "softnpu.emulator.engine.images": ("ImageLoader._load",),
 }
 """By module: functions that have somebody's work done, and catch what it raises."""

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from softnpu.emulator.common import corrections
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.compiler.weights_separation import is_weight
-from softnpu.emulator.engine import (
+from softnpu.emulator.openvino.defects import (
     constant_parts,
+    corrections,
     index_guards,
     inner_dimensions,
     quantised_subgraphs,

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from softnpu.emulator.common import corrections
 from softnpu.emulator.common.model_bodies import all_bodies
-from softnpu.emulator.engine import constant_parts
+from softnpu.emulator.openvino.defects import constant_parts, corrections
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer
 from tests.fuzz.models.values import name_of

@@ -12,7 +12,8 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from softnpu.emulator.supervisor.settings import DaemonSettings
-from softnpu.plugin import Core, metadata
+from softnpu.plugin import Core
+from softnpu.plugin.exported import metadata
 from tests.support.daemon import Daemon
 
 
@@ -33,7 +34,9 @@ def write() -> Path:
     """The file, which must not be there yet."""
     target = Path(__file__).with_name(f"metadata_{metadata.MAJOR}_{metadata.MINOR}.blob")
     if target.exists():
-        raise FileExistsError(f"{target} is there; expected a new version in softnpu.plugin.metadata")
+        raise FileExistsError(
+            f"{target} is there; expected a new version in softnpu.plugin.exported.metadata"
+        )
     with tempfile.TemporaryDirectory(prefix="softnpu-") as folder:
         daemon = Daemon(DaemonSettings(socket=str(Path(folder, "npu.sock"))))
         try:

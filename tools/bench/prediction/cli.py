@@ -8,7 +8,7 @@ from pathlib import Path
 from softnpu.emulator.prediction.timing import calibration
 from softnpu.tools.bench.prediction import evaluate, fit, show
 from softnpu.tools.bench.prediction.measurements import model_rows, workload_rows
-from softnpu.tools.console import out, print_line
+from softnpu.tools.shared.console import out, print_line
 
 
 def run(*, json: bool, workloads: bool) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from softnpu.emulator.prediction.timing.calibration import CalibrationFile
 from softnpu.tools.bench.prediction.evaluate import MEDIAN, ORDERED, P90, Compared, Summary
-from softnpu.tools.console import format_time, make_table, out, print_json, print_line
+from softnpu.tools.shared.console import format_time, make_table, out, print_json, print_line
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -19,7 +19,7 @@ import openvino.opset13 as ops
 from softnpu.emulator.arithmetic import decompositions, rewriting, rounding
 from softnpu.emulator.arithmetic.rewriting import Rounding
 from softnpu.emulator.arithmetic.settings import Arithmetic
-from softnpu.emulator.engine import saturated_sums
+from softnpu.emulator.openvino.defects import saturated_sums
 from softnpu.tools.predict.right.points import Point, Points, points_of, roundings
 
 Array = npt.NDArray[Any]

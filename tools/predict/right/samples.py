@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from softnpu.tools import inputs
 from softnpu.tools.compare import feeds
-from softnpu.tools.failures import ToolError
+from softnpu.tools.shared import inputs
+from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 

@@ -1,0 +1,1 @@
+"""Submissions that C++ repeats: those that Python has seen run twice."""

@@ -1,0 +1,211 @@
+"""Submissions that the part in C++ can run: what it takes, and how a program becomes its steps."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from softnpu.emulator.engine.commands.program import Program
+from softnpu.emulator.engine.fast_path.native_records import (
+    CONTENT,
+    Kind,
+    KnownRecord,
+    QueueRecord,
+    StepRecord,
+)
+from softnpu.emulator.engine.memory.address_space import AddressSpace
+from softnpu.emulator.engine.memory.mappings import Memory
+from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface.records import SIGNAL_SIZE
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.openvino.twins import TwinError, TwinMaker, TwinRequest
+
+MOST_STEPS: Final = 16
+MOST_BYTES: Final = 1 << 20
+"""Of the copies and fills of one list: while it runs no other queue gets its turn."""
+MOST_OF_A_QUEUE: Final = 64
+_RUNS: Final = 4  # of an inference before it is worth a request of its own
+_MOST_SEEN: Final = 1024
+
+
+class Unfit(Exception):
+    """The part in C++ does not take this program; nothing of it was prepared."""
+
+
+class Known:
+    """A submission that was prepared. It keeps what its record points to."""
+
+    __slots__ = ("_kept", "program", "record", "uses")
+
+    def __init__(self, queue: EngineQueue, submission: Submission, program: Program) -> None:
+        space = queue.context.space
+        self.program = program
+        self.uses = frozenset((submission.buffer, *program.uses, *filter(None, [submission.fence])))
+        request = _request_of(program)
+        steps = list(_steps(space, program, request))
+        if len(steps) != len(program.steps):
+            raise Unfit
+        buffer = space.memory(submission.buffer)
+        array = (StepRecord * max(1, len(steps)))(*steps)
+        self.record = KnownRecord(
+            content=(ctypes.c_ubyte * CONTENT)(*submission.content),
+            commands=_address(buffer, submission.offset),
+            data=program.data,
+            size=len(program.data),
+            steps=array,
+            count=len(steps),
+            noted=program.noted,
+            commands_done=program.commands,
+            inferences=program.inferences,
+            read=program.read,
+            written=program.written,
+            tiles=program.tiles,
+        )
+        fence = None
+        if submission.fence:
+            fence = space.memory(submission.fence)
+            self.record.fence = _address(fence, submission.fence_offset)
+        counts = None
+        if program.executions:
+            counts = ctypes.c_char.from_buffer(program.executions[0].counts)
+            self.record.image = ctypes.addressof(counts)
+        self._kept = (array, buffer, fence, counts, request)
+
+
+class KnownSubmissions:
+    """Those of one queue, by what their slots hold, and its record for the part in C++."""
+
+    def __init__(self, queue: EngineQueue, maker: TwinMaker) -> None:
+        self._maker = maker
+        self.record = QueueRecord(slots=queue.slots, turbo=queue.turbo, doorbell=queue.context.doorbell)
+        self._state = ctypes.c_char.from_buffer(queue.state_words)
+        self.record.ring = queue.ring_address
+        self.record.state = ctypes.addressof(self._state)
+        self._queue = queue
+        self._by_content: dict[bytes, Known] = {}
+        self._runs: dict[bytes, int] = {}  # before it was prepared; -1: unfit
+        self._evictions = queue.context.programs.evictions
+        self._table()
+
+    def __contains__(self, content: bytes) -> bool:
+        return content in self._by_content
+
+    def __len__(self) -> int:
+        return len(self._by_content)
+
+    def learn(self, submission: Submission, program: Program) -> None:
+        """Prepare a submission that has just run well, if it has run before and if it is one for C++."""
+        content = submission.content
+        runs = self._runs.get(content, 0)
+        if runs < 0:
+            return
+        if len(self._runs) >= _MOST_SEEN:
+            self._runs.clear()
+        self._runs[content] = runs + 1
+        if not runs:
+            return
+        inference = program.executions[0] if program.executions else None
+        if inference is not None and not inference.has_twin:
+            if runs >= _RUNS and not inference.wants_twin(self._maker):
+                self._runs[content] = -1
+            return
+        try:
+            known = Known(self._queue, submission, program)
+        except (Unfit, TwinError, Refused):
+            self._runs[content] = -1
+            return
+        if len(self._by_content) >= MOST_OF_A_QUEUE:
+            self._by_content.pop(next(iter(self._by_content)))
+        del self._runs[content]
+        self._by_content[content] = known
+        self._table()
+        users = self._queue.context.users
+        for handle in known.uses:
+            users.note(handle, self._queue.handle)
+
+    def forget(self, handles: Iterable[int] | None = None) -> None:
+        """Forget those that use one of these handles, or all."""
+        self._runs.clear()
+        dropped = None if handles is None else frozenset(handles)
+        kept = {
+            content: known
+            for content, known in self._by_content.items()
+            if dropped is not None and not known.uses & dropped
+        }
+        if len(kept) != len(self._by_content):
+            self._by_content = kept
+            self._table()
+
+    def check(self) -> None:
+        """Forget those whose program is no longer kept."""
+        programs = self._queue.context.programs
+        if self._evictions == programs.evictions:
+            return
+        self._evictions = programs.evictions
+        kept = {key: known for key, known in self._by_content.items() if programs.holds(known.program)}
+        if len(kept) != len(self._by_content):
+            self._by_content = kept
+            self._table()
+
+    def _table(self) -> None:
+        pointers = [ctypes.pointer(known.record) for known in self._by_content.values()]
+        self._pointers = (ctypes.POINTER(KnownRecord) * max(1, len(pointers)))(*pointers)
+        self.record.known, self.record.known_count, self.record.found = self._pointers, len(pointers), 0
+
+
+def _request_of(program: Program) -> TwinRequest | None:
+    """Return a request for the inference of a program; None if it has none."""
+    if not program.complete or len(program.steps) > MOST_STEPS or len(program.executions) > 1:
+        raise Unfit
+    if program.foreign:
+        raise Unfit
+    if not program.executions:
+        return None
+    return program.executions[0].twin_request()
+
+
+def _steps(space: AddressSpace, program: Program, request: TwinRequest | None) -> Iterator[StepRecord]:
+    room = MOST_BYTES
+    for command in cmd.decode_each(program.data):
+        match command:
+            case None | cmd.Barrier():
+                continue
+            case cmd.GraphExecute():
+                assert request is not None
+                yield StepRecord(Kind.INFER, request.handle.value)
+            case cmd.Copy(target, source, size):
+                room -= size
+                to, origin = space.resolve(target, size), space.resolve(source, size)
+                if to.range(target.offset, size).overlaps(origin.range(source.offset, size)):
+                    raise Unfit
+                yield StepRecord(
+                    Kind.COPY, _address(to, target.offset), _address(origin, source.offset), size
+                )
+            case cmd.Fill(at, size, pattern):
+                room -= size
+                value = int.from_bytes(pattern * (8 // len(pattern)), "little")
+                memory = space.resolve(at, size)
+                yield StepRecord(Kind.FILL, _address(memory, at.offset), None, size, value)
+            case cmd.Timestamp(at):
+                yield StepRecord(Kind.TIMESTAMP, _address(space.resolve(at, 8, 8), at.offset))
+            case cmd.EventWait(at) | cmd.EventSignal(at) | cmd.EventReset(at):
+                memory = space.resolve(at, SIGNAL_SIZE, 8)
+                kind = _EVENTS[type(command)]
+                yield StepRecord(kind, _address(memory, at.offset), None, at.memory, at.offset)
+            case _:
+                raise Unfit
+        if room < 0:
+            raise Unfit
+
+
+_EVENTS: Final[dict[type[cmd.Command], Kind]] = {
+    cmd.EventWait: Kind.EVENT_WAIT,
+    cmd.EventSignal: Kind.EVENT_SIGNAL,
+    cmd.EventReset: Kind.EVENT_RESET,
+}
+
+
+def _address(memory: Memory, offset: int) -> int:
+    return memory.mapping.shared.address + memory.offset + offset

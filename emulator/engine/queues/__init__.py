@@ -1,0 +1,1 @@
+"""Queues: their rings and fences, contexts, and the scheduler that picks the next one."""

@@ -1,0 +1,106 @@
+"""One context on the engine: its handles and decoded programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+
+from softnpu.emulator.engine.commands.program_cache import ProgramCache
+from softnpu.emulator.engine.memory.address_space import AddressSpace
+from softnpu.emulator.engine.memory.staging import Staging
+from softnpu.emulator.engine.share import Share
+
+_MOST_USES = 16384
+_PART = 64
+
+
+class HandleUsers:
+    """Which queues of a context have looked up a handle, so that only these hear of its end.
+
+    It may name some that have forgotten it since.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[int, set[int]] = {}
+        self._count = 0
+
+    def note(self, handle: int, queue: int) -> None:
+        """Note that a queue has looked up a handle."""
+        queues = self._queues.get(handle)
+        if queues is None:
+            queues = self._queues[handle] = set()
+        elif queue in queues:
+            return
+        queues.add(queue)
+        self._count += 1
+        if self._count > _MOST_USES:
+            self._queues.clear()
+
+    def take(self, handle: int) -> Collection[int] | None:
+        """Return the queues that may have looked up a handle, which nobody will again.
+
+        None if that were too many to be noted: all queues must forget all that they have looked up.
+        """
+        if self._count > _MOST_USES:
+            self._count = 0
+            self._queues.clear()
+            return None
+        queues = self._queues.pop(handle, ())
+        self._count -= len(queues)
+        return queues
+
+
+class EngineContext:
+    """A context; all contexts of a session have one `share` of the device's time.
+
+    `rung`: its doorbell was rung, since its queues were last looked at. `looking`: that is being done.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        session: int,
+        doorbell: int,
+        share: Share,
+        staging: Staging,
+        read_messages: Callable[[], None],
+    ) -> None:
+        self.number = number
+        self.session = session
+        self.doorbell = doorbell
+        self.share = share
+        self.level = 0  # the highest of its queues
+        self.rung = self.looking = False
+        self.users = HandleUsers()
+        self.space = AddressSpace(read_messages, staging, share)
+        self.programs = ProgramCache(self.space, share)
+
+    def drop(self, handle: int) -> None:
+        """Drop an allocation or a graph, and the programs that use it."""
+        self.space.drop(handle)
+        self.programs.evict_users(handle)
+
+    def drop_programs_of(self, image: int) -> tuple[int, ...]:
+        """Drop the programs that use an image; return its graphs."""
+        graphs = self.space.graphs_of(image)
+        for graph in graphs:
+            self.programs.evict_users(graph)
+        return graphs
+
+    def release(self) -> None:
+        """Drop what can be made again: decoded programs with their infer requests, and staging."""
+        self.programs.clear()
+        self.space.drop_scratch()
+
+    def close(self) -> None:
+        """Drop everything; mappings end when the last view of them does."""
+        os.close(self.doorbell)
+        for _ in self.close_in_parts():
+            continue
+
+    def close_in_parts(self) -> Iterator[None]:
+        """Drop everything but the doorbell, which is closed."""
+        while self.programs.clear_some(_PART):
+            yield
+        while self.space.clear_some(_PART):
+            yield

@@ -1,0 +1,336 @@
+"""The queues of a device: which rings the engine polls, which sleep, which wait for an event.
+
+A queue is *awake* while the engine polls its ring, and asleep otherwise: then the driver has to ring the
+doorbell. One whose submission waits is *aside*: blocked, or paced (`waits`).
+
+What is done for many queues is done for some of them at a time: others have their turns between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain, islice
+from typing import Final
+
+from softnpu.emulator.common import linux
+from softnpu.emulator.engine.commands.steps import EventWait
+from softnpu.emulator.engine.memory.mappings import Range
+from softnpu.emulator.engine.queues.chores import PART, Chore, ChoreTable
+from softnpu.emulator.engine.queues.context import EngineContext
+from softnpu.emulator.engine.queues.polled import LOOKS, Polled
+from softnpu.emulator.engine.queues.queue import EngineQueue, Place
+from softnpu.emulator.engine.queues.waits import Waits
+from softnpu.emulator.engine.share import Share
+
+_FEW = 8  # polling so many awake queues costs less than deciding about them
+MANY: Final = 64
+"""Of more than so many queues only some are looked at in one go."""
+_IDLE_CHECK_NS = 5_000_000
+LOOK_NS: Final = 20_000
+"""Between two looks at all queues with work, for each. With 256 a look takes a tenth of a millisecond."""
+
+_IDLE_NS = 20_000_000
+_ASLEEP, _AWAKE, _BLOCKED, _PACED = Place.ASLEEP, Place.AWAKE, Place.BLOCKED, Place.PACED
+
+
+class QueueTable:
+    """All queues, by context and handle; each is in one place (`Place`)."""
+
+    def __init__(self) -> None:
+        self._by_context: dict[int, dict[int, EngineQueue]] = {}
+        self.awake: Polled[EngineQueue] = Polled()
+        self.chores = ChoreTable()
+        self._aside = Waits()
+        self._waiting = 0  # submissions of all queues, as they were noted last
+        self._to_note: deque[EngineQueue] = deque()
+        self._note_due_ns = 0
+        self._maybe_idle: deque[EngineQueue] = deque()
+        self._idle_check_due_ns = 0
+
+    def __iter__(self) -> Iterator[EngineQueue]:
+        for queues in list(self._by_context.values()):
+            yield from list(queues.values())
+
+    def get(self, context: int, handle: int) -> EngineQueue:
+        return self._by_context[context][handle]
+
+    def of(self, context: int) -> Collection[EngineQueue]:
+        """Return the queues of a context."""
+        return self._by_context.get(context, {}).values()
+
+    def add(self, queue: EngineQueue) -> None:
+        """Add a queue, which is neither awake nor asleep yet."""
+        self._by_context.setdefault(queue.context.number, {})[queue.handle] = queue
+        queue.context.level = max(queue.context.level, queue.level)
+
+    def drop(self, queue: EngineQueue) -> None:
+        """Drop a queue; what of it runs ends early."""
+        queue.closed, queue.known = True, None  # which refers to it: it would keep memory mapped
+        self._by_context[queue.context.number].pop(queue.handle)
+        self._leave(queue)
+        queue.share.decoding.discard(queue)
+        self._waiting -= max(0, queue.noted_waiting)
+        queue.noted_waiting = -1
+        # they would keep its memory mapped
+        self._to_note.clear()
+        self._maybe_idle.clear()
+
+    def drop_context(self, context: int) -> None:
+        self._by_context.pop(context, None)
+
+    def set_background(self, queue: EngineQueue, background: bool) -> None:
+        """Set the level of a queue."""
+        was_awake = queue in self.awake
+        self.awake.discard(queue)
+        queue.set_background(background)
+        if was_awake:
+            self.awake.add(queue)
+
+    def drop_lookups(self, context: EngineContext, handles: Collection[int] | None = None) -> None:
+        """Have the queues of a context forget what they have looked up of these handles, or of all."""
+        queues = self._by_context.get(context.number, {})
+        taken = [context.users.take(handle) for handle in handles or ()]
+        if handles is None or None in taken:
+            for queue in queues.values():
+                queue.drop_lookups()
+            return
+        for user in set(chain.from_iterable(users for users in taken if users)):
+            if user in queues:
+                queues[user].drop_lookups(handles)
+
+    def runnable(self, level: int) -> list[EngineQueue]:
+        """Return awake queues of a level that have work, of a session only some."""
+        groups = (group for group in self.awake.groups.values() if group.level == level)
+        looks = chain.from_iterable(islice(group.queues, LOOKS) for group in groups)
+        return [queue for queue in looks if queue.pending()]
+
+    def note_waiting(self, now_ns: int) -> int:
+        """Note for monitors how many submissions of each queue have not ended; return their sum.
+
+        Of many it looks at some, and not at once again.
+        """
+        if now_ns >= self._note_due_ns:
+            if not self._to_note:
+                self._to_note.extend((*self.awake, *self._aside.blocked, *self._aside.paced))
+            part = _take(self._to_note)
+            for queue in part:
+                self._note(queue)
+            self._note_due_ns = now_ns + (len(part) * LOOK_NS if self._to_note or self._aside else 0)
+        return self._waiting
+
+    def adopt_waiting(self, queue: EngineQueue, noted: int) -> None:
+        """Take over how many submissions of a queue the part in C++ has noted, as an unsigned word."""
+        noted = noted if noted < 1 << 63 else -1
+        self._waiting += max(0, noted) - max(0, queue.noted_waiting)
+        queue.noted_waiting = noted
+
+    def _note(self, queue: EngineQueue) -> None:
+        self._waiting -= max(0, queue.noted_waiting)
+        self._waiting += queue.note_waiting()
+
+    # ------------------------------------------------------------ awake and asleep
+
+    def wake(self, queue: EngineQueue) -> None:
+        """Poll the ring of a queue from now on."""
+        self._leave(queue)
+        queue.set_asleep(False)
+        queue.place = _AWAKE
+        self.awake.add(queue)
+
+    def restore(self, queue: EngineQueue) -> None:
+        """Poll the ring of a queue whose submission has ended, wherever it stands, unless it is closed."""
+        if queue.closed:
+            self._leave(queue)
+        elif queue.place is not _AWAKE or queue not in self.awake:
+            self.wake(queue)
+
+    def asleep_with_work(self, context: int) -> list[EngineQueue]:
+        """Return the queues of a context that have work and for which only the doorbell is missing."""
+        return [queue for queue in self.of(context) if queue.place is _ASLEEP and queue.pending()]
+
+    def answer_doorbell(self, context: EngineContext, *, at_once: bool = True) -> None:
+        """Look at the queues of a context whose doorbell was rung; at many in turns of its session."""
+        queues = self.of(context.number)
+        if at_once and len(queues) <= PART and not context.looking:
+            for queue in list(queues):
+                self._look_at(queue)
+            return
+        context.rung = True
+        if not context.looking:
+            context.looking = True
+            self.chores.add(context.share, context.level, self._look(context))
+
+    def _look(self, context: EngineContext) -> Chore:
+        """Look at every queue of a context; again if its doorbell is rung meanwhile."""
+        while context.rung:
+            context.rung = False
+            queues = list(self.of(context.number))
+            for start in range(0, len(queues), PART):
+                for queue in queues[start : start + PART]:
+                    self._look_at(queue)
+                yield None
+        context.looking = False
+
+    def _look_at(self, queue: EngineQueue) -> None:
+        """Wake a queue that has got work, or can go on with what it has."""
+        if queue.closed:
+            return
+        place = queue.place
+        if place is _ASLEEP:
+            can_run = queue.pending()
+        elif place is _BLOCKED:
+            wait = queue.wait
+            can_run = (wait is not None and wait.event.signalled) or queue.is_cancelled()
+        else:
+            can_run = place is _PACED and queue.is_cancelled()
+        if can_run and not queue.closed:  # by a message that was read to find its fence
+            self.wake(queue)
+
+    def put_to_sleep_some(self) -> None:
+        """Stop polling the queues without work, or many of them if there are more than that."""
+        queues = list(islice(self.awake, MANY))
+        for queue in queues:
+            self.awake.discard(queue)
+        self.put_to_sleep(queues)
+
+    def put_idle_to_sleep(self, now_ns: int) -> None:
+        """Stop polling queues that have had no work for a while: for an engine that is never idle."""
+        if len(self.awake) <= _FEW or now_ns < self._idle_check_due_ns:
+            return
+        if not self._maybe_idle:
+            self._maybe_idle.extend(self.awake)
+        part = _take(self._maybe_idle)
+        parts = 1 + len(self.awake) // MANY
+        self._idle_check_due_ns = now_ns + max(_IDLE_CHECK_NS // parts, MANY * LOOK_NS)
+        idle = [
+            queue
+            for queue in part
+            if now_ns - queue.ran_ns > _IDLE_NS
+            and queue.place is _AWAKE
+            and not (queue.turbo or queue.pending())
+            and not queue.has_begun  # it may run, and its client may have taken its tail back
+        ]
+        for queue in idle:
+            self.awake.discard(queue)
+        if idle:
+            self.put_to_sleep(idle)
+
+    def put_to_sleep(self, queues: list[EngineQueue]) -> None:
+        """Put queues to sleep that are not in `awake`; those that have work meanwhile wake again."""
+        for queue in queues:
+            self._note(queue)
+            queue.place = _ASLEEP
+            queue.set_asleep(True)
+        # a driver stores its tail and then reads `asleep`; we store `asleep` and then read its tail: with a
+        # fence on both sides at least one of us sees the other
+        linux.memory_fence()
+        for queue in queues:
+            if queue.pending() and not queue.closed:
+                self.wake(queue)
+
+    def adopt_asleep(self, asleep: Iterable[EngineQueue]) -> None:
+        """Take over what the part in C++ has left: it has put these to sleep."""
+        for queue in asleep:
+            self.awake.discard(queue)
+            queue.place = _ASLEEP
+
+    # ------------------------------------------------------------ aside
+
+    @property
+    def has_blocked(self) -> bool:
+        """Whether a submission waits for an event or an image."""
+        return bool(self._aside.blocked)
+
+    @property
+    def has_paced(self) -> bool:
+        """Whether the modelled time of a submission is not over."""
+        return bool(self._aside.paced)
+
+    @property
+    def has_aside(self) -> bool:
+        return bool(self._aside)
+
+    def block(
+        self, queue: EngineQueue, deadline_ns: int, wait: EventWait | None = None, *, loading: bool = False
+    ) -> None:
+        """Set a queue aside until what it waits for happens; the first deadline of a wait stays, 0: none."""
+        self._leave(queue)
+        self._aside.block(queue, deadline_ns, wait, loading)
+        self._note(queue)
+
+    def retry(self, queue: EngineQueue) -> None:
+        """Let a submission that waits for something look at it again."""
+        if queue.place is _BLOCKED or queue.place is _PACED:
+            self.wake(queue)
+
+    def wake_signalled(self, event: Range) -> None:
+        """Wake the queues that wait for this event: many in turns of their session."""
+        waiting = self._aside.waiting_for(event)
+        for queue in waiting[:MANY]:
+            self.wake(queue)
+        if len(waiting) > MANY:
+            self.chores.add(waiting[0].share, waiting[0].level, self._wake_those(waiting[MANY:], event))
+
+    def _wake_those(self, queues: list[EngineQueue], event: Range) -> Chore:
+        for start in range(0, len(queues), PART):
+            for queue in queues[start : start + PART]:
+                if queue.place is _BLOCKED and queue.wait is not None and queue.wait.at == event:
+                    self.wake(queue)
+            yield None
+
+    def retry_loads(self) -> None:
+        """Let every queue that waits for an image check it again."""
+        for queue in self._aside.loading():
+            self.wake(queue)
+
+    def take_overdue(self, now_ns: int) -> list[EngineQueue]:
+        """Put some of the blocked queues to sleep whose deadline has passed, and return them.
+
+        A queue stays while another one of its session waits for its turn: that may be what would signal.
+        """
+        late = self._aside.take_late(now_ns)
+        busy: dict[Share, bool] = {}
+        overdue: list[EngineQueue] = []
+        for queue in late:
+            share = queue.share
+            if share not in busy:
+                busy[share] = self.awake.has_work(share)
+            if busy[share]:  # thousands that stay are not looked at all the time
+                self._aside.put_off(queue, now_ns + len(self._aside) * LOOK_NS)
+            else:
+                self._leave(queue)
+                overdue.append(queue)
+        return overdue
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when to call `take_overdue` at the latest."""
+        return self._aside.next_deadline_ns()
+
+    def pace(self, queue: EngineQueue) -> None:
+        """Set a queue aside until the modelled time of its submission is over."""
+        self._leave(queue)
+        self._aside.pace(queue)
+        self._note(queue)
+
+    def wake_paced(self, now_ns: int) -> None:
+        """Wake the queues whose modelled time is over."""
+        for queue in self._aside.take_ended(now_ns):
+            self.wake(queue)
+
+    def next_paced_ns(self) -> int | None:
+        """Return when the next of them is due, on the host's clock."""
+        return self._aside.next_end_ns()
+
+    def _leave(self, queue: EngineQueue) -> None:
+        """Take a queue out of where it is; it is asleep then."""
+        place, queue.place = queue.place, _ASLEEP
+        if place is _AWAKE:
+            self.awake.discard(queue)
+        elif place is not _ASLEEP:
+            self._aside.leave(queue)
+
+
+def _take(queues: deque[EngineQueue]) -> list[EngineQueue]:
+    """Take the first ones out, of many some."""
+    return [queues.popleft() for _ in range(min(MANY, len(queues)))]

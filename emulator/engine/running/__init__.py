@@ -1,0 +1,1 @@
+"""Running a submission: slices, overlap, pace, injected faults, how it ends."""

@@ -1,0 +1,64 @@
+"""Runs on the modelled clock: copies and inferences are counted there, and take as long on a paced device."""
+
+from __future__ import annotations
+
+import time
+
+from softnpu.emulator.engine.commands.steps import PACED, Parts
+from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.device_clock import DeviceClock, ModelledTime
+from softnpu.emulator.engine.queues.queue import EngineQueue
+
+
+class ModelledRuns:
+    """Ends copies and inferences on the modelled clock."""
+
+    def __init__(self, clock: DeviceClock, counters: Counters) -> None:
+        self._clock = clock
+        self._counters = counters
+        self.paced = clock.paced
+
+    def end_copy(self, queue: EngineQueue, size: int) -> None:
+        """Count a copy of so many bytes."""
+        queue.device_ns = self._clock.copy(size, queue.device_ns)
+        self._counters.set_device_clock(self._clock.now_ns)
+
+    def end_inference(
+        self, queue: EngineQueue, modelled: ModelledTime | None, started_ns: int
+    ) -> Parts | None:
+        """Count an inference that began at `started_ns` of the host; if paced, return its wait."""
+        clock, counters = self._clock, self._counters
+        if modelled is None:
+            counters.count_unmodelled()
+            if clock.paced:
+                counters.busy_ns += time.monotonic_ns() - started_ns
+            return None
+        queue.device_ns = clock.run(modelled, queue.device_ns)
+        counters.set_device_clock(clock.now_ns)
+        if not clock.paced:
+            return None
+        behind, end_ns = queue.paced_end
+        if (queue.completed + 1, queue.step) in behind:
+            started_ns = end_ns
+        until_ns = clock.pace(modelled, started_ns)
+        counters.busy_ns += clock.busy_ns(modelled, until_ns)
+        counters.count_tiles(modelled.ns * modelled.tiles)
+        if time.monotonic_ns() >= until_ns:
+            counters.count_late()
+            return None
+        return _wait_until(queue, until_ns)
+
+
+def _wait_until(queue: EngineQueue, until_ns: int) -> Parts:
+    """Wait for the end of the modelled time.
+
+    The next command of the list, or of what waits in the ring by then, begins at that very moment.
+    """
+    queue.resume_ns = until_ns
+    while time.monotonic_ns() < until_ns:
+        yield PACED
+    sequence = queue.completed + 1
+    behind = {(sequence, queue.step + 1)}
+    if queue.waiting() > 1:
+        behind.add((sequence + 1, 0))
+    queue.paced_end = (frozenset(behind), until_ns)

@@ -1,0 +1,498 @@
+"""Run submissions: take one out of its ring, check it, run it for a slice, report how it ended.
+
+Progress is noted in memory that outlives the engine: after a reset a submission continues with the command
+that was interrupted, and only that one runs twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
+
+from softnpu.emulator.common import failpoints
+from softnpu.emulator.engine import failures
+from softnpu.emulator.engine.commands.program import Decoding, Program
+from softnpu.emulator.engine.commands.steps import (
+    BLOCKED,
+    CANCELLED,
+    JOURNAL_EVERY,
+    LOADING,
+    PACED,
+    PREEMPTED,
+    EventWait,
+    Parts,
+    Pause,
+)
+from softnpu.emulator.engine.counters import Counters, Work
+from softnpu.emulator.engine.device_clock import ModelledTime
+from softnpu.emulator.engine.fast_path.native_turns import NativeTurns
+from softnpu.emulator.engine.memory import foreign
+from softnpu.emulator.engine.memory.mappings import Range, Words
+from softnpu.emulator.engine.queues.polled import Schedulable
+from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
+from softnpu.emulator.engine.queues.queue_table import QueueTable
+from softnpu.emulator.engine.queues.scheduler import SLICE_NS, Scheduler
+from softnpu.emulator.engine.running.endings import Endings
+from softnpu.emulator.engine.running.faults import InjectedFaults
+from softnpu.emulator.engine.running.modelled_runs import ModelledRuns
+from softnpu.emulator.engine.running.overlap import Overlap
+from softnpu.emulator.engine.running.slice_trace import write_slice
+from softnpu.emulator.interface import trace
+from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.result import ErrorInfo, Refused
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.links.internal_errors import InternalErrors
+from softnpu.emulator.platforms import Platform
+
+_CHECKPOINT_MASK = JOURNAL_EVERY - 1  # reading the clock after each of many small copies would cost too much
+_POLL_NS = 2_000_000
+_DECODE_NS = 2_000_000
+_LONG_BUFFER = 64 * 1024
+_MAX_DECODING = 4
+_SHORT_NS = 100_000  # shorter times are charged as they are
+_MIN_CHARGED_PART = 32
+_PAUSES = {
+    BLOCKED: link.QueuePause.EVENT,
+    LOADING: link.QueuePause.LOAD,
+    PREEMPTED: link.QueuePause.NONE,
+    PACED: link.QueuePause.PACE,
+}
+
+
+class EngineLoop(Protocol):
+    """What a submission that runs needs of the engine's loop."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the supervisor is there."""
+        ...
+
+    @property
+    def send(self) -> Callable[[link.Report], None]:
+        """Send a report to the supervisor."""
+        ...
+
+    def read_messages(self) -> None:
+        """Handle what the supervisor has sent so far, of much a part."""
+        ...
+
+    def poll_doorbells(self) -> None:
+        """Poll the rings of clients that rang their doorbell."""
+        ...
+
+
+class Runner:
+    """Run one submission at a time."""
+
+    def __init__(
+        self,
+        loop: EngineLoop,
+        queues: QueueTable,
+        scheduler: Scheduler,
+        counters: Counters,
+        overlap: Overlap,
+        faults: InjectedFaults,
+        platform: Platform,
+        modelled_runs: ModelledRuns | None,
+        errors: InternalErrors,
+        tdr_ms: int,
+    ) -> None:
+        self._loop = loop
+        self._queues = queues
+        self._scheduler = scheduler
+        self._counters = counters
+        self._overlap = overlap
+        self._faults = faults
+        self._platform = platform
+        self._modelled_runs = modelled_runs
+        self._tdr_ns = tdr_ms * 1_000_000
+        self._endings = Endings(loop.send, queues, scheduler, counters, overlap, errors)
+        self.turns: NativeTurns | None = None  # learns what has run well
+        self._queue: EngineQueue | None = None  # of the submission that runs
+        self._submission: Submission | None = None
+        self._abort: ErrorInfo | None = None  # why the submission that runs must end: decided once
+        self._reports: list[link.Report] = []  # sent when the submission that runs has ended
+        self._poll_due_ns = 0
+        self._slice_end_ns = 0
+        self._charged_ns = 0  # until when the time of this slice is charged
+        self._cpu_ns = 0  # CPU time of this process at the beginning of this turn, or at its last charge
+        self._stalled_ns = 0  # of the faults, at the last charge
+
+    # ------------------------------------------------------------ one slice of one submission
+
+    def run(self, queue: EngineQueue) -> None:
+        """Run the next submission of the queue to its end, or until it waits or is preempted.
+
+        What a defect makes of it ends this submission and nothing else.
+        """
+        sequence = queue.completed + 1
+        try:
+            self._run(queue)
+        except Exception as error:  # noqa: BLE001
+            self._endings.fail(queue, sequence, error)
+        while self._reports:  # of what ended meanwhile: its memory and its record are not used any more
+            self._loop.send(self._reports.pop(0))
+
+    def _run(self, queue: EngineQueue) -> None:
+        start = queue.ran_ns = self._charged_ns = time.monotonic_ns()
+        self._cpu_ns = time.process_time_ns()
+        try:
+            submission = queue.next()
+        except Refused as error:
+            self._endings.abandon(queue, error.info)
+            # charged, or a tail that always changes would be served first
+            self._charge(queue, time.monotonic_ns())
+            return
+        info: ErrorInfo | None = None
+        try:
+            if submission.fence:
+                queue.fence(submission)
+                if queue.closed:
+                    return  # dropped by a message that was read meanwhile, and that was answered
+            if queue.lost is not None:
+                info = queue.lost
+            elif queue.condemned == submission.sequence and queue.condemned_info is not None:
+                info = queue.condemned_info
+            elif submission.is_cancelled() and queue.pending_effect() is None:
+                # once a dead engine has done half of an effect it is too late to cancel: the other half
+                # follows
+                info = failures.cancelled()
+            else:
+                if failpoints.active is not None:
+                    failpoints.hit("engine.submit")
+                queue.begin(start)
+                pause = self._run_slice(queue, submission, start)
+                if pause is not None and pause is not CANCELLED and self._abort is None:
+                    self._suspend(queue, pause)
+                    return
+                if self._abort is not None:
+                    info = self._abort
+                elif pause is CANCELLED:
+                    # its queue or this engine is gone: it did not end, and must not be reported as ended
+                    self._charge(queue, time.monotonic_ns())
+                    queue.reset()
+                    return
+                elif (program := queue.program) is not None:
+                    self._count(queue, program)
+        except Refused as error:
+            info = error.info
+        except RuntimeError as error:
+            info = failures.failed_inference(error)
+        except MemoryError:
+            info = failures.out_of_memory()
+        if info is not None and (program := queue.program) is not None and program.foreign:
+            # what OpenVINO makes of cut memory is no reason
+            info = foreign.failure_of(program.foreign) or info
+        self._end_turn(queue, submission, info)
+
+    def resume(self, queue: EngineQueue) -> None:
+        """Settle what a dead engine has left of a queue; one for which that cannot be done is lost."""
+        with self._guarded(queue):
+            queue.resume()
+
+    def end_waiting(self, queue: EngineQueue, info: ErrorInfo) -> None:
+        """End the next submission of a queue that does not run, with this error."""
+        queue.ran_ns = time.monotonic_ns()
+        with self._guarded(queue):
+            submission: Submission | None = None
+            with contextlib.suppress(Refused):  # the memory of the fence was freed
+                submission = queue.next()
+                if submission.fence:
+                    queue.fence(submission)
+            self._endings.end(queue, submission, info)
+        self._queues.restore(queue)
+
+    @contextlib.contextmanager
+    def _guarded(self, queue: EngineQueue) -> Iterator[None]:
+        """As `run`, for what is rare."""
+        sequence = queue.completed + 1
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self._endings.fail(queue, sequence, error)
+
+    def _end_turn(self, queue: EngineQueue, submission: Submission, info: ErrorInfo | None) -> None:
+        """Charge the turn in which a submission ends, and end it."""
+        now = time.monotonic_ns()
+        used, program = now - self._charged_ns, queue.program
+        if used < _SHORT_NS and (program is None or not program.tiles):
+            self._counters.busy_ns += used
+            queue.charge(used)
+            self._endings.end(queue, submission, info)
+            self._scheduler.charge(queue, used)  # after the end, which nobody should have to wait for
+        else:
+            self._charge(queue, now)
+            self._endings.end(queue, submission, info)
+        if self.turns is not None and program is not None and info is None and not queue.closed:
+            self.turns.learn(queue, submission, program)
+
+    def _count(self, queue: EngineQueue, program: Program) -> None:
+        """Count what a submission that ends well has done."""
+        counters = self._counters
+        counters.commands += program.commands
+        if program.inferences:
+            counters.inferences += program.inferences
+            queue.count_inferences(program.inferences)
+            for inference in program.executions:
+                counters.count_inference(inference.count())
+        if program.read or program.written:
+            counters.count_traffic(program.read, program.written)
+
+    def _run_slice(self, queue: EngineQueue, submission: Submission, start: int) -> Pause | None:
+        """Return None when the submission has ended, else why it has not."""
+        self._slice_end_ns = start + SLICE_NS
+        self._queue, self._submission, self._abort = queue, submission, None
+        try:
+            program = queue.program
+            if program is None:
+                program = self._decode(queue, submission)
+                if program is None:
+                    return PREEMPTED
+                queue.program = program
+            if program.foreign:
+                foreign.check(program.foreign)
+            self._overlap.adopt(queue, program.inference)
+            if program.inference is not None and program.inference.overlaps:
+                self._overlap.start_more(queue, program.inference)
+            if failpoints.active is not None:
+                return self._run_with_failpoints(queue, program)
+            return self._run_steps(queue, program) if program.steps else None
+        finally:
+            self._queue = self._submission = None  # they would keep the client's memory mapped
+            if (program := queue.program) is not None and program.inference is not None:
+                # started early, and its turn ended without it: by an injected fault, say
+                program.inference.cancel_early()
+
+    def _run_with_failpoints(self, queue: EngineQueue, program: Program) -> Pause | None:
+        failpoints.hit("engine.running")
+        run = partial(self._run_steps, queue, program)
+        pause = self._faults.run(queue, program, run, self.is_cancelled)
+        if pause is None:
+            failpoints.hit("engine.completing")
+        return pause
+
+    def _suspend(self, queue: EngineQueue, pause: Pause) -> None:
+        """Let the submission continue later: in its next turn, or when something has happened."""
+        self._charge(queue, time.monotonic_ns())
+        if queue.closed:
+            return  # destroyed by a message that was read meanwhile
+        if trace.active is not None:
+            write_slice(trace.active, queue, None, False)
+        queue.suspend(queue.step, _PAUSES[pause])
+        if pause is PREEMPTED:
+            return
+        if pause is PACED:
+            self._queues.pace(queue)
+            return
+        # time in which the device was busy does not count: what would signal may have waited for its turn
+        deadline_ns = time.monotonic_ns() + self._tdr_ns - self._counters.busy_ns
+        if pause is LOADING:
+            self._queues.block(queue, 0, loading=True)
+        else:
+            self._queues.block(queue, deadline_ns, _wait_of(queue))
+
+    def _charge(self, queue: EngineQueue, now: int) -> None:
+        used = now - self._charged_ns
+        self._charged_ns = now
+        queue.charge(used)
+        tiles = 0 if queue.program is None else queue.program.tiles
+        if not tiles or self._modelled_runs is None or not self._modelled_runs.paced:
+            self._counters.busy_ns += used
+            self._counters.count_tiles(used * tiles)
+        self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))
+
+    def _own_time(self, used: int) -> int:
+        """Leave out the time in which the machine ran other programs, or an injected fault stalled."""
+        before, self._cpu_ns = self._cpu_ns, time.process_time_ns()
+        stalled, self._stalled_ns = self._stalled_ns, self._faults.stalled_ns
+        worked = used - (self._stalled_ns - stalled)
+        return max(min(worked, self._cpu_ns - before), used // _MIN_CHARGED_PART)
+
+    # ------------------------------------------------------------ its program
+
+    def _decode(self, queue: EngineQueue, submission: Submission) -> Program | None:
+        """Return the decoded command buffer, or None if decoding has to continue later.
+
+        A half decoded buffer takes many times its size, so few long ones of a session are decoded at once.
+        """
+        if queue.decoding is None:
+            data = queue.command_buffer(submission)
+            program = queue.context.programs.get(submission.buffer, submission.offset, data)
+            if program is not None:
+                return program
+            if len(data) > _LONG_BUFFER and len(queue.share.decoding) >= _MAX_DECODING:
+                return None
+            queue.decoding = Decoding(data, queue.context.space, self._platform, self)
+            queue.share.decoding.add(queue)
+        while (program := queue.decoding.advance(time.monotonic_ns() + _DECODE_NS)) is None:
+            if self._checkpoint(queue, queue.step) is not None:
+                return None
+        queue.decoding = None
+        queue.share.decoding.discard(queue)
+        if program.complete:
+            queue.context.programs.add(submission.buffer, submission.offset, program)
+        return program
+
+    def _run_steps(self, queue: EngineQueue, program: Program) -> Pause | None:
+        """Run the program from the queue's step on; return None at its end."""
+        steps, noted = program.steps, program.noted
+        if queue.parts is not None:
+            pause = self._run_parts(queue, queue.parts)
+            if pause is not None:
+                return pause
+            queue.reached(queue.step, time.monotonic_ns())  # before the next command notes an effect
+        first, last = queue.step, len(steps) - 1
+        for index in range(first, len(steps)):
+            if noted:
+                queue.step = index
+            result = steps[index]()
+            if result is not None:
+                if index != first:
+                    queue.step, queue.deadline_ns = index, 0  # it made progress: the watchdog starts again
+                pause = result if isinstance(result, Pause) else self._run_parts(queue, result)
+                if pause is not None:
+                    return pause
+            if (noted or not index & _CHECKPOINT_MASK) and index != last:
+                if program.foreign:
+                    foreign.check(program.foreign)
+                pause = self._checkpoint(queue, index + 1)
+                if pause is not None:
+                    return pause
+        if program.foreign:
+            foreign.check(program.foreign)
+        return None
+
+    def _run_parts(self, queue: EngineQueue, parts: Parts) -> Pause | None:
+        """Run a long command part by part; at its end the queue's step is the next one."""
+        queue.parts = parts
+        for part in parts:
+            pause = part or self._checkpoint(queue, queue.step)
+            if pause is not None:
+                return pause
+        queue.parts = None
+        self._check_foreign(queue)
+        queue.step += 1
+        return None
+
+    def _checkpoint(self, queue: EngineQueue, step: int) -> Pause | None:
+        """Note the progress between two commands; return why the submission does not continue."""
+        now = time.monotonic_ns()
+        queue.reached(step, now)
+        if now < self._poll_due_ns:
+            return CANCELLED if queue.closed else None
+        if self.is_cancelled():
+            return CANCELLED
+        self._loop.poll_doorbells()
+        self._charge(queue, now)
+        # also if it is alone: time on its level goes on
+        best: Schedulable | None = self._scheduler.pick(self._queues.awake, self._queues.chores.waiting)
+        if best is None or best is queue or (best.level == queue.level and now < self._slice_end_ns):
+            return None
+        queue.step, queue.deadline_ns = step, 0  # it waits for nothing: the watchdog starts again
+        return PREEMPTED
+
+    def _check_foreign(self, queue: EngineQueue) -> None:
+        """Refuse to go on if somebody has cut memory that the submission uses."""
+        if queue.program is not None and queue.program.foreign:
+            foreign.check(queue.program.foreign)
+
+    # ------------------------------------------------------------ messages about the submission that runs
+
+    def abort(self, message: link.Abort) -> None:
+        """End this submission, if it is still the one that runs."""
+        queue = self._queue
+        if queue is None or queue.completed + 1 != message.sequence:
+            return
+        if queue.handle == message.queue and queue.context.number == message.context:
+            self._abort = message.info
+
+    def report_dropped(self, report: link.QueueDropped | link.ContextDropped) -> None:
+        """Report that a queue or context is dropped, once nothing of it writes memory any more.
+
+        An inference that runs ends at the border of a layer, which may take a while.
+        """
+        queue = self._queue
+        runs = queue is not None and queue.context.number == report.context
+        if isinstance(report, link.QueueDropped):
+            runs = runs and queue is not None and queue.handle == report.queue
+        if runs:
+            self._reports.append(report)
+        else:
+            self._loop.send(report)
+
+    # ------------------------------------------------------------ `steps.RunningSubmission`
+
+    def is_cancelled(self) -> bool:
+        # also reads of dead clients: their memory must not wait until a long submission has ended
+        self._poll_due_ns = time.monotonic_ns() + _POLL_NS
+        self._loop.read_messages()
+        submission = self._submission
+        if self._abort is None and submission is not None and submission.is_cancelled():
+            self._abort = failures.cancelled()
+        return self._abort is not None or not self._loop.alive or self._queue is None or self._queue.closed
+
+    def poll_overlap(self) -> bool:
+        if self.is_cancelled():
+            return True
+        self._loop.poll_doorbells()
+        queue = self._queue
+        if queue is not None and queue.program is not None and queue.program.inference is not None:
+            self._overlap.start_more(queue, queue.program.inference)
+        return False
+
+    def signalled(self, event: Range) -> None:
+        self._queues.wake_signalled(event)
+
+    def pending_effect(self) -> int | None:
+        assert self._queue is not None
+        return self._queue.pending_effect()
+
+    def note_effect(self, value: int) -> None:
+        assert self._queue is not None
+        self._check_foreign(self._queue)  # the next engine would deliver what was computed from void data
+        self._queue.note_effect(value)
+
+    def note_event(self, at: MemoryAt, changes: int) -> None:
+        assert self._queue is not None
+        self._queue.note_event(at, changes)
+
+    def count_staged(self, size: int) -> None:
+        self._counters.count_staged(size)
+
+    def count_traffic(self, read: int, written: int) -> None:
+        self._counters.count_traffic(read, written)
+
+    @property
+    def is_modelled(self) -> bool:
+        return self._modelled_runs is not None
+
+    def device_ns(self) -> int:
+        return self._queue.device_ns if self._queue is not None else 0
+
+    def advance(self, size: int) -> None:
+        assert self._queue is not None
+        assert self._modelled_runs is not None
+        self._modelled_runs.end_copy(self._queue, size)
+
+    def run_modelled(self, modelled: ModelledTime | None, started_ns: int) -> Parts | None:
+        assert self._queue is not None
+        assert self._modelled_runs is not None
+        return self._modelled_runs.end_inference(self._queue, modelled, started_ns)
+
+    def write_metrics(self, out: Words, done: Work) -> None:
+        assert self._queue is not None
+        now = time.monotonic_ns()
+        used = now - self._charged_ns
+        program = self._queue.program
+        tile_ns = used * program.tiles if program is not None else 0
+        self._counters.snapshot(out, now, used, tile_ns, done)
+
+
+def _wait_of(queue: EngineQueue) -> EventWait | None:
+    """Return the step at which a queue waits for an event; None if it waits for something else."""
+    steps = () if queue.program is None else queue.program.steps
+    step = steps[queue.step] if queue.step < len(steps) else None
+    return step if isinstance(step, EventWait) else None

@@ -1,0 +1,254 @@
+"""The cache of what OpenVINO's CPU device has compiled: images that are in it need not be compiled again.
+
+OpenVINO compiles an image at every load. What it exports of the result is kept in a directory of the daemon's
+user, which an engine only reads; `cache_fill` fills it. A cache can only save time: an entry that is
+damaged, from another host or version, or does not declare what the image declares, is a miss.
+
+Kept are images that OpenVINO computes in f32 and in one stream, with fixed shapes, also of what lies between
+inputs and outputs, and without profiles. Small ones are compiled as quickly, and large ones are slower to
+read than their weights, which the engine uses in place.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Container
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import openvino as ov
+from blake3 import blake3
+
+from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
+from softnpu.emulator.common import graph_edits, model_bodies, packed_types, source_digest
+from softnpu.emulator.disk_cache import cache_key
+from softnpu.emulator.disk_cache.cache import ModelCache
+from softnpu.emulator.interface import environment, profiling
+from softnpu.emulator.interface.messages import CacheOptions
+from softnpu.emulator.openvino import errors as openvino_errors
+from softnpu.emulator.openvino.cache.expected_images import ExpectedImages, Note
+from softnpu.emulator.openvino.defects import (
+    computed_arguments,
+    constant_parts,
+    corrections,
+    empty_tensors,
+    index_guards,
+    inner_dimensions,
+    quantised_subgraphs,
+    rounded_states,
+    saturated_sums,
+    sequence_lengths,
+    shared_tensors,
+    streams,
+)
+
+log = logging.getLogger(__name__)
+
+LIMIT: Final = 512 << 20
+"""Bytes that the directory may take."""
+MIN_IR: Final = 64 << 10
+"""Bytes of the IR of the smallest image that is kept, about a hundred operations."""
+MAX_WEIGHTS: Final = 64 << 20
+"""Bytes of constants of the largest one: an export has them all, in memory of its own."""
+_FORMAT: Final = 3
+_PRECISION: Final = "f32"
+_SETTINGS: Final = ("ONEDNN_", "DNNL_", "OV_", "OPENVINO_")
+"""Beginnings of variables that change what OpenVINO compiles."""
+
+
+class Kept(NamedTuple):
+    """An image from the cache: see `LoadedImage`. `memory` holds constants that `compiled` uses."""
+
+    compiled: ov.CompiledModel
+    memory: memoryview
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What an entry begins with: the bytes of the export."""
+
+    size: int
+
+
+class CpuCache:
+    """The cache in one directory."""
+
+    def __init__(self, models: ModelCache, notes: ExpectedImages | None) -> None:
+        self._models = models
+        self._notes = notes
+        self._expected: tuple[Note, Kept] | None = None
+
+    @classmethod
+    def open(cls) -> CpuCache | None:
+        """Open the cache that the environment names; None if it is off or cannot be used."""
+        directory = environment.engine_cache()
+        if not directory:
+            return None
+        models = ModelCache.open(CacheOptions(directory=directory, limit=LIMIT))
+        return None if models is None else cls(models, ExpectedImages.open(directory))
+
+    @property
+    def models(self) -> ModelCache:
+        """The files."""
+        return self._models
+
+    def find(self, core: ov.Core, key: str, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
+        """Return the image of this key; None for a miss."""
+        ahead = self._take_expected(Note(key, properties))
+        kept = ahead or self._imported(core, key, properties)
+        if kept is None:
+            return None
+        if not fits(kept.compiled, meta):
+            log.warning("engine cache: entry %s does not fit '%s'; it is compiled", key, meta.name)
+            return None
+        log.info("engine cache: imported '%s'%s", meta.name, " before it was asked for" if ahead else "")
+        return kept
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether an image was imported that nobody has asked for yet."""
+        return self._expected is not None
+
+    def expect(self, core: ov.Core, hint: bytes, loaded: Container[str]) -> None:
+        """Import the image that had this hint before, unless its key is one of `loaded`."""
+        note = None if self._notes is None else self._notes.find(hint)
+        if note is None or note.key in loaded:
+            return
+        self._expected = None
+        kept = self._imported(core, note.key, note.properties)
+        if kept is not None:
+            self._expected = note, kept
+
+    def forget_expected(self) -> None:
+        """Drop what nobody has asked for."""
+        self._expected = None
+
+    def has_note(self, hint: bytes, key: str, properties: dict[str, str]) -> bool:
+        """Whether it is noted that an image of this key was loaded with this hint; true without notes."""
+        return self._notes is None or self._notes.find(hint) == Note(key, properties)
+
+    def note(self, hint: bytes, key: str, properties: dict[str, str]) -> None:
+        """Note that an image of this key was loaded with this hint."""
+        if self._notes is not None:
+            self._notes.store(hint, Note(key, properties))
+
+    def _take_expected(self, wanted: Note) -> Kept | None:
+        if self._expected is None or self._expected[0] != wanted:
+            return None
+        (_, kept), self._expected = self._expected, None
+        return kept
+
+    def _imported(self, core: ov.Core, key: str, properties: dict[str, str]) -> Kept | None:
+        payload = self._models.load(key)
+        return None if payload is None else imported(core, payload, properties)
+
+
+def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> str:
+    """Return the key of an image: over its content, its properties, the host and all that compiles it.
+
+    Empty for an image that is not kept.
+    """
+    if not _is_kept(reader, meta, properties):
+        return ""
+    parts = {
+        "format": str(_FORMAT),
+        "openvino": ov.get_version(),
+        "host": cache_key.host(),
+        "threads": str(len(os.sched_getaffinity(0))),
+        "code": _code_digest(),
+        **{f"property.{name}": value for name, value in properties.items()},
+        **{f"env.{name}": value for name, value in os.environ.items() if name.startswith(_SETTINGS)},
+    }
+    return cache_key.key(_content_digest(reader), msgspec.json.encode(parts, order="sorted"))
+
+
+def encoded(compiled: ov.CompiledModel) -> bytes:
+    """Return the entry of an image that was compiled."""
+    exported: bytes = compiled.export_model().getvalue()
+    header = msgspec.msgpack.encode(_Header(len(exported)))
+    return bytes([len(header) >> 8, len(header) & 255]) + header + exported
+
+
+def decoded(core: ov.Core, payload: memoryview, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
+    """Import the image of an entry; None if it declares other than `meta`."""
+    kept = imported(core, payload, properties)
+    return kept if kept is not None and fits(kept.compiled, meta) else None
+
+
+def imported(core: ov.Core, payload: memoryview, properties: dict[str, str]) -> Kept | None:
+    """Import the image of an entry, in memory that can be written; None if that cannot be."""
+    start = 2 + int.from_bytes(payload[:2], "big")
+    try:
+        header = msgspec.msgpack.decode(payload[2:start], type=_Header)
+        if header.size != len(payload) - start:
+            return None
+        memory = payload[start:]
+        tensor = ov.Tensor(np.frombuffer(memory, np.uint8), shared_memory=True)
+        compiled = core.import_model(tensor, "CPU", properties)
+    except (msgspec.DecodeError, UnicodeDecodeError, RuntimeError, ValueError, MemoryError) as error:
+        log.warning("engine cache: %s", openvino_errors.reason(error))
+        return None
+    return Kept(compiled, memory)
+
+
+def fits(compiled: ov.CompiledModel, meta: GraphMeta) -> bool:
+    """Whether every input and output has a tensor of its own, of the type and shape that `meta` declares."""
+    ports = [*compiled.inputs, *compiled.outputs]
+    return (
+        len(compiled.inputs) == len(meta.inputs)
+        and len(ports) == len(meta.arguments)
+        and not shared_tensors.origins(compiled)
+        and all(
+            port.element_type.to_string() == getattr(ov.Type, argument.element_type).to_string()
+            and port.partial_shape == ov.PartialShape(list(argument.shape))
+            for port, argument in zip(ports, meta.arguments, strict=True)
+        )
+    )
+
+
+def _content_digest(reader: BlobReader) -> bytes:
+    """The digest of what is computed, wherever its constants lie."""
+    reference = reader.weights_reference()
+    constants = [(each.offset, each.length, each.digest) for each in reference.constants] if reference else []
+    hasher = blake3(reader.read(Section.METADATA))
+    for part in (reader.read(Section.IR), msgspec.msgpack.encode(constants)):
+        hasher.update(blake3(part).digest())
+    return hasher.digest()
+
+
+def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> bool:
+    reference = reader.weights_reference()
+    _, size = reader.extent(Section.IR) or (0, 0)
+    return (
+        meta.precision == properties.get("INFERENCE_PRECISION_HINT") == _PRECISION
+        and properties.get("NUM_STREAMS") == "1"
+        and properties.get("PERF_COUNT", "NO") == "NO"
+        and meta.config.get(profiling.CLOCK_PROPERTY, "HOST") == "HOST"
+        and not any(argument.is_dynamic or argument.shape_of >= 0 for argument in meta.arguments)
+        and size >= MIN_IR
+        and (reference is None or reference.size <= MAX_WEIGHTS)
+    )
+
+
+@functools.cache
+def _code_digest() -> str:
+    """The digest of the code that changes a model before OpenVINO compiles it."""
+    return source_digest.of_modules(
+        computed_arguments,
+        constant_parts,
+        corrections,
+        empty_tensors,
+        graph_edits,
+        index_guards,
+        inner_dimensions,
+        model_bodies,
+        packed_types,
+        quantised_subgraphs,
+        rounded_states,
+        saturated_sums,
+        sequence_lengths,
+        shared_tensors,
+        streams,
+    )

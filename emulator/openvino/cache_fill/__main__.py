@@ -1,0 +1,114 @@
+"""Put one image into the cache of compiled ones: a program that the supervisor starts, with one `ImageLoad`.
+
+What is stored serves all sessions, so nothing that one of them can change may enter it. Blob and weights are
+sealed, or files that only the daemon's user and root can write, who could write the cache as well. All
+constants are compared with the digests of the blob after OpenVINO has read them. The import has to compute
+the same bits as what was compiled.
+
+A model may take over what compiles it. So that is a process of its own, locked in, which writes into memory;
+this one touches no more than the bytes, and stores them under the key of the content that it was given. What
+a model does there can change nothing but its own entry.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from softnpu.emulator.common import linux, lock_in, log_lines
+from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.openvino import lean_openvino
+
+log = logging.getLogger(__name__)
+
+_LEAST_PRIORITY = 19
+_REASON = 300
+
+
+class _Compiler:
+    """The process that compiles: forked before anything here has threads."""
+
+    def __init__(self, message: link.ImageLoad, fds: Sequence[int]) -> None:
+        self._result = linux.memfd("entry")
+        begin, self._begin = os.pipe()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._begin)
+            linux.die_with_parent(parent)
+            lock_in.lock_in(lock_in.Policy())
+            os._exit(_compile_into(self._result, begin, message, fds))
+        os.close(begin)
+
+    def compiled(self) -> bytes:
+        """The entry. Raises `NotKeptError`."""
+        from softnpu.emulator.openvino.cache.cpu_cache import LIMIT
+        from softnpu.emulator.openvino.cache_fill.entry import NotKeptError
+
+        os.write(self._begin, b"x")
+        _, status = os.waitpid(self._pid, 0)
+        size = os.fstat(self._result).st_size
+        if size > LIMIT:  # a size costs its writer nothing, and reading it as much memory
+            raise NotKeptError(f"{size} bytes are more than the cache takes")
+        content = os.pread(self._result, size, 0)
+        if status == 0:
+            return content
+        if os.WIFEXITED(status) and content:
+            raise NotKeptError(repr(content[:_REASON].decode(errors="replace")))
+        raise NotKeptError(f"the process that compiled it ended with {os.waitstatus_to_exitcode(status)}")
+
+
+def _compile_into(result: int, begin: int, message: link.ImageLoad, fds: Sequence[int]) -> int:
+    """What the forked process does; its exit code. Without success `result` holds the reason."""
+    lean_openvino.leave_out_converter()
+    from softnpu.emulator.openvino.cache_fill import entry
+
+    if not os.read(begin, 1):
+        return 0  # nobody wants it
+    code = 0
+    try:
+        content = memoryview(entry.compile_entry(message, fds))
+    except (entry.NotKeptError, Refused, RuntimeError) as error:
+        content, code = memoryview(str(error).encode()), 1
+    while content:
+        content = content[os.write(result, content) :]
+    return code
+
+
+def main(arguments: list[str]) -> int:
+    """Fill one entry for the supervisor, which is at the other end of the channel."""
+    linux.die_with_parent(int(arguments[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_LEAST_PRIORITY)
+    log_lines.begin("info")
+    packet = Channel(socket.socket(fileno=int(arguments[0]))).receive()
+    if packet is None:
+        return 0
+    with packet:
+        message = link.command_decoder.decode(packet.body)
+        if not isinstance(message, link.ImageLoad):
+            raise RuntimeError(f"the supervisor sent {type(message).__name__}; expected ImageLoad")
+        fds = packet.take_fds(packet.fd_count)
+    compiler = _Compiler(message, fds)
+    lean_openvino.leave_out_converter()
+    from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
+    from softnpu.emulator.openvino.cache_fill import entry
+
+    cache = CpuCache.open()
+    if cache is None:
+        return 0
+    try:
+        entry.fill(cache, message, fds, compiler.compiled)
+    except (entry.NotKeptError, Refused, RuntimeError) as error:
+        log.info("engine cache: image %d is not stored: %s", message.image, error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Inferences of dynamic shapes, and of states whose shape changes."""

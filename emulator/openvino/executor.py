@@ -1,0 +1,484 @@
+"""Compute with OpenVINO's CPU runtime: load images, bind client memory, run and cancel inferences."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import openvino as ov
+
+from softnpu.emulator.arithmetic import settings as arithmetic
+from softnpu.emulator.blob.constant_digests import check_constants
+from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta, Section
+from softnpu.emulator.blob.weight_files import file_identities
+from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
+from softnpu.emulator.common import model_bodies
+from softnpu.emulator.engine import failures
+from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_times
+from softnpu.emulator.engine.memory.mappings import Bytes
+from softnpu.emulator.interface import trace
+from softnpu.emulator.interface.profiling import LayerRecord
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.openvino import errors as openvino_errors
+from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino.cache import cpu_cache
+from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
+from softnpu.emulator.openvino.defects import (
+    constant_parts,
+    corrections,
+    empty_tensors,
+    index_guards,
+    inner_dimensions,
+    quantised_subgraphs,
+    rounded_states,
+    saturated_sums,
+    shared_tensors,
+    streams,
+)
+from softnpu.emulator.openvino.fused_states.states import FusedStates
+from softnpu.emulator.openvino.layers import layer_records
+from softnpu.emulator.openvino.weights import weight_pages
+from softnpu.emulator.openvino.weights.weight_files import GuardedWeights, guarded
+
+_PRECISION = "INFERENCE_PRECISION_HINT"
+_PROPERTIES = (
+    _PRECISION,
+    "EXECUTION_MODE_HINT",
+    "INFERENCE_NUM_THREADS",
+    "PERF_COUNT",
+)
+_POLL_MS = 50
+_OVERLAP_POLL_MS = 1
+_LET_GO_STEPS, _LET_GO_STEP_MS = 20, 500
+_MAX_STREAMS = 4
+_MOST_EMPTY = 8  # sets of dimensions that are 0, until a model is made ready for all
+_SHORT_S = 500e-6
+_core: ov.Core | None = None
+_core_lock = threading.Lock()
+
+
+def core() -> ov.Core:
+    """Return the OpenVINO core of this process."""
+    global _core
+    with _core_lock:
+        if _core is None:
+            _core = ov.Core()
+    return _core
+
+
+def load_device() -> None:
+    """Load OpenVINO's CPU device: the first image need not wait for it."""
+    with contextlib.suppress(RuntimeError):  # the first image reports why
+        core().get_property("CPU", "FULL_DEVICE_NAME")
+
+
+class Binding:
+    """An infer request whose inputs and outputs are client memory.
+
+    Outputs whose tensor cannot be set (`shared_tensors`, `LoadedImage.unbound`) are copied at the end of an
+    inference; `count_copied` gets the bytes.
+    """
+
+    __slots__ = (
+        "_apart",
+        "_copies",
+        "_count_copied",
+        "_is_short",
+        "_poll_ms",
+        "_request",
+        "_started",
+        "_unbound",
+        "views",
+    )
+
+    def __init__(
+        self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
+    ) -> None:
+        self._start(image, views, count_copied)
+        inputs = len(image.meta.inputs)
+        for index, (argument, view) in enumerate(zip(image.meta.arguments, views, strict=True)):
+            position = index if argument.input else index - inputs
+            origin = None if argument.input else image.origins.get(position)
+            if origin is None:
+                self._set_tensor(position, argument, view)
+            else:
+                self._copy(view, views[origin.position + (0 if origin.input else inputs)])
+
+    def _start(self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> None:
+        self.views = views  # keeps the mappings alive as long as the request may touch them
+        self._request = image.compiled.create_infer_request()
+        self._is_short = self._started = False
+        self._poll_ms = _POLL_MS
+        self._count_copied = count_copied
+        self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
+        self._unbound, self._apart = image.unbound, image.apart
+
+    def poll_often(self) -> None:
+        """Have `run` poll often, so that other inferences can start beside it."""
+        self._poll_ms = _OVERLAP_POLL_MS
+
+    def start_early(self) -> None:
+        """Start an inference that the next `run` waits for; not worth it for one of under 0.5 ms."""
+        self._request.start_async()
+        self._started = True
+
+    def cancel_early(self) -> None:
+        """Cancel what `start_early` started; its outputs are void."""
+        if self._started:
+            self._started = False
+            self._cancel()
+
+    @property
+    def short(self) -> bool:
+        """Whether an inference is so short that another thread costs more than it saves."""
+        return self._is_short
+
+    @property
+    def copies(self) -> bool:
+        """Whether it copies outputs behind an inference."""
+        return bool(self._copies)
+
+    def _set_tensor(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
+        """Make an input or output use `view`."""
+        shape = (1, *argument.shape) if position in self._apart and not argument.input else argument.shape
+        tensor = ov.Tensor(view, ov.Shape(shape), type_of(argument))
+        if argument.input:
+            self._request.set_input_tensor(position, tensor)
+        elif position in self._unbound:
+            self._copies.append((view, partial(self._result, position, argument)))
+        else:
+            self._request.set_output_tensor(position, tensor)
+
+    def _result(self, position: int, argument: ArgumentMeta) -> Bytes:
+        """Return a result that lies in OpenVINO's memory."""
+        result = self._request.get_output_tensor(position)
+        if list(result.shape) != list(argument.shape):
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                f"output '{argument.name}'",
+                found=f"a result of shape {list(result.shape)}",
+                expected=f"shape {list(argument.shape)}, which the model declares",
+                hint="give the model dynamic dimensions",
+            )
+        data: Bytes = result.data.reshape(-1).view(np.uint8)
+        return data
+
+    def _copy(self, output: Bytes, source: Bytes) -> None:
+        """Copy `source`, which has the value of this output, at the end of every inference."""
+        if output.nbytes != source.nbytes:
+            raise refuse(
+                ZeResult.ERROR_MODULE_BUILD_FAILURE,
+                "graph",
+                found=f"an output of {output.nbytes} bytes that shares a tensor of {source.nbytes} bytes",
+                expected="equal sizes",
+            )
+        self._copies.append((output, lambda: source))
+
+    def run(self, is_cancelled: Callable[[], bool]) -> bool:
+        """Compute the outputs from the inputs; raise `RuntimeError` with OpenVINO's reason.
+
+        `is_cancelled` is called now and then while a long inference runs. Once it returns True the inference
+        ends: the result is False, and the outputs are void.
+        """
+        # `infer` computes in this thread, which saves two thread switches: 12 us of 60 with a small network.
+        # With a big one on a busy machine OpenVINO's own thread is faster: YOLOv8n took 14 ms there and 20 ms
+        # here.
+        if self._is_short:
+            self._request.infer(share_outputs=True)
+            if self._copies:
+                self._finish_copies()
+            return True
+        started, self._started = self._started, False
+        start = time.perf_counter()
+        if not started:
+            self._request.start_async()
+        try:
+            while not self._request.wait_for(self._poll_ms):
+                if is_cancelled():
+                    self._cancel()
+                    return False
+        except BaseException:
+            self._cancel()  # nothing may be written after the failure is reported
+            raise
+        self._request.wait()  # raises the error
+        self._is_short = not started and time.perf_counter() - start < _SHORT_S
+        if self._copies:
+            self._finish_copies()
+        return True
+
+    def layers(self) -> tuple[LayerRecord, ...]:
+        """Return the profile of the last inference; empty unless the image was compiled to profile."""
+        return layer_records(self._request.get_profiling_info())
+
+    def _finish_copies(self) -> None:
+        for output, source in self._copies:
+            np.copyto(output, source())
+            self._count_copied(output.nbytes)
+
+    def _cancel(self) -> None:
+        """End the running inference at the border of a layer; its outputs are void.
+
+        A loop inside of a layer may never come to one, and it writes memory of its client: this engine ends.
+        """
+        self._request.cancel()
+        with contextlib.suppress(RuntimeError):  # "cancelled"
+            # counted in steps: a process that was stopped meanwhile has not waited
+            if not any(self._request.wait_for(_LET_GO_STEP_MS) for _ in range(_LET_GO_STEPS)):
+                failures.end_held("an inference that was cancelled does not end")
+            self._request.wait()
+
+
+class LoadedImage:
+    """A compiled model on the device, shared by all graphs of this content.
+
+    Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
+    compares them with the digests in the blob first, and refuses others by name. `streams`: how many
+    inferences it runs at once, each with its part of the threads. `key`: its key in `cache`, empty for an
+    image that is not kept; `lacking`: the same, empty for one that came from there. `computes_sizes`: some of
+    what it computes depend on values of its inputs or on their shapes, which change.
+    """
+
+    def __init__(
+        self,
+        blob: memoryview,
+        placement: Placement | None,
+        space: WeightSpace,
+        modelled: Modelled,
+        check: bool = False,
+        cache: CpuCache | None = None,
+    ) -> None:
+        reader = BlobReader(blob)
+        self.meta = reader.metadata()
+        reference = reader.weights_reference()
+        actual = offsets_in_space(reference, placement, space.layout, space.embedded)
+        if check and reference is not None:
+            outside = [actual[constant.offset] for constant in reference.outside]
+            check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
+        self.compilations = 0
+        self.weights_size = 0 if reference is None else reference.size
+        self.twin: object | None = None  # see `twins`
+        self.twin_asked = False
+        self.key = self.lacking = ""
+        self.weights: GuardedWeights | None = None
+        self.has_layers = self.is_unfused = self.computes_sizes = False
+        self.modelled: ModelledTime | None = None
+        self.fused_states: FusedStates | None = None
+        self._model: ov.Model | None = None
+        self._is_spoiled = False
+        traced = trace.active is not None and trace.active.layers  # those in the cache give no layers
+        if cache is None or traced or not self._find(reader, cache):
+            xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
+            self._read(xml, space, modelled)
+        self.apart = rounded_states.positions(self.meta, self.compiled)
+        """Positions of outputs that `rounded_states` has changed."""
+        self.unbound = frozenset(_other_shapes(self.meta, self.compiled)) - self.apart
+        """Positions of outputs whose port has another shape after compilation than the model declares."""
+        self.streams = int(self.compiled.get_property("NUM_STREAMS"))
+        self.origins = shared_tensors.origins(self.compiled)
+
+    def _find(self, reader: BlobReader, cache: CpuCache) -> bool:
+        """Take the image from the cache; whether it was there."""
+        properties = properties_of(self.meta)
+        self.key = cpu_cache.key_of(reader, self.meta, properties)
+        if not self.key:
+            return False
+        self._kept = cache.find(core(), self.key, self.meta, properties)
+        if self._kept is None:
+            self.lacking = self.key
+            return False
+        self.compiled = self._kept.compiled
+        return True
+
+    def _read(self, xml: bytes, space: WeightSpace, modelled: Modelled) -> None:
+        """Read and compile the model."""
+        self._weights = np.frombuffer(space.view, dtype=np.uint8)
+        self._space = space
+        model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
+        self.modelled = modelled(model, self.meta)
+        self.computes_sizes = any(each.is_dynamic() for each in (model, *model_bodies.all_bodies(model)))
+        if self.computes_sizes:
+            self.key = self.lacking = ""
+        corrections.correct(model)
+        index_guards.guard(model)
+        inner_dimensions.guard(model)
+        empty_tensors.guard(model)
+        if self.meta.precision == arithmetic.PRECISION:
+            self._round(model)
+        elif "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            rounded_states.set_apart(model, self.meta)
+        constant_parts.fold(core(), model, properties_of(self.meta))
+        self._compile_with_states(model)
+        self._model = model if self.computes_sizes or model.is_dynamic() else None
+        self._empty: set[empty_tensors.Empty] = set()
+        self._takes_nothing = False  # in any dimension
+        self._is_behind = False  # `compiled` is not of `_model` as it is
+
+    def _compile_with_states(self, model: ov.Model) -> None:
+        self._compile(model)
+        if self.meta.dynamic_states:
+            self.fused_states = FusedStates(model, self.compiled, self.meta.name)
+
+    def renew(self) -> None:
+        """Compile a model with dynamic dimensions again; requests made before must not be used.
+
+        After an inference that failed or was cancelled OpenVINO's compiled model (2026.4) may refuse valid
+        shapes for good, or give results of a shape that they had in it, in new requests as well. What cannot
+        be compiled now is compiled by `mend`.
+        """
+        self._is_spoiled = self._model is not None
+        with contextlib.suppress(RuntimeError, MemoryError):
+            self.mend()
+
+    def mend(self) -> None:
+        """Compile what `renew` could not, before an inference. Raises `RuntimeError` or `MemoryError`."""
+        if self._is_spoiled and self._model is not None:
+            self._compile(self._model)
+            self._is_spoiled = False
+
+    def expect_empty(self, empty: empty_tensors.Empty) -> None:
+        """Compile the model for inputs of which these dimensions are 0, if it then has to be another.
+
+        As after `renew`, requests made before must not be used if `compilations` has changed.
+        """
+        if self._model is None or self._takes_nothing or empty in self._empty:
+            return
+        # a client may try every set of dimensions: 2 to the power of their number
+        is_last = len(self._empty) >= _MOST_EMPTY
+        # an attempt that failed has perhaps guarded operations that are not compiled
+        was_behind, self._is_behind = self._is_behind, True
+        if empty_tensors.guard(self._model, None if is_last else empty) or was_behind:
+            self._compile_with_states(self._model)
+        self._is_behind = False
+        self._empty.add(empty)
+        self._takes_nothing = is_last
+
+    def _round(self, model: ov.Model) -> None:
+        """Have `model` computed in f16, as the device does."""
+        from softnpu.emulator.arithmetic.rewriting import rewrite
+
+        try:
+            rewrite(model, arithmetic.Arithmetic.of(self.meta.config))
+        except (LookupError, TypeError, AttributeError) as error:  # of an operation unlike those we know
+            raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
+
+    def _compile(self, model: ov.Model) -> None:
+        properties = properties_of(self.meta)
+        if trace.active is not None and trace.active.layers:
+            properties["PERF_COUNT"] = "YES"
+        self.has_layers = properties.get("PERF_COUNT") == "YES"
+        with memory_limit.lifted(), weight_pages.releasing(self._space):
+            try:
+                compiled = core().compile_model(model, "CPU", properties)
+            except RuntimeError:
+                if properties["NUM_STREAMS"] == "1":
+                    raise
+                properties["NUM_STREAMS"] = "1"  # with several it fails for some models that it runs with one
+                compiled = core().compile_model(model, "CPU", properties)
+            if shared_tensors.take_inputs(model, compiled):
+                compiled = core().compile_model(model, "CPU", properties)
+            if quantised_subgraphs.are_in(model, compiled):
+                properties |= quantised_subgraphs.UNFUSED
+                self.is_unfused = True
+                self.key = self.lacking = ""
+                quantised_subgraphs.make_loadable(model)
+                compiled = core().compile_model(model, "CPU", properties)
+            if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, compiled):
+                compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})
+        self.compiled = compiled
+        self.compilations += 1
+
+
+def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:
+    variables = meta.dynamic_states
+    outputs = [
+        argument
+        for index, argument in enumerate(meta.arguments)
+        if not argument.input and argument.shape_of < 0 and index not in variables
+    ]
+    for position, (argument, port) in enumerate(zip(outputs, compiled.outputs, strict=True)):
+        if not argument.is_dynamic and port.partial_shape != ov.PartialShape(list(argument.shape)):
+            yield position
+
+
+def load(
+    message: link.ImageLoad,
+    fds: Sequence[int],
+    modelled: Modelled = host_times,
+    cache: CpuCache | None = None,
+) -> LoadedImage:
+    """Load an image from its descriptors, which are not needed afterwards. Raises `Refused`."""
+    if not fds:
+        raise refuse(
+            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+            "graph",
+            found="a daemon without free descriptors",
+            expected="descriptors for its blob and weights",
+            hint="raise the descriptor limit of the daemon",
+        )
+    try:
+        blob = memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ))
+        section = BlobReader(blob).extent(Section.WEIGHTS)
+        sources = fds[len(fds) - len(message.weights) :]
+        space = WeightSpace(
+            message.weights, sources, "graph", None if section is None else (fds[0], *section)
+        )
+        placement = None
+        if message.placement_length:
+            placement = Placement.decode(os.pread(fds[1], message.placement_length, 0))
+        weights = guarded(space, sources)
+        check = message.check or file_identities(sources) != message.files
+        try:
+            image = LoadedImage(blob, placement, space, modelled, check, cache)
+        finally:
+            if weights is not None:  # what OpenVINO makes of cut weights is no reason
+                weights.check(BlobReader(blob).metadata().name)
+        image.weights = weights
+        return image
+    except (RuntimeError, OSError, ValueError) as error:
+        raise Refused(
+            ErrorInfo(
+                result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
+                object="graph",
+                found=f"the engine cannot load it: {openvino_errors.reason(error)}",
+                expected="a model that the device runs",
+            )
+        ) from error
+
+
+def timed_load(
+    message: link.ImageLoad, fds: Sequence[int], modelled: Modelled, cache: CpuCache | None
+) -> tuple[LoadedImage, float]:
+    """Load an image; return it and the milliseconds taken."""
+    start = time.perf_counter()
+    image = load(message, fds, modelled, cache)
+    return image, (time.perf_counter() - start) * 1e3
+
+
+def properties_of(meta: GraphMeta) -> dict[str, str]:
+    """Return the properties with which OpenVINO's CPU device compiles an image."""
+    chosen = {name: meta.config[name] for name in _PROPERTIES if name in meta.config}
+    if meta.precision == arithmetic.PRECISION:
+        chosen[_PRECISION] = "f32"  # rounded where the device rounds, and nowhere else
+    if chosen.get("INFERENCE_NUM_THREADS") == "0":
+        del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
+    threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
+    # each stream takes its part of the threads, also while it is the only one that works
+    count = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
+    if meta.dynamic_states:
+        # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
+        chosen["KV_CACHE_PRECISION"] = chosen[_PRECISION]
+    return chosen | saturated_sums.properties() | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
+
+
+def type_of(argument: ArgumentMeta) -> ov.Type:
+    """Return the element type of an argument."""
+    element_type: ov.Type = getattr(ov.Type, argument.element_type)
+    return element_type

@@ -1,0 +1,1 @@
+"""States that OpenVINO fuses into attention."""

@@ -1,0 +1,1 @@
+"""Memory of weights while an image uses it in place."""

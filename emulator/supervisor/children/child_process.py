@@ -1,0 +1,96 @@
+"""Starting the processes of engines and compiler workers.
+
+The first engine is started before the supervisor is imported (`start_early`), so that both import what they
+need side by side; this module imports little for that.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import subprocess
+import sys
+from typing import Final, NamedTuple
+
+from softnpu.emulator.common import failpoints
+
+
+class ChildProgram(enum.StrEnum):
+    """The modules that children run, by name: the supervisor must not import what computes."""
+
+    ENGINE = "softnpu.emulator.engine"
+    COMPILER = "softnpu.emulator.compiler"
+    CACHE_FILL = "softnpu.emulator.openvino.cache_fill"
+
+
+class ChildProcess(NamedTuple):
+    """`python -m PROGRAM FD PARENT_PID`, with `channel` to its FD; `output`: the pipe that it writes to."""
+
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+    output: int
+
+
+_TUNABLES: Final = "GLIBC_TUNABLES"
+_HUGE_PAGES: Final = "glibc.malloc.hugetlb=1"
+"""Large memory of the heap in huge pages, where the kernel gives them to who asks.
+
+Converting 2 GiB of weights took 1.15 s without, 0.7 s with it: most of the time went into page faults.
+"""
+
+# The OpenBLAS of numpy would start a thread for each core, which spins while the process imports the rest:
+# 75 ms of CPU time on two cores. Nothing here multiplies matrices with numpy. A process that locks itself in
+# has one thread, so this is no choice of the user.
+ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
+
+_early: Final[dict[ChildProgram, ChildProcess]] = {}
+
+
+def start_early(program: ChildProgram) -> None:
+    """Start a process for the first who wants one of this program; harmless when repeated.
+
+    It ends with this process in any case.
+    """
+    if program not in _early:
+        _early[program] = start(program)
+
+
+def take(program: ChildProgram) -> ChildProcess:
+    """A process of this program: the one that was started early, or a new one. Raises `OSError`."""
+    early = _early.pop(program, None)
+    return start(program) if early is None else early
+
+
+def start(program: ChildProgram) -> ChildProcess:
+    """A new process of this program. Raises `OSError`."""
+    output, their_output = os.pipe()
+    try:
+        with open(their_output, "wb", buffering=0) as written:
+            return ChildProcess(*_started(program, written.fileno()), output)
+    except BaseException:
+        os.close(output)
+        raise
+
+
+def _started(program: ChildProgram, output: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    variables, more_fds = failpoints.inherited()
+    if program is ChildProgram.ENGINE:
+        # what the user has chosen comes last, and counts
+        variables[_TUNABLES] = ":".join(filter(None, (_HUGE_PAGES, os.environ.get(_TUNABLES))))
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", program, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(), *more_fds),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **ONE_THREAD, **variables},
+                process_group=0,  # Ctrl-C in a terminal is for the supervisor, which ends its children
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return process, ours

@@ -1,0 +1,1 @@
+"""Connections of clients: handshake, frames, leases, rejection."""

@@ -1,0 +1,1 @@
+"""Compiler workers: which one compiles which model."""

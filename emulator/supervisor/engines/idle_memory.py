@@ -1,0 +1,134 @@
+"""Memory that idle contexts give back: decoded programs, staging, and images that nobody uses.
+
+An image comes back by itself: the engine asks for it when a command needs it. It is loaded from what the
+supervisor has of it, so the results are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.engines.announcements import Post
+from softnpu.emulator.supervisor.engines.image_loads import ImageLoads
+from softnpu.emulator.supervisor.engines.queue_states import QueueStates
+from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.state.images import Image
+from softnpu.emulator.supervisor.state.objects import Activity, Context, Graph
+
+_QUICK_MS = 250.0
+_CHECKS = 4  # within the time after which a context is idle
+_SHORTEST_S = 0.025
+_LONGEST_S = 60.0
+
+
+class IdleMemory:
+    """What the contexts of one device give back; with `prunes` also by themselves, once they are idle.
+
+    A program that has not chosen a time gets back in a moment what was taken from it: its images stay if they
+    take longer to load.
+    """
+
+    def __init__(
+        self,
+        contexts: Mapping[int, Context],
+        states: QueueStates,
+        loads: ImageLoads,
+        post: Post,
+        reactor: Reactor,
+        prunes: bool,
+    ) -> None:
+        self._contexts = contexts
+        self._states = states
+        self._loads = loads
+        self._post = post
+        self._reactor = reactor
+        self._prunes = prunes
+        self._timer: Timer | None = None
+
+    def release(self, context: Context, slow_images: bool = True) -> None:
+        """Give back what the context keeps for its next commands; nothing while one runs.
+
+        An image ends with the last context that has given it back.
+        """
+        idle, activity = context.idle, self._activity(context)
+        if activity is None:
+            return
+        # one message to the engine: a client may ask faster than it can follow
+        if activity != idle.released or slow_images > idle.released_slow:
+            idle.released, idle.released_slow = activity, slow_images
+            self._post(link.ContextRelease(context=context.number), [])
+        self._evict_unused(context)
+
+    def _evict_unused(self, context: Context) -> None:
+        for image in {graph.image.number: graph.image for graph in _initialized(context)}.values():
+            if all(self._has_released(user, image) for user in self._users_of(image)):
+                self._loads.evict(image)
+
+    def restore(self, report: link.ImageNeeded) -> None:
+        """Load an image again, for a command of a context that had given it back."""
+        self._loads.restore(report.image)
+        self.watch()
+
+    def watch(self) -> None:
+        """Look now and then which contexts have become idle, as long as there is something to give back."""
+        if self._prunes and self._timer is None:
+            times = [context.idle.after_ms for context in self._contexts.values() if self._may_prune(context)]
+            if times:
+                pause = min(_LONGEST_S, max(_SHORTEST_S, min(times) / 1e3 / _CHECKS))
+                self._timer = self._reactor.after(pause, self._on_timer)
+
+    def watch_anew(self) -> None:
+        """Watch, after a time was chosen."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.watch()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        for context in list(self._contexts.values()):
+            if self._may_prune(context):
+                self._prune(context, now)
+        self.watch()
+
+    def _prune(self, context: Context, now: float) -> None:
+        idle, activity = context.idle, self._activity(context)
+        if activity is None or activity != idle.seen:
+            idle.seen, idle.since = activity, now
+        elif now - idle.since >= idle.after_ms / 1e3:
+            self.release(context, slow_images=idle.chosen)
+
+    def _may_prune(self, context: Context) -> bool:
+        """Whether it wants to give back what it does not use, and has used something since it last did."""
+        idle = context.idle
+        if not idle.enabled or not any(_initialized(context)):
+            return False
+        return idle.released is None or idle.released != self._activity(context)
+
+    def _has_released(self, context: Context, image: Image) -> bool:
+        idle = context.idle
+        if not idle.released_slow and image.load_ms > _QUICK_MS:
+            return False
+        return idle.released is not None and idle.released == self._activity(context)
+
+    def _users_of(self, image: Image) -> Iterator[Context]:
+        for context in self._contexts.values():
+            if any(graph.image is image for graph in _initialized(context)):
+                yield context
+
+    def _activity(self, context: Context) -> Activity | None:
+        """What has ended by now on each of its queues; None while something has begun and not ended."""
+        activity = []
+        for queue in context.queues.values():
+            completed = self._states.completed(queue.state)
+            if completed is None:
+                return None
+            activity.append((queue.handle, completed))
+        return tuple(activity)
+
+
+def _initialized(context: Context) -> Iterator[Graph]:
+    return (graph for graph in context.graphs.values() if graph.initialized)

@@ -1,0 +1,41 @@
+"""What runs on one engine: of the queues of its contexts, and of those that clients have given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from softnpu.emulator.supervisor.engines.draining import Draining
+from softnpu.emulator.supervisor.engines.queue_states import QueueStates, Running
+from softnpu.emulator.supervisor.state.objects import Context, Queue
+
+
+class RunningSubmission(NamedTuple):
+    """A submission that runs. `given_back`: nobody wants its queue any more, and the engine knows."""
+
+    queue: Queue
+    running: Running
+    given_back: bool
+
+
+class RunningSubmissions:
+    """Finds what runs in what the engine has written about each queue."""
+
+    def __init__(self, contexts: Mapping[int, Context], draining: Draining, states: QueueStates) -> None:
+        self._contexts = contexts
+        self._draining = draining
+        self._states = states
+
+    def queues(self) -> Iterator[Queue]:
+        """All queues whose submissions may run."""
+        for context in self._contexts.values():
+            yield from context.queues.values()
+        yield from self._draining.queues()
+
+    def first(self) -> RunningSubmission | None:
+        """Return the submission that runs, or one of them."""
+        for queue in self.queues():
+            running = self._states.running(queue.state)
+            if running is not None:
+                return RunningSubmission(queue, running, self._draining.has(queue))
+        return None

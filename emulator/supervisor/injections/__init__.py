@@ -1,0 +1,1 @@
+"""Injected faults: which there are, and what they do to requests."""

@@ -1,0 +1,1 @@
+"""What monitors see: activity, traces, files as the kernel has them."""

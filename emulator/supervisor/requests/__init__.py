@@ -1,0 +1,1 @@
+"""Requests of a session: checked, then done."""

@@ -1,0 +1,277 @@
+"""The requests of a session on memory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from functools import partial
+
+from softnpu.emulator.common import address_range, linux, native_files
+from softnpu.emulator.common.untrusted_fds import close_untrusted
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.records import PAGE
+from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.reactor import Timer
+from softnpu.emulator.supervisor.requests.session_state import Call, OwnedAllocation, SessionState
+from softnpu.emulator.supervisor.state.memory import Allocation, check_host_memory, check_request
+from softnpu.emulator.supervisor.state.objects import Context
+from softnpu.emulator.supervisor.undoing import undoing
+
+_COUNT_S = 0.25
+_MOST_SPARSE = 256
+_RETRY_S = 0.005
+_RETRIES = 100  # of an allocation, while the engine unmaps what was freed
+
+
+class MemoryRequests:
+    """Allocations: placed in the memory of the context, counted, announced to the engine."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+        self._timer: Timer | None = None
+        self._grown: dict[int, Context] = {}  # since the last check, by number
+
+    def alloc(self, call: Call, request: msg.MemAlloc) -> None:
+        self._alloc(call.number, request, _RETRIES)
+
+    def _alloc(self, number: int, request: msg.MemAlloc, retries: int) -> None:
+        context = self._state.contexts.get(request.context)
+        check_request(request.kind, request.size, request.alignment)
+        self.count_pages()
+        self.check(context, 0 if request.sparse else request.size)
+        if request.sparse:
+            self._check_sparse()
+            try:
+                self._state.check_address_space(context, request.size)
+            except Refused:
+                if not retries or not self._state.function_of(context).is_unmapping:
+                    raise
+                again = partial(self._state.answering, number, self._alloc, number, request, retries - 1)
+                self._state.reactor.after(_RETRY_S, again)
+                return
+        else:
+            check_host_memory(request.size)
+        allocation, fresh = context.memory.allocate(
+            request.size, request.alignment, request.kind, request.exportable, request.sparse
+        )
+        self._give(number, context, allocation, fresh)
+
+    def _give(self, number: int, context: Context, allocation: Allocation, fresh: bool) -> None:
+        """Keep an allocation and answer with it."""
+        with undoing() as undo:
+            handle = self.keep(context, allocation, fresh)
+            undo.callback(self.release, OwnedAllocation(context, allocation))
+            fds = [allocation.segment.fd] if fresh else []
+            self._state.post(number, self.answer(context, handle, fresh), fds)
+
+    def import_segment(self, call: Call, request: msg.MemImport) -> None:
+        self._import(call, request, None)
+
+    def import_part(self, call: Call, request: msg.MemImportPart) -> None:
+        if request.foreign:
+            self._import_foreign(call, request)
+        else:
+            self._import(call, request, (request.offset, request.size))
+
+    def _import(
+        self, call: Call, request: msg.MemImport | msg.MemImportPart, part: tuple[int, int] | None
+    ) -> None:
+        context = self._state.contexts.get(request.context)
+        (fd,) = call.packet.take_fds(1)
+        try:
+            if not linux.has_seals(fd, linux.SEALS_FIXED_SIZE):
+                raise _bad_import("a descriptor that may change its size")
+            length = os.fstat(fd).st_size
+            start, size = part or (0, length)
+            check_request(request.kind, size, 0)
+            if size % PAGE:
+                raise _bad_import(f"a descriptor of {size} bytes")
+            if start < 0 or start % PAGE or size > length - start:
+                raise _bad_import(f"{size} bytes at {start} of a file of {length} bytes")
+            self.check(context, size)
+            if not linux.can_map_shared(fd, start):
+                # the engine would fail to map it, and every engine after it
+                raise _bad_import(f"a descriptor of {length} bytes that cannot be mapped for writing")
+            allocation = context.memory.adopt(fd, size, request.kind, start)
+            self._give(call.number, context, allocation, fresh=True)
+        finally:
+            close_untrusted((fd,), self._state.user.uid)
+
+    def _import_foreign(self, call: Call, request: msg.MemImportPart) -> None:
+        """Take memory whose size is not sealed: the engine guards itself against a cut."""
+        context = self._state.contexts.get(request.context)
+        (fd,) = call.packet.take_fds(1)
+        try:
+            check_request(request.kind, request.size, 0)
+            _check_foreign(fd)
+            length, offset, size = os.fstat(fd).st_size, request.offset, request.size
+            if offset < 0 or offset > length or size > length - offset:
+                raise _bad_foreign(f"{size} bytes at {offset} of a file of {length} bytes")
+            self.check(context, size)
+            _check_mappable(fd, offset // PAGE * PAGE)
+            allocation = context.memory.adopt_foreign(fd, size, request.kind, offset)
+            self._give(call.number, context, allocation, fresh=True)
+        finally:
+            close_untrusted((fd,), self._state.user.uid)
+
+    def check(self, context: Context, size: int) -> None:
+        """Refuse what this session or its device has no room for."""
+        self._state.memory.check_room()
+        self._state.check_memory(context, size)
+        self._state.segments.check()
+
+    def keep(self, context: Context, allocation: Allocation, fresh: bool) -> int:
+        """Give an allocation its handle, count it, and announce it to the engine."""
+        owned = OwnedAllocation(context, allocation)
+        with undoing() as undo:
+            undo.callback(self.release, owned)
+            handle = allocation.handle = self._state.memory.add(owned)
+            context.allocations[handle] = allocation
+            self._state.count(context)
+            function = self._state.function_of(context)
+            if allocation.sparse:
+                self._watch_pages()
+            if fresh:
+                function.announce.segment(context, allocation.segment.number)
+            function.announce.memory(context, handle)
+        return handle
+
+    def answer(self, context: Context, handle: int, fresh: bool) -> msg.MemAllocated:
+        allocation = context.allocations[handle]
+        return msg.MemAllocated(
+            memory=handle,
+            segment=allocation.segment.number,
+            segment_size=allocation.segment.size,
+            offset=allocation.offset,
+            fresh=fresh,
+            sparse=allocation.sparse or allocation.segment.foreign > 0,
+        )
+
+    def free(self, call: Call, request: msg.MemFree) -> None:
+        owned = [self._state.memory.get(handle) for handle in request.memory]
+        rings = {queue.ring.handle for queue in self._state.queues}
+        for handle in request.memory:
+            if handle in rings:
+                raise refuse(
+                    ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
+                    f"memory {handle:#018x}",
+                    found="the ring of a live command queue",
+                    expected="other memory",
+                    hint="destroy the queue instead",
+                )
+        if len(set(request.memory)) != len(request.memory):
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "memory free",
+                found="a handle twice",
+                expected="each handle once",
+            )
+        for item in owned:
+            self.release(item)
+        self._state.answer_ok(call)
+
+    def release(self, item: OwnedAllocation) -> None:
+        """Free an allocation."""
+        context, allocation = item.context, item.allocation
+        self._state.memory.discard(allocation.handle)
+        context.allocations.pop(allocation.handle, None)
+        segment = allocation.segment.number
+        ended = context.memory.free(allocation)
+        function = self._state.function_of(context)
+        if allocation.handle:
+            function.announce.memory_freed(context, allocation.handle)
+        if allocation.sparse:
+            # a submission that waits may use it for a while: the addresses count until the engine is done
+            context.unmapping[segment] = allocation.size
+            function.drop_sparse_segment(
+                context, segment, self._state.reactor.guarded(partial(self._unmapped, context, segment))
+            )
+        elif ended:
+            function.announce.segment_freed(context, segment)
+        self._state.count(context)
+
+    def _unmapped(self, context: Context, segment: int) -> None:
+        context.unmapping.pop(segment, None)
+        self._state.count(context)
+
+    def _watch_pages(self) -> None:
+        if self._timer is None:
+            self._timer = self._state.reactor.after(_COUNT_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Count pages as long as there is sparse memory; end a session that uses more than it may have."""
+        self._timer = None
+        if not self._state.open or not any(context.memory.sparse for context in self._state.contexts):
+            return
+        self._watch_pages()
+        self.count_pages()
+        grown, self._grown = self._grown, {}
+        for context in grown.values():
+            try:
+                self._state.check_memory(context, 0)
+            except Refused as error:
+                self._state.end(error.info)
+                return
+
+    def count_pages(self) -> None:
+        """Count what sparse memory uses now."""
+        for context in self._state.contexts:
+            more = context.memory.count_pages() if context.memory.sparse else 0
+            if more:
+                self._state.count(context)
+            if more > 0:
+                self._grown[context.number] = context
+
+    def _check_sparse(self) -> None:
+        """Refuse more sparse allocations than can be counted again and again."""
+        live = sum(len(context.memory.sparse) for context in self._state.contexts)
+        if live >= _MOST_SPARSE:
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
+                "memory allocation",
+                found=f"{live} sparse allocations of this session",
+                expected=f"at most {_MOST_SPARSE}",
+                hint="free some, or allocate memory that is not sparse",
+            )
+
+
+def _check_foreign(fd: int) -> None:
+    """Refuse what the engine cannot guard, or where a page may take forever, as on a disk of somebody's."""
+    if not native_files.guard().exists():
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            "import of shared memory",
+            found=f"no file {native_files.guard()}",
+            expected="the library that guards the engine against a cut",
+            hint="install softnpu where there is a C++ compiler, or import memory whose size is sealed",
+        )
+    if not linux.is_shared_memory(fd):
+        raise _bad_foreign("a file that is not in shared memory")
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
+        raise _bad_foreign("a descriptor that is not open for reading and writing")
+
+
+def _check_mappable(fd: int, start: int) -> None:
+    """Refuse what is sealed against writing: a page is mapped for a moment, and not touched."""
+    try:
+        address_range.map_pages(fd, PAGE, start)
+    except OSError as failure:
+        raise _bad_foreign(f"a file that cannot be mapped for writing: {failure.strerror}") from failure
+
+
+def _bad_foreign(found: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        "import of shared memory",
+        found=found,
+        expected="a part of a file of tmpfs (shm_open, memfd_create), open for reading and writing",
+    )
+
+
+def _bad_import(found: str) -> Refused:
+    return refuse(
+        ZeResult.ERROR_INVALID_ARGUMENT,
+        "memory import",
+        found=found,
+        expected="whole pages of an exportable allocation, or of a memory file whose size is sealed",
+    )

@@ -1,0 +1,329 @@
+"""One client: what it owns, and what becomes of each of its requests.
+
+Every request is checked before it has an effect. A refusal is answered as `Failed`; the session goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, TypeVar
+
+from softnpu.emulator.common.model_texts import listed
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.activity_messages import SessionPhase
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.links.engine import QueuePause
+from softnpu.emulator.supervisor.engines.ban_policy import ban_key
+from softnpu.emulator.supervisor.limits import Account
+from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.requests.graph_requests import GraphRequests
+from softnpu.emulator.supervisor.requests.memory_requests import MemoryRequests
+from softnpu.emulator.supervisor.requests.metric_streams import MetricRequests
+from softnpu.emulator.supervisor.requests.queue_requests import QueueRequests
+from softnpu.emulator.supervisor.requests.session_state import Answering, Call, Post, Services, SessionState
+from softnpu.emulator.supervisor.state.images import ImageState
+from softnpu.emulator.supervisor.state.objects import Context
+from softnpu.emulator.supervisor.state.usage import QueueUsage, SessionUsage
+from softnpu.emulator.supervisor.undoing import undoing
+from softnpu.emulator.supervisor.users import User
+
+_LISTED_MODELS = 16
+_CLIENT_NAME = 64  # bytes: a name must not make the status answer too large for a frame
+R = TypeVar("R", bound=msg.Request)
+
+
+class Session:
+    """The session of one client; hands its requests to the parts that serve them."""
+
+    def __init__(
+        self,
+        number: int,
+        pid: int,
+        start_time: int,
+        client: str,
+        services: Services,
+        user: User,
+        devices: Sequence[int],
+        reactor: Reactor,
+        post: Post,
+        end: Callable[[ErrorInfo], None],
+        answering: Answering,
+    ) -> None:
+        self.number = number
+        self.pid = pid
+        self._start_time = start_time
+        self.client = listed(client, _CLIENT_NAME)
+        self.user = user
+        self.usage = SessionUsage()
+        self._began = time.monotonic()
+        self._ban_key = ban_key(pid, number)
+        self.state = SessionState(services, number, user, devices, reactor, post, end, answering)
+        self.memory = MemoryRequests(self.state)
+        self.queues = QueueRequests(self.state, self.memory)
+        self.graphs = GraphRequests(self.state, number)
+        self.metrics = MetricRequests(self.state)
+
+    def handle(self, call: Call, request: msg.Request) -> None:
+        """Serve one request; raise `Refused` before any effect."""
+        route = _ROUTES.get(type(request))
+        if route is None:
+            raise refuse(
+                ZeResult.ERROR_UNSUPPORTED_FEATURE,
+                f"request {type(request).__name__}",
+                found="not meant for an open session",
+                expected="a request on contexts, memory, queues or graphs",
+            )
+        route.handler(self)(call, request)
+
+    def device_index(self, request: msg.Request) -> int | None:
+        """The device that a request concerns; None if it concerns none, or names an unknown object."""
+        route = _ROUTES.get(type(request))
+        if route is None:
+            return None
+        try:
+            device: int | None = route.device(self.state, request)
+        except Refused:
+            return None
+        return device
+
+    def close(self) -> None:
+        """Abandon compilations and give back everything the client owned: it is gone."""
+        if not self.state.open:
+            return
+        self.state.open = False
+        with ExitStack() as steps:
+            steps.callback(self.state.close)
+            for context in self.state.contexts:
+                steps.callback(self._destroy_context, context)
+            steps.callback(self.graphs.close)
+
+    def status(self) -> msg.SessionStatus:
+        """What the session holds."""
+        state = self.state
+        return msg.SessionStatus(
+            session=self.number,
+            pid=self.pid,
+            client=self.client,
+            role="session",
+            memory_used=state.memory_used,
+            contexts=len(state.contexts),
+            allocations=len(state.memory),
+            queues=len(state.queues),
+            graphs=len(state.graphs),
+            uid=self.user.uid,
+        )
+
+    def activity(self) -> msg.SessionActivity:
+        """What the session holds, and what the devices do for it."""
+        state = self.state
+        queues = self.usage.queues()
+        total = self.usage.total(queues)
+        images = {graph.image.number: graph.image for graph in state.graphs}
+        loading = any(image.state is ImageState.LOADING for image in images.values())
+        return msg.SessionActivity(
+            session=self.number,
+            pid=self.pid,
+            start_time=self._start_time,
+            client=self.client,
+            uid=self.user.uid,
+            age_s=time.monotonic() - self._began,
+            state=_phase(total, self.graphs.compiling, loading).value,
+            memory_used=state.memory_used,
+            contexts=len(state.contexts),
+            allocations=len(state.memory),
+            queues=len(state.queues),
+            graphs=len(state.graphs),
+            busy_ns=total.spent_ns,
+            submissions=total.completed,
+            inferences=total.inferences,
+            queued=total.waiting,
+            devices=tuple(sorted({context.device for context in state.contexts})),
+            models=tuple(sorted(images)[:_LISTED_MODELS]),
+        )
+
+    # ------------------------------------------------------------ requests on contexts
+
+    def create_context(self, call: Call, request: msg.ContextCreate) -> None:
+        state = self.state
+        device = state.device(request.device, "context")
+        state.contexts.check_room()
+        function = device.open_function(state.function_key, self.user.functions, self._ban_key)
+        context = Context(
+            next(state.services.context_numbers),
+            device.info.index,
+            session=self.number,
+            ban_key=self._ban_key,
+            usage=self.usage,
+            bytes=Account(state.bytes, function.memory),
+            segments=Account(state.segments),
+            address_space=Account(state.address_space, function.address_space),
+        )
+        with undoing() as undo:
+            undo.callback(self._destroy_context, context)
+            context.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            function.add_context(context)
+            context.handle = state.contexts.add(context)
+            device.function_changed()
+            state.post(call.number, msg.ContextCreated(context=context.handle), [context.doorbell])
+
+    def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
+        context = self.state.contexts.get(request.context)
+        self.memory.count_pages()
+        images = {
+            graph.image.number: graph.image
+            for graph in context.graphs.values()
+            if graph.initialized and graph.image.state is not ImageState.EVICTED
+        }
+        answer = msg.ContextMemoryAnswer(
+            total=self.state.device_of(context).info.memory_total,
+            allocated=context.memory.allocated,
+            graphs=sum(image.size for image in images.values()),
+        )
+        self.state.post(call.number, answer, ())
+
+    def release_memory(self, call: Call, request: msg.ContextRelease) -> None:
+        context = self.state.contexts.get(request.context)
+        self.state.function_of(context).idle.release(context)
+        self.state.answer_ok(call)
+
+    def set_idle(self, call: Call, request: msg.ContextIdle) -> None:
+        """Choose when the context gives back memory by itself."""
+        context = self.state.contexts.get(request.context)
+        if request.after_ms is not None and request.after_ms < 0:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                "idle time",
+                found=f"{request.after_ms} ms",
+                expected="0 or more, or none",
+            )
+        idle = context.idle
+        idle.chosen, idle.enabled = True, request.after_ms is not None
+        idle.after_ms = request.after_ms or 0
+        self.state.function_of(context).idle.watch_anew()
+        self.state.answer_ok(call)
+
+    def destroy_context(self, call: Call, request: msg.ContextDestroy) -> None:
+        self._destroy_context(self.state.contexts.get(request.context))
+        self.state.answer_ok(call)
+
+    def _destroy_context(self, context: Context) -> None:
+        state = self.state
+        state.contexts.discard(context.handle)
+        self.metrics.drop_context(context)
+        for graph in context.graphs.values():
+            state.graphs.discard(graph.handle)
+        for queue in context.queues.values():
+            state.queues.discard(queue.handle)
+        for handle in context.allocations:
+            state.memory.discard(handle)
+        # the engine may still drain a queue of this context: its ring goes with the rest
+        context.allocations.clear()
+        on_dropped = state.reactor.guarded(state.services.users.drop_idle)
+        state.function_of(context).drop_context(context, on_dropped)
+        # an image that others use may be loaded only now: the engine must not hear of a graph of this context
+        context.graphs.clear()
+
+
+def _phase(total: QueueUsage, compiling: bool, loading: bool) -> SessionPhase:
+    """What it waits for: what is nearest to a result first."""
+    if total.running or total.pause == QueuePause.PACE:
+        return SessionPhase.RUNNING
+    if compiling:
+        return SessionPhase.COMPILE
+    if loading or total.pause == QueuePause.LOAD:
+        return SessionPhase.LOAD
+    if total.pause == QueuePause.EVENT:
+        return SessionPhase.EVENT
+    return SessionPhase.TURN if total.waiting else SessionPhase.IDLE
+
+
+class _Route(NamedTuple):
+    """Who serves a request, and which device it concerns."""
+
+    handler: Callable[[Session], Callable[[Call, Any], None]]
+    device: Callable[[SessionState, Any], int | None]
+
+
+def _route(
+    request: type[R],
+    handler: Callable[[Session], Callable[[Call, R], None]],
+    device: Callable[[SessionState, R], int | None],
+) -> tuple[type[msg.Request], _Route]:
+    route: tuple[type[Any], _Route] = (request, _Route(handler, device))
+    return route
+
+
+_OnContext = (
+    msg.ContextDestroy
+    | msg.ContextMemory
+    | msg.ContextRelease
+    | msg.ContextIdle
+    | msg.MemAlloc
+    | msg.MemImport
+    | msg.MemImportPart
+    | msg.QueueCreate
+    | msg.GraphCreate
+    | msg.GraphImport
+    | msg.GraphQuery
+    | msg.GraphExpected
+    | msg.MetricStreamOpen
+)
+_OnQueue = msg.QueueWorkload | msg.QueueDestroy
+_OnGraph = msg.GraphBlob | msg.GraphExport | msg.GraphInitialize | msg.GraphDestroy
+
+
+def _of_request(state: SessionState, request: msg.ContextCreate | msg.CompilerOptions) -> int:
+    return state.device(request.device, "request").info.index
+
+
+def _of_context(state: SessionState, request: _OnContext) -> int:
+    return state.contexts.get(request.context).device
+
+
+def _of_memory(state: SessionState, request: msg.MemFree) -> int:
+    return state.memory.get(request.memory[0] if request.memory else 0).context.device
+
+
+def _of_queue(state: SessionState, request: _OnQueue) -> int:
+    return state.queues.get(request.queue).context.device
+
+
+def _of_graph(state: SessionState, request: _OnGraph) -> int:
+    return state.graphs.get(request.graph).context.device
+
+
+def _of_none(_state: SessionState, _request: msg.Cancel | msg.MetricStreamClose) -> None:
+    return None
+
+
+_ROUTES: dict[type[msg.Request], _Route] = dict(
+    (
+        _route(msg.ContextCreate, lambda s: s.create_context, _of_request),
+        _route(msg.ContextDestroy, lambda s: s.destroy_context, _of_context),
+        _route(msg.ContextMemory, lambda s: s.answer_memory, _of_context),
+        _route(msg.ContextRelease, lambda s: s.release_memory, _of_context),
+        _route(msg.ContextIdle, lambda s: s.set_idle, _of_context),
+        _route(msg.MemAlloc, lambda s: s.memory.alloc, _of_context),
+        _route(msg.MemImport, lambda s: s.memory.import_segment, _of_context),
+        _route(msg.MemImportPart, lambda s: s.memory.import_part, _of_context),
+        _route(msg.MemFree, lambda s: s.memory.free, _of_memory),
+        _route(msg.QueueCreate, lambda s: s.queues.create, _of_context),
+        _route(msg.QueueWorkload, lambda s: s.queues.set_workload, _of_queue),
+        _route(msg.QueueDestroy, lambda s: s.queues.destroy, _of_queue),
+        _route(msg.GraphCreate, lambda s: s.graphs.create, _of_context),
+        _route(msg.GraphImport, lambda s: s.graphs.import_blob, _of_context),
+        _route(msg.GraphBlob, lambda s: s.graphs.answer_blob, _of_graph),
+        _route(msg.GraphExport, lambda s: s.graphs.export, _of_graph),
+        _route(msg.GraphQuery, lambda s: s.graphs.query, _of_context),
+        _route(msg.CompilerOptions, lambda s: s.graphs.answer_options, _of_request),
+        _route(msg.GraphExpected, lambda s: s.graphs.expect, _of_context),
+        _route(msg.GraphInitialize, lambda s: s.graphs.initialize, _of_graph),
+        _route(msg.GraphDestroy, lambda s: s.graphs.destroy, _of_graph),
+        _route(msg.MetricStreamOpen, lambda s: s.metrics.open, _of_context),
+        _route(msg.MetricStreamClose, lambda s: s.metrics.close, _of_none),
+        _route(msg.Cancel, lambda s: s.graphs.cancel, _of_none),
+    )
+)

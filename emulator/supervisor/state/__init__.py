@@ -1,0 +1,1 @@
+"""What sessions own, and where their memory lies."""

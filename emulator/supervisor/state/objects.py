@@ -1,0 +1,121 @@
+"""What a session owns: contexts, allocations, queues, graphs. Records without behaviour."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from softnpu.emulator.interface.result import ErrorInfo
+from softnpu.emulator.supervisor.limits import Account
+from softnpu.emulator.supervisor.state.images import Image
+from softnpu.emulator.supervisor.state.memory import Allocation, ContextMemory
+from softnpu.emulator.supervisor.state.usage import SessionUsage
+
+Activity = tuple[tuple[int, int], ...]
+"""The queues of a context, each with how many of its submissions have ended."""
+PRIORITIES = {"low": 0, "normal": 1, "high": 2}
+
+
+@dataclass
+class Queue:
+    """A command queue: its ring in memory, and its record in the queue states of the device."""
+
+    context: Context
+    ring: Allocation
+    slots: int
+    priority: int
+    turbo: bool
+    state: int
+    background: bool = False
+    handle: int = 0
+    told: bool = False
+    # the submission that must not run again, how it ends, and why nothing of this queue runs any more
+    condemned: int = 0
+    condemned_info: ErrorInfo | None = None
+    lost: ErrorInfo | None = None
+    # how many engines have ended under a submission, and under one command of it
+    attempted: int = 0
+    attempted_step: int = 0
+    attempts: int = 0
+    attempts_in_all: int = 0
+
+
+@dataclass
+class Graph:
+    """A graph handle; `initialized` once its image is on the device for it.
+
+    `counts`: among the users of the image.
+    """
+
+    context: Context
+    image: Image
+    handle: int = 0
+    initialized: bool = False
+    counts: bool = False
+
+
+@dataclass
+class Idleness:
+    """When a context gives back memory by itself: after `after_ms` without work, if `enabled`.
+
+    `chosen`: the program has said so. `released`: the activity when it has last given back what it could,
+    with `released_slow` also images that take long to load. `seen`: the activity that has not changed
+    `since` then (CLOCK_MONOTONIC).
+    """
+
+    enabled: bool = True
+    after_ms: int = 30_000
+    chosen: bool = False
+    released: Activity | None = None
+    released_slow: bool = False
+    seen: Activity | None = None
+    since: float = 0.0
+
+
+@dataclass
+class Context:
+    """A context on the device with the index `device`. `number` is unique over all sessions of the daemon.
+
+    `ban_key`: what resets that its submissions cause are counted by. `usage`: of its session. `told`: an
+    engine knows it, or there was none.
+    `bytes`, `segments`, `address_space`: what it counts for, until the engine has dropped it as well.
+    `unmapping`: sizes of sparse segments that were freed, and that the engine may still map.
+    """
+
+    number: int
+    device: int
+    doorbell: int = -1
+    session: int = 0
+    ban_key: str = ""
+    usage: SessionUsage = field(default_factory=SessionUsage)
+    handle: int = 0
+    memory: ContextMemory = field(default_factory=ContextMemory)
+    allocations: dict[int, Allocation] = field(default_factory=dict)
+    queues: dict[int, Queue] = field(default_factory=dict)
+    graphs: dict[int, Graph] = field(default_factory=dict)
+    idle: Idleness = field(default_factory=Idleness)
+    bytes: Account = field(default_factory=Account)
+    segments: Account = field(default_factory=Account)
+    address_space: Account = field(default_factory=Account)
+    unmapping: dict[int, int] = field(default_factory=dict)
+    told: bool = False
+
+    def count(self) -> None:
+        """Count what it has now; nothing if it is closed, and counts for what it had."""
+        if self.doorbell < 0:
+            return
+        self.bytes.set(self.memory.allocated)
+        self.segments.set(len(self.memory.segments))
+        self.address_space.set(self.memory.address_space + sum(self.unmapping.values()))
+
+    def give_back(self) -> None:
+        """Count nothing: nobody uses its memory any more."""
+        for account in (self.bytes, self.segments, self.address_space):
+            account.close()
+
+    def close(self) -> None:
+        """Close the descriptors, doorbell and segments; harmless when repeated."""
+        doorbell, self.doorbell = self.doorbell, -1
+        self.memory.close()
+        if doorbell >= 0:
+            os.close(doorbell)

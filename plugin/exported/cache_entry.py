@@ -1,0 +1,73 @@
+"""What CACHE_DIR has of one model: imported in place of a compilation, exported after one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from softnpu.driver import Context, GraphSource
+from softnpu.plugin.compiled_model import CompiledModel
+from softnpu.plugin.errors import BlobError
+from softnpu.plugin.exported import exporting
+from softnpu.plugin.exported.importing import import_cached
+from softnpu.plugin.exported.model_cache import KEY_TEXT, ModelCache, keeps_no_weights
+from softnpu.plugin.properties import ModelProperties
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """The entry of one model in CACHE_DIR."""
+
+    cache: ModelCache
+    key: str
+    context: Context
+    source: GraphSource
+    properties: ModelProperties
+
+    @classmethod
+    def find(
+        cls,
+        context: Context,
+        source: GraphSource,
+        properties: ModelProperties,
+        config: Mapping[str, str],
+        shapes: Mapping[str, Sequence[int]] | None,
+        log: logging.Logger,
+    ) -> CacheEntry | None:
+        """The entry of `source` compiled with `config` and `shapes`; None if CACHE_DIR cannot be used."""
+        cache = ModelCache.of(properties, log)
+        if cache is None:
+            return None
+        return cls(cache, cache.key(source, properties, config, shapes), context, source, properties)
+
+    def load_or_claim(self, claim: ExitStack, hint: bytes) -> CompiledModel | None:
+        """Import the entry as a graph with this hint (`expected_graphs`).
+
+        Without one, `claim` gets the right to compile it, and None is returned.
+        """
+        load = partial(self._import, hint)
+        cached: CompiledModel | None = self.cache.load(self.key, load)
+        if cached is None:
+            claim.enter_context(self.cache.claimed(self.key))
+            cached = self.cache.load(self.key, load)  # another process may have compiled it meanwhile
+        return cached
+
+    def store(self, compiled: CompiledModel) -> None:
+        """Export a compiled model into the cache, if that is possible."""
+        model = replace(
+            compiled.exportable(),
+            weightless=keeps_no_weights(self.properties),
+            raw=False,
+            extra={KEY_TEXT: self.key},
+        )
+        self.cache.store(self.key, partial(exporting.export_entry, model))
+
+    def _import(self, hint: bytes, path: Path) -> CompiledModel:
+        compiled = import_cached(self.context, path, self.properties, self.source, hint)
+        if compiled.extra.pop(KEY_TEXT, "") != self.key:
+            raise BlobError(f"exported model {path}: it is another model; expected the one of its name")
+        return compiled

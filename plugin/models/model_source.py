@@ -1,0 +1,135 @@
+"""A model of the user as descriptors for the compiler: of its XML, and of the files that have its weights."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import openvino as ov
+
+from softnpu.driver import GraphSource, WeightFile, ZeError
+from softnpu.emulator.common import model_texts
+from softnpu.emulator.interface.result import Refused
+from softnpu.plugin.errors import ModelError, PropertyError
+from softnpu.plugin.exported.metadata import OriginSource
+from softnpu.plugin.openvino_runtime import read_model
+from softnpu.plugin.properties import ModelProperties
+
+
+class SourceOptions(msgspec.Struct, frozen=True):
+    """How constants of a model in memory go to the compiler.
+
+    Constants of fewer than `copy_below` bytes are copied. Others go by descriptor if they are mapped from a
+    file or have the same bytes in the file `weights`, and are copied otherwise.
+    """
+
+    copy_below: int = 0
+    weights: Path | None = None
+
+    @classmethod
+    def of(cls, properties: ModelProperties) -> SourceOptions:
+        """The options that the properties select. Raises `PropertyError` for contradictory ones."""
+        path = properties["WEIGHTS_PATH"]
+        if not properties["NPU_USE_BASE_MODEL_SERIALIZER"]:
+            below = int(properties["NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD"])
+            return cls(below, Path(path) if path else None)
+        if path:
+            raise PropertyError(
+                f"property WEIGHTS_PATH: value {path!r} with NPU_USE_BASE_MODEL_SERIALIZER, which copies"
+                " all weights; expected one of the two"
+            )
+        return cls(copy_below=sys.maxsize)
+
+
+class OpenedModel(msgspec.Struct, frozen=True):
+    """A model as the compiler takes it; `read` returns it as an `openvino.Model`.
+
+    `keep` keeps what OpenVINO has read for the next process, if that can be; `source` must be open.
+    """
+
+    source: GraphSource
+    read: Callable[[], ov.Model]
+    keep: Callable[[], None] | None = None
+
+
+def open_model(
+    model: ov.Model | str | Path, weights: Path | None, properties: ModelProperties
+) -> OpenedModel:
+    """Open a model in memory or in a file. OpenVINO reads an IR only when `read` is called.
+
+    It does not read a file in another format whose IR the cache has that `properties` name. Raises
+    `ModelError`.
+    """
+    options = SourceOptions.of(properties)
+    if isinstance(model, ov.Model):
+        return OpenedModel(from_model(model, model_texts.friendly_name(model), options), lambda: model)
+    path = Path(model)
+    if path.suffix == ".xml" and options.weights is None:
+        return OpenedModel(from_path(path, weights), partial(read_model, path, weights))
+    from softnpu.plugin.models.read_models import ReadModels  # late: an IR needs none
+
+    file, cache = None, ReadModels.of(properties)
+    if cache is not None and weights is None and options.weights is None:
+        file = cache.open_file(path, options.copy_below)
+        source = None if file is None else cache.find(file, path.stem)
+        if source is not None:
+            return OpenedModel(source, partial(read_model, path))
+    in_memory = read_model(path, weights)
+    source = from_model(in_memory, path.stem, options)
+    keep = None if cache is None or file is None else partial(cache.store, file, source)
+    return OpenedModel(source, lambda: in_memory, keep)
+
+
+def from_path(path: Path, weights: Path | None = None) -> GraphSource:
+    """A model in a file. An IR goes by descriptor; OpenVINO reads other formats.
+
+    Raises `ModelError` for a file that is missing or that OpenVINO cannot read.
+    """
+    if path.suffix != ".xml":
+        return from_model(read_model(path, weights), path.stem)
+    try:
+        return GraphSource.from_ir(path, weights)
+    except OSError as failure:
+        raise ModelError(f"model {path}: {failure.strerror}; expected a readable IR file") from failure
+
+
+_DEFAULTS = SourceOptions()
+
+
+def from_model(model: ov.Model, name: str, options: SourceOptions = _DEFAULTS) -> GraphSource:
+    """An `openvino.Model` in memory.
+
+    Raises `ModelError` for a model that cannot be serialised, and for a file with none of its weights.
+    """
+    from softnpu.plugin.models import serializer, weights_pool  # late: an IR in a file needs neither
+
+    try:
+        if options.weights is None:
+            return serializer.by_descriptor(model, name, copy_below=options.copy_below)
+        with weights_pool.pool_of_file(options.weights) as pool:
+            return serializer.by_descriptor(model, name, pool, options.copy_below)
+    except ModelError:
+        raise
+    except (RuntimeError, Refused, ZeError, OSError) as failure:
+        raise ModelError(f"model '{name}': it cannot be serialised: {failure}") from failure
+
+
+def origins(files: Sequence[WeightFile]) -> tuple[OriginSource, ...]:
+    """The origin of weights for an export: paths and ranges."""
+    return tuple(
+        OriginSource(path=_path_of(each.fd), offset=each.offset, length=each.length) for each in files
+    )
+
+
+def _path_of(fd: int) -> str:
+    """The path of an open file; empty for memory, and for a file without a name."""
+    path = os.readlink(f"/proc/self/fd/{fd}")
+    try:
+        named, opened = os.stat(path), os.fstat(fd)
+    except OSError:
+        return ""
+    return path if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino) else ""

@@ -1,0 +1,1 @@
+"""Infer requests: their tensors, states and results, and the command lists that they record."""

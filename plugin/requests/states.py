@@ -1,0 +1,246 @@
+"""States of an infer request: each has two buffers, the state and the one that is written next.
+
+An inference reads the one and writes the other. When it succeeds they swap, and nothing is copied. An
+inference that fails or is cancelled leaves the state unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from softnpu.driver import Allocation, Context, Graph
+from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta, StateMeta
+from softnpu.plugin.errors import InputError, NpuError
+from softnpu.plugin.requests.dynamic_states import DynamicStateBuffers
+
+STATES_INIT = "NPU_STATES_INIT"
+STATES_DYNAMIC = "NPU_STATES_DYNAMIC"
+"""The property of the compiler for states whose shape changes; a refusal of one names it."""
+_PROFILING = "PERF_COUNT"
+
+
+def needs_initial(meta: GraphMeta) -> bool:
+    """Whether a model has states whose initial values another graph computes."""
+    return not meta.dynamic_states and any(not state.initial for state in meta.states)
+
+
+def initial_config(config: Mapping[str, str]) -> dict[str, str]:
+    """The compiler's configuration for that graph, from the one of the model.
+
+    Source and shapes are the same.
+    """
+    return {**config, _PROFILING: "NO", STATES_INIT: "YES"}
+
+
+def initial_arguments(main: GraphMeta, initial: GraphMeta | None) -> tuple[int, ...]:
+    """For each argument of the initial graph the input of the main graph whose memory it uses.
+
+    Raises `NpuError` if the two do not fit, and for a missing initial graph.
+    """
+    if initial is None:
+        if needs_initial(main):
+            name = next(state.variable for state in main.states if not state.initial)
+            raise _mismatch(main, f"no graph that computes variable '{name}'")
+        return ()
+    inputs = {argument.name: index for index, argument in enumerate(main.arguments) if argument.input}
+    wanted = {state.input for state in main.states if not state.initial}
+    used = []
+    for argument in initial.arguments:
+        index = inputs.get(argument.name, -1)
+        if index < 0 or _memory(main.arguments[index]) != _memory(argument):
+            raise _mismatch(main, f"'{argument.name}' is no such input of the model")
+        if argument.input == (index in wanted):
+            raise _mismatch(main, f"'{argument.name}' is not what the graph has to compute")
+        used.append(index)
+    if not wanted <= set(used) or len(set(used)) != len(used):
+        raise _mismatch(main, f"{len(initial.outputs)} values computed, {len(wanted)} needed")
+    return tuple(used)
+
+
+class States:
+    """All states of one request. `turn` is 0 or 1: the index of the buffers that hold them now."""
+
+    def __init__(self, context: Context, graph: Graph, initial: Graph | None) -> None:
+        meta = graph.meta
+        self._initial_arguments = initial_arguments(meta, None if initial is None else initial.meta)
+        dynamic = meta.dynamic_states
+        self.by_name: dict[str, StateBuffers | DynamicStateBuffers] = {
+            state.variable: DynamicStateBuffers(context, state, meta)
+            if state.input in dynamic
+            else StateBuffers(context, state, meta.arguments[state.input])
+            for state in meta.states
+        }
+        self.turn = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether the initial graph has to run before the next inference."""
+        return bool(self.by_name) and any(state.pending for state in self.by_name.values())
+
+    def bindings(self) -> dict[int, Any]:
+        """The memory of all arguments that are states, for the next inference."""
+        bindings: dict[int, Any] = {}
+        for state in self.by_name.values():
+            bindings |= state.bindings(self.turn)
+        return bindings
+
+    def initial_bindings(self, bindings: Mapping[int, Any]) -> dict[int, Any]:
+        """The memory of the arguments of the initial graph, for an inference with `bindings`.
+
+        The value for a state that was not reset goes into the buffer that the inference overwrites.
+        """
+        kept = {
+            state.meta.input: state.memory[1 - self.turn]
+            for state in self.by_name.values()
+            if isinstance(state, StateBuffers) and not state.meta.initial and not state.pending
+        }
+        return {
+            argument: kept.get(index, bindings[index])
+            for argument, index in enumerate(self._initial_arguments)
+        }
+
+    def swap(self) -> None:
+        """After a successful inference: the written buffers become the states."""
+        if self.by_name:
+            self.turn = 1 - self.turn
+            for state in self.by_name.values():
+                state.pending = False
+
+    def roll_back(self) -> None:
+        """After a failed inference: discard computed initial values."""
+        for state in self.by_name.values():
+            if state.pending:
+                state.reset(self.turn)
+
+    @property
+    def dynamic(self) -> list[DynamicStateBuffers]:
+        """The states whose shape changes: all or none."""
+        return [state for state in self.by_name.values() if isinstance(state, DynamicStateBuffers)]
+
+    def reset(self) -> int:
+        """Reset all states to their initial values. Copies 0 bytes."""
+        for state in self.by_name.values():
+            state.reset(self.turn)
+        return 0
+
+
+class StateBuffers:
+    """One variable: two buffers in device memory. `pending`: the initial graph has to compute its value."""
+
+    def __init__(self, context: Context, meta: StateMeta, argument: ArgumentMeta) -> None:
+        self.meta = meta
+        self.shape = tuple(argument.shape)
+        self.type: Any = getattr(ov.Type, argument.element_type)
+        self.memory = tuple(_reserve(context, argument.byte_size) for _ in range(2))
+        self.pending = False
+        self.reset(0)
+
+    def bindings(self, turn: int) -> dict[int, Any]:
+        """The memory of its two arguments, for the next inference."""
+        return {self.meta.input: self.memory[turn], self.meta.output: self.memory[1 - turn]}
+
+    def tensor(self, turn: int) -> Any:
+        """A tensor of the buffer, without a copy."""
+        tensor = ov.Tensor(self.memory[turn], ov.Shape([math.prod(self.shape)]), self.type)
+        tensor.shape = ov.Shape(self.shape)
+        return tensor
+
+    def reset(self, turn: int) -> int:
+        """Write the initial value, or zeros if the initial graph computes it. Copies 0 bytes."""
+        pattern = self.meta.initial
+        self.pending = not pattern
+        memory = self.memory[turn]
+        if len(set(pattern)) <= 1:
+            memory.fill(pattern[0] if pattern else 0)
+        elif memory.nbytes:
+            memory.reshape(-1, len(pattern))[:] = np.frombuffer(pattern, dtype=np.uint8)
+        return 0
+
+    def set(self, turn: int, tensor: Any) -> int:
+        """Copy a value in; the number of copied bytes. Raises `InputError` if it does not fit."""
+        if not hasattr(tensor, "element_type") or not hasattr(tensor, "data"):
+            raise self._wrong_value(type(tensor).__name__)
+        if tensor.element_type != self.type or tuple(tensor.shape) != self.shape:
+            raise self._wrong_value(f"{tensor.element_type.to_string()}{list(tensor.shape)}")
+        target, source = self.tensor(turn).data, tensor.data
+        self.pending = False
+        if target.ctypes.data == source.ctypes.data and target.strides == source.strides:
+            return 0
+        np.copyto(target, source)
+        return int(target.nbytes)
+
+    def _wrong_value(self, kind: str) -> InputError:
+        expected = f"an openvino.Tensor of {self.type.to_string()}{list(self.shape)}"
+        return InputError(f"state '{self.meta.variable}': {kind} given; expected {expected}")
+
+
+Change = Callable[[str, Callable[[], int]], None]
+"""Performs a named change of the states, which returns the bytes it copied.
+
+`InferError` for a busy request.
+"""
+
+
+class VariableState:
+    """`openvino.VariableState`: one state of an infer request, from `query_state`."""
+
+    def __init__(self, states: States, name: str, change: Change) -> None:
+        self._states = states
+        self._buffers = states.by_name[name]
+        self._name = name
+        self._change = change
+
+    @property
+    def name(self) -> str:
+        """The id of the variable."""
+        return self._name
+
+    @property
+    def state(self) -> ov.Tensor:
+        """The current state: a view of device memory, of the shape that it has now.
+
+        It is current until the next inference of the request has ended; the one after that overwrites this
+        memory, so copy a value that is needed longer. Writing into it changes the state. While an inference
+        runs it is the state from before. An initial value that is computed from inputs reads as zeros before
+        the first inference, and only setting the state replaces it.
+        """
+        return self._buffers.tensor(self._states.turn)
+
+    @state.setter
+    def state(self, tensor: ov.Tensor) -> None:
+        """Copy a value in, of exactly this type and of a shape that the variable may have.
+
+        The bytes count as staged. Raises `InputError` for any other tensor, `InferError` while the request is
+        busy.
+        """
+        self._change(f"state '{self._name}'", lambda: self._buffers.set(self._states.turn, tensor))
+
+    def reset(self) -> None:
+        """Reset to the initial value. Raises `InferError` while the request is busy."""
+        self._change(f"reset of state '{self._name}'", lambda: self._buffers.reset(self._states.turn))
+
+    def __repr__(self) -> str:
+        shape = self._buffers.shape
+        listed = list(shape) if isinstance(shape, tuple) else shape
+        return f"<VariableState: '{self._name}' {self._buffers.type.to_string()}{listed}>"
+
+
+def _reserve(context: Context, size: int) -> Any:
+    memory: Allocation = context.alloc_host(max(1, size))
+    return memory.view(np.uint8, (size,))
+
+
+def _memory(argument: ArgumentMeta) -> tuple[str, tuple[int, ...], int]:
+    return argument.element_type, argument.shape, argument.byte_size
+
+
+def _mismatch(main: GraphMeta, problem: str) -> NpuError:
+    return NpuError(
+        f"model '{main.name}', initial values of its states: {problem}; expected the graph that "
+        f"{STATES_INIT} makes of the same model. Compile the model again"
+    )

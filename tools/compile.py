@@ -1,0 +1,103 @@
+"""`softnpu compile`: a model becomes one file that a device loads, also for a platform that is not here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from softnpu.tools.shared.console import format_bytes, format_time, print_line
+from softnpu.tools.shared.daemon_connection import SocketOption
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.model_options import ConfigOption, ShapeOption
+
+if TYPE_CHECKING:
+    from softnpu.plugin import CompiledModel
+
+
+def compile_model(
+    model: Annotated[Path, typer.Argument(help="Any file that OpenVINO reads: .xml, .onnx, .tflite, ...")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="What to write [the model's name with .blob]."),
+    ] = None,
+    platform: Annotated[
+        str | None, typer.Option(help="Compile for 3720, 4000 or 5010, whether it is here or not.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Compile for this device: NPU, or NPU.N of several.")] = "NPU",
+    shape: ShapeOption = None,
+    config: ConfigOption = None,
+    weightless: Annotated[
+        bool, typer.Option("--weightless", help="Leave the weights out: they stay in the model's file.")
+    ] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Compile a model and write it to a file, to be run without the model, by `softnpu infer` for example."""
+    from softnpu.plugin import Core
+    from softnpu.tools.shared import inputs, progress
+
+    target = Path(f"{model.stem}.blob") if output is None else output
+    _check_target(model, target)
+    chosen = _config(inputs.parse_pairs("--config", config or [], "KEY=VALUE"), platform, weightless)
+    shapes = inputs.parse_shapes(shape or [])
+    # a device that is here would load the model, only to give it back
+    unloaded = {"NPU_DEFER_WEIGHTS_LOAD": "YES", **chosen}
+    with progress.stages() as stages:
+        compiled = Core(socket).compile_model(model, device, unloaded, shapes=shapes, progress=stages)
+        stages.end()
+    print_line(
+        f"compiled '{compiled.meta.name}' for platform {compiled.meta.platform} in"
+        f" {format_time(compiled.compile_ms / 1e3)}: {_origin(compiled, str(stages))}"
+    )
+    started = time.perf_counter()
+    compiled.export_model(target)
+    taken = time.perf_counter() - started
+    inside = "without weights" if weightless else "with all weights"
+    print_line(f"wrote {target}, {format_bytes(target.stat().st_size)}, {inside}, in {format_time(taken)}")
+    print_line(f"run it with: {_next(compiled, target, model if weightless else None)}")
+
+
+def _check_target(model: Path, target: Path) -> None:
+    """Refuse to write over the model, or where there is no directory, before anything is compiled."""
+    if model.exists() and target.exists() and model.samefile(target):
+        raise ToolError(f"--output {target}", found="the model itself", expected="another file")
+    if not target.absolute().parent.is_dir():
+        raise ToolError(f"--output {target}", found="no such directory", expected="a directory that exists")
+
+
+def _config(given: Mapping[str, str], platform: str | None, weightless: bool) -> dict[str, str]:
+    """The properties, with those that the options stand for."""
+    config = dict(given)
+    options = {"--platform": ("NPU_PLATFORM", platform), "--weightless": ("ENABLE_WEIGHTLESS", "YES")}
+    if not weightless:
+        del options["--weightless"]
+    for option, (name, value) in options.items():
+        if value is not None and config.setdefault(name, value) != value:
+            raise ToolError(
+                option, found=f"{value}, and --config {name}={config[name]}", expected="one value"
+            )
+    return config
+
+
+def _origin(compiled: CompiledModel, stages: str) -> str:
+    return "from the driver's cache" if compiled.get_property("LOADED_FROM_CACHE") else stages
+
+
+def _next(compiled: CompiledModel, target: Path, model: Path | None) -> str:
+    parts: Sequence[str] = ["softnpu", "infer", _quoted(target)]
+    if model is not None:
+        parts = [*parts, "--source-model", _quoted(model)]
+    here = compiled.context.device.info.platform
+    wanted = compiled.meta.platform
+    if wanted != here:
+        return f"{' '.join(parts)}, with a device of that platform (softnpu daemon --platform {wanted})"
+    return " ".join(parts)
+
+
+def _quoted(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))

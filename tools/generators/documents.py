@@ -1,0 +1,104 @@
+"""`python -m softnpu.tools.generators.documents ROOT`: docs/commands.md and docs/environment.md, from code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from typer.cli import get_docs_for_click
+
+from softnpu.tools.shared.groups import DeferredGroup
+
+_PACKAGES: Final = ("driver", "emulator", "plugin", "tools")
+_VARIABLE: Final = re.compile(r"(SOFTNPU|ZE|ZET)_[A-Z_]+")
+_COMMANDS: Final = """\
+# Commands
+
+Written by `python -m softnpu.tools.generators.documents .` from the command line itself.
+
+Every command that prints figures takes `--json` and prints one document then. Exit codes: 0, 1 for a failure
+that is reported in one line on stderr, 2 for wrong usage, 130 after Ctrl-C, which leaves nothing behind.
+
+"""
+_ENVIRONMENT: Final = """\
+# Variables of the environment
+
+Written by `python -m softnpu.tools.generators.documents .` from the code that reads them. An empty variable
+counts as not set. A value that does not fit is refused by the variable's name.
+
+| variable | meaning |
+| --- | --- |
+"""
+_WIDTH: Final = 120
+_SHORTER: Final = (
+    (re.compile(r"\*\*Usage\*\*:\n\n```console\n\$ (.*)\n```"), r"`\1`"),
+    (re.compile(r"\n\* `--help`: .*"), ""),
+    (re.compile(r"\n\*\*(Options|Arguments|Commands)\*\*:\n(?=\n(?!\*))"), ""),  # of which none are left
+    (re.compile(r"\*\*(Options|Arguments|Commands)\*\*:\n\n"), ""),
+    (re.compile(r"\n{3,}"), "\n\n"),
+)
+_ELSEWHERE: Final = {  # in C++, and at the installation
+    "SOFTNPU_LOG": "`off`: the native driver does not say on stderr why there is no device.",
+    "SOFTNPU_WITHOUT_NATIVE": "`1`, for `pip install` without a C++ compiler: no native driver.",
+    "ZE_AFFINITY_MASK": "The devices that the native driver shows, such as `1` or `0,2`.",
+}
+
+
+def commands() -> str:
+    """docs/commands.md: all commands with their options, as Typer writes them, in fewer lines."""
+    from softnpu.tools.cli import app
+
+    root: Any = typer.main.get_command(app)
+    context = typer.Context(root, info_name="softnpu")
+    return _COMMANDS + "\n".join(_of_command(root, name, context) for name in root.list_commands(context))
+
+
+def _of_command(root: Any, name: str, context: Any) -> str:
+    command = root.get_command(context, name)
+    if isinstance(command, DeferredGroup):
+        command = command.application()
+    text = get_docs_for_click(obj=command, ctx=context, name=name, indent=1, call_prefix="softnpu")
+    for pattern, replacement in _SHORTER:
+        text = pattern.sub(replacement, text)
+    return "\n".join(_wrapped(line) for line in text.strip().splitlines()) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line.startswith("* ") else line
+
+
+def environment(root: Path) -> str:
+    """docs/environment.md: the constants that name a variable, with their docstrings."""
+    found = dict(_ELSEWHERE)
+    for package in _PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            found.update(_variables(ast.parse(path.read_text()).body))
+    return _ENVIRONMENT + "".join(f"| `{name}` | {found[name]} |\n" for name in sorted(found))
+
+
+def _variables(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for statement, after in zip(body, [*body[1:], ast.Pass()], strict=True):
+        match statement, after:
+            case (
+                ast.Assign(value=ast.Constant(value=str(name)))
+                | ast.AnnAssign(value=ast.Constant(value=str(name))),
+                ast.Expr(value=ast.Constant(value=str(meaning))),
+            ) if _VARIABLE.fullmatch(name):
+                yield name, " ".join(meaning.split())
+
+
+def main(arguments: list[str]) -> None:
+    """Write both documents of the repository `arguments[0]`."""
+    root = Path(arguments[0])
+    (root / "docs" / "commands.md").write_text(commands())
+    (root / "docs" / "environment.md").write_text(environment(root))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

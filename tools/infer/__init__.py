@@ -1,0 +1,1 @@
+"""`softnpu infer`."""

@@ -1,0 +1,321 @@
+"""One model, run on one device: what `softnpu infer` measures and compares."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
+from softnpu.emulator.openvino import errors as openvino_errors
+from softnpu.plugin import CompiledModel, Core, InferRequest
+from softnpu.tools.shared import inputs, progress
+from softnpu.tools.shared.cpu_reference import compile_reference
+from softnpu.tools.shared.failures import ToolError
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+_BLOB = b"SNPUBLOB"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run: a model file or a blob, its inputs, OpenVINO properties, how many inferences to time.
+
+    `source_model` is the model that a blob was compiled from. With `profile` the run has its layers.
+    """
+
+    model: Path
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
+    seed: int = 0
+    count: int = 20
+    source_model: Path | None = None
+    profile: bool = False
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether the file is a compiled model."""
+        try:
+            with self.model.open("rb") as file:
+                return file.read(len(_BLOB)) == _BLOB
+        except OSError:
+            return False  # who reads the model says what is wrong with the file
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a job went on `device`. Times in seconds; `load_s` is None where it is part of compiling.
+
+    `config` holds the properties in effect. `staged_by_driver` and `staged_by_engine` are the bytes that each
+    copied for all inferences together; the engine counts for the whole device, so those of others as well.
+    """
+
+    device: str
+    precision: str
+    config: Mapping[str, str]
+    shapes: dict[str, Shape]
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+    compile_s: float
+    load_s: float | None
+    first_s: float
+    times_s: list[float]
+    staged_by_driver: int = 0
+    staged_by_engine: int = 0
+    layers: Sequence[ov.ProfilingInfo] = ()
+    modelled_layers: bool = False
+    """Whether the times of the layers are those that silicon would take."""
+    default_precision: str = ""
+    """What the device would have computed in if no precision had been asked for, if that is known."""
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.times_s)
+
+    @property
+    def p90_s(self) -> float:
+        return float(np.quantile(self.times_s, 0.9))
+
+
+def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
+    """Run the job on an emulated NPU. Inputs are written to where the device reads them.
+
+    Raises `ToolError` for inputs that the model does not have or take, `softnpu.plugin.NpuError` and
+    `softnpu.driver.ZeError` for what the plugin refuses.
+    """
+    core = Core(socket)
+    arrays = {name: inputs.load_array(name, path) for name, path in job.files.items()}
+    shapes: dict[str, Shape] = {}
+    if job.is_blob:
+        compiled = core.import_model(job.model, device, job.config, model=_source_model(core, job))
+    else:
+        shapes = _static_shapes(core.read_model(job.model), job, arrays)
+        compiled = _compile(core, job, device, shapes)
+    request = compiled.create_infer_request()
+    given = _write_inputs(job, arrays, compiled, request)
+    if job.is_blob:
+        shapes = {name: array.shape for name, array in given.items()}
+    names = [spec.name for spec in compiled.signature.outputs]
+    status = compiled.context.device.get_status
+    staged_before = status().staged_bytes
+    first_s, times_s = _timed(request.infer, job.count)
+    return Run(
+        device=device,
+        precision=compiled.meta.precision,
+        config=compiled.meta.config,
+        shapes=shapes,
+        inputs=given,
+        outputs={name: np.array(request.get_output_tensor(at).data) for at, name in enumerate(names)},
+        compile_s=compiled.compile_ms / 1e3,
+        load_s=compiled.load_ms / 1e3,
+        first_s=first_s,
+        times_s=times_s,
+        staged_by_driver=compiled.staged_bytes,
+        staged_by_engine=status().staged_bytes - staged_before,
+        layers=request.get_profiling_info() if job.profile else (),
+        modelled_layers=compiled.context.device.info.clock != "host"
+        or compiled.meta.config.get(CLOCK_PROPERTY) == "DEVICE",
+    )
+
+
+def _source_model(core: Core, job: Job) -> ov.Model | None:
+    """The model of a blob, which needs it if it has no weights of its own."""
+    return None if job.source_model is None else core.read_model(job.source_model)
+
+
+def _compile(core: Core, job: Job, device: str, shapes: dict[str, Shape]) -> CompiledModel:
+    """Compile and load, with a progress bar where somebody can see it."""
+    with progress.stages() as stages:
+        return core.compile_model(job.model, device, job.config, shapes=shapes, progress=stages)
+
+
+def _write_inputs(
+    job: Job, arrays: Mapping[str, Array], compiled: CompiledModel, request: InferRequest
+) -> dict[str, Array]:
+    """Fill every input with what the user gave or with random values; what was written, by name."""
+    written: dict[str, Array] = {}
+    random = np.random.default_rng(job.seed)
+    _check_names(job, compiled)
+    for port, spec in zip(compiled.inputs, compiled.signature.inputs, strict=True):
+        tensor = request.get_tensor(port)
+        array = _array_for(job, arrays, port, spec.name)
+        if array is None:
+            shape = _shape_of_input(job, port, spec.name)
+            array = inputs.random_array(random, spec.name, tensor.data.dtype, shape)
+        if tuple(tensor.shape) != array.shape:
+            tensor.shape = ov.Shape(array.shape)
+        # tensors of the request lie in device memory: what is written here is copied no more
+        np.copyto(tensor.data, array)
+        written[spec.name] = array
+    return written
+
+
+def _check_names(job: Job, compiled: CompiledModel) -> None:
+    """Refuse names that the compiled model does not have."""
+    known = [(spec.name, *spec.names) for spec in compiled.signature.inputs]
+    for option, given in (("--shape", job.shapes), ("--input", job.files)):
+        for name in given:
+            inputs.position(f"{option} {name}", name, known)
+
+
+def _shape_of_input(job: Job, port: Any, name: str) -> Shape:
+    """The shape of random values: the input's own, or within it what --shape gives."""
+    given = next((shape for key, shape in job.shapes.items() if key in (name, *port.names)), None)
+    partial = port.partial_shape
+    if given is None and partial.is_dynamic:
+        found, expected = f"shape {partial}", "a static shape"
+        raise ToolError(
+            f"model {job.model}, input '{name}'",
+            found=found,
+            expected=expected,
+            hint=f"give one with --shape {name}={_example(port)}",
+        )
+    if given is not None and not partial.compatible(ov.PartialShape(list(given))):
+        raise ToolError(f"--shape {name}", found=f"{list(given)}", expected=f"one within {partial}")
+    return tuple(partial.to_shape()) if given is None else given
+
+
+def peer_device(name: str) -> str:
+    """A device of OpenVINO's own to compare with; `ToolError` with those that there are."""
+    available = ov.Core().available_devices
+    if name not in available:
+        raise ToolError(
+            "--compare",
+            found=f"{name!r}",
+            expected=f"a device that OpenVINO has here: {', '.join(available)}",
+        )
+    return name
+
+
+def on_openvino(job: Job, device: str, like: Run) -> Run:
+    """The same inputs through OpenVINO's `device` in this process, with the properties that `like` had.
+
+    OpenVINO's CPU device does not know the arithmetic of ours, which is f16: it computes in f32 then.
+    Raises `ToolError` with OpenVINO's reason when it cannot.
+    """
+    try:
+        return _on_openvino(job, device, like)
+    except RuntimeError as error:
+        subject = f"model {job.model} on OpenVINO's {device}"
+        raise ToolError(subject, found=openvino_errors.reason(error)) from error
+
+
+def _on_openvino(job: Job, device: str, like: Run) -> Run:
+    core = ov.Core()
+    model = core.read_model(job.source_model or job.model)
+    if like.shapes:
+        model.reshape({_position(model, name): list(shape) for name, shape in like.shapes.items()})
+    config = _config_for(device, like)
+    start = time.perf_counter()
+    compiled, config = compile_reference(core, model, device, config)
+    compile_s = time.perf_counter() - start
+    request = compiled.create_infer_request()
+    for index, array in enumerate(like.inputs.values()):
+        np.copyto(request.get_input_tensor(index).data, array)
+    first_s, times_s = _timed(request.infer, job.count)
+    values = [np.array(request.get_output_tensor(index).data) for index in range(len(compiled.outputs))]
+    return Run(
+        device=device,
+        precision=config.get(_PRECISION, like.precision),
+        default_precision=core.get_property(device, _PRECISION).to_string(),
+        config=config,
+        shapes=like.shapes,
+        inputs=like.inputs,
+        outputs=dict(zip(like.outputs, values, strict=True)),
+        compile_s=compile_s,
+        load_s=None,
+        first_s=first_s,
+        times_s=times_s,
+    )
+
+
+def _config_for(device: str, like: Run) -> dict[str, str]:
+    config = {name: value for name, value in like.config.items() if (name, value) != _ALL_THREADS}
+    if device.startswith("NPU"):
+        return config
+    if device.startswith("CPU") and like.precision == "f16":
+        config[_PRECISION] = "f32"
+    return {name: value for name, value in config.items() if not name.startswith("NPU_")}
+
+
+_PRECISION = "INFERENCE_PRECISION_HINT"
+_ALL_THREADS = ("INFERENCE_NUM_THREADS", "0")  # our way to say what OpenVINO says by saying nothing
+
+
+def _static_shapes(model: ov.Model, job: Job, arrays: Mapping[str, Array]) -> dict[str, Shape]:
+    """Shapes to compile with: those asked for, and those of the given arrays where the model leaves them
+    open. Refuses names that the model does not have, and an input that is left without a static shape."""
+    for option, names in (("--shape", job.shapes), ("--input", job.files)):
+        for name in names:
+            _position(model, name, option)
+    shapes = dict(job.shapes)
+    for position, port in enumerate(model.inputs):
+        if port.partial_shape.is_static or any(_is_named(port, name) for name in shapes):
+            continue
+        given = next((name for name in arrays if _is_named(port, name)), None)
+        if given is None:
+            name = _name(port, position)
+            raise ToolError(
+                f"model {job.model}, input '{name}'",
+                found=f"shape {port.partial_shape}",
+                expected="a static shape",
+                hint=f"give one with --shape {name}={_example(port)}",
+            )
+        shapes[given] = arrays[given].shape
+    return shapes
+
+
+def _array_for(job: Job, arrays: Mapping[str, Array], port: Any, name: str) -> Array | None:
+    """The array that the user gave for this input, checked; None when there is none."""
+    for key, array in arrays.items():
+        if key == name or key in port.names:
+            fits = port.partial_shape.compatible(ov.PartialShape(list(array.shape)))
+            shape = array.shape if fits else _extents(port.partial_shape)
+            inputs.check_array(key, job.files[key], array, port.element_type.to_dtype(), shape)
+            return array
+    return None
+
+
+def _position(model: ov.Model, name: str, option: str = "input") -> int:
+    known = ((_name(port, at), *port.names, port.node.friendly_name) for at, port in enumerate(model.inputs))
+    return inputs.position(f"{option} {name}", name, known)
+
+
+def _is_named(port: Any, name: str) -> bool:
+    return name in port.names or name == port.node.friendly_name
+
+
+def _name(port: Any, position: int) -> str:
+    return str(min(port.names, default=port.node.friendly_name or position))
+
+
+def _extents(partial: Any) -> list[Any]:
+    return list(partial.to_shape()) if partial.is_static else [str(dimension) for dimension in partial]
+
+
+def _example(port: Any) -> str:
+    """The port's shape with 1 for what is open."""
+    rank = port.partial_shape.rank
+    if rank.is_dynamic:
+        return "1,..."
+    return ",".join(str(d.get_length()) if d.is_static else "1" for d in port.partial_shape)
+
+
+def _timed(infer: Callable[[], object], count: int) -> tuple[float, list[float]]:
+    """Seconds of the first inference, and of `count` more."""
+    times = []
+    for _ in range(count + 1):
+        start = time.perf_counter()
+        infer()
+        times.append(time.perf_counter() - start)
+    return times[0], times[1:]

@@ -1,0 +1,1 @@
+"""`softnpu run` and `softnpu env`."""

@@ -1,0 +1,134 @@
+"""`softnpu run` and `softnpu env`: any program, in an environment in which it finds the emulated NPU."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from softnpu.tools.shared.daemon_connection import PlatformOption, SocketOption, socket_path
+from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.private_daemon import private_daemon
+from softnpu.tools.shared.program import unusable, watch
+
+if TYPE_CHECKING:
+    from softnpu.driver.native_library import NativeLibrary
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="The program and its arguments, after --.")],
+    platform: PlatformOption = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="A daemon for this program alone, which ends with it.")
+    ] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Run any program, in an environment in which it finds the emulated NPU.
+
+    The exit code is the program's; 127 when it is not found, 126 when it cannot be executed.
+    """
+    from softnpu.driver import native_library
+    from softnpu.emulator.interface import environment
+
+    library = native_library.find()
+    if private and socket is not None:
+        raise ToolError("option --private", found="given with --socket", expected="one of both")
+    from softnpu.tools.trace.record import record, wanted_file
+
+    output = wanted_file(os.environ)
+    if not private:
+        path = socket_path(socket)
+        variables = environment_for(library, path, platform, os.environ)
+        if output is None:
+            _replace(command, variables)
+        raise typer.Exit(record(command, variables, path, output))
+    settings: dict[str, Any] = {"clock": environment.clock(), "inference_us": environment.inference_us()}
+    if platform:
+        settings["devices"] = tuple(platform)
+    with private_daemon(**settings) as daemon:
+        variables = library.environment(daemon.socket, os.environ)
+        if output is None:
+            code = watch(command, variables)
+        else:
+            code = record(command, variables, daemon.socket, output)
+    raise typer.Exit(code)
+
+
+def env(
+    platform: PlatformOption = None,
+    socket: SocketOption = None,
+    github: Annotated[
+        bool, typer.Option("--github", help='Print lines for a workflow: >> "$GITHUB_ENV".')
+    ] = False,
+) -> None:
+    """Print what a shell has to set so that programs find the NPU: eval "$(softnpu env)"."""
+    from softnpu.driver import native_library
+
+    variables = environment_for(native_library.find(), socket_path(socket), platform, os.environ)
+    for name, value in variables.items():
+        if os.environ.get(name) != value:
+            typer.echo(_github_line(name, value) if github else f"export {name}={shlex.quote(value)}")
+
+
+def _github_line(name: str, value: str) -> str:
+    if "\n" in value:
+        raise ToolError(f"variable {name}", found="a line break in it", expected="one line for $GITHUB_ENV")
+    return f"{name}={value}"
+
+
+def environment_for(
+    library: NativeLibrary, path: Path, platforms: list[str] | None, base: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment for programs that use the daemon at `place`; starts one there if it may and must.
+
+    Raises `ToolError` when one runs there with devices of other platforms, or in another order.
+    """
+    from softnpu.driver import Driver
+    from softnpu.emulator.interface import environment
+
+    with _started_with(platforms), Driver.open(path, role="monitor") as driver:
+        actual = [known.info.platform for known in driver.devices]
+        clock = driver.devices[0].info.clock
+    if (wanted := base.get(environment.ENV_CLOCK)) and wanted != clock:
+        raise ToolError(
+            f"daemon at {path}",
+            found=f"its devices show the clock {clock}",
+            expected=f"{wanted}, as {environment.ENV_CLOCK} asks for",
+            hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
+        )
+    if platforms is not None and actual != platforms:
+        raise ToolError(
+            f"daemon at {path}",
+            found=f"its devices are {', '.join(actual)}",
+            expected=f"{', '.join(platforms)}, as --platform asks for",
+            hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
+        )
+    return library.environment(path, base)
+
+
+@contextmanager
+def _started_with(platforms: list[str] | None) -> Iterator[None]:
+    """While this lasts, a daemon that starts by itself gets these devices."""
+    from softnpu.emulator.interface.environment import ENV_DEVICES
+
+    before = os.environ.get(ENV_DEVICES)
+    if platforms is not None:
+        os.environ[ENV_DEVICES] = ",".join(platforms)
+    try:
+        yield
+    finally:
+        if platforms is not None:
+            del os.environ[ENV_DEVICES]
+            os.environ.update({} if before is None else {ENV_DEVICES: before})
+
+
+def _replace(command: list[str], environment: Mapping[str, str]) -> NoReturn:
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as failure:
+        raise unusable(command[0], failure) from failure

@@ -1,0 +1,1 @@
+"""What several commands share: the console, failures, connections, private daemons, pages."""

@@ -1,0 +1,98 @@
+"""What all commands print with: two consoles, tables, JSON, and quantities as a person reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from softnpu.emulator.common.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+out: Final = Console()
+err: Final = Console(stderr=True)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
+_POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def print_line(text: str, *, console: Console = out, style: str = "") -> None:
+    """Print a line as it is: no markup, no colours of numbers, not folded, no control characters."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True, style=style or None)
+
+
+def print_json(document: Any) -> None:
+    """Print structs, dictionaries, lists, texts and numbers as one document; bytes as hex."""
+    import msgspec
+
+    # of a message the tag is no field of the document
+    plain = msgspec.to_builtins(document, builtin_types=(bytes,))
+    typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
+
+
+def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -> Table:
+    """A table with these columns, none of them folded; those of `right` have their text on the right.
+
+    A cell is a text as `print_line` prints it, or one of rich with colours or several lines.
+    """
+    from rich import box
+
+    from softnpu.tools.shared.plain_table import PlainTable
+
+    table = PlainTable(title=title and printable(title), title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in (*headings, *right):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in right else "left")
+    return table
+
+
+def format_count(number: int, noun: str) -> str:
+    """`1 model`, `2 models`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def format_bytes(size: float) -> str:
+    """`23.4 GiB`; exact below 1 KiB."""
+    for unit in _BINARY:
+        if size < 1024 or unit == _BINARY[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def format_time(seconds: float) -> str:
+    """`850 us`, `12.3 ms`, `4.1 s`, `3 min 20 s`, `5 h 12 min`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.2f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def parse_whole(text: str) -> int:
+    """A whole number in ASCII digits, as environment variables take it; `typer.BadParameter` otherwise."""
+    if not re.fullmatch(r"-?[0-9]{1,20}", text):
+        raise typer.BadParameter(f"{text[:40]!r}; expected a whole number")
+    return int(text)
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `4GiB`, `4G` (both binary), `500MB` (decimal) or `1048576`; `typer.BadParameter` otherwise."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r}; expected a size such as 4GiB, 512MiB, 500MB or 1048576")
+    number, prefix, binary = match.groups()
+    decimal = not binary and text.strip().upper().endswith("B") and prefix
+    return int(float(number) * (1000 if decimal else 1024) ** _POWERS[prefix.upper()])

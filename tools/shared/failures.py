@@ -1,0 +1,64 @@
+"""Failures that a user sees: one line on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+DEBUG_VARIABLE: Final = "SOFTNPU_DEBUG"
+"""`1`: failures of the command line come with their traceback."""
+
+
+class ToolError(Exception):
+    """What somebody typed or named cannot be used: the object, what was found, what was expected."""
+
+    def __init__(self, object: str, *, found: str, expected: str = "", hint: str = "") -> None:
+        self.object, self.found, self.expected, self.hint = object, found, expected, hint
+        text = f"{object}: {found}"
+        if expected:
+            text += f"; expected {expected}"
+        if hint:
+            text += f". {hint[:1].upper()}{hint[1:]}"
+        super().__init__(text)
+
+
+def expected() -> tuple[type[Exception], ...]:
+    """The exceptions that are reported without a traceback; anything else is a defect of ours."""
+    from softnpu.driver.errors import ZeError
+    from softnpu.emulator.interface.result import Refused
+    from softnpu.tools.models.errors import ModelError
+
+    kinds: tuple[type[Exception], ...] = (ToolError, ZeError, Refused, ModelError, OSError)
+    # only who has used the plugin can meet its errors; importing it loads OpenVINO
+    plugin = sys.modules.get("softnpu.plugin")
+    return kinds if plugin is None else (*kinds, plugin.NpuError)
+
+
+def debugging() -> bool:
+    """Whether the user asked for tracebacks (`SOFTNPU_DEBUG=1`)."""
+    return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+
+
+def describe(error: Exception) -> str:
+    """What went wrong in one line."""
+    from softnpu.driver.errors import ZeError
+    from softnpu.emulator.interface.result import Refused
+
+    if isinstance(error, ZeError):
+        text = f"{error.info} [{error.info.name} in {error.call}]"
+    elif isinstance(error, Refused):
+        text = f"{error.info} [{error.info.name}]"
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def print_error(error: Exception) -> None:
+    """Print it on stderr."""
+    from softnpu.tools.shared.console import err, print_line
+
+    err.print("[bold red]softnpu:[/]", end=" ")
+    print_line(describe(error), console=err)

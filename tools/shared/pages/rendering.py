@@ -1,0 +1,53 @@
+"""Templates become pages. jinja2 is part of an extra, and asked for by name when it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from softnpu.tools.shared.failures import ToolError
+
+_FOLDER: Final = Path(__file__).parent
+
+
+def write(path: Path, template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> None:
+    """Render a template of this folder into a file. Raises `ToolError` without jinja2, and `OSError`."""
+    path.write_text(render(template, values, **filters), encoding="utf-8")
+
+
+def check_target(option: str, path: Path) -> None:
+    """Refuse a page that cannot be written, before anything runs."""
+    require("jinja2", option)
+    if not path.absolute().parent.is_dir():
+        raise ToolError(f"{option} {path}", found="no such directory", expected="a directory that exists")
+
+
+def render(template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> str:
+    """The text of a page. Raises `ToolError` without jinja2."""
+    jinja2 = require("jinja2", "a page")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(filters)
+    text: str = environment.get_template(template).render(values)
+    return text
+
+
+def require(module: str, wanted_by: str) -> Any:
+    """A module of the extra `report`. Raises `ToolError` with the command that installs it."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ToolError(
+            wanted_by,
+            found=f"no module {module}",
+            expected="it installed",
+            hint="install it with: pip install 'softnpu[report]'",
+        ) from error
