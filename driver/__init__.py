@@ -6,8 +6,8 @@
 ...     with device.create_context() as context:
 ...         memory = context.alloc_host(4096)
 
-These names are for programs; the modules below are internal. `Driver.open` is where everything begins, and
-docs/level-zero.md has the method of each function of the C headers.
+These names are public; the modules below are internal. Start with `Driver.open`. docs/level-zero.md maps each
+function of the C headers to its method.
 """
 
 from importlib import import_module
@@ -128,7 +128,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # imported when first used: numpy takes longer to import than a command line tool to run
+    # imported on first use: numpy takes longer to import than a command line tool to run
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"softnpu.{_MODULES[name]}"), name)

@@ -24,7 +24,7 @@ class Block:
 
     @property
     def device_address(self) -> int:
-        """Where the device would see it: segments lie 4 GiB and more apart in its address space."""
+        """The address on the device, where segments lie at least 4 GiB apart."""
         return (self.segment << 40) + _DEVICE_BASE + self.offset
 
     @property
@@ -32,16 +32,16 @@ class Block:
         return self.mapping.address + self.offset
 
     def fence(self, offset: int) -> FenceRecord:
-        """The record of a fence at `offset`."""
+        """Return the fence record at `offset`."""
         return FenceRecord(self.mapping, self.offset + offset)
 
     def event(self, offset: int) -> EventRecord:
-        """The record of an event at `offset`."""
+        """Return the event record at `offset`."""
         return EventRecord(self.mapping, self.offset + offset)
 
 
 class _View:
-    """Give numpy access to a block, and keep the block alive as long as the array."""
+    """Gives numpy access to a block, and keeps the block alive as long as the array."""
 
     __slots__ = ("__array_interface__", "block")
 
@@ -56,5 +56,5 @@ class _View:
 
 
 def view_of(block: Block) -> npt.NDArray[np.uint8]:
-    """All bytes of a block, without a copy. The block lives at least as long as the array."""
+    """Return all bytes of a block, without a copy. The block lives at least as long as the array."""
     return np.asarray(_View(block))

@@ -1,6 +1,6 @@
-"""Build logs: messages of the compiler for a graph, or why there is none.
+"""Build logs: the compiler's messages for a graph, or the reason for its failure.
 
-Version 1 asks for the last creation of the calling thread, version 2 for the log of one creation.
+Version 1 returns the log of the calling thread's last creation, version 2 the log of a given creation.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class BuildLog:
 
     @property
     def size(self) -> int:
-        """Bytes of the text with its NUL, as the first of the two calls returns it."""
+        """Bytes of the text including its NUL, as returned by the first of the two calls."""
         self._check("pfnBuildLogGetString2")
         return len(self._text.encode()) + 1
 
     def destroy(self) -> None:
-        """`pfnBuildLogDestroy`; harmless when repeated."""
+        """`pfnBuildLogDestroy`; idempotent."""
         self._alive = False
 
     def _set(self, text: str) -> None:
-        """Filled by the creation that it belongs to."""
+        """Store the text; called by the creation that owns this log."""
         self._text = text
 
     def _check(self, call: str) -> None:
@@ -52,21 +52,21 @@ class BuildLog:
 
 
 def failure_text(failure: ZeError) -> str:
-    """The log of a creation that failed."""
+    """Return the log of a failed creation."""
     return f"{failure.info.name}: {failure.info}\n"
 
 
 def note_log(text: str) -> None:
-    """Keep the log of a creation for the calling thread, in place of the one before."""
+    """Keep this as the calling thread's last log."""
     _thread.text = text
 
 
 def cache_status(log: str) -> str:
-    """The line on the cache of a log: stored or found; empty without one."""
+    """Return the cache line of a log (stored or found); empty if it has none."""
     return next((line for line in log.splitlines(keepends=True) if line.startswith(_CACHE_STATUS)), "")
 
 
 def last_log() -> str:
-    """The log of the last creation of this thread if it failed, else what it says of the cache."""
+    """Return this thread's last log: the failure of its last creation, else its cache status."""
     text: str = getattr(_thread, "text", "")
     return text

@@ -1,4 +1,4 @@
-"""Which cache of compiled models a client asks for: the environment rule of Intel's driver."""
+"""Selects a client's cache of compiled models, by the environment rules of Intel's driver."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ENV_CACHE_SIZE: Final = "ZE_INTEL_NPU_CACHE_SIZE"
 DEFAULT_LIMIT: Final = 4 << 30
 
 _FOLDER: Final = "ze_intel_npu_cache"
-_chosen: tuple[str | None, int] | None = None  # ENV_CACHE_SIZE when a limit was set by a call, and that limit
+_chosen: tuple[str | None, int] | None = None  # ENV_CACHE_SIZE when a call set a limit, and that limit
 
 
 def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions | None:
-    """The cache that `environ` asks for; None when it is off.
+    """Return the cache that `environ` selects; None when it is off.
 
     The directory is `ZE_INTEL_NPU_CACHE_DIR`, or `ze_intel_npu_cache` in `XDG_CACHE_HOME`, `HOME/.cache` or
-    `./.cache`: the first whose variable is set. It is made absolute here: the compiler has
-    a working directory of its own.
+    `./.cache`: the first whose variable is set. It is made absolute here because the compiler has its own
+    working directory.
     """
     folder = _directory(environ)
     if not folder:
@@ -41,7 +41,7 @@ def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions |
 
 
 def cache_limit(environ: Mapping[str, str]) -> int:
-    """Bytes that the cache may take: what the process has set, unless the variable has changed since."""
+    """Return the cache limit in bytes: set by this process, unless the variable has changed since."""
     text = environ.get(ENV_CACHE_SIZE)
     if _chosen is not None and _chosen[0] == text:
         return _chosen[1]
@@ -49,7 +49,7 @@ def cache_limit(environ: Mapping[str, str]) -> int:
 
 
 def set_cache_limit(environ: Mapping[str, str], size: int) -> None:
-    """Set the limit of this process, in place of the variable."""
+    """Set this process's limit, overriding the variable."""
     global _chosen
     _chosen = environ.get(ENV_CACHE_SIZE), size
 
@@ -67,5 +67,5 @@ def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     text = text.strip()
-    # more digits than any disk has bytes: msgpack takes 64 bits
+    # longer numbers exceed any disk: msgpack takes 64 bits
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0

@@ -1,4 +1,4 @@
-"""`ze_command_list_handle_t`: commands that are recorded once and executed any number of times."""
+"""`ze_command_list_handle_t`: commands recorded once and executed any number of times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _inferences = itertools.count(1)
 
 
 class CommandList(Handle):
-    """A list is open while commands are appended; `close` makes it executable, `reset` empties it.
+    """A command list. It is open for appends until `close` makes it executable; `reset` empties it.
 
     Every append takes `wait_events`, which the command waits for, and `signal_event`, which it signals.
     """
@@ -41,9 +41,9 @@ class CommandList(Handle):
         self._has_signals = False  # an event refers to the recording
         self._buffer: Block | None = None
         self._submission: Submission | None = None
-        self._last_queue: Handle | None = None  # is kept alive: the list may be all that a program keeps
+        self._last_queue: Handle | None = None  # kept alive: a program may hold nothing but the list
         self._closed = False
-        # the buffer, and memory in use, are freed with the last reference to them
+        # the buffer and the memory in use are freed with the last reference to them
         self._register(context, context._connection, self._commands.clear)
 
     # ------------------------------------------------------------ recording
@@ -62,8 +62,8 @@ class CommandList(Handle):
     ) -> None:
         """`zeCommandListAppendMemoryCopy`: `size` bytes; the ranges may overlap.
 
-        Raises `ZeError`: UNINITIALIZED for memory of no context. A range beyond its allocation fails when the
-        command runs.
+        Raises `ZeError`: UNINITIALIZED for memory outside any context. A range beyond its allocation fails
+        when the command runs.
         """
         call = "zeCommandListAppendMemoryCopy"
         self._check_open(call)
@@ -115,10 +115,10 @@ class CommandList(Handle):
     ) -> None:
         """`zeCommandListAppendMemoryFill`: repeat `pattern` (1, 2 or 4 bytes) over `size` bytes.
 
-        The last repetition is cut where the size ends.
+        The last repetition is truncated at `size`.
 
-        Raises `ZeError`: INVALID_SIZE for another pattern, OUT_OF_DEVICE_MEMORY for memory of no context,
-        UNINITIALIZED past the end of the allocation.
+        Raises `ZeError`: INVALID_SIZE for another pattern, OUT_OF_DEVICE_MEMORY for memory outside any
+        context, UNINITIALIZED past the end of the allocation.
         """
         call = "zeCommandListAppendMemoryFill"
         self._check_open(call)
@@ -143,14 +143,14 @@ class CommandList(Handle):
     def append_write_global_timestamp(
         self, target: MemoryRef, signal_event: Event | None = None, wait_events: Sequence[Event] = ()
     ) -> None:
-        """`zeCommandListAppendWriteGlobalTimestamp`: the device clock in ticks, 8 bytes at `target`."""
+        """`zeCommandListAppendWriteGlobalTimestamp`: write the device clock in ticks, 8 bytes at `target`."""
         call = "zeCommandListAppendWriteGlobalTimestamp"
         self._check_open(call)
         memory = self._resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
         self._append(call, cmd.Timestamp(memory), signal_event, wait_events)
 
     def append_metric_query_begin(self, query: MetricQuery) -> None:
-        """`zetCommandListAppendMetricQueryBegin`: what runs from here to its end is counted."""
+        """`zetCommandListAppendMetricQueryBegin`: start counting."""
         self._append_snapshot("zetCommandListAppendMetricQueryBegin", query, False, None, ())
 
     def append_metric_query_end(
@@ -167,7 +167,7 @@ class CommandList(Handle):
         self._record(call, [], event)
 
     def append_wait_on_events(self, events: Sequence[Event]) -> None:
-        """`zeCommandListAppendWaitOnEvents`: go on when all are signalled.
+        """`zeCommandListAppendWaitOnEvents`: wait until all are signalled.
 
         A wait longer than the device's TDR limit is aborted and the queue is lost.
         """
@@ -186,7 +186,7 @@ class CommandList(Handle):
     def append_graph_initialize(
         self, graph: Graph, signal_event: Event | None = None, wait_events: Sequence[Event] = ()
     ) -> None:
-        """`pfnAppendGraphInitialize`: harmless when repeated."""
+        """`pfnAppendGraphInitialize`; idempotent."""
         call = "pfnAppendGraphInitialize"
         self._check_open(call)
         check_type(call, "graph", graph, Graph)
@@ -202,11 +202,11 @@ class CommandList(Handle):
         signal_event: Event | None = None,
         wait_events: Sequence[Event] = (),
     ) -> None:
-        """`pfnAppendGraphExecute`: one inference with the arguments that the graph has now.
+        """`pfnAppendGraphExecute`: one inference with the graph's current arguments.
 
-        A graph that was not initialised is loaded first.
-        Raises `ZeError`: UNINITIALIZED when an argument was not set, INVALID_NULL_HANDLE when the graph is
-        profiled and no query is given.
+        An uninitialised graph is loaded first.
+        Raises `ZeError`: UNINITIALIZED when an argument was not set, INVALID_NULL_HANDLE for a profiled graph
+        without a query.
         """
         call = "pfnAppendGraphExecute"
         self._check_open(call)
@@ -240,7 +240,7 @@ class CommandList(Handle):
     # ------------------------------------------------------------ life
 
     def close(self) -> None:
-        """`zeCommandListClose`: end recording; harmless when repeated."""
+        """`zeCommandListClose`: end recording; idempotent."""
         call = "zeCommandListClose"
         self._check(call)
         if not self._closed:
@@ -250,11 +250,11 @@ class CommandList(Handle):
             self._closed = True
 
     def reset(self) -> None:
-        """`zeCommandListReset`: empty the list and open it; submissions in flight are not changed."""
+        """`zeCommandListReset`: empty the list and open it; submissions in flight are not affected."""
         self._check("zeCommandListReset")
         self._commands.clear()
         self._submission = None
-        # submissions in flight hold the old list of what they use, and the old recording
+        # replaced, not cleared: submissions in flight hold the old list of used objects and the old recording
         self._used = []
         if self._has_signals:
             if self._recording.in_flight():
@@ -277,7 +277,7 @@ class CommandList(Handle):
     # ------------------------------------------------------------ for queues and events
 
     def _prepare(self, call: str, queue: Handle) -> Submission | None:
-        """What `queue` executes; None for an empty list. The list keeps the queue alive.
+        """Return what `queue` executes; None for an empty list. The list keeps the queue alive.
 
         Raises `ZeError` with ERROR_UNINITIALIZED if it is still open.
         """
@@ -290,7 +290,7 @@ class CommandList(Handle):
         return self._submission
 
     def _ready(self, queue: Handle) -> Submission | None:
-        """As `_prepare` for a closed list with commands; None for any other."""
+        """Return the submission, as `_prepare`, if the list is closed and not empty; else None."""
         if not self._closed or self._submission is None or self.destroyed:
             return None
         self._last_queue = queue
@@ -299,7 +299,7 @@ class CommandList(Handle):
     # ------------------------------------------------------------
 
     def _profiling(self, call: str, query: ProfilingQuery, graph: Graph) -> MemoryAt:
-        from softnpu.driver.profiling import ProfilingQuery  # late: few programs profile
+        from softnpu.driver.profiling import ProfilingQuery  # imported late: few programs profile
 
         check_type(call, "profiling query", query, ProfilingQuery)
         block, offset = query._location(call, graph)
@@ -309,7 +309,7 @@ class CommandList(Handle):
     def _append_snapshot(
         self, call: str, query: MetricQuery, end: bool, signal: Event | None, waits: Sequence[Event]
     ) -> None:
-        from softnpu.driver.metrics import MetricQuery  # late: few programs count
+        from softnpu.driver.metrics import MetricQuery  # imported late: few programs use metrics
 
         self._check_open(call)
         check_type(call, "metric query", query, MetricQuery)
@@ -319,7 +319,7 @@ class CommandList(Handle):
         self._append(call, cmd.MetricSnapshot(MemoryAt(block.handle, offset)), signal, waits)
 
     def _encode(self, call: str) -> None:
-        """Write the command buffer; the buffer of a submission in flight is left alone."""
+        """Write the command buffer, without touching the buffer of a submission in flight."""
         if not self._commands:
             return
         data = cmd.encode_buffer([cmd.encode_command(command) for command in self._commands])
@@ -366,7 +366,7 @@ class CommandList(Handle):
         event._check(call)
         self.context._check_session(call, "event", event.pool.context._connection)
         block, offset = event._location()
-        # the event too: its index must not be used again meanwhile
+        # the event too: its index must not be reused meanwhile
         self._used += (block, event)
         return MemoryAt(block.handle, offset)
 

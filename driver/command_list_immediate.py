@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class CommandListImmediate(CommandList):
-    """Each append first waits for the one before; with a synchronous queue also for itself."""
+    """An immediate list. Each append waits for the previous one and, on a synchronous queue, for itself."""
 
     def __init__(self, context: ContextBase, queue: CommandQueue) -> None:
         super().__init__(context)
         self._queue = queue
-        self._lock = threading.Lock()  # threads may append at once: each command is recorded and submitted
+        self._lock = threading.Lock()  # appends of several threads: one at a time
 
     def destroy(self) -> None:
-        """`zeCommandListDestroy`: its queue ends with it."""
+        """`zeCommandListDestroy`: also destroys its queue."""
         super().destroy()
         self._queue.destroy()
 
     def close(self) -> None:
-        """`zeCommandListClose`: UNINITIALIZED, an immediate list is never closed."""
+        """`zeCommandListClose`: UNINITIALIZED; an immediate list is never closed."""
         call = "zeCommandListClose"
         self._check(call)
         raise uninitialized(call, "command list", found="an immediate one", expected="a regular command list")
@@ -43,7 +43,7 @@ class CommandListImmediate(CommandList):
         return True
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeCommandListHostSynchronize`: wait for what was appended; False (NOT_READY) when time is up.
+        """`zeCommandListHostSynchronize`: wait for all appended commands; False (NOT_READY) on time-out.
 
         Raises `ZeError` with the failure of a command, DEVICE_LOST when the daemon is gone.
         """
@@ -54,7 +54,7 @@ class CommandListImmediate(CommandList):
         return done
 
     def _prepare(self, call: str, queue: Handle) -> None:
-        """A queue cannot execute an immediate list: UNINITIALIZED."""
+        """Raise UNINITIALIZED: a queue cannot execute an immediate list."""
         del queue
         self._check(call)
         raise uninitialized(call, "command list", found="an immediate one", expected="a regular command list")
@@ -62,7 +62,7 @@ class CommandListImmediate(CommandList):
     def _record(self, call: str, commands: Sequence[cmd.Command], signal_event: Event | None) -> None:
         with self._lock:
             self._queue.synchronize()
-            # what this append uses was noted before; what earlier ones used has ended
+            # this append's objects were added before; those of earlier appends are idle
             used = self._used
             super().reset()
             self._used = used

@@ -1,4 +1,4 @@
-"""A mutable command list: arguments of recorded inferences may be changed after it was closed."""
+"""A mutable command list: arguments of recorded inferences can change after it is closed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from softnpu.driver.memory import MemoryRef
 
 MUTABLE_GRAPH_ARGUMENTS = 128
-"""`ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS`: the only kind of mutation that the device has."""
+"""`ZE_MUTABLE_COMMAND_EXP_FLAG_GRAPH_ARGUMENTS`: the only kind of mutation that the device supports."""
 _FEW = 64
-_OLD_GRAPH_ARGUMENTS = 64  # its number before version 1.1 of the extension; the real driver takes both
+_OLD_GRAPH_ARGUMENTS = 64  # its value before version 1.1 of the extension; the real driver takes both
 
 
 class MutationKind(enum.Enum):
@@ -33,10 +33,10 @@ class MutationKind(enum.Enum):
 
 
 class Mutation(NamedTuple):
-    """One link of `ze_mutable_commands_exp_desc_t`: a new place or new strides for an argument.
+    """One link of `ze_mutable_commands_exp_desc_t`: new memory or new strides for an argument.
 
-    `command` is the id that `get_next_command_id` gave, `argument` the index in the graph. Strides of an
-    argument follow its place; a place without strides means a dense tensor.
+    `command` is an id from `get_next_command_id`, `argument` the index in the graph. An argument's strides
+    follow its memory; memory without strides means a dense tensor.
     """
 
     kind: MutationKind
@@ -56,7 +56,7 @@ class CommandListMutable(CommandList):
         self._most_used = _FEW
 
     def get_next_command_id(self, flags: int = MUTABLE_GRAPH_ARGUMENTS) -> int:
-        """`zeCommandListGetNextCommandIdExp`: the id of the command that is appended next."""
+        """`zeCommandListGetNextCommandIdExp`: return the id of the next command appended."""
         call = "zeCommandListGetNextCommandIdExp"
         self._check(call)
         if self._closed or flags not in (MUTABLE_GRAPH_ARGUMENTS, _OLD_GRAPH_ARGUMENTS):
@@ -73,8 +73,8 @@ class CommandListMutable(CommandList):
     def update_mutable_commands(self, mutations: Sequence[Mutation], flags: int = 0) -> None:
         """`zeCommandListUpdateMutableCommandsExp`: take effect with the next submission of the list.
 
-        Raises `ZeError` with INVALID_ARGUMENT for an open list, unknown ids or arguments, flags, an empty
-        chain, strides that do not follow their argument; then nothing is changed.
+        Raises `ZeError` with INVALID_ARGUMENT, changing nothing, for an open list, unknown ids or arguments,
+        flags, an empty chain, or strides that do not follow their argument.
         """
         call = "zeCommandListUpdateMutableCommandsExp"
         self._check(call)
@@ -107,21 +107,21 @@ class CommandListMutable(CommandList):
                 )
         for position, command in changed.items():
             self._commands[position] = command
-        # submissions in flight hold the list of what they use: it is replaced, not changed
+        # submissions in flight hold the list of used objects: it is replaced, not changed
         self._used = [*self._used, *used]
         if len(self._used) > self._most_used:
             self._forget_unused()
         self._changed = True
 
     def reset(self) -> None:
-        """`zeCommandListReset`: ids are forgotten too."""
+        """`zeCommandListReset`: also forgets all ids."""
         super().reset()
         self._ids.clear()
         self._changed = False
         self._most_used = _FEW
 
     def _prepare(self, call: str, queue: Handle) -> Submission | None:
-        """As for every list; changes since the last submission are written into the buffer first."""
+        """Return what `queue` executes, after writing pending changes into the buffer."""
         if self._changed and not self.destroyed:
             self._forget_unused()
             self._encode(call)
@@ -129,14 +129,14 @@ class CommandListMutable(CommandList):
         return super()._prepare(call, queue)
 
     def _forget_unused(self) -> None:
-        """Release memory that no command names any more."""
+        """Release memory that no command uses any more."""
         named = {place.memory for command in self._commands for place in cmd.places(command)}
         used = {id(one): one for one in self._used if not isinstance(one, Block) or one.handle in named}
         self._used = list(used.values())
-        self._most_used = 2 * len(used) + _FEW  # so that a mutation costs the same, however long the list is
+        self._most_used = 2 * len(used) + _FEW  # the cost of a mutation is independent of the list's length
 
     def _find(self, call: str, mutation: Mutation) -> tuple[int, cmd.GraphExecute]:
-        """Position and command of an id: the first inference that was recorded at or after it."""
+        """Return position and command for an id: the first inference recorded at or after it."""
         if mutation.command in self._ids:
             following = inference_after(self._commands, mutation.command)
             if following is not None:
@@ -152,7 +152,7 @@ class CommandListMutable(CommandList):
 
 
 def inference_after(commands: Sequence[cmd.Command], start: int) -> tuple[int, cmd.GraphExecute] | None:
-    """The inference that the append after `start` commands recorded (its own waits come before it)."""
+    """Return the inference recorded by the append after `start` commands (its waits come before it)."""
     for position in range(start, len(commands)):
         command = commands[position]
         if isinstance(command, cmd.GraphExecute):

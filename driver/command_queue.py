@@ -38,7 +38,7 @@ class QueueMode(enum.IntEnum):
 
 
 class CommandQueue(Handle):
-    """Submissions of a queue run in order; `priority` and `turbo` as in `Context.create_command_queue`."""
+    """A queue runs submissions in order; `Context.create_command_queue` explains `priority` and `turbo`."""
 
     def __init__(self, context: ContextBase, priority: str, turbo: bool, slots: int, mode: QueueMode) -> None:
         check_type("zeCommandQueueCreate", "command queue, slots", slots, int)
@@ -54,7 +54,7 @@ class CommandQueue(Handle):
         self._ring = DriverRing(block.mapping, block.offset, slots)
         self._lock = threading.Lock()
         self._tail = 0
-        # what the device may still touch: released when the submission has ended
+        # what the device may still access: released when the submission has ended
         self._in_flight: deque[tuple[int, Submission]] = deque()
         self._progress = QueueProgress(self._ring)
         self._results = SubmissionResults(self._ring)
@@ -72,14 +72,14 @@ class CommandQueue(Handle):
     # ------------------------------------------------------------ submitting
 
     def execute_command_lists(self, lists: Sequence[CommandList], fence: Fence | None = None) -> None:
-        """`zeCommandQueueExecuteCommandLists`: submit closed lists; the fence is signalled after the last.
+        """`zeCommandQueueExecuteCommandLists`: submit closed lists; the last one signals the fence.
 
-        More lists than the queue has slots are submitted as slots become free. Lists behind one that fails
-        run all the same; the fence has the result of the first that failed. With lists that are all empty it
-        is signalled at once, whatever runs before (as on the real driver).
-        Raises `ZeError`: INVALID_SIZE without lists, UNINITIALIZED for an open list,
-        INVALID_ARGUMENT for one of another driver, INVALID_SYNCHRONIZATION_OBJECT for another queue's fence,
-        DEVICE_LOST when the daemon is gone.
+        If there are more lists than slots, the rest is submitted as slots become free. Lists behind a failed
+        one still run; the fence has the result of the first failure. If all lists are empty it is signalled
+        at once, regardless of work in flight (as on the real driver).
+        Raises `ZeError`: INVALID_SIZE without lists, UNINITIALIZED for an open list, INVALID_ARGUMENT for one
+        of another driver, INVALID_SYNCHRONIZATION_OBJECT for another queue's fence, DEVICE_LOST when the
+        daemon is gone.
         """
         call = "zeCommandQueueExecuteCommandLists"
         self._check(call)
@@ -98,7 +98,7 @@ class CommandQueue(Handle):
         if fence is not None:
             check_type(call, "fence", fence, Fence)
             fence._check(call)
-            # as the real driver does: the work runs, and then the fence of another queue is an error
+            # as the real driver does: the work runs, then the foreign fence is an error
             own = fence if fence.queue is self else None
         filled = [recorded for entry in lists if (recorded := entry._prepare(call, self)) is not None]
         if filled:
@@ -117,7 +117,7 @@ class CommandQueue(Handle):
             self.synchronize()
 
     def _plain(self, commands: CommandList, fence: Fence) -> Submission | None:
-        """What to submit for one closed list with a fence of this queue; None if anything is unlike that."""
+        """Return the submission for one closed list with a fence of this queue; None for any other case."""
         if type(commands) is not CommandList or commands.context._connection is not self._connection:
             return None
         if fence._queue is not self or fence.destroyed or self.mode is QueueMode.SYNCHRONOUS:
@@ -131,7 +131,7 @@ class CommandQueue(Handle):
             self.synchronize()
 
     def set_workload_type(self, background: bool) -> None:
-        """`pfnSetWorkloadType`: later submissions run below every priority, or as before."""
+        """`pfnSetWorkloadType`: run later submissions below every priority (background), or as before."""
         call = "pfnSetWorkloadType"
         self._check(call)
         request = msg.QueueWorkload(queue=self.handle, background=background)
@@ -151,7 +151,7 @@ class CommandQueue(Handle):
         needed = len(filled) - self._ring.slots
         while True:
             with self._lock:
-                # read once: the results up to there have been read, and no others
+                # read once: exactly the results up to there have been read
                 has_room = self._results.was_read(self._tail + needed)
                 if has_room or self._release_ended() >= self._tail + needed:
                     self._fill_slots(filled, fence, execution)
@@ -159,7 +159,8 @@ class CommandQueue(Handle):
                         failpoints.hit("client.submit")
                     if self._ring.needs_doorbell():
                         self.context._ring_doorbell()
-                    # what has ended before, while the device begins; a destroyed ring may be another's memory
+                    # release ended work while the device begins; a destroyed ring's memory may have been
+                    # reused
                     if has_room and not self._progress.destroyed:
                         self._release_ended()
                     return
@@ -167,10 +168,10 @@ class CommandQueue(Handle):
             self._check(call)
 
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeCommandQueueSynchronize`: wait for all submissions; False (NOT_READY) when time has passed.
+        """`zeCommandQueueSynchronize`: wait for all submissions; False (NOT_READY) on time-out.
 
-        Raises `ZeError` when the queue is lost, with the oldest failure that was not reported yet, and
-        with DEVICE_LOST when the daemon is gone. Each failure is reported once.
+        Raises `ZeError` when the queue is lost, with the oldest unreported failure, and with DEVICE_LOST when
+        the daemon is gone. Each failure is reported once.
         """
         call = "zeCommandQueueSynchronize"
         self._check(call)
@@ -196,11 +197,11 @@ class CommandQueue(Handle):
 
     @property
     def lost(self) -> bool:
-        """Whether the device gave up on this queue: every later submission fails with DEVICE_LOST."""
+        """Whether the queue is lost: every later submission fails with DEVICE_LOST."""
         return self._ring.is_lost
 
     def describe(self) -> QueueState:
-        """The ring as it is now, with the submissions in flight and those that ended last.
+        """Return a snapshot of the ring: submissions in flight and the last ended ones.
 
         Not a call of Level Zero.
         """
@@ -216,11 +217,11 @@ class CommandQueue(Handle):
             raise self._error(call, ZeResult.ERROR_DEVICE_LOST, sequence)
 
     def _raise_failure(self, call: str, execution: FencedExecution) -> None:
-        """Raise `ZeError` for the first submission of an ended execution that failed, if one did."""
+        """Raise `ZeError` for the first failed submission of an ended execution, if any."""
         with self._lock:
             if not self._results.was_read(execution.last):
-                self._check(call)  # the ring of a destroyed queue may be another's memory by now
-                # the fence is signalled a moment before the ring counts its submission as ended
+                self._check(call)  # a destroyed queue's ring may have been reused
+                # the fence is signalled shortly before the ring counts its submission as ended
                 self._results.read(execution.last)
             failure = execution.failure
             if failure is None:
@@ -229,9 +230,9 @@ class CommandQueue(Handle):
         raise self._error(call, failure.result, failure.sequence)
 
     def _error(self, call: str, result: int, sequence: int, more: int = 0) -> ZeError:
-        """The error of a failed submission, with the reason that the engine left in the ring."""
+        """Return the error of a failed submission, with the reason that the engine left in the ring."""
         info = self._ring.failure()
-        # the ring has the reason of the last failure only; but a lost queue has one reason for all
+        # the ring holds the reason of the last failure only, but a lost queue has one reason for all
         is_reason = self._ring.failed == sequence or result == ZeResult.ERROR_DEVICE_LOST
         if info is None or info.result != result or not is_reason:
             info = ErrorInfo(result=result, object=f"submission {sequence}", found="it failed")
@@ -240,7 +241,7 @@ class CommandQueue(Handle):
         return ZeError(call, info)
 
     def _wait_until_over(self, call: str, sequence: int, timeout_ns: int) -> bool:
-        """Wait for submission `sequence`; False when the time has passed."""
+        """Wait for submission `sequence`; return False on time-out."""
         return wait(
             call,
             lambda: self._progress.is_over(sequence),
@@ -253,7 +254,7 @@ class CommandQueue(Handle):
     def _fill_slots(
         self, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
     ) -> None:
-        """Submit these; the last of them signals the fence, if there is one."""
+        """Submit these; the last one signals the fence, if there is one."""
         ring, sequence = self._ring, self._tail
         last = sequence + len(filled)
         if execution is not None:
@@ -274,9 +275,9 @@ class CommandQueue(Handle):
         ring.publish(sequence)
 
     def _release_ended(self) -> int:
-        """Read the results of what has ended and release what it used; how many submissions have ended."""
+        """Read the results of ended submissions and release what they used; return how many have ended."""
         completed = min(self._ring.completed, self._tail)
-        # before a slot is used again, and before what ran is released
+        # before a slot is reused and ended work is released
         self._results.read(completed)
         in_flight = self._in_flight
         while in_flight and in_flight[0][0] <= completed:
@@ -294,15 +295,15 @@ def _destroy(
     progress.destroyed = True
     connection = context._connection
     if not connection.is_lost():
-        # answered when the engine runs nothing of this queue any more: then everything may go
+        # answered when the engine runs nothing of this queue any more: then everything may be freed
         connection.request("zeCommandQueueDestroy", msg.QueueDestroy(queue=handle), msg.Ok)
     progress.end()
-    # not before: this process would forget a segment in which the daemon goes on placing memory
+    # not before: this process would unmap a segment in which the daemon still allocates memory
     del block
     in_flight.clear()
 
 
 def check_ordinal(call: str, ordinal: int) -> None:
-    """Refuse every queue group but the one that there is."""
+    """Reject every queue group but the only one."""
     if ordinal:
         raise invalid_argument(call, "command queue group", found=f"ordinal {ordinal}", expected="0")

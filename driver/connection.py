@@ -1,6 +1,6 @@
 """The control connection of a process: requests and answers, from any number of threads.
 
-No thread of its own: of the threads that wait for answers one reads the socket for all of them.
+It has no thread of its own: one of the waiting threads reads the socket for all of them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 A = TypeVar("A", bound=msg.Message)
 
 ANSWER_S = 30.0
-"""How long the daemon may take for an answer, which every progress message starts again."""
+"""Seconds that the daemon may take to answer; every progress message restarts the clock."""
 LONG_ANSWER_S = 600.0
-"""The same while a compiler or the device is at work, which may say nothing for long. The supervisor watches
-them: it answers by itself when one of them makes no progress."""
+"""The same while a compiler or the device works, which may be silent for long. The supervisor watches them
+and answers for one that makes no progress.
+"""
 _COMPILER_REQUESTS = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
 _LONG_REQUESTS = (msg.GraphInitialize, msg.QueueDestroy, msg.ContextDestroy, *_COMPILER_REQUESTS)
 _NO_ROOM = (errno.EMFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)
@@ -47,11 +48,13 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 OnOrphaned = Callable[[msg.Answer, list[int]], None]
-"""Takes an answer whose caller has gone, with its descriptors. Called with locks held: it only notes it."""
+"""Handles an answer, with its descriptors, whose caller was interrupted. Called with locks held, so it only
+queues it.
+"""
 
 
 class _Pending:
-    """One request that waits for its answer; `is_cancelled` when its caller has gone before that."""
+    """A pending request; `is_cancelled` when its caller has left before the answer."""
 
     __slots__ = ("answer", "events", "is_cancelled", "on_orphaned", "packet")
 
@@ -79,7 +82,7 @@ class Connection:
         self._reading = False
         self._lost: str | None = None
         self.peer_closed = False
-        """Whether the daemon has closed the connection, and nothing else is wrong with it."""
+        """Whether the daemon closed the connection before any other failure."""
         self._closed = False
         self._trace = _NO_TRACE
         self._trace_seen = 0
@@ -91,12 +94,12 @@ class Connection:
 
     @property
     def trace(self) -> int:
-        """Number of the trace that the daemon is making, 0 for none."""
+        """Number of the running trace, 0 for none."""
         number: int = self._trace[0]
         return number
 
     def watch_trace(self, word: memoryview, follow: Callable[[], bool]) -> None:
-        """Call `follow()` at the next request or submission when this word has changed, until it is True."""
+        """Call `follow()` on the next request or submission after this word changes, until it is True."""
         self._follow = follow
         self._trace = word
 
@@ -114,10 +117,10 @@ class Connection:
 
     @contextlib.contextmanager
     def deferred_section(self) -> Iterator[None]:
-        """Inside, `defer` only notes its calls; they are made at the end of the outermost section.
+        """Queue calls of `defer` inside the section; make them at the end of the outermost one.
 
-        Python may collect an object, and run its finalizer, at any allocation: also while this very
-        thread holds the locks that the finalizer needs.
+        Python may collect an object, and run its finalizer, at any allocation, even while this very thread
+        holds the locks that the finalizer needs.
         """
         depth = getattr(self._sections, "depth", 0)
         self._sections.depth = depth + 1
@@ -129,7 +132,7 @@ class Connection:
                 self._run_deferred()
 
     def defer(self, call: Callable[[], None]) -> None:
-        """Make `call` now, or when this thread leaves the outermost section that it is in."""
+        """Make `call` now, or when this thread leaves its outermost deferred section."""
         self._deferred.append(call)
         if not getattr(self._sections, "depth", 0):
             self._run_deferred()
@@ -154,11 +157,11 @@ class Connection:
         progress: Callable[[msg.Progress], None] | None = None,
         on_orphaned: OnOrphaned | None = None,
     ) -> tuple[A, list[int]]:
-        """Send a request and wait for its answer; the descriptors of the answer become the caller's.
+        """Send a request and wait for its answer; the caller owns the answer's descriptors.
 
-        Raises `ZeError`: what the daemon refused, or ERROR_DEVICE_LOST when it is gone or silent.
-        If `progress` raises, the request is cancelled and the exception goes on. When something else ends
-        the wait, such as KeyboardInterrupt, the request goes on and `on_orphaned` gets its answer.
+        Raises `ZeError`: the daemon's refusal, or ERROR_DEVICE_LOST when it is gone or silent. If `progress`
+        raises, the request is cancelled and the exception propagates. If anything else ends the wait, such as
+        KeyboardInterrupt, the request continues and `on_orphaned` receives its answer.
         """
         self.check(call)
         with self.deferred_section():
@@ -198,13 +201,13 @@ class Connection:
             return pending.answer, packet.take_fds(packet.fd_count)
 
     def post(self, message: msg.Message) -> None:
-        """Send a request without waiting for the answer; a daemon that is gone is not an error."""
+        """Send a request without waiting for the answer; a dead daemon is not an error."""
         if self._lost is None and not self._closed and self._generation == _generation:
             with self.deferred_section(), contextlib.suppress(ZeError):
                 self._send("", self._next_number(), message, ())
 
     def check(self, call: str) -> None:
-        """Raise `ZeError` unless the connection can be used from here."""
+        """Raise `ZeError` unless this process can use the connection."""
         if self._generation != _generation:
             raise uninitialized(
                 call,
@@ -223,15 +226,15 @@ class Connection:
             self._follow_trace()
 
     def is_lost(self) -> bool:
-        """Whether the daemon is gone; one system call."""
+        """Return whether the daemon is gone; one system call."""
         if self._lost is None and not self._closed and self._channel.peer_gone():
-            with self._changed:  # what it has sent before may say why
+            with self._changed:  # earlier messages may say why
                 while self._lost is None and not self._closed and not self._reading:
                     self._read_one(0)
         return self._lost is not None or self._closed
 
     def lost_error(self, call: str) -> ZeError:
-        """The error that every wait ends with when the daemon is gone."""
+        """Return the error that ends every wait when the daemon is gone."""
         found = self._lost or "the driver was closed"
         return ZeError(
             call,
@@ -245,18 +248,18 @@ class Connection:
         )
 
     def protocol_error(self, call: str, reason: str) -> ZeError:
-        """The error of two sides that do not agree any more; no request is made from now on."""
+        """Return the error for a protocol violation; no request is made from now on."""
         return self._mark_lost(call, reason)
 
     def close(self) -> None:
-        """End the session: the daemon gives back everything that it owned. Harmless when repeated."""
+        """End the session: the daemon frees everything that it owned. Idempotent."""
         if not self._closed:
             if failpoints.active is not None:
                 failpoints.hit("client.close")
             self._closed = True
             self._leave_trace()
             if self._pid == os.getpid():
-                self._channel.shut_down()  # a forked child has the socket too, which would keep the session
+                self._channel.shut_down()  # a forked child's copy of the socket would keep the session
             self._channel.close()
             with self._changed:
                 self._changed.notify_all()
@@ -273,7 +276,7 @@ class Connection:
                 self._handle_orphaned(number, pending)
 
     def _handle_orphaned(self, number: int, pending: _Pending) -> None:
-        """`_changed` is locked."""
+        """Handle an answer without a caller. Requires `_changed` locked."""
         del self._pending[number]
         packet, answer = pending.packet, pending.answer
         if packet is None or answer is None:
@@ -297,7 +300,7 @@ class Connection:
             with self._send_lock:
                 self._channel.send(number, encoded, fds)
         except Refused as refused:
-            self._pending.pop(number, None)  # it was not sent: there will be no answer
+            self._pending.pop(number, None)  # not sent: there will be no answer
             raise ZeError(call, refused.info) from refused
         except OSError as failure:
             if fds and not isinstance(failure, ConnectionError):
@@ -334,7 +337,7 @@ class Connection:
                 raise self._timeout_error(call, message, limit)
 
     def _timeout_error(self, call: str, message: msg.Message, limit: float) -> ZeError:
-        """The error of a request without an answer. A compiler that hangs does not end the session."""
+        """Return the error of an unanswered request. A hung compiler does not end the session."""
         if not isinstance(message, _COMPILER_REQUESTS):
             lost = self._mark_lost(call, f"no answer within {limit:g} s")
             return NoAnswerError(call, lost.info)
@@ -348,7 +351,7 @@ class Connection:
         )
 
     def _wait_change(self, pending: _Pending, end: float) -> None:
-        """Return when something happened to `pending`, or at `end`. `_changed` is locked."""
+        """Return when `pending` has changed, or at `end`. Requires `_changed` locked."""
         while pending.packet is None and not pending.events and self._lost is None and not self._closed:
             left = end - time.monotonic()
             if left <= 0:
@@ -359,14 +362,14 @@ class Connection:
                 self._read_one(min(left, 1.0))
 
     def _read_one(self, timeout_s: float) -> None:
-        """Read one frame, for whichever request it answers. `_changed` is locked, and released meanwhile."""
+        """Read one frame, whichever request it answers. Requires `_changed` locked; releases it meanwhile."""
         self._reading = True
         self._changed.release()
         packet: Packet | None = None
         reason = ""
         try:
             if self._channel.wait_readable(timeout_s):
-                # until the frame is here: whatever interrupts this thread now may have cost us an answer
+                # until the frame is here, interrupting this thread may have lost an answer
                 reason = "this process was interrupted while it read an answer"
                 packet = self._channel.receive()
                 reason = "" if packet else "it has ended"
@@ -416,7 +419,7 @@ class Connection:
 
 
 def _bad_descriptor(call: str, fds: Sequence[int], failure: OSError) -> ZeError:
-    """The error of a frame that could not be sent for its descriptors."""
+    """Return the error of a frame whose descriptors could not be sent."""
     subject, found = f"descriptor {', '.join(map(str, fds))}", failure.strerror or str(failure)
     if failure.errno in _NO_ROOM:
         result = ZeResult.ERROR_OUT_OF_HOST_MEMORY
@@ -425,7 +428,7 @@ def _bad_descriptor(call: str, fds: Sequence[int], failure: OSError) -> ZeError:
 
 
 def _bad_field(call: str, message: msg.Message) -> ZeError:
-    """The error of a message that cannot be sent, by the field whose value is of a wrong type."""
+    """Return the error of an unencodable message, naming the field of the wrong type."""
     for name in message.__struct_fields__:
         value = getattr(message, name)
         try:

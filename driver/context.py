@@ -48,8 +48,8 @@ class Context(ContextBase):
     def alloc_host(self, size: int, alignment: int = 0, export: bool = False) -> Allocation:
         """`zeMemAllocHost`: `size` bytes, aligned to `alignment`, any power of two (0: 64 bytes).
 
-        Beyond a page that is as far as the addresses of this process have room.
-        `export` is the export descriptor: another process can import the memory.
+        Alignment beyond a page is limited by the free address space of this process. `export` is the export
+        descriptor: another process can import the memory.
         Raises `ZeError`: UNSUPPORTED_SIZE, UNSUPPORTED_ALIGNMENT, OUT_OF_DEVICE_MEMORY.
         """
         return self._alloc("zeMemAllocHost", "host", size, alignment, export)
@@ -63,7 +63,7 @@ class Context(ContextBase):
         return self._alloc("zeMemAllocShared", "shared", size, alignment, export)
 
     def free(self, memory_ref: MemoryRef) -> None:
-        """`zeMemFree`: an allocation, or the address where one starts.
+        """`zeMemFree`: free an allocation, given itself or its start address.
 
         Raises `ZeError` with INVALID_ARGUMENT for null, an address inside, and memory of another context.
         """
@@ -92,9 +92,9 @@ class Context(ContextBase):
         return MemoryAllocationProperties(type=kind, id=allocation.id, page_size=PAGE)
 
     def get_address_range(self, memory_ref: MemoryRef) -> tuple[int, int]:
-        """`zeMemGetAddressRange`: where the allocation lies on the device, and its requested size.
+        """`zeMemGetAddressRange`: return the allocation's device address and its requested size.
 
-        Raises `ZeError` with NOT_AVAILABLE for memory of no context.
+        Raises `ZeError` with NOT_AVAILABLE for memory outside any context.
         """
         call = "zeMemGetAddressRange"
         self._check(call)
@@ -102,7 +102,7 @@ class Context(ContextBase):
         return block.device_address, block.size
 
     def export_memory(self, allocation: Allocation) -> int:
-        """The descriptor of exportable memory (`zeMemGetAllocProperties` with the export descriptor).
+        """Return the descriptor of exportable memory (`zeMemGetAllocProperties` with the export descriptor).
 
         The caller owns it. Raises `ZeError` with INVALID_ENUMERATION for memory that is not exportable.
         """
@@ -114,11 +114,11 @@ class Context(ContextBase):
     def import_memory(
         self, fd: int, kind: str = "host", offset: int = 0, size: int | None = None
     ) -> Allocation:
-        """Memory that another process has exported, page-rounded, or of a file in shared memory.
+        """Import memory exported by another process, rounded to pages, or a file in shared memory.
 
-        `size` bytes from byte `offset` on, all that is behind it without a size. The descriptor stays the
-        caller's. Raises `ZeError` with INVALID_ARGUMENT for any other descriptor, INVALID_SIZE for a part
-        that does not lie in it.
+        The range is `size` bytes from byte `offset`, or the rest without a size. The caller keeps the
+        descriptor. Raises `ZeError` with INVALID_ARGUMENT for any other descriptor, INVALID_SIZE for a range
+        outside the memory.
         """
         call = "zeMemAllocHost"
         self._check(call)
@@ -129,12 +129,12 @@ class Context(ContextBase):
         return self._wrap(self._memory.import_segment(call, fd, kind), kind)
 
     def open_shared_memory(self, name: str, offset: int = 0, size: int | None = None) -> Allocation:
-        """Memory that another program has published under a POSIX name (`shm_open`), used in place.
+        """Open memory published by another program under a POSIX name (`shm_open`), in place.
 
-        `size` bytes from byte `offset` on, all that is behind it without a size. Its owner must not cut it: a
-        submission that finds it smaller ends with DEVICE_LOST. Needs the module posix_ipc.
-        Raises `ZeError`: NOT_AVAILABLE for a name that does not exist, INSUFFICIENT_PERMISSIONS for one that
-        this user may not write, INVALID_SIZE for a part that does not lie in it.
+        The range is `size` bytes from byte `offset`, or the rest without a size. Its owner must not truncate
+        it: a submission that finds it smaller ends with DEVICE_LOST. Needs the module posix_ipc.
+        Raises `ZeError`: NOT_AVAILABLE for an unknown name, INSUFFICIENT_PERMISSIONS for one that this user
+        may not write, INVALID_SIZE for a range outside the memory.
         """
         call = "Context.open_shared_memory"
         self._check(call)
@@ -150,12 +150,12 @@ class Context(ContextBase):
             os.close(fd)
 
     def publish_shared_memory(self, name: str, size: int, mode: int = 0o600) -> PublishedMemory:
-        """New device memory under a POSIX name, for programs that know no softnpu: they `shm_open` it.
+        """Allocate device memory under a POSIX name, for programs without softnpu, which `shm_open` it.
 
-        The name ends with the allocation, with this context and with this process, also when it is killed;
-        whoever has mapped the memory keeps it. Programs with the rights in `mode` can write it, and cut it:
-        then it is as with `open_shared_memory`.
-        Raises `ZeError`: NOT_AVAILABLE for a name that somebody has, UNSUPPORTED_SIZE, OUT_OF_HOST_MEMORY.
+        The name ends with the allocation, with this context and with this process, even if killed; existing
+        mappings stay valid. Programs with the rights in `mode` can write and truncate the memory, with the
+        consequences described in `open_shared_memory`.
+        Raises `ZeError`: NOT_AVAILABLE for a name in use, UNSUPPORTED_SIZE, OUT_OF_HOST_MEMORY.
         """
         from softnpu.driver.published_memory import PublishedMemory, make
         from softnpu.driver.published_names import published
@@ -175,11 +175,11 @@ class Context(ContextBase):
         return allocation
 
     def import_system_memory(self, address: int, size: int) -> Allocation:
-        """Memory of this process at `address`, used in place (`zeMemAllocHost` with the descriptor for that).
+        """Import memory of this process at `address`, in place (`zeMemAllocHost` with the import descriptor).
 
-        It has to be whole pages of a shared mapping of a file in shared memory (`memfd_create`,
-        `shm_open`); it stays the program's, and mapped as long as the allocation lives. Unless its size is
-        sealed, a submission that finds the file smaller ends with DEVICE_LOST. Raises `ZeError` with
+        It must be whole pages of a shared mapping of a file in shared memory (`memfd_create`, `shm_open`).
+        The program keeps it, and keeps it mapped as long as the allocation lives. Unless its size is sealed,
+        a submission that finds the file smaller ends with DEVICE_LOST. Raises `ZeError` with
         UNSUPPORTED_FEATURE for any other memory, which has to be copied, and with INVALID_ARGUMENT for an
         allocation of this context.
         """
@@ -200,12 +200,12 @@ class Context(ContextBase):
             os.close(fd)
 
     def query_memory(self) -> tuple[int, int]:
-        """Bytes of device memory in all, and bytes that this context has allocated."""
+        """Return the bytes of device memory in total, and the bytes allocated by this context."""
         answer = self._ask_memory()
         return answer.total, answer.allocated
 
     def query_graph_memory(self) -> int:
-        """Bytes of the graphs that are initialised in this context, blobs and weights, equal ones once."""
+        """Return the bytes of the graphs initialised in this context, blobs and weights, shared ones once."""
         return self._ask_memory().graphs
 
     def _ask_memory(self) -> msg.ContextMemoryAnswer:
@@ -223,9 +223,9 @@ class Context(ContextBase):
         self._choose_idle(call, not disable_idle_optimizations, self.idle_pruning_timeout_ms)
 
     def set_idle_pruning_timeout(self, timeout_ms: int) -> None:
-        """`zexContextSetIdlePruningTimeout`: the idle time after which `release_memory` happens by itself.
+        """`zexContextSetIdlePruningTimeout`: the idle time after which `release_memory` is automatic.
 
-        Unless the context has opted out.
+        No effect while the context has opted out.
         """
         call = "zexContextSetIdlePruningTimeout"
         self._check(call)
@@ -235,9 +235,9 @@ class Context(ContextBase):
         self._choose_idle(call, self.idle_optimizations, timeout_ms)
 
     def release_memory(self) -> None:
-        """`pfnReleaseMemory` of the context extension: give back memory that is not in use now.
+        """`pfnReleaseMemory` of the context extension: release memory that is idle now.
 
-        What is needed again comes back by itself: graphs are loaded by the next inference.
+        It comes back on demand: the next inference loads the graph again.
         """
         call = "pfnReleaseMemory"
         self._check(call)
@@ -262,11 +262,11 @@ class Context(ContextBase):
         mode: QueueMode = QueueMode.DEFAULT,
         device_sync: bool = False,
     ) -> CommandQueue:
-        """`zeCommandQueueCreate`: `priority` low, normal or high; `turbo` waits busily on both sides.
+        """`zeCommandQueueCreate`: `priority` is low, normal or high; `turbo` makes both sides busy-wait.
 
-        `device_sync` promises strict order on the device, which this device always keeps. Raises
-        `ZeError`: INVALID_ARGUMENT for an ordinal other than 0, INVALID_ENUMERATION for `device_sync`
-        with the synchronous mode.
+        `device_sync` promises strict order on the device, which this device always keeps. Raises `ZeError`:
+        INVALID_ARGUMENT for an ordinal other than 0, INVALID_ENUMERATION for `device_sync` with the
+        synchronous mode.
         """
         call = "zeCommandQueueCreate"
         self._check(call)
@@ -310,12 +310,12 @@ class Context(ContextBase):
         return EventPool(self, count)
 
     def create_event(self) -> Event:
-        """An event in a pool of its own."""
+        """Create an event in a pool of its own."""
         return self.create_event_pool(1).create_event(0)
 
     def activate_metric_groups(self, groups: Sequence[MetricGroup]) -> None:
-        """`zetContextActivateMetricGroups`: these and no others; see `metrics.activate`."""
-        from softnpu.driver import metrics  # late: few programs count
+        """`zetContextActivateMetricGroups`: activate exactly these; see `metrics.activate`."""
+        from softnpu.driver import metrics  # imported late: few programs use metrics
 
         metrics.activate(self, self.device._metric_groups(), groups)
 
@@ -337,9 +337,9 @@ class Context(ContextBase):
         notify_every_n_reports: int = 0,
         notification_event: Event | None = None,
     ) -> MetricStreamer:
-        """`zetMetricStreamerOpen`: a report of the group every `sampling_period_ns`, 1 ms to 60 s.
+        """`zetMetricStreamerOpen`: report the group every `sampling_period_ns`, 1 ms to 60 s.
 
-        `notification_event` is signalled once so many reports can be read, when the host looks at it.
+        `notification_event` is signalled when the host looks at it and that many reports are readable.
         Raises `ZeError`: NOT_READY if the group is not active, INVALID_ARGUMENT for another period.
         """
         from softnpu.driver.metrics import MetricStreamer
@@ -355,7 +355,7 @@ class Context(ContextBase):
         return streamer
 
     def get_status(self) -> None:
-        """`zeContextGetStatus`: return when the device can be used, raise DEVICE_LOST when it is gone."""
+        """`zeContextGetStatus`: return if the device is usable; raise DEVICE_LOST if it is gone."""
         self._check("zeContextGetStatus")
         self.device.driver.status("zeContextGetStatus")
 
@@ -369,7 +369,7 @@ class Context(ContextBase):
         """Compile `source`, as `pfnCreate2` of the graph extension (`GraphExtension.create2`) does.
 
         `config` holds OpenVINO property names and values, `shapes` static shapes by input name.
-        `progress(stage, done)` is called on the way; if it raises, the compilation is cancelled.
+        `progress(stage, done)` reports progress; if it raises, the compilation is cancelled.
         Raises `ZeError` with the reason when the model cannot be compiled.
         """
         from softnpu.driver.graph_creation import compile_source

@@ -1,4 +1,4 @@
-"""What the objects of a context use of it: the connection, memory, the doorbell, memory for fences."""
+"""What a context offers its objects: connection, memory, doorbell, fence memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ContextBase(Handle):
         self._memory = MemoryPool(connection, self.handle)
         self._free_fences: deque[tuple[Block, int]] = deque()
         self._tickets = itertools.count(1)
-        """Numbers of calls with a fence: each is used once in this context."""
+        """Numbers of calls with a fence, unique in this context."""
         resources = (self._doorbell, self._memory, self._free_fences)
         self._register(driver, connection, _destroy, connection, self.handle, *resources)
 
@@ -43,7 +43,7 @@ class ContextBase(Handle):
         return self._connection.is_lost()
 
     def _check_session(self, call: str, name: str, other: Connection) -> None:
-        """Raise `ZeError` for an object of another session: its numbers mean other things in this one.
+        """Raise `ZeError` for an object of another session, whose handles mean nothing in this one.
 
         DEVICE_LOST if that session's daemon is gone, else INVALID_ARGUMENT.
         """
@@ -62,19 +62,19 @@ class ContextBase(Handle):
         os.eventfd_write(self._doorbell, 1)
 
     def _allocate_fence(self, call: str) -> tuple[Block, int]:
-        """64 bytes for a fence; many share one allocation. They may hold an old ticket."""
+        """Allocate 64 bytes for a fence; many share one allocation. They may hold an old ticket."""
         while True:
             try:
                 return self._free_fences.pop()
             except IndexError:
                 size = _FENCES * SIGNAL_SIZE
                 block = self._memory.allocate(call, "control", size)
-                # old content must not be taken for a ticket
+                # stale content must not be taken for a ticket
                 block.mapping.buffer[block.offset : block.offset + size] = bytes(size)
                 self._free_fences.extend((block, index * SIGNAL_SIZE) for index in range(_FENCES))
 
     def _free_fence(self, block: Block, offset: int, record: FenceRecord) -> None:
-        """Give the memory of a fence to the next one. What still runs does not signal it any more."""
+        """Recycle the memory of a fence. Submissions in flight no longer signal it."""
         record.arm(0)
         self._free_fences.append((block, offset))
 

@@ -1,6 +1,6 @@
-"""Snapshots of a ring and of a fence record, to find the reason of a wrong result.
+"""Snapshots of a ring and of a fence record, to diagnose wrong results.
 
-Nothing here changes anything. The words are read one after the other, while the device may write them.
+Nothing here changes anything. Words are read one by one while the device may write them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
-    """A ring: how many submissions were made and have ended, and how the last that failed did.
+    """A ring: counts of submitted and ended submissions, and the result of the last failure.
 
-    `submitted` is the driver's own count, `tail` the one in the ring. `slots` has what is in flight and what
-    ended last, at most 16.
+    `submitted` is the driver's own count, `tail` the one in the ring. `slots` lists submissions in flight and
+    the last ended ones, at most 16.
     """
 
     handle: int
@@ -49,7 +49,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FenceState(msgspec.Struct, frozen=True, kw_only=True):
-    """A fence: where its record lies, the submissions of its last call, and the words of the record.
+    """A fence: the place and words of its record, and the submissions of its last call.
 
     `ticket`, `first` and `last` are those of its last execution. `time_ns` is CLOCK_MONOTONIC.
     """
@@ -69,7 +69,7 @@ class FenceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_ring(handle: int, submitted: int, ring: DriverRing) -> QueueState:
-    """A snapshot of a ring."""
+    """Return a snapshot of a ring."""
     completed = ring.completed
     last = min(submitted, completed + _LISTED // 2)
     first = max(1, last - min(_LISTED, ring.slots) + 1)
@@ -91,7 +91,7 @@ def describe_ring(handle: int, submitted: int, ring: DriverRing) -> QueueState:
 def describe_fence(
     queue: int, memory: int, offset: int, buffer: mmap, start: int, execution: tuple[int, int, int]
 ) -> FenceState:
-    """The record at byte `start` of a mapping; `execution` is its ticket, first and last submission."""
+    """Return the record at byte `start` of a mapping; `execution`: its ticket, first and last submission."""
     signalled, waiters, result, armed, cancel, time_ns = _FENCE.unpack_from(buffer, start)
     ticket, first, last = execution
     return FenceState(

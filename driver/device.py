@@ -37,7 +37,7 @@ _FILL_PATTERN = 4
 
 
 class Device:
-    """A device of the daemon; lives as long as its driver. `info` is what the handshake said of it."""
+    """A device of the daemon; lives as long as its driver. `info` comes from the handshake."""
 
     def __init__(self, driver: Session, info: DeviceInfo) -> None:
         self.driver = driver
@@ -52,10 +52,10 @@ class Device:
         return Context(self)
 
     def import_external_semaphore(self, name: str) -> ExternalSemaphore:
-        """A semaphore of other programs with a POSIX name (`sem_open`): not a call of Level Zero.
+        """Import a POSIX semaphore of other programs by name (`sem_open`). Not a call of Level Zero.
 
-        Raises `ZeError`: NOT_AVAILABLE for a name that does not exist, INSUFFICIENT_PERMISSIONS for one that
-        this user may not write.
+        Raises `ZeError`: NOT_AVAILABLE for an unknown name, INSUFFICIENT_PERMISSIONS for one that this user
+        may not write.
         """
         from softnpu.driver.external_semaphore import ExternalSemaphore
 
@@ -106,7 +106,7 @@ class Device:
         return ImageProperties()
 
     def get_memory_properties(self) -> list[MemoryProperties]:
-        """`zeDeviceGetMemoryProperties`: one memory, DDR; sizes are asked for by context memory queries."""
+        """`zeDeviceGetMemoryProperties`: one memory, DDR; context memory queries return sizes."""
         self.driver._check("zeDeviceGetMemoryProperties")
         return [MemoryProperties()]
 
@@ -121,19 +121,19 @@ class Device:
         return MemoryAccessProperties()
 
     def get_p2p_properties(self, peer: Device) -> P2PProperties:
-        """`zeDeviceGetP2PProperties`: devices have no way to each other."""
+        """`zeDeviceGetP2PProperties`: devices have no peer access."""
         self.driver._check("zeDeviceGetP2PProperties")
         del peer
         return P2PProperties()
 
     def get_command_queue_group_properties(self) -> list[QueueGroupProperties]:
-        """`zeDeviceGetCommandQueueGroupProperties`: one group that computes and copies."""
+        """`zeDeviceGetCommandQueueGroupProperties`: one group, for compute and copies."""
         self.driver._check("zeDeviceGetCommandQueueGroupProperties")
         flags = QueueGroupFlag.COMPUTE | QueueGroupFlag.COPY
         return [QueueGroupProperties(flags=flags, max_memory_fill_pattern_size=_FILL_PATTERN, num_queues=1)]
 
     def pci_get_properties_ext(self) -> PciProperties:
-        """`zeDevicePciGetPropertiesExt`: where the NPU sits on the real platforms, 0000:00:0b.0."""
+        """`zeDevicePciGetPropertiesExt`: the NPU's address on the real platforms, 0000:00:0b.0."""
         self.driver._check("zeDevicePciGetPropertiesExt")
         return PciProperties(domain=0, bus=self.info.index, device=0x0B, function=0)
 
@@ -144,14 +144,14 @@ class Device:
 
     def get_metric_groups(self) -> list[MetricGroup]:
         """`zetMetricGroupGet`. UNSUPPORTED_FEATURE unless `ZET_ENABLE_METRICS` is 1."""
-        from softnpu.driver import metrics  # late: few programs count
+        from softnpu.driver import metrics  # imported late: few programs use metrics
 
         self.driver._check("zetMetricGroupGet")
         metrics.check_enabled()
         return list(self._metric_groups())
 
     def _metric_groups(self) -> tuple[MetricGroup, ...]:
-        """The groups, always the same: they know which context has activated them."""
+        """Return the groups, always the same objects: they know which context has activated them."""
         from softnpu.driver import metrics
 
         with self._lock:
@@ -165,10 +165,10 @@ class Device:
         return self.driver.status("zeDeviceGetStatus").engines[self.info.index]
 
     def get_global_timestamps(self) -> tuple[int, int]:
-        """`zeDeviceGetGlobalTimestamps`: host clock in nanoseconds, device clock in ticks, of one moment.
+        """`zeDeviceGetGlobalTimestamps`: host clock in nanoseconds and device clock in ticks, at one moment.
 
-        The device clock of a timestamp command is the same one: that of the host, or the modelled one if
-        `info.clock` says so. Raises DEVICE_LOST when the daemon is gone.
+        Timestamp commands use the same device clock: the host's, or the modelled one if `info.clock` says so.
+        Raises DEVICE_LOST when the daemon is gone.
         """
         modelled_ns = self.get_status().device_clock_ns
         now = time.monotonic_ns()
@@ -176,7 +176,7 @@ class Device:
         return now, int(device_ns / self.info.timer_ns_per_tick)
 
     def sysman(self) -> Sysman:
-        """The sysman view of the device: properties and engine activity."""
+        """Return the sysman view of the device: properties and engine activity."""
         from softnpu.driver.sysman import Sysman
 
         self.driver._check("zesDeviceGet")

@@ -21,12 +21,12 @@ from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR,
 
 API_VERSION = extensions.version(1, 15)
 DRIVER_VERSION = 1_780_000_000
-"""A time in seconds, as the real driver has it. OpenVINO reports GOPS of drivers built since May 2024."""
+"""A time in seconds, as in the real driver. OpenVINO reports GOPS for drivers built since May 2024."""
 NPU_DRIVER_UUID = bytes.fromhex("017de9316b4d4fd4aa9b5bed77fc8e89")
 
 
 def _traced_methods() -> list[tracing.TracedMethod]:
-    from softnpu.driver import traced_calls  # late: few processes are traced
+    from softnpu.driver import traced_calls  # imported late: few processes are traced
 
     return traced_calls.methods()
 
@@ -35,7 +35,7 @@ tracing.register(_traced_methods)
 
 
 class Driver(Session):
-    """A driver: everything created through it ends with it. Use it from any thread, not after a fork."""
+    """A driver: everything created through it ends with it. Usable from any thread, not after a fork."""
 
     def __init__(self, connection: Connection, welcome: msg.Welcome) -> None:
         super().__init__(connection, welcome.session)
@@ -55,9 +55,9 @@ class Driver(Session):
 
         `answer_s` bounds every answer that needs neither compiler nor device.
 
-        Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, INSUFFICIENT_PERMISSIONS when it is that of a
-        user who is not to be trusted, ERROR_UNSUPPORTED_VERSION when it speaks another interface,
-        INVALID_ARGUMENT when `SOFTNPU_SPIN_US` is no number.
+        Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, INSUFFICIENT_PERMISSIONS if it belongs to an
+        untrusted user, ERROR_UNSUPPORTED_VERSION if it speaks another interface, INVALID_ARGUMENT if
+        `SOFTNPU_SPIN_US` is not a number.
         """
         call = "zeInitDrivers"
         try:
@@ -110,9 +110,9 @@ class Driver(Session):
         return extensions.function_address(name)
 
     def set_disk_cache_size(self, size: int) -> None:
-        """`zexDiskCacheSetSize`: bytes that the cache of compiled models may take, for this process.
+        """`zexDiskCacheSetSize`: set this process's limit in bytes of the cache of compiled models.
 
-        It counts in place of `ZE_INTEL_NPU_CACHE_SIZE` until that variable changes.
+        It overrides `ZE_INTEL_NPU_CACHE_SIZE` until that variable changes.
         """
         call = "zexDiskCacheSetSize"
         self._check(call)
@@ -121,12 +121,12 @@ class Driver(Session):
         set_cache_limit(os.environ, size)
 
     def get_disk_cache_size(self) -> int:
-        """`zexDiskCacheGetSize`: bytes that the cache of compiled models may take."""
+        """`zexDiskCacheGetSize`: the limit in bytes of the cache of compiled models."""
         self._check("zexDiskCacheGetSize")
         return cache_limit(os.environ)
 
     def get_disk_cache_directory(self) -> str:
-        """`zexDiskCacheGetDirectory`: where compiled models are cached; empty without a cache."""
+        """`zexDiskCacheGetDirectory`: the cache directory of compiled models; empty without a cache."""
         self._check("zexDiskCacheGetDirectory")
         options = cache_options_from_environment(os.environ)
         return "" if options is None else options.directory
@@ -138,7 +138,7 @@ class Driver(Session):
 
 
 def greet(call: str, connection: Connection, role: str) -> msg.Welcome:
-    """Make the handshake of a new connection; a session shows the token of its lease."""
+    """Make the handshake of a new connection; a session presents the token of its lease."""
     token = os.environ.get(ENV_LEASE, "") if role == "session" else ""
     hello = msg.Hello(
         major=INTERFACE_MAJOR,
@@ -146,12 +146,12 @@ def greet(call: str, connection: Connection, role: str) -> msg.Welcome:
         client=_program_name(),
         role=role,
         lease=sendable(token),
-        must=("lease",) if token else (),  # an older daemon would show all of its devices
+        must=("lease",) if token else (),  # an older daemon would expose all of its devices
     )
     welcome, fds = connection.request(call, hello, msg.Welcome)
     if fds and role == "session":
         tracing.watch(connection, fds.pop(0))
-        connection.check(call)  # joins the trace that is being made
+        connection.check(call)  # joins the running trace
     for fd in fds:
         os.close(fd)
     if welcome.major != INTERFACE_MAJOR:

@@ -1,4 +1,4 @@
-"""The exception of the driver: a Level Zero result, and why the call ended with it."""
+"""The driver's exception: a Level Zero result and the reason for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _last = _LastError()
 
 
 def last_description() -> str:
-    """What the last `ZeError` of the calling thread said; empty if there was none."""
+    """Return the text of the calling thread's last `ZeError`; empty if none."""
     return "" if _last.info is None else _text(_last.call, _last.info)
 
 
@@ -30,8 +30,8 @@ def _text(call: str, info: ErrorInfo) -> str:
 class ZeError(Exception):
     """A call ended with a result other than SUCCESS or NOT_READY.
 
-    `result` is the Level Zero code (an int if this version does not know its name), `call` the call that
-    was made, `info` the object, the value found, what was expected and the next step.
+    `result` is the Level Zero code (an int if this version does not know its name), `call` the failed call,
+    `info` the object, the value found, what was expected and the next step.
     """
 
     def __init__(self, call: str, info: ErrorInfo) -> None:
@@ -58,14 +58,14 @@ class NoAnswerError(ZeError):
 def error(
     call: str, result: ZeResult, object: str, *, found: str, expected: str = "", hint: str = ""
 ) -> ZeError:
-    """The exception of a check that the driver itself makes, to be raised by the caller."""
+    """Return the exception for a failed check of the driver itself; the caller raises it."""
     return ZeError(
         call, ErrorInfo(result=int(result), object=object, found=found, expected=expected, hint=hint)
     )
 
 
 def check_type(call: str, name: str, value: object, *kinds: type) -> None:
-    """Raise `ZeError` with INVALID_ARGUMENT for an argument that is of none of these types."""
+    """Raise `ZeError` with INVALID_ARGUMENT unless the argument is of one of these types."""
     if not isinstance(value, kinds):
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise invalid_argument(call, name, found=f"a {type(value).__name__}", expected=expected)

@@ -56,7 +56,7 @@ class EventPool(Handle):
 
 
 class Event(Handle):
-    """An event. It stays signalled until it is reset; nothing resets it by itself."""
+    """An event. It stays signalled until it is reset explicitly."""
 
     def __init__(self, pool: EventPool, index: int, block: Block, used: set[int]) -> None:
         self.pool = pool
@@ -73,7 +73,7 @@ class Event(Handle):
         self._register(pool, pool.context._connection, used.discard, index)
 
     def host_signal(self) -> None:
-        """`zeEventHostSignal`: signalled from now on, also for commands that wait."""
+        """`zeEventHostSignal`: signal the event, also for waiting commands."""
         self._check("zeEventHostSignal")
         if failpoints.active is not None:
             failpoints.hit("client.signal")
@@ -81,7 +81,7 @@ class Event(Handle):
         self._context._ring_doorbell()
 
     def host_reset(self) -> None:
-        """`zeEventHostReset`: not signalled from now on."""
+        """`zeEventHostReset`: reset the event."""
         self._check("zeEventHostReset")
         self._record.host_reset()
 
@@ -92,9 +92,9 @@ class Event(Handle):
         return self._record.signalled
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeEventHostSynchronize`: wait for the commands in flight that signal this event.
+        """`zeEventHostSynchronize`: wait for commands in flight that signal this event.
 
-        False (NOT_READY) when the time has passed, and at once when no such command is in flight.
+        Returns False (NOT_READY) on time-out, and at once when no such command is in flight.
         Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone.
         """
         call = "zeEventHostSynchronize"
@@ -111,7 +111,7 @@ class Event(Handle):
     # ------------------------------------------------------------ for metric streamers
 
     def _track(self, streamer: MetricStreamer, reports: int) -> None:
-        """Signal the event when so many reports can be read, whenever the host looks at it."""
+        """Signal the event once that many reports are readable; checked whenever the host looks at it."""
         reference = weakref.ref(streamer)
 
         def is_due() -> bool:
@@ -130,7 +130,7 @@ class Event(Handle):
     # ------------------------------------------------------------ for command lists
 
     def _location(self) -> tuple[Block, int]:
-        """Where the event lies, for commands."""
+        """Return the event's location, for commands."""
         self._check("zeCommandListAppendSignalEvent")
         return self._block, self._offset
 
@@ -138,7 +138,7 @@ class Event(Handle):
         del self._block
 
     def _add_signaller(self, recording: Recording) -> None:
-        """Note that a command of this recording signals the event."""
+        """Record that a command of this recording signals the event."""
         with _lock:
             others = [entry for entry in self._recordings if entry() not in (None, recording)]
             self._recordings = (*others, weakref.ref(recording))

@@ -1,6 +1,6 @@
-"""The extensions that the driver offers, and the functions of each, by their real names and versions.
+"""The driver's extensions and their functions, by their real names and versions.
 
-Tables only grow at the end: a program that knows version 1.8 uses a prefix of the table of 1.16.
+Tables only grow at the end: a program built for version 1.8 uses a prefix of the table of 1.16.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ExtensionTable(Record, frozen=True, kw_only=True):
 
 
 def version(major: int, minor: int) -> int:
-    """A version number as `ZE_MAKE_VERSION` makes it."""
+    """Return a version number, encoded like `ZE_MAKE_VERSION`."""
     return major << 16 | minor
 
 
@@ -91,14 +91,14 @@ PRIVATE_FUNCTIONS = (
     "zexDiskCacheGetDirectory",
     "zexContextSetIdlePruningTimeout",
 )
-"""What the real driver's own tools and tests use; found by name, in no list."""
+"""Functions used by the real driver's own tools and tests; found by name, not listed."""
 
 _BY_NAME = {table.name: table for table in _TABLES}
 _GRAPH_ALIASES = tuple(f"ZE_extension_graph_1_{minor}" for minor in range(2, 9))
 
 
 def extension_properties() -> list[ExtensionProperties]:
-    """What `zeDriverGetExtensionProperties` lists, the aliases of the graph extension included."""
+    """Return the list of `zeDriverGetExtensionProperties`, including aliases of the graph extension."""
     aliases = [
         ExtensionProperties(name=name, version=version(1, int(name.rpartition("_")[2])))
         for name in _GRAPH_ALIASES
@@ -107,9 +107,9 @@ def extension_properties() -> list[ExtensionProperties]:
 
 
 def function_address(name: str) -> ExtensionTable:
-    """What `zeDriverGetExtensionFunctionAddress` finds; any name that contains the graph extension's does.
+    """Return the table of an extension, as `zeDriverGetExtensionFunctionAddress` does.
 
-    A private function is a table of one.
+    Any name that contains the graph extension's name matches it. A private function is a table of one.
 
     Raises `ZeError` with ERROR_INVALID_ARGUMENT for an unknown name.
     """

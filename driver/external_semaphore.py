@@ -1,9 +1,9 @@
 """POSIX semaphores of other programs: wait for one before a submission, signal one after it.
 
-Level Zero's word for a semaphore from elsewhere is an external semaphore; the host waits for it and signals
-it here, because the engine must not sleep for anybody. A wait takes nothing: a program that took a post and
-was killed before its work was done would have swallowed it. The post is taken when the work is done and
-signalled, so a program that is killed at any line has its turn again.
+Level Zero calls a semaphore from elsewhere an external semaphore. Here the host waits for it and signals it,
+because the engine must not sleep on behalf of others. A wait does not take: if a program took a post and was
+killed before finishing, the post would be lost. The post is taken after the work is done and signalled, so a
+program killed at any line gets its turn again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from softnpu.emulator.common import linux, native_files
 from softnpu.emulator.interface.result import ZeResult
 
 _PREFIX = "/dev/shm/sem."
-"""Where `sem_open` of the C library has its names."""
+"""Directory and prefix of names of `sem_open` in the C library."""
 _SIZE = 32
 """Bytes of a `sem_t` of glibc on 64 bits."""
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +35,7 @@ _libc.sem_getvalue.argtypes = (ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
 
 @functools.cache
 def _guard() -> ctypes.CDLL:
-    """The library that waits without taking. Raises `OSError` where it was not built."""
+    """Return the library that waits without taking. Raises `OSError` where it was not built."""
     library = ctypes.CDLL(str(native_files.guard()))
     library.softnpu_semaphore_wait.argtypes = (ctypes.c_void_p, ctypes.c_int64)
     return library
@@ -58,12 +58,12 @@ class ExternalSemaphore(Handle):
 
     @property
     def value(self) -> int:
-        """How often it can be taken at this moment."""
+        """The current value: how often it can be taken."""
         self._check("ExternalSemaphore.value")
         return self._value()
 
     def wait(self, timeout_ns: int = FOREVER) -> bool:
-        """Wait until it can be taken, and take nothing; False when the time has passed.
+        """Wait until it can be taken, without taking it; return False on time-out.
 
         Raises `ZeError` with DEVICE_LOST within 50 ms when the daemon is gone.
         """
@@ -74,7 +74,7 @@ class ExternalSemaphore(Handle):
         )
 
     def take(self) -> bool:
-        """Take it without waiting (`sem_trywait`); False if it cannot be taken."""
+        """Take it without waiting (`sem_trywait`); return False if it cannot be taken."""
         self._check("ExternalSemaphore.take")
         return int(_libc.sem_trywait(self._address)) == 0
 
@@ -93,12 +93,12 @@ class ExternalSemaphore(Handle):
 
     @contextmanager
     def turn(self, done: ExternalSemaphore | None = None, timeout_ns: int = FOREVER) -> Iterator[bool]:
-        """One turn: wait, do what the block does, signal `done`, take. The block gets what `wait` returned.
+        """Take one turn: wait, run the block, signal `done`, take. Yields what `wait` returned.
 
-        After a time-out, or if the block raises, nothing is signalled and nothing taken. A program that is
-        killed between the last two has signalled work that it has done, and does it once more when it comes
-        back: numbers of turns in the memory that is shared tell a second time from the next. One program
-        at a time takes from a semaphore; if another one did, NOT_AVAILABLE is raised.
+        After a time-out, or if the block raises, nothing is signalled or taken. A program killed between the
+        last two steps has already signalled and repeats its work when it restarts: turn numbers in the shared
+        memory tell a repeat from the next turn. Only one program may take from a semaphore at a time; if
+        another did, NOT_AVAILABLE is raised.
         """
         arrived = self.wait(timeout_ns)
         yield arrived
@@ -139,7 +139,7 @@ def _waiting_call(call: str) -> Callable[[int, int], int]:
 
 
 def _map(call: str, name: str) -> mmap.mmap:
-    """The semaphore in this process. It is opened once: a name may mean another one the next time."""
+    """Map the semaphore into this process. Opened once: the name may mean another one later."""
     subject = f"semaphore {name!r}"
     try:
         fd = os.open(_PREFIX + name[1:], os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,10 +1,10 @@
-"""Inject faults into a running daemon, to test how a program handles them.
+"""Fault injection into a running daemon, to test how a program handles failures.
 
 >>> from softnpu.driver import faults
 >>> with faults.injected("compile-fail"):
 ...     compile_something()
 
-`docs/faults.md` has every kind, and what programs see. Only the owner of the daemon and root may do this.
+`docs/faults.md` lists every kind and its symptoms. Requires the owner of the daemon, or root.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ def inject(
     seed: int = 0,
     value: str | float | None = None,
 ) -> int:
-    """Inject a fault; its id. `socket` None: `SOFTNPU_SOCKET` or the user's own daemon.
+    """Inject a fault; return its id. `socket` None: `SOFTNPU_SOCKET` or the user's own daemon.
 
-    `session`: a number that `softnpu status` shows, or `pid:PID` for all sessions that this process has now.
-    The first `after` operations that match pass; of the others each is hit with `probability`, until `count`
-    (None: no end) were hit. The same `seed` picks the same ones. `value`: as the kind takes it; a number is
-    milliseconds. Raises `ZeError` before any effect: UNINITIALIZED without a daemon, INVALID_ARGUMENT for
-    what is unknown or contradicts itself, INSUFFICIENT_PERMISSIONS for another user.
+    `session`: a number shown by `softnpu status`, or `pid:PID` for all current sessions of that process. The
+    first `after` matching operations pass; each later one is hit with `probability`, until `count` (None: no
+    limit) were hit. The same `seed` picks the same ones. `value` depends on the kind; a number is
+    milliseconds.
+    Raises `ZeError` before any effect: UNINITIALIZED without a daemon, INVALID_ARGUMENT for unknown or
+    contradictory values, INSUFFICIENT_PERMISSIONS for another user.
     """
     number, process = _session_filter(session)
     request = Inject(
@@ -70,19 +71,19 @@ def inject(
 
 
 def status(socket: Path | str | None = None) -> list[InjectionState]:
-    """All injections that are active, and the last that have ended by themselves; the oldest first."""
+    """Return all active injections and the last ones that expired; oldest first."""
     with _daemon(socket) as driver:
         return status_of(driver)
 
 
 def status_of(driver: Driver) -> list[InjectionState]:
-    """`status` over an existing connection."""
+    """As `status`, over an existing connection."""
     answer, _ = driver._connection.request(_CALL, InjectStatus(), InjectStatusAnswer)
     return list(answer.faults)
 
 
 def clear(ids: Iterable[int] | None = None, socket: Path | str | None = None) -> int:
-    """End injections, None for all; how many were removed. An id that does not exist: refused, no effect."""
+    """Remove injections, None for all; return how many. An unknown id is rejected without effect."""
     request = InjectClear(ids=None if ids is None else tuple(ids))
     with _daemon(socket) as driver:
         answer, _ = driver._connection.request(_CALL, request, Cleared)
@@ -102,7 +103,7 @@ def injected(
     seed: int = 0,
     value: str | float | None = None,
 ) -> Iterator[int]:
-    """`inject` for the length of a block: its id; at the end it is cleared if the daemon is still there."""
+    """`inject` for the duration of a block; yields its id and clears it if the daemon still runs."""
     made = inject(
         kind,
         socket=socket,
@@ -126,7 +127,7 @@ def _daemon(socket: Path | str | None) -> Driver:
 
 
 def _session_filter(session: int | str | None) -> tuple[int | None, int | None]:
-    """Session and process that the argument `session` of `inject` means."""
+    """Return the session and process named by the argument `session` of `inject`."""
     if session is None or isinstance(session, int):
         return session, None
     text = session.removeprefix(_PROCESS)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Fence(Handle):
-    """A fence of one queue. One that was never submitted is not ready at once, whatever the time-out."""
+    """A fence of one queue. A wait on one that was never submitted returns not ready at once."""
 
     def __init__(self, queue: CommandQueue, signalled: bool) -> None:
         self._queue = queue
@@ -23,7 +23,7 @@ class Fence(Handle):
         self._place = self._block.handle, self._offset
         self._record = self._block.fence(self._offset)
         self._execution = FencedExecution(self._record, queue._progress)  # of the last call with this fence
-        self._signalled = signalled  # by the host: created so, or submitted with lists without commands
+        self._signalled = signalled  # by the host: created signalled, or submitted with empty lists
         self._register(
             queue,
             queue.context._connection,
@@ -35,7 +35,7 @@ class Fence(Handle):
 
     @property
     def queue(self) -> CommandQueue:
-        """The queue that this fence belongs to."""
+        """The queue of this fence."""
         return self._queue
 
     def query_status(self) -> bool:
@@ -43,19 +43,19 @@ class Fence(Handle):
         return self._wait("zeFenceQueryStatus", 0)
 
     def host_synchronize(self, timeout_ns: int = FOREVER) -> bool:
-        """`zeFenceHostSynchronize`: wait for the end; False (NOT_READY) when the time has passed.
+        """`zeFenceHostSynchronize`: wait for the end; False (NOT_READY) on time-out.
 
-        Raises `ZeError` with the result of the first of its submissions that failed, and with
-        ERROR_DEVICE_LOST when the daemon is gone.
+        Raises `ZeError` with the result of its first failed submission, and with ERROR_DEVICE_LOST when the
+        daemon is gone.
         """
         return self._wait("zeFenceHostSynchronize", timeout_ns)
 
     def cancel(self) -> None:
         """Cancel the submission of this fence: it does not begin, or ends early.
 
-        Not a call of Level Zero. Of several command lists that were submitted together it is the last one. A
-        wait for an event ends, a list ends behind the inference that runs, a long inference at the border of
-        a layer. The fence is signalled with ERROR_NOT_AVAILABLE then.
+        Not a call of Level Zero. Of several command lists submitted together, this cancels the last one. A
+        wait for an event ends, a list ends after the running inference, a long inference at a layer boundary.
+        The fence is then signalled with ERROR_NOT_AVAILABLE.
         """
         self._check("cancel")
         if self._execution.ticket:
@@ -63,7 +63,7 @@ class Fence(Handle):
             self._queue.context._ring_doorbell()
 
     def reset(self) -> None:
-        """`zeFenceReset`: not signalled from now on. Work in flight stays attached."""
+        """`zeFenceReset`: reset the fence. Work in flight stays attached."""
         self._check("zeFenceReset")
         self._signalled = False
         execution = self._execution
@@ -74,7 +74,7 @@ class Fence(Handle):
             )
 
     def describe(self) -> FenceState:
-        """Its record as it is now, and the submissions of the last call with it. Not a call of Level Zero."""
+        """Return a snapshot of its record and of its last call's submissions. Not a call of Level Zero."""
         self._check("Fence.describe")
         execution, block = self._execution, self._block
         return describe_fence(
@@ -87,7 +87,7 @@ class Fence(Handle):
         )
 
     def _begin(self, ticket: int) -> FencedExecution:
-        """An execution with this ticket, whose submissions are still to come."""
+        """Return an execution with this ticket, whose submissions are still to come."""
         return FencedExecution(self._record, self._queue._progress, ticket)
 
     def _arm(self, execution: FencedExecution) -> None:
@@ -97,7 +97,7 @@ class Fence(Handle):
         self._record.arm(execution.ticket)
 
     def _signal(self) -> None:
-        """Signal it from the host: there is nothing to run. The real driver does the same."""
+        """Signal the fence from the host: there is nothing to run. The real driver does the same."""
         self._record.arm(0)
         self._execution = FencedExecution(self._record, self._queue._progress)
         self._signalled = True
@@ -120,10 +120,10 @@ class Fence(Handle):
             failpoints.hit("client.completing")
         # the device signals the fence before it counts the submission as ended
         if execution.is_signalled():
-            # submitted again meanwhile, the record may have the result of that submission already
+            # if resubmitted meanwhile, the record may already hold the later submission's result
             if record.result or execution.first != last or self._execution is not execution:
                 queue._raise_failure(call, execution)
             return True
-        # over without a signal: submitted again since, skipped in a lost ring, or the queue is destroyed
+        # over without a signal: resubmitted since, skipped in a lost ring, or the queue is destroyed
         queue._check_alive(call, last)
         return False

@@ -45,7 +45,7 @@ _ORIGINS = {
 
 
 class BoundArgument(NamedTuple):
-    """Where an argument lies; `strides` in elements, innermost first, None for a dense tensor."""
+    """Memory of an argument; `strides` in elements, innermost first, None for a dense tensor."""
 
     block: Block
     offset: int
@@ -64,9 +64,9 @@ class DeviceGraph:
 
 
 class Graph(Handle):
-    """A compiled model. `meta` describes its arguments: all inputs, then all outputs, index is global.
+    """A compiled model. `meta` describes its arguments: inputs, then outputs, with a global index.
 
-    Made by `graph_creation`. `build_log` is what the compiler said, `flags` those of its creation.
+    Created by `graph_creation`. `build_log` holds the compiler's messages, `flags` the creation flags.
     """
 
     def __init__(self, context: ContextBase, created: msg.GraphCreated, blob: int, flags: GraphFlag) -> None:
@@ -90,16 +90,16 @@ class Graph(Handle):
     def _drop_references(self) -> None:
         del self._on_device
 
-    # ------------------------------------------------------------ what it is
+    # ------------------------------------------------------------ properties
 
     @property
     def profiled(self) -> bool:
-        """Whether its inferences write a profile: every execute needs a query then."""
+        """Whether its inferences write a profile; every execute then needs a query."""
         return self.meta.config.get("PERF_COUNT") == "YES"
 
     @property
     def _keeps_strides(self) -> bool:
-        """Whether strides outlive an argument value that comes without any (creation flag of 1.18)."""
+        """Whether strides survive an argument value without strides (creation flag of 1.18)."""
         return bool(self.flags & GraphFlag.OPTIMIZE_FOR_DYNAMIC_SHAPES)
 
     def get_properties(self) -> GraphProperties3:
@@ -107,7 +107,7 @@ class Graph(Handle):
         self._check("pfnGetProperties3")
         flags = _ORIGINS.get(self.origin, GraphPropertyFlag.NONE)
         if self.flags & GraphFlag.INPUT_GRAPH_PERSISTENT:
-            # what the program gave was copied all the same: it need not keep it
+            # the program's data was copied regardless: it need not keep it
             flags |= GraphPropertyFlag.NO_STANDARD_ALLOCATION
         if self.profiled:
             flags |= GraphPropertyFlag.PROFILING_ENABLED
@@ -137,10 +137,10 @@ class Graph(Handle):
         return self._native_binary("pfnGetNativeBinary2")
 
     def write_native_binary(self, fd: int, offset: int = 0) -> int:
-        """Write what `get_native_binary2` returns into a file, from byte `offset` on, and keep nothing.
+        """Write the bytes of `get_native_binary2` into a file at `offset`, without keeping them.
 
-        The compiler writes: no weights come into this process, and none twice into memory. Returns the size.
-        Raises `ZeError` with the reason, also when the disk is full; what was written by then stays.
+        The compiler writes: weights do not enter this process, nor memory twice. Returns the size.
+        Raises `ZeError` with the reason, also when the disk is full; bytes written by then stay.
         """
         call = "pfnGetNativeBinary2"
         self._check(call)
@@ -149,9 +149,9 @@ class Graph(Handle):
         return answer.blob_length
 
     def get_weightless_blob(self) -> tuple[bytes, Placement | None]:
-        """The blob without the weights that are outside, and where these lie in the weights space.
+        """Return the blob without external weights, and their placement in the weights space.
 
-        With the same weights both make the same graph: see `graph_creation.import_blob`.
+        With the same weights both recreate the graph: see `graph_creation.import_blob`.
         """
         call = "pfnGetNativeBinary2"
         self._check(call)
@@ -182,15 +182,15 @@ class Graph(Handle):
     # ------------------------------------------------------------ on the device
 
     def initialize(self, hint: bytes = b"") -> None:
-        """`pfnGraphInitialize`: load the graph onto the device; harmless when repeated.
+        """`pfnGraphInitialize`: load the graph onto the device; idempotent.
 
-        `hint` is that of `graph_creation.expect`. Raises `ZeError` with MODULE_BUILD_FAILURE when the device
-        cannot load it.
+        `hint` is that of `graph_creation.expect`.
+        Raises `ZeError` with MODULE_BUILD_FAILURE when the device cannot load it.
         """
         self._load("pfnGraphInitialize", hint)
 
     def _load(self, call: str, hint: bytes = b"") -> None:
-        """Load the graph onto the device, if nobody has."""
+        """Load the graph onto the device unless it is loaded."""
         self._check(call)
         if self._initialized:
             return
@@ -203,15 +203,15 @@ class Graph(Handle):
                 self._initialized = True
 
     def evict(self) -> None:
-        """`pfnEvict`: the device keeps what it has room for, so this has no effect today."""
+        """`pfnEvict`: a no-op, because the device keeps whatever fits."""
         self._check("pfnEvict")
 
     # ------------------------------------------------------------ arguments
 
     def set_argument_value(self, index: int, memory: MemoryRef) -> None:
-        """`pfnSetArgumentValue`: argument `index` is the dense memory at `place` from the next append on.
+        """`pfnSetArgumentValue`: bind dense memory to argument `index`, from the next append on.
 
-        An argument with dynamic dimensions may use all of the allocation from there on, up to its bound.
+        An argument with dynamic dimensions may use the rest of the allocation, up to its bound.
         Raises `ZeError`: INVALID_ARGUMENT for an unknown index, foreign memory, or too few bytes.
         """
         self._arguments[index] = self._bound("pfnSetArgumentValue", index, memory, None)
@@ -221,9 +221,10 @@ class Graph(Handle):
     ) -> None:
         """`pfnSetArgumentValue2`: memory, strides (in elements, innermost first), or both.
 
-        Strides without memory are those of the memory that is set. Memory without strides is dense, unless
-        the graph was optimised for dynamic shapes. Raises `ZeError` as `set_argument_value`, and
-        INVALID_ARGUMENT for strides of an argument that was not compiled to take them.
+        Strides alone apply to the memory that is set. Memory without strides is dense, unless the graph was
+        optimised for dynamic shapes.
+        Raises `ZeError` as `set_argument_value`, and INVALID_ARGUMENT for strides of an argument not compiled
+        to take them.
         """
         call = "pfnSetArgumentValue2"
         argument = self._argument(call, index)
@@ -246,7 +247,7 @@ class Graph(Handle):
         self._arguments[index] = now._replace(strides=chosen)
 
     def _bound_arguments(self, call: str) -> list[BoundArgument]:
-        """All arguments as they are set now; refuses one that is not set, by name."""
+        """Return all current arguments; reject an unset one by name."""
         arguments = []
         for index in range(len(self.meta.arguments)):
             memory = self._arguments.get(index)
@@ -272,7 +273,7 @@ class Graph(Handle):
     def _check_room(self, call: str, index: int, room: int, strides: tuple[int, ...] | None) -> None:
         argument = self.meta.arguments[index]
         if argument.is_dynamic:
-            return  # what it needs depends on the shape, which each execution sets
+            return  # the size depends on the shape, which each execution sets
         needed = argument.byte_size if strides is None else _extent(argument, strides)
         if room < needed:
             raise invalid_argument(
@@ -318,7 +319,7 @@ class Graph(Handle):
 
 
 def _extent(argument: ArgumentMeta, strides: tuple[int, ...]) -> int:
-    """Bytes from the first to behind the last element."""
+    """Return the bytes from the first element to the end of the last."""
     steps = zip(reversed(argument.shape), strides, strict=True)
     return (1 + sum((dim - 1) * step for dim, step in steps)) * argument.alignment
 

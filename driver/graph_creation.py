@@ -1,4 +1,4 @@
-"""How graphs come to be: compiled from a model, or made of a native blob."""
+"""Creation of graphs: compiled from a model, or from a native blob."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ALL_FLAGS = int(~GraphFlag.NONE)
 
 
 class GraphDesc(msgspec.Struct, frozen=True):
-    """`ze_graph_desc_2_t`, and the input hash that may hang on it.
+    """`ze_graph_desc_2_t`, with its optional input hash.
 
-    `input` has to stay as it is during the call; None is the null pointer.
+    `input` must not change during the call; None is the null pointer.
     """
 
     format: int
@@ -39,7 +39,7 @@ class GraphDesc(msgspec.Struct, frozen=True):
     input_hash: int | None = None
 
     def _view(self, call: str) -> memoryview:
-        """The input as bytes. INVALID_NULL_POINTER, INVALID_SIZE."""
+        """Return the input as bytes. INVALID_NULL_POINTER, INVALID_SIZE."""
         if self.input is None:
             raise null_pointer(call, "graph", found="pInput is null", expected="a model")
         view = memoryview(self.input).cast("B")
@@ -61,10 +61,10 @@ def compile_source(
     progress: ProgressCallback | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
-    """Compile `source`, whose descriptors stay the caller's.
+    """Compile `source`; the caller keeps its descriptors.
 
-    `progress(stage, done)` is called on the way; if it raises, the compilation is cancelled. Raises `ZeError`
-    with the reason when the model cannot be compiled.
+    `progress(stage, done)` reports progress; if it raises, the compilation is cancelled.
+    Raises `ZeError` with the reason when the model cannot be compiled.
     """
     context._check(call)
     check_type(call, "graph source", source, GraphSource)
@@ -84,9 +84,9 @@ def compile_source(
 
 
 def expect(context: ContextBase, hint: bytes) -> None:
-    """Say that a graph will soon be initialised with `hint`: 32 bytes that stood for the same graph before.
+    """Announce that a graph will soon be initialised with `hint`: 32 bytes used for the same graph before.
 
-    The device may begin to load it, which changes nothing but the time: what it loads it finds by content.
+    The device may start loading it. Only the time changes: the graph is still found by content.
     """
     context._connection.post(msg.GraphExpected(context=context.handle, hint=hint))
 
@@ -102,14 +102,14 @@ def import_blob(
     progress: ProgressCallback | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
-    """A graph of a native blob.
+    """Create a graph from a native blob.
 
-    A blob without its constants wants `weights` (descriptors stay the caller's), and where in their space
-    each constant lies: the placement that came with the blob, or a mapping of canonical offset to offset.
-    Without one the weights have every constant at its canonical offset. `deferred` leaves the weights alone
-    until the graph is initialised. Raises `ZeError`: INVALID_NATIVE_BINARY for what is no whole blob for this
-    device, INVALID_ARGUMENT for other weights, by the first that differs (`deferred`: when it is
-    initialised).
+    A blob without its constants needs `weights` (the caller keeps the descriptors) and each constant's offset
+    in their space: the placement that came with the blob, or a mapping of canonical offset to offset. By
+    default every constant lies at its canonical offset. `deferred` leaves the weights unread until the graph
+    is initialised.
+    Raises `ZeError`: INVALID_NATIVE_BINARY unless this is a whole blob for this device, INVALID_ARGUMENT for
+    wrong weights, naming the first that differs (`deferred`: when it is initialised).
     """
     context._check(call)
     if isinstance(placement, Mapping):
@@ -142,10 +142,11 @@ def create(
     progress: ProgressCallback | None = None,
     call: str = "pfnCreate2",
 ) -> Graph:
-    """`pfnCreate`, 2 and 3: what the descriptor says, with the cache that the environment asks for.
+    """`pfnCreate`, 2 and 3: create a graph from a descriptor, with the cache of the environment.
 
-    `compiler` is the version that the device reports. `log` is filled in any case; a failure, or what became
-    of the cache, is also kept for the calling thread. Raises `ZeError` as the calls above.
+    `compiler` is the version reported by the device. `log` is filled in any case; a failure, or the cache
+    status, is also kept for the calling thread.
+    Raises `ZeError` as the calls above.
     """
     try:
         graph = _create(context, desc, compiler, progress, call)
@@ -215,7 +216,7 @@ def _request(
     connection = context._connection
 
     def on_orphaned(answer: msg.Answer, blobs: list[int]) -> None:
-        """Destroy the graph: its caller has gone."""
+        """Destroy a graph whose caller has left."""
         for fd in blobs:
             os.close(fd)
         if isinstance(answer, msg.GraphCreated):

@@ -1,4 +1,4 @@
-"""The graph extension of a device: what `ZE_extension_graph` offers besides the methods of `Graph`."""
+"""The graph extension of a device: functions of `ZE_extension_graph` outside of `Graph`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RUNTIME = (11, 13, 0)
 
 
 class GraphExtension:
-    """The functions of the table that take a device or a context. Stateless; made as often as one likes."""
+    """The functions of the table that take a device or a context. Stateless and cheap to create."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -54,7 +54,7 @@ class GraphExtension:
         )
 
     def compiler_get_supported_options(self, kind: int = OptionType.COMPILER) -> str:
-        """`pfnCompilerGetSupportedOptions`: names with blanks between them; the driver itself has none."""
+        """`pfnCompilerGetSupportedOptions`: names separated by blanks; the driver itself has none."""
         call = "pfnCompilerGetSupportedOptions"
         self._check_kind(call, kind)
         return "" if kind == OptionType.DRIVER else " ".join(self._options(call).options)
@@ -84,7 +84,7 @@ class GraphExtension:
     # ------------------------------------------------------------ graphs
 
     def create(self, context: Context, desc: GraphDesc | None) -> Graph:
-        """`pfnCreate`: version 1 of the descriptor has no flags, so they are not looked at."""
+        """`pfnCreate`: version 1 of the descriptor has no flags, so they are ignored."""
         if desc is not None:
             desc = GraphDesc(desc.format, desc.input, desc.build_flags, 0, desc.input_hash)
         return create(context, desc, self._version("pfnCreate"), call="pfnCreate")
@@ -102,7 +102,7 @@ class GraphExtension:
         log: BuildLog,
         progress: ProgressCallback | None = None,
     ) -> Graph:
-        """`pfnCreate3`: as `create2`; fills `log`, also when it fails."""
+        """`pfnCreate3`: as `create2`; fills `log`, even on failure."""
         call = "pfnCreate3"
         return create(context, desc, self._version(call), log=log, progress=progress, call=call)
 
@@ -111,9 +111,9 @@ class GraphExtension:
         return QueryNetwork(context, desc, self._version("pfnQueryNetworkCreate2"))
 
     def build_log_get_string(self, graph: Graph | None) -> str:
-        """`pfnBuildLogGetString`: why the last creation of this thread failed, or what became of the cache.
+        """`pfnBuildLogGetString`: this thread's last creation failure, or its cache status.
 
-        Of a graph there is nothing to say.
+        Empty for a graph.
         """
         if graph is None:
             return last_log()

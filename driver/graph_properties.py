@@ -1,6 +1,6 @@
-"""Numbers and records of the graph extension: `ze_graph_ext.h` by its own names.
+"""Numbers and records of the graph extension, with the names of `ze_graph_ext.h`.
 
-Strings and arrays are cut and padded as the C structures do it.
+Strings and arrays are truncated and padded as the C structures do it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta
 from softnpu.emulator.interface.commands import MAX_DIMS
 
 MAX_NAME = 256
-"""Bytes of a name with its NUL."""
+"""Bytes of a name including its NUL."""
 MAX_TENSOR_NAMES = 32
 MAX_METADATA_DIMS = 8
 DYNAMIC_DIMENSION = 2**64 - 1
@@ -40,7 +40,7 @@ class GraphPropertyFlag(enum.IntFlag):
 
 
 class InitStage(enum.IntEnum):
-    """`ze_graph_init_stage_t`: what a graph needs before it is executed."""
+    """`ze_graph_init_stage_t`: what a graph needs before its execution."""
 
     COMMAND_LIST_INITIALIZE = 1
     INITIALIZE = 2
@@ -177,19 +177,19 @@ class DeviceGraphProperties(Record, frozen=True, kw_only=True):
 
 
 class DeviceGraphProperties2(DeviceGraphProperties, frozen=True, kw_only=True):
-    """Version 2: the versions (major, minor, patch) of native binaries and of what runs them."""
+    """Version 2: the versions (major, minor, patch) of native binaries and of their runtime."""
 
     elf_version: tuple[int, int, int]
     runtime_version: tuple[int, int, int]
 
 
 class ArgumentProperties(Record, frozen=True, kw_only=True):
-    """`ze_graph_argument_properties_t`. `dims` are five, those that the argument does not have are 1.
+    """`ze_graph_argument_properties_t`. `dims` are five; unused ones are 1.
 
-    Dynamic ones are their upper bounds, or what `argument_bounds` reports instead.
+    Dynamic dimensions are given by their upper bounds, or by what `argument_bounds` reports instead.
 
-    The build flags are applied to the network before it is compiled: its precision is that of the memory, and
-    so are its dimensions. The layout is the default for that many dimensions.
+    The build flags apply before compilation: the precision of the network, and its dimensions, are those of
+    the memory. The layout is the default for that number of dimensions.
     """
 
     name: str
@@ -202,14 +202,14 @@ class ArgumentProperties(Record, frozen=True, kw_only=True):
 
 
 class ArgumentProperties2(ArgumentProperties, frozen=True, kw_only=True):
-    """Version 2; nothing is quantised behind the program's back."""
+    """Version 2; there is no hidden quantisation."""
 
     quant_reverse_scale: float
     quant_zero_point: int
 
 
 class ArgumentProperties3(ArgumentProperties2, frozen=True, kw_only=True):
-    """Version 3, with the stride structure that may hang on it."""
+    """Version 3, with the optional stride structure."""
 
     dims_count: int
     debug_friendly_name: str
@@ -218,7 +218,7 @@ class ArgumentProperties3(ArgumentProperties2, frozen=True, kw_only=True):
 
 
 class ArgumentMetadata(Record, frozen=True, kw_only=True):
-    """`ze_graph_argument_metadata_t`: the argument as the IR and the build flags have it.
+    """`ze_graph_argument_metadata_t`: the argument as in the IR and the build flags.
 
     2**64 - 1 is a dynamic dimension.
     """
@@ -239,7 +239,7 @@ class MemoryUse(Record, frozen=True, kw_only=True):
 
 
 def argument_properties(meta: ArgumentMeta, config: Mapping[str, str]) -> ArgumentProperties3:
-    """All that is known of an argument; lower versions are a part of it. `config`: of the graph."""
+    """Return all properties of an argument; lower versions are a subset. `config`: of the graph."""
     dims = dimensions(meta, config)[:MAX_DIMS]
     kind, layout = precision(meta.element_type), _layout_of_rank(len(meta.shape))
     return ArgumentProperties3(
@@ -260,14 +260,14 @@ def argument_properties(meta: ArgumentMeta, config: Mapping[str, str]) -> Argume
 
 
 def _name(meta: ArgumentMeta) -> str:
-    # programs pair the two arguments of a state by what follows the prefixes: both are cut alike
+    # programs pair the two arguments of a state by what follows the prefixes: both are truncated alike
     room = MAX_NAME - 1
     name = meta.node_name or meta.name
     return cut(name, room - len(READ_VALUE) + len(ASSIGN) if name.startswith(ASSIGN) else room)
 
 
 def argument_metadata(meta: ArgumentMeta) -> ArgumentMetadata:
-    """The answer of `pfnGraphGetArgumentMetadata`."""
+    """Return the answer of `pfnGraphGetArgumentMetadata`."""
     shape = meta.model_shape[:MAX_METADATA_DIMS]
     return ArgumentMetadata(
         type=ArgumentType.INPUT if meta.input else ArgumentType.OUTPUT,
@@ -280,12 +280,12 @@ def argument_metadata(meta: ArgumentMeta) -> ArgumentMetadata:
 
 
 def precision(element_type: str) -> Precision:
-    """The precision of an element type of OpenVINO."""
+    """Return the precision of an OpenVINO element type."""
     return _PRECISIONS.get(element_type, Precision.UNKNOWN)
 
 
 def cut(name: str, room: int = MAX_NAME - 1) -> str:
-    """A name that fits into its array: at most `room` bytes of UTF-8, no character cut in two."""
+    """Truncate a name to its array: at most `room` bytes of UTF-8, without splitting a character."""
     return name.encode()[:room].decode(errors="ignore")
 
 

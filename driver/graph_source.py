@@ -1,4 +1,4 @@
-"""A model on its way to the compiler: descriptors of the IR's XML and of its weights."""
+"""A compiler's input model: descriptors of the IR's XML and of its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softnpu.emulator.interface.messages import WeightSource
 
 
 class WeightFile(msgspec.Struct, frozen=True):
-    """Weights in a range of a descriptor, which belongs to the `GraphSource` that has it."""
+    """Weights in a range of a descriptor, which belongs to its `GraphSource`."""
 
     fd: int
     offset: int
@@ -22,10 +22,10 @@ class WeightFile(msgspec.Struct, frozen=True):
 
 
 class GraphSource(msgspec.Struct):
-    """A model on its way to the compiler. Nothing is copied: weights in a file go as its descriptor.
+    """A compiler's input model. Nothing is copied: weights in a file are passed by descriptor.
 
     Offsets in the XML refer to the weights space (see `interface.weights`); with one file from offset 0 they
-    are those of the file. Owns the descriptors.
+    are file offsets. Owns the descriptors.
     """
 
     name: str
@@ -39,7 +39,7 @@ class GraphSource(msgspec.Struct):
 
     @classmethod
     def from_ir(cls, xml: Path, weights: Path | None = None, name: str | None = None) -> GraphSource:
-        """An IR in files. Without `weights`: the .bin beside the XML, if there is one.
+        """Open an IR in files. Without `weights`: the .bin beside the XML, if there is one.
 
         Raises `OSError` when a file cannot be opened.
         """
@@ -54,7 +54,7 @@ class GraphSource(msgspec.Struct):
 
     @classmethod
     def from_descriptors(cls, name: str, xml_fd: int, weights_fd: int | None) -> GraphSource:
-        """An IR in descriptors, which now belong to the source; a memory file is not copied."""
+        """Return an IR in descriptors, and take ownership of them; a memory file is not copied."""
         xml_length = os.fstat(xml_fd).st_size
         length = os.fstat(weights_fd).st_size if weights_fd is not None else 0
         if weights_fd is None:
@@ -68,7 +68,7 @@ class GraphSource(msgspec.Struct):
     def from_xml(
         cls, name: str, xml: bytes, weights_fd: int | None = None, weights: Sequence[WeightFile] = ()
     ) -> GraphSource:
-        """An IR whose XML is in memory, with one whole file of weights, or several ranges of files."""
+        """Return an IR whose XML is in memory, with one whole file of weights, or several file ranges."""
         xml_fd = linux.sealed_copy("ir", xml)
         if weights:
             return cls(name, xml_fd, len(xml), tuple(weights))
@@ -85,7 +85,7 @@ class GraphSource(msgspec.Struct):
         return tuple(WeightSource(offset=file.offset, length=file.length) for file in self.weights)
 
     def close(self) -> None:
-        """Close the descriptors; harmless when repeated."""
+        """Close the descriptors; idempotent."""
         if self._open:
             self._open = False
             for fd in self.fds:

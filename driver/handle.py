@@ -19,10 +19,10 @@ H = TypeVar("H", bound="Handle")
 
 
 class Handle:
-    """A Level Zero object. `destroy` is harmless when repeated; use after it raises.
+    """A Level Zero object. `destroy` is idempotent; use after it raises.
 
     An object without `destroy` is destroyed when Python collects it. Destroying an object destroys everything
-    that was created through it.
+    created through it.
     """
 
     _creator_pid = 0
@@ -32,7 +32,7 @@ class Handle:
     def _register(
         self, owner: Handle | None, connection: Connection, release: Callable[..., None], *args: object
     ) -> None:
-        """Note the owner, and the call that destroys the object; `args` must not refer to the object.
+        """Record the owner, and the call that destroys the object; `args` must not refer to the object.
 
         `release(*args)` is called once, but not if `owner` is destroyed first: the daemon then ends both.
         """
@@ -42,10 +42,10 @@ class Handle:
         _live[id(self)] = self
         self._release = partial(release, *args)
         self._finalizer = weakref.finalize(self, connection.defer, self._release)
-        self._finalizer.atexit = False  # the daemon takes everything back when the process ends
+        self._finalizer.atexit = False  # the daemon frees everything when the process ends
 
     def destroy(self) -> None:
-        """Destroy the object and everything that was created through it."""
+        """Destroy the object and everything created through it."""
         if self._finalizer.detach() is not None:
             self._destroy_children()
             self._release()
@@ -70,10 +70,10 @@ class Handle:
                 child._drop_references()
 
     def _owner_destroyed(self) -> None:
-        """Release what only this process holds: the daemon has destroyed the rest with the owner."""
+        """Release this process's own resources: the daemon has destroyed the rest with the owner."""
 
     def _drop_references(self) -> None:
-        """Drop what keeps memory of the device alive; called however the object is destroyed."""
+        """Drop references that keep device memory alive; called however the object is destroyed."""
 
     def _unusable(self, call: str) -> ZeError:
         name = type(self).__name__
@@ -106,7 +106,7 @@ _live: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
 
 
 def _detach_in_child() -> None:
-    # a forked child shares rings and fences with its parent: what it does with them would be the parent's
+    # a forked child shares rings and fences with its parent: using them would act for the parent
     for reference in _live.valuerefs():
         handle = reference()
         if handle is not None and handle._finalizer.detach() is not None:

@@ -1,7 +1,7 @@
 """Finding the daemon: connect to its socket, and start a per-user one when there is none.
 
-A daemon may end at any moment, by itself when no client uses it. It does not notice a client that comes then:
-that one connects to the next daemon or starts it: interface.md, "Coming and going".
+A daemon may exit at any moment, on its own when it has no clients. It may miss a client that arrives then:
+that client connects to the next daemon or starts it: interface.md, "Coming and going".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAUSE_S = 0.01
 
 
 class DaemonLauncher:
-    """Connect one client to the daemon, within 60 s from now.
+    """Connects one client to the daemon, within 60 s from now.
 
     `path` None is the default socket; with `autostart` None the environment decides.
     """
@@ -46,13 +46,13 @@ class DaemonLauncher:
         self._connections = 0
 
     def connect(self) -> socket.socket:
-        """A connected socket; nothing has been sent.
+        """Return a connected socket; nothing has been sent.
 
         Raises `ZeError`: UNINITIALIZED when there is no daemon and none may be started,
-        INSUFFICIENT_PERMISSIONS when it is that of a user who is not to be trusted.
+        INSUFFICIENT_PERMISSIONS if it belongs to an untrusted user.
         """
         if self._connections:
-            time.sleep(_PAUSE_S)  # the daemon that closed the last one may be about to end
+            time.sleep(_PAUSE_S)  # the daemon that closed the last one may be about to exit
         self._connections += 1
         outcome = self._try()
         if isinstance(outcome, socket.socket):
@@ -69,14 +69,14 @@ class DaemonLauncher:
         return self._start()
 
     def may_try_again(self) -> bool:
-        """Whether a daemon that has ended the connection without an answer can have ended itself.
+        """Return whether a daemon that closed the connection without an answer may have exited by itself.
 
-        Not one that is reached a second time: a daemon that ends takes no more connections.
+        False for one reached a second time: an exiting daemon accepts no more connections.
         """
         return not self._same_peer and time.monotonic() < self._end
 
     def _try(self) -> socket.socket | str:
-        """A connection, or why there is none."""
+        """Return a connection, or the reason why there is none."""
         if failpoints.active is not None:
             failpoints.hit("client.connect")
         sock = endpoint.new_socket()
@@ -115,7 +115,7 @@ class DaemonLauncher:
         return reason
 
     def _check_peer(self, sock: socket.socket) -> None:
-        """Refuse a daemon of neither this user nor root, unless its socket was named and is its own."""
+        """Reject a daemon of neither this user nor root, unless its socket was named and is its own."""
         peer = linux.peer_of(sock)
         self._same_peer = bool(peer.pid) and peer.pid == self._peer
         self._peer = peer.pid
@@ -149,7 +149,7 @@ class DaemonLauncher:
         )
 
     def _start(self) -> socket.socket:
-        # of clients that come at once one starts the daemon, the others connect to it afterwards
+        # of concurrent clients one starts the daemon, the others then connect to it
         try:
             gate = os.open(self.socket_path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as failure:
@@ -174,7 +174,7 @@ class DaemonLauncher:
         return outcome
 
     def _run_starter(self) -> None:
-        import subprocess  # late: most daemons run already
+        import subprocess  # imported late: most daemons run already
 
         try:
             done = subprocess.run(

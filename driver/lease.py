@@ -1,4 +1,4 @@
-"""A lease: devices of a daemon that this process takes, and the sessions that may see them."""
+"""A lease: devices of a daemon taken by this process, and the sessions that may see them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 
 
 class Lease(Handle):
-    """Devices of a daemon that was started with `--leased-only`; given back when it is closed or dies.
+    """Devices of a daemon started with `--leased-only`; returned on close or death of the process.
 
-    A program with the variables of `environment` sees exactly these devices, numbered from 0 on. When the
-    lease ends, its sessions get DEVICE_LOST.
+    A program with the variables of `environment` sees exactly these devices, numbered from 0. When the lease
+    ends, its sessions get DEVICE_LOST.
     """
 
     def __init__(self, connection: Connection, socket: Path, answer: msg.Leased) -> None:
@@ -33,12 +33,12 @@ class Lease(Handle):
     def take(
         cls, path: Path | str | None = None, *, count: int = 1, platform: str = "", share: int = WHOLE_DEVICE
     ) -> Lease:
-        """Take `count` devices (of `platform`) of the daemon at `path`; no daemon is started.
+        """Take `count` devices (of `platform`) of the daemon at `path`, without starting one.
 
-        `share`: how much of each, in thousandths; leases of less than 1000 may have a device together.
+        `share`: thousandths of each device; leases of less than 1000 may share a device.
 
-        Raises `ZeError`: NOT_AVAILABLE while others have them, INVALID_ARGUMENT when there are not so many,
-        UNSUPPORTED_FEATURE when the daemon is not for leases, UNINITIALIZED without a daemon.
+        Raises `ZeError`: NOT_AVAILABLE while others hold them, INVALID_ARGUMENT when there are fewer devices,
+        UNSUPPORTED_FEATURE when the daemon does not lease, UNINITIALIZED without a daemon.
         """
         call = "lease"
         launcher = DaemonLauncher(Path(path) if path is not None else None, autostart=False)
@@ -58,5 +58,5 @@ class Lease(Handle):
         return self._connection.is_lost()
 
     def environment(self) -> dict[str, str]:
-        """The variables with which a program, of any language, sees the devices of the lease."""
+        """Return the variables with which any program sees the devices of the lease."""
         return {ENV_SOCKET: os.fspath(self.socket), ENV_LEASE: self.token}

@@ -1,6 +1,6 @@
-"""Device memory: allocations that are host-visible, and numpy views of them.
+"""Device memory: host-visible allocations and numpy views of them.
 
-The daemon places allocations inside segments (sealed memory files); this process maps a segment once.
+The daemon places allocations in segments (sealed memory files); this process maps each segment once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Allocation(Handle):
     """Memory from `alloc_host`, `alloc_device` or `alloc_shared`; `size` bytes at `address`.
 
-    `destroy` (or the end of the last reference) frees it; memory that a view or a submission in flight
-    still uses is freed when they end.
+    `destroy` (or dropping the last reference) frees it; memory still used by a view or a submission in flight
+    is freed when these end.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Allocation(Handle):
 
     @property
     def handle(self) -> int:
-        """Its number in the daemon, as messages of errors name it."""
+        """Its number in the daemon, as used in error messages."""
         return self._block.handle
 
     @property
@@ -62,10 +62,10 @@ class Allocation(Handle):
     def view(
         self, dtype: npt.DTypeLike = np.uint8, shape: Sequence[int] | None = None, offset: int = 0
     ) -> npt.NDArray[Any]:
-        """The memory as an array, without a copy: `shape` elements of `dtype` from byte `offset` on.
+        """Return the memory as an array, without a copy: `shape` elements of `dtype` from byte `offset`.
 
-        Without a shape: as many elements as fit. Raises `ZeError` with ERROR_INVALID_SIZE when the range
-        does not lie inside the allocation.
+        Without a shape: as many elements as fit.
+        Raises `ZeError` with ERROR_INVALID_SIZE when the range exceeds the allocation.
         """
         kind = np.dtype(dtype)
         block = self._block
@@ -87,11 +87,11 @@ MemoryRef = Allocation | npt.NDArray[Any] | int | None
 
 
 class MemoryPool:
-    """All memory of one context in this process: mapped segments, live blocks, what is to be freed."""
+    """All memory of one context in this process: mapped segments, live blocks, pending frees."""
 
     def __init__(self, connection: Connection, context: int) -> None:
         self.sparse_sizes: set[int] = set()
-        """Allocations of these sizes are for arguments without a largest shape."""
+        """Sizes of allocations for arguments without a largest shape."""
         self._connection = connection
         self._context = context
         self._lock = threading.RLock()
@@ -99,18 +99,18 @@ class MemoryPool:
         self._segments: dict[int, tuple[SharedMapping, int]] = {}
         self._addresses: list[int] = []
         self._blocks: dict[int, tuple[int, weakref.ref[Block]]] = {}
-        # finalizers run anywhere, also inside a request: they only note what is to be freed
+        # finalizers run anywhere, even inside a request: they only queue the free
         self._to_free: deque[tuple[int, int, int]] = deque()
         self._freed_by_daemon: deque[tuple[int, int, int]] = deque()
         self._exported: dict[int, int] = {}
-        # answers to requests whose caller was interrupted: the daemon has allocated this memory
+        # answers to interrupted requests: the daemon has allocated this memory
         self._orphaned: deque[tuple[msg.MemAllocated, list[int], deque[tuple[int, int, int]]]] = deque()
 
     def allocate(
         self, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
-        """Ask the daemon for memory, map it and reserve its pages."""
-        # answers with memory are mapped in the order in which the daemon gave them
+        """Request memory from the daemon, map it and reserve its pages."""
+        # answers with memory are mapped in the daemon's order
         with self._connection.deferred_section(), self._lock:
             self.flush()
             request = msg.MemAlloc(
@@ -129,7 +129,7 @@ class MemoryPool:
             return self._map_answer(call, answer, fds, size, self._to_free, alignment)
 
     def import_segment(self, call: str, fd: int, kind: str) -> Block:
-        """Memory that another process has exported; the descriptor stays the caller's."""
+        """Import memory exported by another process; the caller keeps the descriptor."""
         with self._connection.deferred_section(), self._lock:
             self.flush()
             request = msg.MemImport(context=self._context, kind=kind)
@@ -149,9 +149,9 @@ class MemoryPool:
         address: int = 0,
         foreign: bool,
     ) -> Block:
-        """`size` bytes from `offset` of a memory file, whose descriptor stays the caller's.
+        """Import `size` bytes from `offset` of a memory file; the caller keeps its descriptor.
 
-        With an `address` they are mapped there already. `foreign`: others can cut the file.
+        With an `address` they are already mapped there. `foreign`: others can truncate the file.
         """
         if address:
             self._check_free(call, address, size)
@@ -187,7 +187,7 @@ class MemoryPool:
         return SharedMapping.of_pages(memoryview(pages).cast("B"))
 
     def _check_free(self, call: str, address: int, size: int) -> None:
-        """Refuse memory that is an allocation of this context already."""
+        """Reject memory that is already an allocation of this context."""
         with self._lock:
             index = bisect.bisect_right(self._addresses, address + size - 1) - 1
             entry = self._blocks.get(self._addresses[index]) if index >= 0 else None
@@ -203,7 +203,7 @@ class MemoryPool:
             )
 
     def export_segment(self, call: str, block: Block) -> int:
-        """A descriptor of the block's segment, the caller's. Raises INVALID_ENUMERATION if not exportable."""
+        """Return a new descriptor of the block's segment. Raises INVALID_ENUMERATION if not exportable."""
         fd = self._exported.get(block.segment)
         if fd is None:
             raise error(
@@ -216,7 +216,7 @@ class MemoryPool:
         return linux.duplicate(fd)
 
     def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
-        """Ask for a queue: its handle, and its ring of `size` bytes, which the daemon frees with it."""
+        """Create a queue; return its handle, and its ring of `size` bytes, which the daemon frees with it."""
         with self._connection.deferred_section(), self._lock:
             self.flush()
             answer, fds = self._connection.request(
@@ -233,7 +233,7 @@ class MemoryPool:
         self._orphaned.append((answer, fds, self._to_free))
 
     def _on_orphaned_import(self, answer: msg.Answer, fds: list[int]) -> None:
-        """Nothing else lies in its segment, so it is not mapped first."""
+        """Free an import without mapping it: nothing else lies in its segment."""
         assert isinstance(answer, msg.MemAllocated)
         for fd in fds:
             os.close(fd)
@@ -254,7 +254,7 @@ class MemoryPool:
         alignment: int = 0,
     ) -> Block:
         while self._orphaned:
-            # allocated before: a later answer may lie in their segment
+            # allocated before: a later answer may lie in the same segment
             placed, its_fds, its_end = self._orphaned.popleft()
             self._map_block(call, placed, its_fds, 1, its_end)
         return self._map_block(call, answer, fds, size, end, alignment)
@@ -286,7 +286,7 @@ class MemoryPool:
         self._connection.defer(self.flush)
 
     def flush(self) -> None:
-        """Free memory that nothing refers to any more."""
+        """Free unreferenced memory."""
         with self._connection.deferred_section(), self._lock:
             if self._closed:
                 return
@@ -297,7 +297,7 @@ class MemoryPool:
                 freed_now.append(self._to_free.popleft())
                 self._unregister(*freed_now[-1])
             if not freed_now or self._connection.is_lost():
-                return  # with the daemon everything that it had is gone
+                return  # the daemon's memory is gone with it
             for start in range(0, len(freed_now), 1024):
                 handles = tuple(entry[0] for entry in freed_now[start : start + 1024])
                 self._connection.request("zeMemFree", msg.MemFree(memory=handles), msg.Ok)
@@ -325,7 +325,7 @@ class MemoryPool:
     def resolve(
         self, call: str, memory: object, unknown: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT
     ) -> tuple[Block, int]:
-        """The block and offset of an allocation, a view of one, or an address inside one.
+        """Return the block and offset of an allocation, a view of one, or an address inside one.
 
         Raises `ZeError`: INVALID_NULL_POINTER for None and 0, `unknown` for memory of another context.
         """
@@ -368,7 +368,7 @@ class MemoryPool:
         return block, address - block.address
 
     def _own(self, call: str, block: Block, unknown: ZeResult) -> Block:
-        """The block, if it belongs to this context."""
+        """Return the block, if it belongs to this context."""
         self._resolve_address(call, block.address, unknown)
         return block
 
@@ -389,7 +389,7 @@ class MemoryPool:
             if not answer.sparse:
                 os.posix_fallocate(fd, 0, answer.segment_size)
             return SharedMapping(fd, answer.segment_size, alignment), 0
-        except (OSError, ValueError) as failure:  # a file that is shorter, or of another kind
+        except (OSError, ValueError) as failure:  # a shorter file, or of another kind
             self._connection.post(msg.MemFree(memory=(answer.memory,)))
             raise _no_pages(call, answer.segment_size, failure) from failure
         finally:
@@ -405,7 +405,7 @@ class MemoryPool:
             self._segments[segment] = (mapping, count - 1)
         index = bisect.bisect_left(self._addresses, at)
         del self._addresses[index]
-        # the daemon may have placed another block there already (a ring is freed with its queue)
+        # the daemon may have reused its place already (a ring is freed with its queue)
         entry = self._blocks.get(at)
         if entry is not None and entry[0] == handle:
             del self._blocks[at]
@@ -426,5 +426,5 @@ class _HasMemory(Protocol):
 
 
 def locate(context: _HasMemory, call: str, memory: object) -> tuple[Block, int]:
-    """The block and offset of memory of a context. Raises `ZeError` as `MemoryPool.resolve`."""
+    """Return the block and offset of memory of a context. Raises `ZeError` as `MemoryPool.resolve`."""
     return context._memory.resolve(call, memory)

@@ -1,6 +1,6 @@
-"""Metric groups, queries and streamers (`zet_api.h`): what a device counts while commands run.
+"""Metric groups, queries and streamers (`zet_api.h`): device counters while commands run.
 
-As with the real driver nothing of it is there unless `ZET_ENABLE_METRICS` is 1.
+As with the real driver, all of it is absent unless `ZET_ENABLE_METRICS` is 1.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MetricGroupProperties(Record, frozen=True, kw_only=True):
 
 
 class MetricGroup:
-    """`zet_metric_group_handle_t`: a group of one device. `holder` is the context that has activated it."""
+    """`zet_metric_group_handle_t`: a group of one device. `holder` is the context that activated it."""
 
     def __init__(self, connection: Connection, device: int, index: int) -> None:
         self._connection = connection
@@ -116,8 +116,8 @@ class MetricGroup:
     ) -> list[int]:
         """`zetMetricGroupCalculateMetricValues`: the values of all reports, or the largest of each metric.
 
-        Raises `ZeError` with INVALID_ENUMERATION for another `kind`. Bytes behind the last whole report are
-        left out.
+        Bytes after the last whole report are ignored.
+        Raises `ZeError` with INVALID_ENUMERATION for another `kind`.
         """
         if kind not in list(CalculationType):
             raise error(
@@ -135,7 +135,7 @@ class MetricGroup:
         return [max(values[index::count], default=0) for index in range(count)]
 
     def _check_of(self, call: str, context: ContextBase) -> None:
-        """Raise `ZeError` with INVALID_ARGUMENT unless it is of the device of this context."""
+        """Raise `ZeError` with INVALID_ARGUMENT unless it belongs to the device of this context."""
         name = f"metric group {self._group.name}"
         context._check_session(call, name, self._connection)
         device = context._device_info.index
@@ -144,13 +144,13 @@ class MetricGroup:
             raise invalid_argument(call, name, found=f"of device {self._device}", expected=expected)
 
     def _report(self, before: Sequence[int], after: Sequence[int]) -> bytes:
-        """What was counted between two snapshots."""
+        """Return the report of what was counted between two snapshots."""
         differences = (after[word] - before[word] for word in self._words)
         return b"".join(value.to_bytes(8, "little") for value in differences)
 
 
 def enabled() -> bool:
-    """Whether the program has asked for metrics."""
+    """Return whether the program has enabled metrics."""
     return os.environ.get(ENV_ENABLE) == "1"
 
 
@@ -168,15 +168,15 @@ def check_enabled() -> None:
 
 
 def groups_of(connection: Connection, device: int) -> tuple[MetricGroup, ...]:
-    """New groups of a device of the daemon."""
+    """Create the groups of a device of the daemon."""
     return tuple(MetricGroup(connection, device, number) for number in range(len(GROUPS)))
 
 
 def activate(context: ContextBase, known: Sequence[MetricGroup], groups: Sequence[MetricGroup]) -> None:
-    """Activate these groups and no others; none deactivates all of this context. `known`: its device's.
+    """Activate exactly these groups; none deactivates all of this context. `known`: its device's.
 
     Raises `ZeError`: UNINITIALIZED unless metrics are enabled; INVALID_ARGUMENT for groups of another device
-    or driver, or that another context has activated. The others are active all the same, as with the real
+    or driver, or activated by another context. The other groups are activated regardless, as with the real
     driver.
     """
     call = "zetContextActivateMetricGroups"
@@ -242,7 +242,7 @@ class MetricQueryPool(QueryPool):
 
 
 class MetricQuery(Query):
-    """`zet_metric_query_handle_t`: what was counted between its begin and its end in a command list."""
+    """`zet_metric_query_handle_t`: the counts between its begin and its end in a command list."""
 
     _pool: MetricQueryPool
 
@@ -251,7 +251,7 @@ class MetricQuery(Query):
         self.reset()
 
     def reset(self) -> None:
-        """`zetMetricQueryReset`: all values are 0."""
+        """`zetMetricQueryReset`: set all values to 0."""
         self._check("zetMetricQueryReset")
         block, start = self._pool._block, self._start
         block.mapping.buffer[start : start + 2 * SNAPSHOT.size] = bytes(2 * SNAPSHOT.size)
@@ -265,13 +265,13 @@ class MetricQuery(Query):
         return self._pool.group._report(before, after if after[0] >= before[0] else before)
 
     def _location(self, call: str, end: bool) -> tuple[Block, int]:
-        """Where the snapshot at its begin, or its end, goes."""
+        """Return the location of the snapshot at its begin, or its end."""
         self._check(call)
         return self._pool._block, self._offset + end * SNAPSHOT.size
 
 
 class MetricStreamer(Handle):
-    """`zet_metric_streamer_handle_t`: reports of a group at a steady period, written by the daemon."""
+    """`zet_metric_streamer_handle_t`: periodic reports of a group, written by the daemon."""
 
     def __init__(self, context: ContextBase, group: MetricGroup, period_ns: int) -> None:
         call = "zetMetricStreamerOpen"
@@ -288,19 +288,19 @@ class MetricStreamer(Handle):
             self._map = mmap.mmap(fd, metrics.stream_size(), prot=mmap.PROT_READ)
         finally:
             os.close(fd)
-        self._next = 1  # the sample whose report is read next; it needs the one before
+        self._next = 1  # the sample of the next report; it needs the one before
         self._register(context, connection, _close_stream, connection, opened.stream)
 
     @property
     def available(self) -> int:
-        """Reports that can be read now. Older ones than the stream holds are lost."""
+        """Reports readable now. The stream's capacity bounds them; older ones are lost."""
         self._check("zetMetricStreamerReadData")
         samples = self._samples()
         self._next = max(self._next, samples - metrics.STREAM_CAPACITY + 2)
         return samples - self._next
 
     def read_data(self, max_reports: int | None = None) -> bytes:
-        """`zetMetricStreamerReadData`: the oldest reports that were not read yet, at most `max_reports`.
+        """`zetMetricStreamerReadData`: the oldest unread reports, at most `max_reports`.
 
         Raises `ZeError` with INVALID_ARGUMENT for less than 0.
         """
@@ -310,8 +310,8 @@ class MetricStreamer(Handle):
         while True:
             count = self.available
             first, count = self._next, count if max_reports is None else min(count, max_reports)
-            copied = self._map[:]  # at once: the daemon goes on writing
-            # none was overwritten meanwhile; the sample after the last one may be being written
+            copied = self._map[:]  # at once: the daemon keeps writing
+            # none was overwritten meanwhile; the sample after the last may be half written
             if self._samples() - first < metrics.STREAM_CAPACITY - 1:
                 self._next = first + count
                 snapshots = [_sample(copied, number) for number in range(first - 1, first + count)]

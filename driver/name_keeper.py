@@ -1,12 +1,11 @@
-"""The process that owns the names of published memory: they end with the program, however that ends.
+"""The process that owns the names of published memory, which end with the program, however it ends.
 
     python -I -S name_keeper.py SOCKET PIDFD PID
 
-A killed program cannot remove its names, so it never makes them: it asks this process, which outlives it by
-a moment. It makes the memory, passes the descriptor, and waits for the end of the program (the pidfd; the pid
-is for whoever lists processes), or of the connection. Then, and when it is asked to, it unlinks names that
-still mean what it has made. It ends with its last name. Standard library only: it starts in a few
-milliseconds.
+A killed program cannot remove its names, so it never makes them: it asks this process, which outlives it
+briefly. This process makes the memory, passes the descriptor, and waits for the end of the program (by pidfd;
+the pid is for process listings) or of the connection. Then, or on request, it unlinks those names that still
+refer to its memory. It exits with its last name. Standard library only: it starts in a few milliseconds.
 
 Requests are packets of JSON: `make` (answered, with the descriptor), `adopt` and `drop` (not answered).
 """
@@ -23,14 +22,14 @@ import sys
 from typing import Any
 
 FOLDER = "/dev/shm"
-"""Where `shm_open` of Linux has its names."""
+"""Directory of `shm_open` on Linux."""
 MOST = 4096
 
 
 class Names:
-    """The names that this process owns, and the inode of each, by the number of the publication.
+    """The names that this process owns, and the inode of each, by publication number.
 
-    A name may be published again while an older memory of that name is still in use.
+    A name may be published again while older memory of that name is still in use.
     """
 
     def __init__(self) -> None:
@@ -40,13 +39,13 @@ class Names:
         return len(self._made)
 
     def make(self, number: int, name: str, size: int, mode: int) -> int:
-        """Make the memory; its descriptor. Raises `OSError`, and nothing is left then."""
+        """Make the memory; return its descriptor. Raises `OSError`, leaving nothing behind."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(FOLDER + name, flags, 0o600)
         try:
             self._made[number] = name, os.fstat(fd).st_ino
             os.posix_fallocate(fd, 0, size)
-            os.fchmod(fd, mode)  # whatever the umask is; last, so that nobody opens half of it
+            os.fchmod(fd, mode)  # regardless of the umask; last, so that nobody opens it half made
         except OSError:
             self.drop(number)
             os.close(fd)
@@ -54,11 +53,11 @@ class Names:
         return fd
 
     def adopt(self, number: int, name: str, inode: int) -> None:
-        """Own a name that an earlier process has made."""
+        """Take over a name made by an earlier process."""
         self._made[number] = name, inode
 
     def drop(self, number: int) -> None:
-        """Remove the name of a publication, unless other memory is there by now."""
+        """Remove the name of a publication, unless it refers to other memory by now."""
         if number not in self._made:
             return  # it was not made
         name, inode = self._made.pop(number)
@@ -90,7 +89,7 @@ def serve(connection: socket.socket, pidfd: int) -> None:
             if not len(names):
                 return
     except (ConnectionError, ValueError):
-        return  # it ends, as if its program had
+        return  # treated as the end of its program
     finally:
         names.drop_all()
 
@@ -116,11 +115,11 @@ def _handle(connection: socket.socket, names: Names, request: dict[str, Any]) ->
 
 
 def main() -> None:
-    """Become nobody's child, so that no program has to wait for this one, and serve."""
+    """Detach, so that no program has to wait for this one, and serve."""
     if os.fork():
         os._exit(0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # sent to all processes of a group: the program ends first
+        signal.signal(number, signal.SIG_IGN)  # sent to a whole process group: the program ends first
     os.chdir("/")
     serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
 

@@ -1,4 +1,4 @@
-"""The native driver: where its shared libraries lie, and the environment in which programs find them."""
+"""The native driver: its shared libraries, and the environment in which programs find them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class NativeLibrary:
     loader: Path
 
     def environment(self, socket: Path, base: Mapping[str, str]) -> dict[str, str]:
-        """`base` with what makes a program find the NPU of the daemon at `socket`.
+        """Return `base` with the variables that make a program find the NPU of the daemon at `socket`.
 
-        A daemon that such a program starts gets back what is replaced here.
+        A daemon started by such a program gets back the original values.
         """
         saved = base.get(ENV_SAVED_ENV)
         before = base if saved is None else {**base, **_restored(saved)}
@@ -48,7 +48,7 @@ class NativeLibrary:
 
 
 def find() -> NativeLibrary:
-    """The installed native driver. Raises `ZeError` with DEPENDENCY_UNAVAILABLE when it was not built."""
+    """Return the installed native driver. Raises `ZeError` with DEPENDENCY_UNAVAILABLE if not built."""
     path = native_files.folder()
     library = NativeLibrary(path / DRIVER_NAME, path / "loader" / LOADER_NAME)
     for file in (library.driver, library.loader):
@@ -66,7 +66,7 @@ def find() -> NativeLibrary:
 
 
 def _install_command() -> str:
-    """How to build and install this package again, from where it came."""
+    """Return the command that rebuilds and reinstalls this package from its source."""
     import importlib.metadata
 
     source = "softnpu"
@@ -80,7 +80,7 @@ def _install_command() -> str:
 
 
 def _ahead(first: str, rest: str, separator: str) -> str:
-    """A list with `first` in front, where it may have been already."""
+    """Return a list with `first` moved to the front."""
     others = (part for part in rest.split(separator) if part not in ("", first))
     return separator.join([first, *others])
 

@@ -1,4 +1,4 @@
-"""What is mapped into this process: /proc/self/maps."""
+"""The mappings of this process: /proc/self/maps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 _MAPS = "/proc/self/maps"
 _PATH_MAX = 4096
 
-# PROCMAP_QUERY (Linux 6.11) finds one area; to read all of them takes 4 us each
+# PROCMAP_QUERY (Linux 6.11) finds one area; reading all of them takes 4 us each
 _QUERY: Final = struct.Struct("9Q4I2Q")
 _PROCMAP_QUERY: Final = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17
 _READABLE, _WRITABLE, _EXECUTABLE, _SHARED = 1, 2, 4, 8
@@ -37,7 +37,7 @@ class Area:
 
 
 def read_areas() -> list[Area]:
-    """All areas, in the order of their addresses."""
+    """Return all areas, ordered by address."""
     with open(_MAPS, "rb") as file:
         lines = file.read().decode(errors="surrogateescape").splitlines()
     areas = []
@@ -51,7 +51,7 @@ def read_areas() -> list[Area]:
 
 
 def find_area(address: int) -> Area | None:
-    """The area that an address lies in."""
+    """Return the area that contains an address."""
     name = ctypes.create_string_buffer(_PATH_MAX)
     query = bytearray(
         _QUERY.pack(_QUERY.size, 0, address, *bytes(8), len(name), 0, ctypes.addressof(name), 0)
@@ -74,7 +74,7 @@ def find_area(address: int) -> Area | None:
 
 
 def open_mapped_file(area: Area, access: int = os.O_RDONLY) -> int | None:
-    """A descriptor of the very file that is mapped; None if it cannot be had."""
+    """Open the very file that is mapped; return None if that is impossible."""
     for name in (f"/proc/self/map_files/{area.start:x}-{area.end:x}", area.path):
         try:
             fd = os.open(name, access | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -83,7 +83,7 @@ def open_mapped_file(area: Area, access: int = os.O_RDONLY) -> int | None:
         if _is_file(fd, area):
             return fd
         os.close(fd)
-    # a memory file, or one that was removed: this process may still have it open
+    # a memory file, or a removed one: this process may still have it open
     for name in os.listdir("/proc/self/fd"):
         try:
             if _is_file(int(name), area):

@@ -1,8 +1,8 @@
 """Memory of this process as descriptors, for weights that a program names by their address.
 
-What maps a file read-only goes as the descriptor of that file and is not copied. Everything else is copied
-once, into sealed memory files: heap memory, and what the program could still change (a writable mapping,
-the driver's own allocations), because the device may use the weights long after the call.
+A read-only mapping of a file is passed as its descriptor, without a copy. Everything else is copied once,
+into sealed memory files: heap memory, and memory that the program could still change (a writable mapping, the
+driver's own allocations), because the device may use the weights long after the call.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class Piece:
 
 @dataclass(frozen=True)
 class _InFile:
-    """A piece that lies in a file, at `offset`."""
+    """A piece inside a file, at `offset`."""
 
     file: tuple[int, int, int]
     offset: int
 
 
 class _Place(NamedTuple):
-    """Where a copy goes: in which file of copies, and at which offset."""
+    """The target of a copy: which file of copies, at which offset."""
 
     file: int
     offset: int
 
 
 class _Plan(NamedTuple):
-    """The place of each copied piece, by address and length, and the sizes of the files of copies."""
+    """The target of each copied piece, by address and length, and the sizes of the files of copies."""
 
     places: dict[tuple[int, int], _Place]
     sizes: tuple[int, ...]
@@ -64,7 +64,7 @@ class _Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Gathered:
-    """Weight files (their descriptors belong to the caller) and the offset of each piece in their space."""
+    """Weight files (the caller owns their descriptors) and the offset of each piece in their space."""
 
     files: tuple[WeightFile, ...]
     offsets: tuple[int, ...]
@@ -73,11 +73,11 @@ class Gathered:
 def gather(
     pieces: Sequence[Piece], call: str, known: Mapping[int, tuple[int, int]] | None = None
 ) -> Gathered:
-    """Bring pieces of this process's memory into weight files.
+    """Gather pieces of this process's memory into weight files.
 
-    `known` has, by the index of a piece, a descriptor of a file that has the same bytes, and where: they are
-    read from there. Raises `ZeError`: INVALID_ARGUMENT for a piece that is not mapped readable, by its name;
-    nothing of any piece is read before. OUT_OF_HOST_MEMORY when there is no room for the copies.
+    `known` maps the index of a piece to a descriptor and offset with the same bytes, to be read instead.
+    Raises `ZeError`: INVALID_ARGUMENT for an unreadable piece, by its name, before any piece is read;
+    OUT_OF_HOST_MEMORY when there is no room for the copies.
     """
     areas = read_areas()
     covering = [_covering(areas, piece, call) for piece in pieces]
@@ -97,7 +97,7 @@ def gather(
 
 
 def _keep_open(fd: int, opened: dict[tuple[int, int, int], int]) -> tuple[int, int, int]:
-    """Note a descriptor of the caller among the open ones; its file."""
+    """Add the caller's descriptor to the open ones; return its file."""
     info = os.fstat(fd)
     file = (os.major(info.st_dev), os.minor(info.st_dev), info.st_ino)
     if file not in opened:
@@ -143,7 +143,7 @@ def _gathered(
 def _limited(
     located: list[_InFile | None], pieces: Sequence[Piece], opened: dict[tuple[int, int, int], int]
 ) -> list[_InFile | None]:
-    """Leave as many files as a message carries, the largest; what lies in others is copied."""
+    """Keep the largest files, as many as a message carries; pieces in other files are copied."""
     sizes = dict.fromkeys(opened, 0)
     for piece, in_file in zip(pieces, located, strict=True):
         if in_file is not None:
@@ -155,7 +155,7 @@ def _limited(
 
 
 def _plan(pieces: Sequence[Piece], located: Sequence[_InFile | None], room: int) -> _Plan:
-    """Share out the pieces that are copied, each to the file that has least; at most `room` files."""
+    """Assign each copied piece to the least filled file; at most `room` files."""
     lengths = {
         (piece.address, piece.length): piece.length
         for piece, in_file in zip(pieces, located, strict=True)
@@ -173,7 +173,7 @@ def _plan(pieces: Sequence[Piece], located: Sequence[_InFile | None], room: int)
 
 
 def _copies(pieces: Sequence[Piece], plan: _Plan, call: str) -> list[WeightFile]:
-    """Make the files of a plan, several at once: the kernel lets one thread at a time write to a file."""
+    """Make the files of a plan in parallel: the kernel lets one thread at a time write to a file."""
     left = deque(range(len(plan.sizes)))
     fds: dict[int, int] = {}
     failures: list[Exception] = []
@@ -207,7 +207,7 @@ def _copies(pieces: Sequence[Piece], plan: _Plan, call: str) -> list[WeightFile]
 
 
 def _start(work: Callable[[], None], count: int) -> list[threading.Thread]:
-    """Start threads, fewer where the system has none: who calls works as well."""
+    """Start threads, fewer where the system runs out: the caller works as well."""
     threads = []
     for _ in range(count):
         thread = threading.Thread(target=work, name="weights")
@@ -234,7 +234,7 @@ def _copy(pieces: Sequence[Piece], plan: _Plan, file: int, call: str) -> int:
 
 
 def _write(fd: int, address: int, length: int, offset: int, name: str, call: str) -> None:
-    # the kernel reads the memory: what was unmapped meanwhile is an error (EFAULT) and no crash
+    # the kernel reads the memory: unmapped memory is an error (EFAULT), not a crash
     done = 0
     while done < length:
         count = min(length - done, _CHUNK)
@@ -252,7 +252,7 @@ def _write(fd: int, address: int, length: int, offset: int, name: str, call: str
 
 
 def _covering(areas: list[Area], piece: Piece, call: str) -> list[Area]:
-    """The mappings that a piece lies in; refuses one that is not readable memory from end to end."""
+    """Return the mappings of a piece; reject a piece that is not readable from end to end."""
     cover: list[Area] = []
     at, end = piece.address, piece.address + piece.length
     index = bisect.bisect_right(areas, at, key=lambda area: area.start) - 1
@@ -275,7 +275,7 @@ def _covering(areas: list[Area], piece: Piece, call: str) -> list[Area]:
 def _in_file(
     piece: Piece, cover: list[Area], opened: dict[tuple[int, int, int], int], private: _Private
 ) -> _InFile | None:
-    """Where in a file a piece lies, if it does and can go as a descriptor."""
+    """Return where in a file a piece lies, if it does and can be passed as a descriptor."""
     if len(cover) != 1 or not piece.length:
         return None
     (area,) = cover
@@ -296,7 +296,7 @@ def _in_file(
 
 
 class _Private:
-    """Private mappings that have pages of their own, which the file does not have: read once, if at all."""
+    """Private mappings with pages that differ from the file's: read once, if at all."""
 
     def __init__(self) -> None:
         self._starts: set[int] | None = None

@@ -64,7 +64,7 @@ class TaskInfo(Record, frozen=True, kw_only=True):
 
 
 class ProfilingPool(QueryPool):
-    """Room for `count` queries on one graph that was compiled to be profiled."""
+    """Room for `count` queries on one graph compiled with profiling."""
 
     _name = "profiling pool"
     _destroy_call = "pfnProfilingPoolDestroy"
@@ -95,17 +95,17 @@ class ProfilingPool(QueryPool):
 
 
 class ProfilingQuery(Query):
-    """The profile of the last inference that was executed with this query."""
+    """The profile of the last inference executed with this query."""
 
     _pool: ProfilingPool
 
     def __init__(self, pool: ProfilingPool, index: int) -> None:
         super().__init__(pool, index)
         start = self._start
-        pool._block.mapping.buffer[start : start + 4] = bytes(4)  # what an earlier query has left
+        pool._block.mapping.buffer[start : start + 4] = bytes(4)  # left by an earlier query
 
     def _location(self, call: str, graph: Graph) -> tuple[Block, int]:
-        """Where the engine writes. INVALID_ARGUMENT for another graph's query."""
+        """Return where the engine writes. INVALID_ARGUMENT for another graph's query."""
         self._check(call)
         if graph is not self._pool.graph:
             raise invalid_argument(
@@ -117,7 +117,7 @@ class ProfilingQuery(Query):
         return self._pool._block, self._offset
 
     def layers(self) -> list[LayerInfo]:
-        """One record for each layer, in execution order.
+        """Return one record for each layer, in execution order.
 
         Raises `ZeError` with NOT_AVAILABLE until an inference has ended with this query.
         """
@@ -139,7 +139,7 @@ class ProfilingQuery(Query):
         ]
 
     def tasks(self) -> list[TaskInfo]:
-        """One record for every layer that was executed: OpenVINO does not split layers further."""
+        """Return one record for every executed layer: OpenVINO does not split layers further."""
         profile = self._profile()
         clock = self._pool.graph.context._device_info.core_clock_mhz
         return [
@@ -159,7 +159,7 @@ class ProfilingQuery(Query):
         ]
 
     def get_data(self, kind: ProfilingType) -> bytes:
-        """`pfnProfilingQueryGetData`: records as the C structures lie in memory, or the raw profile."""
+        """`pfnProfilingQueryGetData`: records in C layout, or the raw profile."""
         if kind == ProfilingType.RAW:
             self._profile()
             return self._raw()
@@ -175,7 +175,7 @@ class ProfilingQuery(Query):
         )
 
     def log_get_string(self) -> str:
-        """`pfnProfilingLogGetString`: what the last decoding had to say; decoding here leaves no log."""
+        """`pfnProfilingLogGetString`: the log of the last decoding; decoding here leaves none."""
         self._check("pfnProfilingLogGetString")
         return ""
 
@@ -200,6 +200,6 @@ class ProfilingQuery(Query):
 
 
 def _pack(record: struct.Struct, info: LayerInfo | TaskInfo) -> bytes:
-    """A record as the C structure lies in memory; the numbers behind the texts have its order and sizes."""
+    """Pack a record in its C layout; the numbers after the texts have its order and sizes."""
     name, kind, *numbers = msgspec.structs.astuple(info)
     return record.pack(name.encode()[:255], kind.encode()[:49], *numbers)

@@ -1,6 +1,6 @@
-"""What the property calls of Level Zero return: field names and numbers of `ze_api.h`, `zes_api.h`.
+"""Records of Level Zero's property calls, with fields and numbers of `ze_api.h`, `zes_api.h`.
 
-Values are those that the real driver reports for the platform, as far as they are known.
+Values are those of the real driver for the platform, as far as they are known.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class IpcProperties(Record, frozen=True, kw_only=True):
 
 
 class DeviceProperties(Record, frozen=True, kw_only=True):
-    """`ze_device_properties_t`. Clock in Hz, `timer_resolution` in nanoseconds a tick, memory in bytes."""
+    """`ze_device_properties_t`. Clock in Hz, `timer_resolution` in nanoseconds per tick, memory in bytes."""
 
     type: DeviceType
     vendor_id: int
@@ -104,7 +104,7 @@ class DeviceProperties(Record, frozen=True, kw_only=True):
 
 
 class ComputeProperties(Record, frozen=True, kw_only=True):
-    """`ze_device_compute_properties_t`: zeros, an NPU runs no kernels of the user."""
+    """`ze_device_compute_properties_t`: zeros; an NPU runs no user kernels."""
 
     max_total_group_size: int = 0
     max_shared_local_memory: int = 0
@@ -140,7 +140,7 @@ class MemoryAccessProperties(Record, frozen=True, kw_only=True):
 
 
 class ExternalMemoryProperties(Record, frozen=True, kw_only=True):
-    """`ze_device_external_memory_properties_t`: memory travels as a descriptor, as DMA-BUF does."""
+    """`ze_device_external_memory_properties_t`: memory is passed as a descriptor, like DMA-BUF."""
 
     memory_allocation_import_types: ExternalMemoryFlag = (
         ExternalMemoryFlag.DMA_BUF | ExternalMemoryFlag.STANDARD_ALLOCATION
@@ -165,7 +165,7 @@ class QueueGroupProperties(Record, frozen=True, kw_only=True):
 
 
 class PciProperties(Record, frozen=True, kw_only=True):
-    """`ze_pci_ext_properties_t`: address of the device; the speed is not known."""
+    """`ze_pci_ext_properties_t`: address of the device; the speed is unknown."""
 
     domain: int
     bus: int
@@ -203,13 +203,13 @@ class SysmanProperties(Record, frozen=True, kw_only=True):
 
 
 class EngineGroup(enum.IntEnum):
-    """`zes_engine_group_t`, the one that an NPU has."""
+    """`zes_engine_group_t`: the only one of an NPU."""
 
     COMPUTE_ALL = 1
 
 
 class EngineStats(Record, frozen=True, kw_only=True):
-    """`zes_engine_stats_t`: time that the engine was busy, and when that was read, in microseconds."""
+    """`zes_engine_stats_t`: the engine's busy time and the time of the reading, in microseconds."""
 
     active_time: int
     timestamp: int

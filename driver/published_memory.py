@@ -1,4 +1,4 @@
-"""Device memory under a POSIX name, for programs that know no softnpu."""
+"""Device memory under a POSIX name, for programs without softnpu."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ class PublishedMemory(Allocation):
 
 
 def make(call: str, name: str, size: int, mode: int) -> tuple[int, int]:
-    """New shared memory under a name of this process: the number of the publication, and a descriptor of the
-    caller's. Raises `ZeError`."""
+    """Make named shared memory; return the number of the publication and a new descriptor.
+
+    Raises `ZeError`.
+    """
     for kind, value, expected in (("name", name, str), ("size", size, int), ("mode", mode, int)):
         check_type(call, f"shared memory, {kind}", value, expected)
     check_name(call, "shared memory", name)

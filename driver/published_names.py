@@ -1,4 +1,4 @@
-"""Memory that this program publishes under POSIX names, which end with it: see `name_keeper`."""
+"""POSIX names of published memory, which end with this program: see `name_keeper`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _ANSWER_S = 30.0
 
 
 class PublishedNames:
-    """The names of this program, and its connection to their keeper, which is there while there are names."""
+    """The names of this program, and its connection to their keeper, which runs while there are names."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # finalizers drop names, also inside of `make`
+        self._lock = threading.RLock()  # finalizers drop names, even inside `make`
         self._made: dict[int, tuple[str, int]] = {}
         """Name and inode of each publication, by its number."""
         self._keeper: socket.socket | None = None
         self._numbers = itertools.count()
 
     def make(self, name: str, size: int, mode: int) -> tuple[int, int]:
-        """Make shared memory under a name: the number of the publication, and a descriptor of the caller's.
+        """Make named shared memory; return the number of the publication and a new descriptor.
 
-        Raises `OSError`: EEXIST for a name that is there, ENOSPC without room, ECONNRESET without a keeper.
+        Raises `OSError`: EEXIST for an existing name, ENOSPC without room, ECONNRESET without a keeper.
         """
         with self._lock:
             number = next(self._numbers)
@@ -50,7 +50,7 @@ class PublishedNames:
                 raise
 
     def drop(self, number: int) -> None:
-        """Remove the name of a publication now, unless other memory is there by now."""
+        """Remove the name of a publication now, unless it refers to other memory by now."""
         with self._lock:
             name, inode = self._made.get(number, ("", 0))
             with contextlib.suppress(OSError):  # gone, or another user's by now
@@ -62,14 +62,14 @@ class PublishedNames:
         self._made.pop(number, None)
         if self._keeper is None:
             return
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # it has exited
             self._keeper.send(json.dumps({"request": "drop", "number": number}).encode(), socket.MSG_DONTWAIT)
         if not self._made:
             self._keeper.close()
             self._keeper = None
 
     def _ask_keeper(self, request: dict[str, Any]) -> int:
-        """The descriptor that the keeper answers with; a keeper that was killed is replaced."""
+        """Return the descriptor of the keeper's answer; replace a killed keeper."""
         for known in (self._keeper, None):
             keeper = self._keeper = known or self._start_keeper()
             try:
@@ -95,7 +95,7 @@ class PublishedNames:
         return fds[0]
 
     def _start_keeper(self) -> socket.socket:
-        """A new keeper, which knows the names that there are."""
+        """Start a new keeper, which takes over the existing names."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pidfd = os.pidfd_open(os.getpid())
         try:
@@ -124,7 +124,7 @@ class PublishedNames:
         return near
 
     def abandon(self) -> None:
-        """In a forked child: the names are the parent's."""
+        """Forget the names in a forked child: they belong to the parent."""
         self._lock = threading.RLock()
         self._made.clear()
         if self._keeper is not None:

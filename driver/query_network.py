@@ -1,4 +1,4 @@
-"""`ze_graph_query_network_handle_t`: which layers of a model the device executes."""
+"""`ze_graph_query_network_handle_t`: the layers of a model that the device executes."""
 
 from __future__ import annotations
 

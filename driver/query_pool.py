@@ -1,4 +1,4 @@
-"""Pools of queries: room in memory for `count` of them, by index."""
+"""Pools of queries: memory for `count` of them, by index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.emulator.interface.result import ZeResult
 
 
 class QueryPool(Handle):
-    """Room for `count` queries; an index is free again when its query is destroyed."""
+    """Room for `count` queries; destroying a query frees its index."""
 
     _name: ClassVar[str]
     _destroy_call: ClassVar[str]
@@ -23,7 +23,7 @@ class QueryPool(Handle):
             raise invalid_size(call, self._name, found=f"{count} queries", expected="at least 1")
 
     def _allocate(self, call: str, context: ContextBase, count: int, query_size: int) -> None:
-        """Take the memory of all queries, and register the pool."""
+        """Allocate the memory of all queries, and register the pool."""
         self.count = count
         self._query_size = query_size
         self._block = context._memory.allocate(call, "control", query_size * count)
@@ -32,7 +32,7 @@ class QueryPool(Handle):
         self._register(context, self._connection, self._used.clear)
 
     def _acquire(self, call: str, index: int) -> None:
-        """Take an index. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE if it has a query."""
+        """Take an index. INVALID_ARGUMENT out of range, HANDLE_OBJECT_IN_USE if it is taken."""
         check_type(call, f"{self._name}, index", index, int)
         if not 0 <= index < self.count:
             expected = f"0 to {self.count - 1}"
@@ -68,5 +68,5 @@ class Query(Handle):
 
     @property
     def _start(self) -> int:
-        """Where its memory begins in the segment."""
+        """Start of its memory in the segment."""
         return self._pool._block.offset + self._offset

@@ -19,12 +19,12 @@ class CopyRegion(NamedTuple):
     depth: int = 1
 
     def _start(self, pitch: int) -> int:
-        """Bytes from the start of the memory to the first byte of the region."""
+        """Return the bytes from the start of the memory to the first byte of the region."""
         return self.origin_y * pitch + self.origin_x
 
 
 def check_region(call: str, target: CopyRegion, source: CopyRegion, slice_pitches: tuple[int, int]) -> None:
-    """Refuse regions that the device cannot copy, or that do not fit each other."""
+    """Reject regions that the device cannot copy, or that do not match."""
     for region in (target, source):
         if region.depth != 1 or region.origin_z or any(slice_pitches):
             raise error(

@@ -1,4 +1,4 @@
-"""Serialised models as programs hand them to `pfnCreate`, format NGRAPH_LITE.
+"""Serialised models as programs pass them to `pfnCreate`, format NGRAPH_LITE.
 
 Copying form, packed: version u16, u16 | parts u32, which is 2 | size u64 | XML | size u64 | weights.
 
@@ -6,7 +6,7 @@ No-copy form: six u64 (offset and size of custom data, constants, XML), then the
 version u16, u16; then constants; then the XML. There a constant has, instead of bytes, an attribute
 `WeightsPointerAttribute` with `mp`, its address in this process, and `ms`, its bytes.
 
-Nothing of either is trusted: every size is compared with what is there before anything is read.
+Neither is trusted: every size is checked before anything is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SIZE = struct.Struct("<Q")
 _STREAM = struct.Struct("<6Q")
 _PARTS = 2
 
-# a start tag; what is in quotes may hold anything but quotes
+# a start tag; quoted text may hold anything but quotes
 _LAYER = re.compile(
     rb'<layer(?P<head>(?:[^">]|"[^"]*")*+)>\s*+(?:<data(?P<data>(?:[^">]|"[^"]*")*+)>)?+'
     rb"(?:\s*+<rt_info>(?P<info>.*?)</rt_info>)?+",
@@ -48,7 +48,7 @@ _NET = re.compile(rb'<net(?:[^">]|"[^"]*")*?\sname="([^"]*)"')
 
 @dataclass(frozen=True)
 class _Form:
-    """Where things are in the input."""
+    """The positions of the parts of the input."""
 
     version: tuple[int, int]
     xml: tuple[int, int]
@@ -58,7 +58,7 @@ class _Form:
 
 @dataclass(frozen=True)
 class _Constant:
-    """A `Const` layer whose offset and size have to be written again, from the bytes `begin` to `end`."""
+    """A `Const` layer whose offset and size, in bytes `begin` to `end`, need rewriting."""
 
     piece: Piece
     begin: int
@@ -67,10 +67,10 @@ class _Constant:
 
 
 def parse(data: memoryview, compiler: tuple[int, int], call: str) -> GraphSource:
-    """The model in `data`, bytes of this process that stay valid during the call.
+    """Parse the model in `data`, bytes of this process that stay valid during the call.
 
-    Raises `ZeError`: INVALID_SIZE for sizes that do not fit, INVALID_ARGUMENT for another layout or
-    pointers that lead nowhere, UNSUPPORTED_VERSION for a model that was written for another compiler.
+    Raises `ZeError`: INVALID_SIZE for sizes that do not fit, INVALID_ARGUMENT for another layout or dangling
+    pointers, UNSUPPORTED_VERSION for a model written for another compiler.
     """
     form = _form(data, call)
     if form.version[0] != compiler[0]:
@@ -92,7 +92,7 @@ def parse(data: memoryview, compiler: tuple[int, int], call: str) -> GraphSource
     gathered = gather(pieces, call)
     lead = gathered.offsets[0] if pieces else 0
     if lead:
-        # the weights begin in the middle of a page of a file: offsets count from there
+        # the weights begin mid-page in a file: offsets count from there
         xml = _moved(xml, lead)
     return GraphSource.from_xml(_name(xml), xml, weights=gathered.files)
 
@@ -113,7 +113,7 @@ def _with_pointers(xml: bytes, base: int, size: int, call: str) -> GraphSource:
 
 
 def _constants(xml: bytes, base: int, size: int, call: str) -> list[_Constant]:
-    """The constants of the no-copy form, by pointer or in the part of the input that has constants."""
+    """Return the constants of the no-copy form, given by pointer or in the input's constants part."""
     constants = []
     for layer in _LAYER.finditer(xml):
         if layer["data"] is None or not _CONST.search(layer["head"]):
@@ -205,7 +205,7 @@ def _stream_form(data: memoryview, fields: tuple[int, ...], call: str) -> _Form:
 
 
 def _moved(xml: bytes, by: int) -> bytes:
-    """The XML with the offsets of its constants moved."""
+    """Return the XML with the offsets of its constants shifted."""
 
     def moved(layer: re.Match[bytes]) -> bytes:
         text = layer[0]
@@ -224,7 +224,7 @@ def _name(xml: bytes) -> str:
 
 
 def _address(data: memoryview) -> int:
-    """Where the bytes lie, also if they are read-only."""
+    """Return the address of the bytes, even if they are read-only."""
     import numpy as np
 
     return int(np.frombuffer(data, dtype=np.uint8).ctypes.data) if len(data) else 0

@@ -1,4 +1,4 @@
-"""The session of this process with one daemon, as its devices and contexts use it."""
+"""The session of this process with one daemon, as seen by its devices and contexts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from softnpu.emulator.interface import messages as msg
 
 
 class Session(Handle):
-    """Everything created through it ends with it."""
+    """A session; everything created through it ends with it."""
 
     def __init__(self, connection: Connection, session: int) -> None:
         self._connection = connection
         self.session = session
-        """Its number, as `softnpu status` shows it."""
+        """Its number, as shown by `softnpu status`."""
         self._register(None, connection, connection.close)
 
     @property
     def lost(self) -> bool:
-        """Whether the daemon is gone: every call raises DEVICE_LOST then."""
+        """Whether the daemon is gone: every call then raises DEVICE_LOST."""
         return self._connection.is_lost()
 
     def activity(self, call: str = "zeDriverGetProperties") -> list[msg.ActivityAnswer]:
-        """What sessions, models and compilations of the daemon do, in the parts that it answers in."""
+        """Return the activity of sessions, models and compilations, in the parts of the daemon's answer."""
         self._check(call)
         answers: list[msg.ActivityAnswer] = []
         request = msg.Activity()
@@ -36,7 +36,7 @@ class Session(Handle):
         return answers
 
     def status(self, call: str = "zeDriverGetProperties") -> msg.StatusAnswer:
-        """The state of the whole daemon."""
+        """Return the state of the daemon."""
         self._check(call)
         answer, _ = self._connection.request(call, msg.Status(), msg.StatusAnswer)
         return answer

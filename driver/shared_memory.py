@@ -1,7 +1,7 @@
 """Memory of other programs, published under a POSIX name (`shm_open`) or known by its descriptor.
 
-Its owner can cut it at any time. The device is guarded against that; a view in this process is not: like any
-program that maps such memory, this one ends with SIGBUS when it touches what is gone.
+Its owner can truncate it at any time. The device is guarded against that; a view in this process is not: like
+any program with such a mapping, this one gets SIGBUS when it touches missing pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESULTS = {
 
 
 def posix_ipc(call: str) -> ModuleType:
-    """The module of this name. Raises `ZeError` with DEPENDENCY_UNAVAILABLE where it is not installed."""
+    """Import the module of this name. Raises `ZeError` with DEPENDENCY_UNAVAILABLE if it is not installed."""
     try:
         import posix_ipc as module
     except ModuleNotFoundError:
@@ -43,7 +43,7 @@ def posix_ipc(call: str) -> ModuleType:
 
 
 def check_name(call: str, kind: str, name: str) -> None:
-    """Refuse what is no portable POSIX name: a slash, then up to 250 characters without one."""
+    """Reject names that are not portable POSIX names: a slash, then up to 250 characters without one."""
     if not name.startswith("/") or "/" in name[1:] or "\0" in name or not 1 < len(os.fsencode(name)) <= 251:
         raise invalid_argument(
             call, f"{kind} {name!r}", found="no POSIX name", expected="a slash and 1 to 250 bytes without one"
@@ -51,7 +51,7 @@ def check_name(call: str, kind: str, name: str) -> None:
 
 
 def failed(call: str, subject: str, failure: OSError, expected: str) -> ZeError:
-    """The error for a name that could not be opened or made."""
+    """Return the error for a name that could not be opened or made."""
     return error(
         call,
         _RESULTS.get(failure.errno or 0, ZeResult.ERROR_UNKNOWN),
@@ -62,7 +62,7 @@ def failed(call: str, subject: str, failure: OSError, expected: str) -> ZeError:
 
 
 def open_name(call: str, name: str) -> int:
-    """A descriptor of the shared memory with this name, the caller's."""
+    """Open the shared memory with this name; return a new descriptor."""
     module = posix_ipc(call)
     check_name(call, "shared memory", name)
     try:
@@ -75,7 +75,7 @@ def open_name(call: str, name: str) -> int:
 
 
 def _reason(module: ModuleType, failure: Exception) -> OSError:
-    """What the module says, as an `OSError`."""
+    """Return the module's failure as an `OSError`."""
     numbers = {
         module.ExistentialError: errno.ENOENT,
         module.PermissionsError: errno.EACCES,
@@ -87,15 +87,14 @@ def _reason(module: ModuleType, failure: Exception) -> OSError:
 
 
 def is_foreign(fd: int) -> bool:
-    """Whether it is a file in shared memory that its owner can cut."""
+    """Return whether this is a file in shared memory that its owner can truncate."""
     return linux.is_shared_memory(fd) and not linux.has_seals(fd, linux.SEALS_FIXED_SIZE)
 
 
 def part_of(call: str, subject: str, fd: int, offset: int, size: int | None) -> int:
-    """The size of a part of a memory file that begins at `offset`; without a size it is all behind that.
+    """Return the size of a part of a memory file from `offset`; without a size, of the rest.
 
-    Raises `ZeError`: UNSUPPORTED_FEATURE for what is no shared memory, INVALID_SIZE for a part that does not
-    lie in it.
+    Raises `ZeError`: UNSUPPORTED_FEATURE unless it is shared memory, INVALID_SIZE for a part outside it.
     """
     if not linux.is_shared_memory(fd):
         raise error(

@@ -1,4 +1,4 @@
-"""Submissions of a queue: what they use, how far the queue has come, how they ended."""
+"""Submissions of a queue: their resources, progress and results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MOST_KEPT = 1024  # failures that no wait has reported yet
 
 
 class QueueProgress:
-    """How far a queue has come; also valid after its end.
+    """The progress of a queue; valid beyond its end.
 
-    A command list, an event or a fence may read it after the queue was destroyed, or collected by Python,
-    which destroys it a little later: until the device has confirmed that, its submissions may still run.
+    A command list, an event or a fence may read it after the queue was destroyed or garbage-collected (which
+    destroys it a little later): until the device has confirmed that, its submissions may still run.
     """
 
     __slots__ = ("_ring", "destroyed")
@@ -25,33 +25,33 @@ class QueueProgress:
     def __init__(self, ring: DriverRing) -> None:
         self._ring: DriverRing | None = ring
         self.destroyed = False
-        """Nobody waits for its submissions any more."""
+        """Set once nobody waits for its submissions any more."""
 
     @property
     def gone(self) -> bool:
-        """Whether the device has confirmed the destruction: nothing of it runs."""
+        """Whether the device has confirmed the destruction: nothing of the queue runs."""
         return self._ring is None
 
     def end(self) -> None:
-        """Note that the queue is gone; its ring is not needed any more."""
+        """Mark the queue as gone; its ring is not needed any more."""
         self.destroyed = True
         self._ring = None
 
     def is_over(self, sequence: int) -> bool:
-        """Whether submission `sequence` has ended, or nobody signals its fence because the queue is gone."""
+        """Return whether submission `sequence` has ended, or will not signal its fence: the queue is gone."""
         ring = self._ring
         return ring is None or ring.completed >= sequence or self.destroyed
 
     def may_run(self, sequence: int) -> bool:
-        """Whether the device may still execute submission `sequence`."""
+        """Return whether the device may still execute submission `sequence`."""
         ring = self._ring
         return ring is not None and ring.completed < sequence
 
 
 class Recording:
-    """The commands between two resets of a list: where they were submitted last.
+    """The commands between two resets of a list, and where they were submitted last.
 
-    It lives as long as the list has these commands or a submission of them is in flight: by then the list may
+    Lives as long as the list has these commands or a submission of them is in flight; by then the list may
     have been reset, destroyed or collected. It does not keep a queue alive.
     """
 
@@ -59,7 +59,7 @@ class Recording:
         self._last: dict[QueueProgress, int] = {}
 
     def submitted(self, progress: QueueProgress, sequence: int) -> None:
-        """Note that submission `sequence` of the queue with this progress executes it."""
+        """Record that submission `sequence` of the queue with this progress executes it."""
         if progress not in self._last:
             for known in list(self._last):
                 if known.gone:
@@ -67,7 +67,7 @@ class Recording:
         self._last[progress] = sequence
 
     def in_flight(self) -> bool:
-        """Whether a submission of it may still run."""
+        """Return whether a submission of it may still run."""
         for progress, sequence in list(self._last.items()):
             if progress.may_run(sequence):
                 return True
@@ -86,16 +86,16 @@ class Submission(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A submission that failed, and its `ze_result_t`."""
+    """A failed submission, and its `ze_result_t`."""
 
     sequence: int
     result: int
 
 
 class FencedExecution:
-    """The submissions of one call with a fence, `first` and `last` of them, and the ticket that signals it.
+    """The submissions of one call with a fence, from `first` to `last`, and the ticket that signals it.
 
-    Ticket 0: nothing signals the fence. Those of other calls may lie between the parts of a long one.
+    Ticket 0: nothing signals the fence. Submissions of other calls may lie between those of a long one.
     """
 
     __slots__ = ("_progress", "_record", "failure", "first", "last", "ticket")
@@ -109,14 +109,14 @@ class FencedExecution:
         self.first = first
         self.last = last
         self.failure: Failure | None = None
-        """The first of them that failed, once their results were read."""
+        """The first failure, once their results were read."""
 
     def is_signalled(self) -> bool:
-        """Whether the device has signalled the fence for it."""
+        """Return whether the device has signalled the fence for it."""
         return self._record.is_signalled(self.ticket)
 
     def is_over(self) -> bool:
-        """Whether a wait for the fence ends."""
+        """Return whether a wait for the fence ends."""
         return self._record.is_signalled(self.ticket) or self._progress.is_over(self.last)
 
     def sleep(self, timeout_ns: int) -> None:
@@ -125,17 +125,17 @@ class FencedExecution:
 
 
 class SubmissionResults:
-    """The results of one queue, read before their slots are used again. The queue's lock guards it."""
+    """The results of one queue, read before their slots are reused. Guarded by the queue's lock."""
 
     def __init__(self, ring: DriverRing) -> None:
         self._ring = ring
         self._read = 0  # results up to here were read
         self._unreported: dict[int, int] = {}
-        self._more = 0  # failures beyond those that are kept
+        self._more = 0  # failures beyond the kept ones
         self._executions: dict[int, FencedExecution] = {}  # by each of their submissions
 
     def expect(self, execution: FencedExecution, first: int, last: int) -> None:
-        """The submissions from `first` to `last` belong to this execution, which notes the first failure."""
+        """Assign the submissions from `first` to `last` to this execution; it records the first failure."""
         execution.first = execution.first or first
         execution.last = last
         if first == last:
@@ -163,15 +163,15 @@ class SubmissionResults:
         self._read = completed
 
     def was_read(self, sequence: int) -> bool:
-        """Whether the result of this submission was read."""
+        """Return whether the result of this submission was read."""
         return self._read >= sequence
 
     def reported(self, sequence: int) -> None:
-        """Note that the program has learnt of this failure."""
+        """Mark this failure as reported to the program."""
         self._unreported.pop(sequence, None)
 
     def take_unreported(self, last: int) -> tuple[Failure, int] | None:
-        """The oldest failure up to `last` that was not reported, and how many more there are.
+        """Return the oldest unreported failure up to `last`, and how many more there are.
 
         All of them count as reported from now on.
         """

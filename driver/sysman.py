@@ -1,4 +1,4 @@
-"""Sysman: what system monitors ask of a device."""
+"""Sysman: what system monitors query of a device."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Memory of this process that the device can use where it is: shared mappings of files in shared memory.
+"""Memory of this process that the device can use in place: shared mappings of files in shared memory.
 
-Another process cannot reach private pages, and a page of a file on a disk may take any time.
+Private pages are unreachable for another process, and a page of a file on disk may take any time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from softnpu.emulator.interface.result import ZeResult
 
 
 def open_system_memory(call: str, address: int, size: int) -> tuple[int, int]:
-    """The file that `size` bytes at `address` lie in, a descriptor of the caller's, and where in it.
+    """Return the file of `size` bytes at `address`, as a new descriptor, and the offset in it.
 
-    Raises `ZeError`: INVALID_NULL_POINTER, UNSUPPORTED_SIZE for none, INVALID_ARGUMENT for what is not whole
+    Raises `ZeError`: INVALID_NULL_POINTER, UNSUPPORTED_SIZE for none, INVALID_ARGUMENT unless they are whole
     pages, UNSUPPORTED_FEATURE for memory that the device cannot share.
     """
     name = f"{size} bytes at {address:#x}"

@@ -1,4 +1,4 @@
-"""Which calls of the driver are traced: all that have the name of one in the first word of their text."""
+"""The traced calls of the driver: methods whose docstring begins with the name of a call."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _wrap_fence_wait(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def methods() -> list[TracedMethod]:
-    """The methods that are replaced while this process is traced."""
+    """Return the methods replaced while this process is traced."""
     return [
         *(method for owner in _CLASSES for method in _calls_of(owner)),
         traced_call(Context, "create_graph", "pfnCreate2", may_wait=True),

@@ -1,7 +1,7 @@
-"""What this process writes into traces: its calls, its submissions, and when it knew their end.
+"""Trace records of this process: its calls, its submissions, and when it learnt of their end.
 
-Nothing is in the way of a call while nobody traces: a session looks at one word of the status page, and when
-that changes the traced methods are replaced by ones that write, until the trace ends.
+Without a trace, calls have no overhead: a session checks one word of the status page, and when that changes
+the traced methods are replaced by ones that write, until the trace ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _END: Final = int(TraceFlag.END)
 
 
 class TracedMethod(NamedTuple):
-    """A method that is replaced while this process is traced, and what makes its replacement."""
+    """A method that is replaced while this process is traced, and the function that makes its replacement."""
 
     owner: type
     name: str
@@ -40,12 +40,12 @@ MakeMethods = Callable[[], list[TracedMethod]]
 
 
 def traced_call(owner: type, name: str, call: str, may_wait: bool = False) -> TracedMethod:
-    """A method that is traced as `call`. If it may wait for long its begin is written as well."""
+    """Return a method traced as `call`. If it may wait for long, its begin is written as well."""
     return TracedMethod(owner, name, functools.partial(_wrap_call, call, may_wait))
 
 
 def register(methods: MakeMethods) -> None:
-    """Have the methods traced that `methods` makes when the first trace begins."""
+    """Register `methods`, which makes the traced methods when the first trace begins."""
     with _lock:
         _makers.append(methods)
         if _originals:
@@ -63,21 +63,21 @@ def watch(connection: Connection, status_page: int) -> None:
 
 
 def writer_of(connection: Connection) -> TraceWriter | None:
-    """The ring of this session; None if it is not traced."""
+    """Return the ring of this session; None if it is not traced."""
     return _writers.get(connection)
 
 
 _makers: list[MakeMethods] = []
 _originals: list[tuple[TracedMethod, Method]] = []
 _writers: dict[Connection, TraceWriter] = {}
-_calls: tuple[TraceWriter, ...] = ()  # one of each daemon: a call is written once
+_calls: tuple[TraceWriter, ...] = ()  # one for each daemon: a call is written once
 _lock = threading.RLock()
 
 
 def _follow(connection: Connection) -> bool:
-    """Join the trace that has begun, or leave the one that has ended; False if another thread is at it.
+    """Join the trace that has begun, or leave the ended one; return False if another thread does so.
 
-    Waiting for that could last forever: the caller may hold locks that the other one's finalizers need.
+    Waiting for that could deadlock: the caller may hold locks needed by the other thread's finalizers.
     """
     _writers.pop(connection, None)
     if not _lock.acquire(blocking=False):
@@ -95,7 +95,7 @@ def _follow(connection: Connection) -> bool:
 
 
 def _join(connection: Connection, number: int) -> TraceWriter | None:
-    """Ask for a ring; None if the trace is over, or there is none left for this session."""
+    """Request a ring; return None if the trace is over, or no ring is left for this session."""
     try:
         joined, fds = connection.request("trace", tracing.TraceJoin(trace=number), tracing.TraceJoined)
     except ZeError:
@@ -132,7 +132,7 @@ def _restore() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the rings are those of its parent."""
+    """Forget the rings in a forked child: they belong to its parent."""
     global _calls, _lock
     _lock = threading.RLock()
     _writers.clear()

@@ -20,7 +20,7 @@ _SLICE_NS = 50_000_000
 
 
 def new_budget() -> SpinBudget:
-    """The spin budget of one queue, as `SOFTNPU_SPIN_US` bounds it."""
+    """Return the spin budget of one queue, bounded by `SOFTNPU_SPIN_US`."""
     return SpinBudget(spin_us() * 1000)
 
 
@@ -32,7 +32,7 @@ def wait(
     connection: Connection,
     spin: SpinBudget,
 ) -> bool:
-    """Wait until `is_over()`; False when `timeout_ns` passed. `sleep(ns)` returns when that may have changed.
+    """Wait until `is_over()`; return False after `timeout_ns`. `sleep(ns)` returns on possible changes.
 
     Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one slice (50 ms).
     """

@@ -1,10 +1,10 @@
-"""The OpenVINO way of working on the emulated NPU: the names, argument orders and types of `openvino`.
+"""OpenVINO's Python API on the emulated NPU: the names, argument orders and types of `openvino`.
 
 >>> import softnpu.plugin as ov
 >>> compiled = ov.Core().compile_model("model.xml", "NPU")
 >>> results = compiled({"input": array})
 
-Every public name of `openvino` is here. What works on a device is the plugin's, all else is OpenVINO's own.
+Every public name of `openvino` is here. Device objects are the plugin's; everything else is OpenVINO's own.
 """
 
 from softnpu.plugin.late_converter import openvino as _openvino

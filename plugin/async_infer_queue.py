@@ -39,7 +39,7 @@ class AsyncInferQueue:
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         """Start an inference on the first idle request, after waiting for one.
 
-        Raises as `InferRequest.start_async`, and what an earlier callback or inference raised.
+        Raises as `InferRequest.start_async`, and any exception of an earlier callback or inference.
         """
         with self._changed:
             index = self.get_idle_request_id()
@@ -60,11 +60,11 @@ class AsyncInferQueue:
             raise failure
 
     def is_ready(self) -> bool:
-        """Whether a request is idle."""
+        """Return whether a request is idle."""
         return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
-        """Wait for an idle request; the index of the one that `start_async` uses next."""
+        """Wait for an idle request; return the index of the one that `start_async` uses next."""
         with self._changed:
             self._changed.wait_for(lambda: self._idle)
             failure, self._failure = self._failure, None
@@ -87,7 +87,7 @@ class AsyncInferQueue:
         return iter(self._requests)
 
     def _complete(self, index: int, _userdata: Any) -> None:
-        """Runs in the callback thread."""
+        """Handle an ended inference, in the callback thread."""
         request = self._requests[index]
         try:
             failure = request.failure

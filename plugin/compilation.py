@@ -40,7 +40,7 @@ def compile_model(
 ) -> CompiledModel:
     """Compile a model and load it onto the device of `context`.
 
-    Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`; nothing stays on the device then.
+    Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`, leaving nothing on the device.
     """
     hint = expected_graphs.expect_model(context, model, weights, properties.for_compiler(), shapes)
     bounded, static_shapes = with_bounds(model, weights, shapes)
@@ -57,7 +57,8 @@ def compile_model(
         if properties["CACHE_DIR"]:
             from softnpu.plugin.exported.cache_entry import CacheEntry  # late: not every program has a cache
 
-            # the key has the requested shapes: with one sample for the compiler different batches are equal
+            # the key has the requested shapes: the one-sample shapes of the compiler are the same for all
+            # batches
             entry = CacheEntry.find(context, source, properties, config, static_shapes, logger)
         if entry is not None:
             cached = entry.load_or_claim(claim, hint)
@@ -76,7 +77,7 @@ def compile_model(
 
 @contextmanager
 def _meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread, which has ended after the block: the device is another process."""
+    """Do something in a thread, which ends with the block: the device is another process."""
     thread = threading.Thread(target=work, name="keep IR")
     thread.start()
     try:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class CompiledModel:
-    """A model on the device. Ports and results are those of `openvino`; safe to use from many threads.
+    """A model on the device. Ports and results are those of `openvino`; thread-safe.
 
-    `extra` has texts of programs by name; they are exported with the model, and imported again.
+    `extra` has texts of programs by name; they are exported and imported with the model.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class CompiledModel:
         return list(self._executable.outputs)
 
     def input(self, key: PortKey = 0) -> Port:
-        """An input by index or name. Raises `InputError`."""
+        """Return an input by index or name. Raises `InputError`."""
         ports = self._executable.inputs
         return ports[ports.find(key)]
 
     def output(self, key: PortKey = 0) -> Port:
-        """An output by index or name. Raises `InputError`."""
+        """Return an output by index or name. Raises `InputError`."""
         ports = self._executable.outputs
         return ports[ports.find(key)]
 
     def create_infer_request(self) -> InferRequest:
-        """Create a request with tensors of its own in device memory. It keeps the model on the device."""
+        """Create a request with its own tensors in device memory. It keeps the model on the device."""
         if not self.is_for_its_device:
             raise NpuError(
                 f"model '{self.meta.name}', infer request: compiled for platform {self.meta.platform}; "
@@ -82,7 +82,7 @@ class CompiledModel:
                 f"{self._properties.device_name}. Export it, and import it on a device of its platform"
             )
         with translated(f"model '{self.meta.name}', infer request", NpuError):
-            self._executable.load()  # with NPU_DEFER_WEIGHTS_LOAD it is not loaded yet
+            self._executable.load()  # not loaded yet with NPU_DEFER_WEIGHTS_LOAD
             request = InferRequest(self._executable)
         request.belongs_to(self)
         return request
@@ -95,22 +95,22 @@ class CompiledModel:
         *,
         decode_strings: bool = True,
     ) -> Results:
-        """Run one inference with a request that the model keeps. Not for several threads at once."""
+        """Run one inference with a request kept by the model. Not thread-safe."""
         return self._request().infer(inputs, share_inputs, share_outputs, decode_strings=decode_strings)
 
     def query_state(self) -> list[VariableState]:
-        """The states of the request that calling the model uses."""
+        """Return the states of the request used by calling the model."""
         return self._request().query_state()
 
     def reset_state(self) -> None:
-        """Reset the states of the request that calling the model uses."""
+        """Reset the states of the request used by calling the model."""
         self._request().reset_state()
 
     def export_model(self, model_stream: Any = None) -> io.BytesIO | None:
         """Write the compiled model for `Core.import_model` to a binary stream or a path, or return a stream.
 
-        ENABLE_WEIGHTLESS leaves the weights out. Raises `NpuError`, also when the weights have changed since;
-        `OSError` when a file cannot be written.
+        ENABLE_WEIGHTLESS omits the weights.
+        Raises `NpuError`, also when the weights have changed since; `OSError` when a file cannot be written.
         """
         from softnpu.plugin.exported import exporting  # late: not every program exports
 
@@ -123,7 +123,7 @@ class CompiledModel:
         return self._properties[record.name] if reader is None else reader(self)
 
     def set_property(self, properties: PropertyPairs) -> None:
-        """Set WORKLOAD_TYPE, which can change after compiling.
+        """Set WORKLOAD_TYPE, the only property that can change after compiling.
 
         Raises `PropertyError` for other properties.
         """
@@ -140,18 +140,18 @@ class CompiledModel:
         self._properties = self._properties.with_values(values)
 
     def get_context(self) -> RemoteContext:
-        """The context of the device, which creates tensors that requests use in place."""
+        """Return the device's remote context, whose tensors requests use in place."""
         from softnpu.plugin.remote import remote_sharing  # late: it brings `multiprocessing`
 
         remote_sharing.register()
         return remote_context_of(self.context, f"model '{self.meta.name}', get_context")
 
     def infer_new_request(self, inputs: Any = None) -> Results:
-        """Run one inference with a new request. Safe for several threads at once."""
+        """Run one inference with a new request. Thread-safe."""
         return self.create_infer_request().infer(inputs)
 
     def get_runtime_model(self) -> Any:
-        """Raise `NpuError`: only the device knows the layers that run; profiles show them (PERF_COUNT)."""
+        """Raise `NpuError`: only the device knows the executed layers; profiles show them (PERF_COUNT)."""
         raise NpuError(
             f"model '{self.meta.name}', get_runtime_model: the compiled model is a blob, no openvino.Model; "
             "expected use of its ports (inputs, outputs), or of PERF_COUNT and get_profiling_info, which "
@@ -159,9 +159,9 @@ class CompiledModel:
         )
 
     def release_memory(self) -> None:
-        """Free the tensors of the request that the model keeps.
+        """Free the tensors of the request kept by the model.
 
-        Requests of the program keep theirs. In OpenVINO this frees scratch memory.
+        The program's own requests keep theirs. In OpenVINO this frees scratch memory.
         """
         self._own_request = None
 
@@ -174,7 +174,7 @@ class CompiledModel:
 
     @property
     def context(self) -> Context:
-        """The driver's context underneath, for programs that use Level Zero objects."""
+        """The underlying driver context, for programs that use Level Zero objects."""
         return self._executable.context
 
     @property
@@ -184,12 +184,12 @@ class CompiledModel:
 
     @property
     def is_for_its_device(self) -> bool:
-        """Whether the platform is that of the device, not another one (NPU_PLATFORM)."""
+        """Whether the model's platform is that of the device, not another one (NPU_PLATFORM)."""
         return self.meta.platform == self.context.device.info.platform
 
     @property
     def build_log(self) -> str:
-        """The log of the compiler."""
+        """The compiler's log."""
         return self._executable.graph.build_log
 
     @property
@@ -201,19 +201,19 @@ class CompiledModel:
     def load_ms(self) -> float:
         """Duration of loading it onto the device, in milliseconds.
 
-        0 if a model of equal content was loaded already, and before loading (NPU_DEFER_WEIGHTS_LOAD).
+        0 if an equal model was already loaded, and before loading (NPU_DEFER_WEIGHTS_LOAD).
         """
         return self._executable.graph.load_ms
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes copied for tensors of the user outside of device memory."""
+        """Bytes copied for user tensors outside device memory."""
         return self._executable.staged_bytes
 
     # ------------------------------------------------------------ properties
 
     def exportable(self) -> Exportable:
-        """The model as `export_model` writes it."""
+        """Return the model in the form that `export_model` writes."""
         from softnpu.plugin.exported.exporting import Exportable
 
         return Exportable(
@@ -229,7 +229,7 @@ class CompiledModel:
         )
 
     def twin(self) -> CompiledModel:
-        """Another object for the same model, which keeps no request."""
+        """Return another object for the same model, which keeps no request."""
         twin = copy.copy(self)
         twin._own_request = None
         return twin

@@ -41,25 +41,25 @@ class Core:
         return self._devices.names()
 
     def get_available_devices(self) -> list[str]:
-        """`available_devices`."""
+        """Return `available_devices`."""
         return self.available_devices
 
     @property
     def driver(self) -> Driver:
-        """The driver underneath, for programs that use Level Zero objects."""
+        """The underlying driver, for programs that use Level Zero objects."""
         return self._devices.driver()
 
     def unload_plugin(self, device_name: str = "NPU") -> None:
         """Release everything that this process has on the devices; the next call connects again.
 
-        Compiled models and infer requests cannot be used afterwards. Raises `PropertyError` for a device
-        that is not an NPU.
+        Compiled models and infer requests become unusable.
+        Raises `PropertyError` for a device that is not an NPU.
         """
         check_name(device_name)
         self._devices.close()
 
     def get_versions(self, device_name: str = "NPU") -> dict[str, Version]:
-        """The version of this plugin, by the device's name. Raises `PropertyError` for another device."""
+        """Return this plugin's version, by device name. Raises `PropertyError` for another device."""
         check_name(device_name)
         return {device_name: plugin_version()}
 
@@ -71,9 +71,10 @@ class Core:
         property: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Read a property of a device; with one name alone, of `NPU`. `docs/plugin.md` has the table.
+        """Read a property of a device; a lone name reads it from `NPU`. `docs/plugin.md` has the table.
 
-        `arguments` are property values for this call only. Raises `PropertyError`.
+        `arguments` are property values for this call only.
+        Raises `PropertyError`.
         """
         device, name = (device_name, property) if property is not None else ("NPU", device_name)
         return self._properties.get(device, name, arguments or {})
@@ -83,7 +84,8 @@ class Core:
     ) -> None:
         """Set defaults for later `compile_model` calls on a device, or on all devices (`NPU`).
 
-        `properties` maps names to values, or is one pair. Raises `PropertyError` and then sets nothing.
+        `properties` maps names to values, or is one pair.
+        Raises `PropertyError` and then sets nothing.
         """
         if properties is None:
             self._properties.set("NPU", cast(PropertyPairs, device_name))
@@ -95,7 +97,7 @@ class Core:
     def read_model(
         self, model: Any, weights: Any = None, config: Mapping[str, Any] | None = None
     ) -> ov.Model:
-        """Read a model of any format that OpenVINO reads, from a file or from memory. Raises `ModelError`.
+        """Read a model in any format that OpenVINO reads, from a file or from memory. Raises `ModelError`.
 
         `config` is for OpenVINO's reader, such as ENABLE_MMAP.
         """
@@ -116,7 +118,7 @@ class Core:
         """Compile a model (an `openvino.Model` or a file) and load it onto a device.
 
         `config` maps property names to values as in OpenVINO. NPU_PLATFORM compiles for a platform that need
-        not be present: such a model can be exported, not run. Beyond OpenVINO: `shapes` gives inputs shapes,
+        not be present: such a model can be exported, not run. Beyond OpenVINO: `shapes` sets input shapes,
         with `-1` and `"1..8"` for dynamic dimensions; `progress(stage, done)` is called during compilation
         and cancels it by raising.
         Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`.
@@ -140,12 +142,12 @@ class Core:
         *,
         model: ov.Model | None = None,
     ) -> CompiledModel:
-        """Load a model that `CompiledModel.export_model` wrote onto a device of its platform.
+        """Load a model written by `CompiledModel.export_model` onto a device of its platform.
 
-        `model_stream` is a binary stream, bytes, an `openvino.Tensor`, or beyond OpenVINO a path. The device
-        maps the weights of a file; this process does not read them. `model` is the original of a file without
-        weights, like `ov.properties.hint.model` in `config`. Raises `BlobError`, `PropertyError`,
-        `DeviceLostError`.
+        `model_stream` is a binary stream, bytes, an `openvino.Tensor`, or, beyond OpenVINO, a path. The
+        device maps the weights of a file; this process does not read them. `model` is the original of a file
+        without weights, like `ov.properties.hint.model` in `config`.
+        Raises `BlobError`, `PropertyError`, `DeviceLostError`.
         """
         from softnpu.plugin.exported import importing  # late: not every program imports
 
@@ -156,10 +158,10 @@ class Core:
         return importing.import_model(context, model_stream, properties, parse(pairs), model)
 
     def check_compatibility(self, model: Any, device_name: str = "NPU") -> Compatibility:
-        """Whether an exported model can run on a device, and why not, without importing it.
+        """Return whether an exported model can run on a device, and if not, why; without importing it.
 
-        `model` is what `import_model` takes, or RUNTIME_REQUIREMENTS as text. Raises `BlobError` for a file
-        that cannot be opened, `PropertyError` for a device that does not exist.
+        `model` is an argument of `import_model`, or RUNTIME_REQUIREMENTS as text.
+        Raises `BlobError` for a file that cannot be opened, `PropertyError` for an unknown device.
         """
         from softnpu.plugin.exported import compatibility  # late: few programs ask
 
@@ -170,7 +172,7 @@ class Core:
     def query_model(
         self, model: ov.Model, device_name: str = "NPU", config: Mapping[str, Any] | None = None
     ) -> dict[str, str]:
-        """The operations of a model that the device can run: `device_name` by friendly name.
+        """Return the operations of a model that the device can run: `device_name` by friendly name.
 
         Raises `PropertyError`, and `CompileError` for a model that the compiler cannot read.
         """
@@ -187,8 +189,8 @@ class Core:
     def add_extension(self, extension: Any) -> None:
         """Add operations or conversions of the program to `read_model`, as OpenVINO does.
 
-        The compiler is another process and does not know them: it refuses, by name, an operation of an
-        extension that is left in a model.
+        The compiler is another process without them: it rejects, by name, extension operations left in a
+        model.
         """
         openvino_runtime.add_extension(extension)
 
@@ -197,9 +199,10 @@ class Core:
     def create_context(
         self, device_name: str = "NPU", properties: Mapping[str, Any] | None = None
     ) -> RemoteContext:
-        """A context that creates tensors in memory of a device.
+        """Create a remote context, which creates tensors in memory of a device.
 
-        `properties` hold for all its tensors: MEM_TYPE, TENSOR_TYPE, MEM_HANDLE. Raises `PropertyError`.
+        `properties` hold for all its tensors: MEM_TYPE, TENSOR_TYPE, MEM_HANDLE.
+        Raises `PropertyError`.
         """
         from softnpu.plugin.remote import remote_sharing  # late: it brings `multiprocessing`
 
@@ -208,11 +211,11 @@ class Core:
         return RemoteContext(self._devices, index, properties)
 
     def get_default_context(self, device_name: str = "NPU") -> RemoteContext:
-        """The context of a device without properties of its own."""
+        """Return the remote context of a device without properties of its own."""
         return self.create_context(device_name)
 
     def _name_of(self, device: str | RemoteContext | None) -> str:
-        """The name of a device or of the device of a context; None is the default device."""
+        """Return the name of a device, also if given by its context; None is the default device."""
         if not isinstance(device, RemoteContext):
             return "NPU" if device is None else device
         device.check_alive("compile_model")
@@ -227,7 +230,7 @@ class Core:
 def compile_model(
     model: ov.Model | str | Path, device_name: str | None = "NPU", config: Mapping[str, Any] | None = None
 ) -> CompiledModel:
-    """`Core().compile_model`, in one call."""
+    """Compile a model in one call, as `Core().compile_model` does."""
     return Core().compile_model(model, device_name, config)
 
 

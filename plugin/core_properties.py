@@ -29,7 +29,7 @@ PropertyPairs = Mapping[Any, Any] | tuple[Any, Any]
 
 
 class CoreProperties:
-    """Properties of one `Core` and its devices; safe for many threads."""
+    """Properties of one `Core` and its devices; thread-safe."""
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
@@ -54,7 +54,7 @@ class CoreProperties:
     def set(self, device_name: str, pairs: PropertyPairs) -> None:
         """Set defaults for later `compile_model` calls on a device, or on all (`NPU`).
 
-        Raises `PropertyError`, by the name of the property, and then sets nothing.
+        Raises `PropertyError`, naming the property, and then sets nothing.
         """
         values = parse(property_pairs(pairs))
         number = check_name(device_name)
@@ -69,9 +69,9 @@ class CoreProperties:
             log.set_level(values["LOG_LEVEL"])
 
     def resolve(self, device_name: str, config: Mapping[Any, Any]) -> tuple[int, ModelProperties]:
-        """The index of the device and its properties: from `config`, else as set before, else defaults.
+        """Return the device's index and its properties: from `config`, else as set before, else defaults.
 
-        Raises `PropertyError` for a device that does not exist, and for an invalid `config`.
+        Raises `PropertyError` for an unknown device, and for an invalid `config`.
         """
         values = parse(property_pairs(config))
         number = check_name(device_name)
@@ -103,7 +103,7 @@ def _split(name: str, arguments: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], 
 
 
 def property_pairs(pairs: Any) -> Iterable[tuple[Any, Any]]:
-    """The (name, value) pairs of `pairs`. Raises `PropertyError` for another type."""
+    """Return the (name, value) pairs of `pairs`. Raises `PropertyError` for another type."""
     if isinstance(pairs, Mapping):
         return pairs.items()
     if isinstance(pairs, tuple) and len(pairs) == 2:

@@ -11,7 +11,7 @@ from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError, tran
 
 
 class Devices:
-    """The devices of one daemon. Connects at first use, and again after the daemon was lost."""
+    """The devices of one daemon. Connects on first use, and again after the daemon was lost."""
 
     def __init__(self, socket: Path | None) -> None:
         self._socket = socket
@@ -26,26 +26,26 @@ class Devices:
         return self._socket
 
     def names(self) -> list[str]:
-        """`NPU`, or `NPU.0`, `NPU.1`, ... with several devices."""
+        """Return `NPU`, or `NPU.0`, `NPU.1`, ... with several devices."""
         with self._lock:
             count = len(self._connected().devices)
         return ["NPU"] if count == 1 else [f"NPU.{index}" for index in range(count)]
 
     def driver(self) -> Driver:
-        """The session of this process."""
+        """Return the session of this process."""
         with self._lock:
             return self._connected()
 
     def index(self, device_name: str, device_id: str = "") -> int:
-        """The index of the device with this name; `device_id` selects the one for `NPU` (the first if empty).
+        """Return the index of a device; `device_id` selects one for `NPU` (the first if empty).
 
-        Raises `PropertyError` for a name or an id that no device has, and for a contradiction of the two.
+        Raises `PropertyError` for an unknown name or id, and if they contradict each other.
         """
         with self._lock:
             return _index_of(device_name, device_id, self._connected())
 
     def context(self, device: str | int) -> Context:
-        """The context on the device with this name or index (`NPU` is the first). Raises `NpuError`."""
+        """Return the context of the device with this name or index (`NPU`: the first). Raises `NpuError`."""
         with self._lock:
             driver = self._connected()
             index = device if isinstance(device, int) else _index_of(device, "", driver)
@@ -57,7 +57,7 @@ class Devices:
             return context
 
     def has(self, context: Context) -> bool:
-        """Whether a context belongs to the open session."""
+        """Return whether a context belongs to the open session."""
         with self._lock:
             return self._contexts.get(context.device.info.index) is context
 
@@ -70,7 +70,7 @@ class Devices:
 
     def _connected(self) -> Driver:
         if self._pid != os.getpid():
-            # a forked child must not speak on its parent's connection
+            # a forked child must not use its parent's connection
             self._pid, self._driver, self._contexts = os.getpid(), None, {}
         if self._driver is not None and self._driver.lost:
             self._driver.destroy()
@@ -86,19 +86,19 @@ _shared_lock = threading.Lock()
 
 
 def devices_at(socket: Path | None) -> Devices:
-    """The devices of the daemon at `socket` (None: the default one)."""
+    """Return the devices of the daemon at `socket` (None: the default one)."""
     with _shared_lock:
         return _shared.setdefault(socket, Devices(socket))
 
 
 def devices_of(context: Context) -> Devices | None:
-    """The devices of a context of the plugin; None when its session has ended."""
+    """Return the devices of a context of the plugin; None when its session has ended."""
     with _shared_lock:
         return next((devices for devices in _shared.values() if devices.has(context)), None)
 
 
 def check_name(name: str) -> str:
-    """The part after `NPU.` of a device's name, empty for `NPU`. Raises `PropertyError` for other names."""
+    """Return the part of a device name after `NPU.`, empty for `NPU`. Raises `PropertyError` for others."""
     kind, dot, number = name.partition(".") if isinstance(name, str) else ("", "", "")
     if kind != "NPU" or bool(dot) != bool(number):
         raise PropertyError(f"device {name!r}: not an NPU; expected NPU or NPU.N")
@@ -116,7 +116,7 @@ def _index_of(name: str, device_id: str, driver: Driver) -> int:
 
 
 def _find(subject: str, number: str, driver: Driver) -> int:
-    """The index of a device, by its number or its platform."""
+    """Return the index of a device, by its number or its platform."""
     devices = driver.devices
     if number.isascii() and number.isdecimal() and int(number) < len(devices):
         return int(number)

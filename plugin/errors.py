@@ -1,6 +1,6 @@
 """Errors of the plugin. All are `RuntimeError`, as programs written for OpenVINO expect.
 
-An error that began in the driver has the driver's `ZeError`, with its Level Zero result, as `__cause__`.
+An error raised by the driver is the `__cause__`: a `ZeError` with its Level Zero result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from softnpu.driver import ZeError, ZeResult
 class NpuError(RuntimeError):
     """Base of all errors of the plugin.
 
-    The text names object, value, what was expected, and the next step.
+    The text states object, value, what was expected, and the next step.
     """
 
 
@@ -26,7 +26,7 @@ class CompileError(NpuError):
 
 
 class BlobError(ModelError):
-    """A file is no exported model, is damaged, or does not fit the device or the weights."""
+    """A file is not an exported model, is damaged, or does not fit the device or the weights."""
 
 
 class PropertyError(NpuError):
@@ -46,13 +46,13 @@ class InferCancelled(InferError):
 
 
 class DeviceLostError(NpuError):
-    """The daemon is gone, or the device gave up on the work of this model."""
+    """The daemon is gone, or the device gave up on this model's work."""
 
 
 class translated:
-    """Raise `kind` for a `ZeError` of the block, or the class for a lost device or a refused property."""
+    """Translates a `ZeError` into `kind`, or into the class for a lost device or a rejected property."""
 
-    # no generator: every inference enters it twice
+    # not a generator: every inference enters it twice
     __slots__ = ("_kind", "_subject")
 
     def __init__(self, subject: str, kind: type[NpuError]) -> None:

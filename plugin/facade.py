@@ -1,7 +1,7 @@
-"""Support for `import softnpu.plugin as ov` in place of `import openvino as ov`.
+"""Support for `import softnpu.plugin as ov` instead of `import openvino as ov`.
 
-Names that the plugin does not define come from `openvino`: types, models, preprocessing, conversion. Its
-submodules have names under the plugin's too, for `from softnpu.plugin.preprocess import ...`.
+Names not defined by the plugin come from `openvino`: types, models, preprocessing, conversion. Its submodules
+are also importable under the plugin's name, for `from softnpu.plugin.preprocess import ...`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import openvino.properties.intel_npu  # noqa: F401 - openvino itself imports it 
 
 
 def fall_back(module: str, source: ModuleType) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for `module`, which falls back on the names of `source`."""
+    """Return `__getattr__` and `__dir__` for `module`, which falls back on the names of `source`."""
 
     def find(name: str) -> Any:
         if not _is_public(name):

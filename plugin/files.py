@@ -16,7 +16,7 @@ _CHUNK = 8 << 20
 
 
 def digest_of_range(fd: int, offset: int, length: int, size: int = 32) -> bytes:
-    """The blake3 of bytes of a file. It is read, not mapped, so that no pages stay in this process."""
+    """Return the blake3 of bytes of a file. Read, not mapped, to keep its pages out of this process."""
     hasher = blake3(max_threads=blake3.AUTO)
     end = offset + length
     for at in range(offset, end, _CHUNK):
@@ -26,7 +26,7 @@ def digest_of_range(fd: int, offset: int, length: int, size: int = 32) -> bytes:
 
 @contextmanager
 def replacing(path: Path, mode: int) -> Iterator[int]:
-    """A new file, which replaces whatever has the name `path` at the end of the block.
+    """Open a new file, which replaces whatever has the name `path` at the end of the block.
 
     No link is followed. After an error the name is unchanged, and the new file is gone.
     """
@@ -43,7 +43,7 @@ def replacing(path: Path, mode: int) -> Iterator[int]:
 
 
 def regular_file_of(stream: Any, *, writing: bool = False) -> int | None:
-    """The descriptor of a stream that reads a regular file, or writes one at its position; else None."""
+    """Return the descriptor of a stream that reads or (at its position) writes a regular file; else None."""
     if not isinstance(stream, io.FileIO | io.BufferedReader | io.BufferedWriter | io.BufferedRandom):
         return None
     raw = stream if isinstance(stream, io.FileIO) else stream.raw

@@ -1,7 +1,7 @@
-"""Import OpenVINO, and its model converter only when a program uses that.
+"""Imports OpenVINO, and its model converter only when a program uses it.
 
-The converter brings a command line, telemetry and much of the standard library: about a third of the time
-that `import openvino` takes. OpenVINO goes on without it where it is not installed.
+The converter imports a command line, telemetry and much of the standard library: about a third of the time of
+`import openvino`. OpenVINO works without it where it is not installed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any
 
 _CONVERTER = "openvino.tools.ovc"
-# What is there only once the converter is imported.
+# Names that exist only once the converter is imported.
 _LATE = {"openvino": "convert_model", "openvino.tools": "ovc", "openvino.frontend": "tensorflow"}
 
 
 class _Absence(MetaPathFinder):
-    """In the thread that imports OpenVINO here there is no converter; its names load it."""
+    """Hides the converter in the thread that imports OpenVINO here; its names load it later."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -35,7 +35,7 @@ class _Absence(MetaPathFinder):
 
 
 def _import() -> ModuleType:
-    """The package; with its converter if the program has begun to import it before."""
+    """Return the package; with its converter if the program was already importing it."""
     if "openvino" in sys.modules:
         return import_module("openvino")
     absence = _Absence()
@@ -53,7 +53,7 @@ def _load_later(module: ModuleType, late: str) -> None:
         return sorted({*vars(module), late})
 
     def find(name: str) -> Any:
-        if name == "__all__":  # of `import *`, which does not see `late` otherwise
+        if name == "__all__":  # for `import *`, which does not see `late` otherwise
             return [public for public in names() if not public.startswith("_")]
         if name == late:
             _import_converter()
@@ -65,7 +65,7 @@ def _load_later(module: ModuleType, late: str) -> None:
 
 
 def _import_converter() -> None:
-    """As `import openvino` does, which goes on if it is not installed."""
+    """Import the converter if it is installed, like `import openvino`."""
     with suppress(ImportError):
         converter = import_module(_CONVERTER)
         vars(sys.modules["openvino"]).setdefault("convert_model", converter.convert_model)

@@ -30,7 +30,7 @@ def set_level(level: Any) -> None:
 
 
 def model_log(level: Any | None) -> logging.Logger:
-    """The logger of one compilation, with a level of its own or the plugin's (None)."""
+    """Return the logger of one compilation, with a level of its own or the plugin's (None)."""
     if level is None:
         return _plugin.getChild("core")
     # getLogger would keep it forever

@@ -16,7 +16,7 @@ from softnpu.plugin.errors import ModelError
 
 @functools.cache
 def runtime() -> Any:
-    """The `openvino.Core` of this process, made at first use."""
+    """Return the `openvino.Core` of this process, made at first use."""
     return ov.Core()
 
 
@@ -25,10 +25,10 @@ _extending = threading.Lock()
 
 
 def add_extension(extension: Any) -> None:
-    """Add operations or conversions of the program to what OpenVINO reads. Raises what OpenVINO raises."""
+    """Add operations or conversions of the program to what OpenVINO reads. Raises OpenVINO's errors."""
     global _extended
     with _extending:
-        before, _extended = _extended, True  # before it has an effect
+        before, _extended = _extended, True  # before it takes effect
         try:
             runtime().add_extension(extension)
         except BaseException:
@@ -37,13 +37,13 @@ def add_extension(extension: Any) -> None:
 
 
 def is_extended() -> bool:
-    """Whether the program has added extensions, so that OpenVINO may read other models than elsewhere."""
+    """Return whether the program has added extensions, which may change what OpenVINO reads."""
     return _extended
 
 
 @functools.cache
 def cpu_capabilities() -> tuple[str, ...]:
-    """OPTIMIZATION_CAPABILITIES of the CPU device: the engine computes with it, on the same machine."""
+    """Return OPTIMIZATION_CAPABILITIES of the CPU device, which the engine uses on the same machine."""
     return tuple(runtime().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 

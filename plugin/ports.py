@@ -41,7 +41,7 @@ class Ports:
         return self._ports[index]
 
     def has(self, key: PortKey) -> bool:
-        """Whether `key` names one of these ports."""
+        """Return whether `key` names one of these ports."""
         if isinstance(key, str):
             return key in self._by_name
         if isinstance(key, int):
@@ -49,7 +49,7 @@ class Ports:
         return any(key == port for port in self._ports) or self._of_model(key) is not None
 
     def find(self, key: PortKey) -> int:
-        """The index of a port. Raises `InputError` with the key and the existing ports."""
+        """Return the index of a port. Raises `InputError` with the key and the existing ports."""
         index: int | None
         if isinstance(key, str):
             index = self._by_name.get(key)
@@ -64,15 +64,15 @@ class Ports:
         return index
 
     def describe(self, index: int) -> str:
-        """For messages: `model 'm', input 'x'`."""
+        """Return `model 'm', input 'x'`, for messages."""
         return f"model '{self._model}', {self._kind} '{self.specs[index].name}'"
 
     def _of_model(self, key: PortKey) -> int | None:
-        """The index for a port of the `openvino.Model` that was compiled, which has the same tensor names."""
+        """Return the index for a port of the original `openvino.Model`, which has the same tensor names."""
         if not hasattr(key, "get_names"):
             return None
         names = model_texts.tensor_names(key)
-        # outputs of one tensor have the same names: only the names of their results tell them apart
+        # outputs of one tensor have the same names: only the names of their results differ
         index = self._by_name.get(model_texts.friendly_name(key.get_node()))
         if index is not None and not names.isdisjoint(self.specs[index].names):
             return index
@@ -80,7 +80,7 @@ class Ports:
 
 
 def make_ports(signature: Signature) -> tuple[Ports, Ports]:
-    """Inputs and outputs of a compiled model, from its signature alone."""
+    """Return inputs and outputs of a compiled model, from its signature alone."""
     inputs = [_parameter(spec) for spec in signature.inputs]
     sources = [_parameter(spec) for spec in signature.outputs]
     results = [ops.result(source) for source in sources]
@@ -101,10 +101,10 @@ def _parameter(spec: PortSpec) -> Any:
 
 
 def bytes_of(kind: Any, elements: int) -> int:
-    """The memory of so many elements; of types below 8 bits several are in a byte."""
+    """Return the bytes of that many elements; types below 8 bits are packed."""
     return (elements * int(kind.bitwidth) + 7) // 8
 
 
 def element_type(spec: PortSpec) -> Any:
-    """`openvino.Type` of a port."""
+    """Return the `openvino.Type` of a port."""
     return getattr(ov.Type, spec.element_type)

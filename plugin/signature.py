@@ -1,8 +1,7 @@
 """The signature of a compiled model: its ports with names, shapes and layouts, and its batch.
 
 The device has the arguments of the graph (`GraphMeta`). Most ports are one argument, but states and shape
-tensors are arguments without a port, and a model whose batch the plugin splits has other shapes on the
-device.
+tensors are arguments without a port, and a model split by the plugin has other shapes on the device.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 
 
 class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One input or output: `shape` as `openvino.PartialShape` writes it, `argument` its graph argument.
+    """One input or output: `shape` as written by `openvino.PartialShape`, `argument` its graph argument.
 
     `shape_argument` is the argument with its shape at each inference, -1 without one. `batch_axis` is the
-    axis of the samples of a batch that the plugin splits, each `per_sample` long on that axis; -1 without a
+    sample axis of a batch split by the plugin, each sample `per_sample` long on that axis; -1 without a
     batch.
     """
 
@@ -40,8 +39,9 @@ class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """The ports of a model, each kind in the order of the model.
 
-    `batch` is the model's batch as `openvino.Dimension` writes it, such as `4`, `?` or `1..8`, if the plugin
-    splits it: the graph then is the model for one sample, and ports have the shapes of the original model.
+    If the plugin splits the batch, `batch` is the model's batch as written by `openvino.Dimension`, such as
+    `4`, `?` or `1..8`: the graph then is the model for one sample, and ports have the shapes of the original
+    model.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signature_of(meta: GraphMeta) -> Signature:
-    """The signature of a graph whose arguments have the shapes of the model."""
+    """Return the signature of a graph whose arguments have the shapes of the model."""
     shape_arguments = meta.shape_tensors
     states = {index for state in meta.states for index in (state.input, state.output)}
     ports = [

@@ -23,8 +23,8 @@ Shape = tuple[int, ...]
 class Slot:
     """Device memory for one input or output, and the tensor that the user sees.
 
-    A tensor of the user in device memory replaces the slot's own. A foreign one is copied before or after
-    each inference; methods return the number of copied bytes, for the count. `rebind` says that command lists
+    A user's tensor in device memory replaces the slot's own. A foreign one is copied before or after each
+    inference; methods return the number of copied bytes, for the count. `rebind` says that command lists
     refer to other memory; recording a new one clears it.
     """
 
@@ -57,7 +57,7 @@ class Slot:
         self._bind(self._raw if self._foreign else tensor.data)
 
     def checked(self, value: Any) -> Any:
-        """`value` as a tensor in device memory, or as an array to be copied. Raises `InputError`."""
+        """Return `value` as a tensor in device memory, or as an array to be copied. Raises `InputError`."""
         if isinstance(value, ov.Tensor):
             self._check(value)
             return value
@@ -73,7 +73,7 @@ class Slot:
         return value
 
     def fill(self, array: npt.NDArray[Any]) -> int:
-        """Copy an array into the tensor; the number of copied bytes (0 if it is that memory already)."""
+        """Copy an array into the tensor; return the number of copied bytes (0 if it is the same memory)."""
         target = self.tensor.data
         if _same_memory(target, array):
             return 0
@@ -84,9 +84,9 @@ class Slot:
         return int(array.nbytes)
 
     def share(self, array: npt.NDArray[Any]) -> int:
-        """Use an array as the tensor from now on; the number of copied bytes.
+        """Use an array as the tensor from now on; return the number of copied bytes.
 
-        As in OpenVINO, one that is read-only or not contiguous is copied once instead.
+        As in OpenVINO, a read-only or non-contiguous one is copied once instead.
         """
         if _same_memory(self.tensor.data, array):
             return 0
@@ -120,14 +120,14 @@ class Slot:
         return int(self.tensor.byte_size)
 
     def bindings(self) -> dict[int, Any]:
-        """The memory of the port's graph arguments, by their index."""
+        """Return the memory of the port's graph arguments, by their index."""
         return {self.port.argument: self.memory}
 
     def _initial_elements(self) -> int:
         return max_elements(self._partial)
 
     def _own_tensor(self, elements: int) -> Any:
-        """A tensor on the slot's own memory."""
+        """Return a tensor on the slot's own memory."""
         return ov.Tensor(self._raw, ov.Shape([elements]), self._type)
 
     def _bind(self, memory: Any) -> None:
@@ -152,7 +152,7 @@ class Slot:
             self._enlarge(shape, 0)
 
     def _enlarge(self, shape: Shape, elements: int) -> None:
-        """Replace own memory by some for `elements` at least. Its content is lost."""
+        """Replace own memory by memory for at least `elements`. Its content is lost."""
         replaced = self._own
         self._reserve(shape, elements)
         if self.tensor is replaced:
@@ -185,7 +185,7 @@ class Slot:
 
 
 def _exact(value: npt.NDArray[Any], expected: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Integers of another width as those that are expected, if all fit; else the array as it is."""
+    """Convert integers of another width to the expected one, if all fit; else return the array as it is."""
     if value.dtype == expected or value.dtype.kind not in "iu" or expected.kind not in "iu":
         return value
     converted = value.astype(expected)
@@ -193,24 +193,24 @@ def _exact(value: npt.NDArray[Any], expected: np.dtype[Any]) -> npt.NDArray[Any]
 
 
 def _initial_shape(partial: Any) -> Shape:
-    """The shape of a new request's tensor: 0 for a dynamic dimension, as in OpenVINO."""
+    """Return the shape of a new request's tensor: 0 for a dynamic dimension, as in OpenVINO."""
     if partial.rank.is_dynamic:
         return (0,)
     return tuple(dim.get_length() if dim.is_static else 0 for dim in partial)
 
 
 def reshape(tensor: Any, shape: Sequence[int]) -> None:
-    """Give a tensor a shape that its memory has room for, without the checks of `PortTensor`."""
+    """Give a tensor a shape that fits its memory, without the checks of `PortTensor`."""
     ov.Tensor.shape.fset(tensor, ov.Shape(shape))
 
 
 def shape_of(tensor: Any) -> Shape:
-    """The shape of a tensor that is not packed, from its array: an `openvino.Shape` takes 20 us."""
+    """Return the shape of an unpacked tensor, from its array: an `openvino.Shape` takes 20 us."""
     return tuple(tensor.data.shape)
 
 
 def max_elements(partial: Any) -> int:
-    """The elements of the largest shape; 0 without an upper bound."""
+    """Return the elements of the largest shape; 0 without an upper bound."""
     if partial.rank.is_dynamic:
         return 0
     sizes = [dim.get_max_length() for dim in partial]

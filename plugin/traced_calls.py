@@ -1,4 +1,4 @@
-"""Which calls of the plugin are traced while somebody traces this process."""
+"""The plugin calls that are traced while this process is being traced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CALLS: Final[dict[type, tuple[str, ...]]] = {
 
 
 def register() -> None:
-    """Have them traced."""
+    """Register the plugin's calls for tracing."""
     tracing.register(_methods)
 
 

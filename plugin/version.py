@@ -22,7 +22,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 def plugin_version() -> Version:
-    """The version of this plugin; the build number includes that of OpenVINO."""
+    """Return the version of this plugin; the build number includes that of OpenVINO."""
     import importlib.metadata  # late: it brings `email` and `zipfile`
 
     try:

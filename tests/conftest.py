@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a private daemon, a driver and a context of it, and the proof of cleanliness."""
+"""Fixtures of all tests: a private daemon, its driver and context, and leak checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DIGITS = Path(__file__).parents[1] / "tools" / "demo" / "data" / "digits.xml"
 class StartDaemon(Protocol):
     """Start a daemon on the test's socket, or on another one; settings as in `DaemonSettings`.
 
-    `open_files`: its limit of descriptors. `interpreter`: it starts as one.
+    `open_files`: its descriptor limit. `interpreter`: start a fresh interpreter.
     """
 
     def __call__(self, *, open_files: int = 0, interpreter: bool = False, **settings: Any) -> Daemon: ...
@@ -48,13 +48,13 @@ class StartContext(Protocol):
 
 
 OpenContext = Callable[[Daemon], Context]
-"""Opens a session of its own, and a context on the first device."""
+"""Open a session of its own, and a context on the first device."""
 
 
 class StartPython(Protocol):
     """Start client code in another process; keyword arguments are its `given`.
 
-    `interpreter`: it starts as one.
+    `interpreter`: start a fresh interpreter.
     """
 
     def __call__(
@@ -75,7 +75,7 @@ _failed = pytest.StashKey[bool]()
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note that a test failed: its traceback keeps objects alive then."""
+    """Note that a test failed: its traceback then keeps objects alive."""
     report = yield
     if call.excinfo is not None and not report.skipped:
         item.stash[_failed] = True
@@ -84,7 +84,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session", autouse=True)
 def no_cache_of_the_user() -> Iterator[None]:
-    """What tests compile is not for the user's cache of compiled models; tests of it name their own."""
+    """Keep tests' compilations out of the user's model cache; tests of the cache name their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_CACHE_DIR, "")
         patch.setenv(ENV_ENGINE_CACHE, "")
@@ -93,7 +93,7 @@ def no_cache_of_the_user() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def engines_check_themselves() -> Iterator[None]:
-    """Whatever a test loads is tried out by the engine first."""
+    """Have the engine check every model that a test loads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_SELF_CHECK, "1")
         yield
@@ -101,14 +101,14 @@ def engines_check_themselves() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_is_not_ignored() -> None:
-    """What runs tests in the background may ignore SIGINT, which programs would inherit."""
+    """Restore SIGINT: a runner of tests in the background may ignore it, and programs would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def private_dir() -> Iterator[Path]:
-    """A directory of this test alone, with a path that is short enough for a socket."""
+    """Yield a directory of this test alone, with a path short enough for a socket."""
     folder = Path(tempfile.mkdtemp(prefix="softnpu-test-"))
     yield folder
     shutil.rmtree(folder)
@@ -118,19 +118,19 @@ def private_dir() -> Iterator[Path]:
 def nothing_left_behind(
     private_dir: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[None]:
-    """Every test leaves the machine as it found it, and starts no daemon by accident."""
+    """Check that every test leaves the machine as it found it, and starts no daemon by accident."""
     monkeypatch.setenv(ENV_SOCKET, str(private_dir / "npu.sock"))
     monkeypatch.setenv(ENV_AUTOSTART, "0")
     before = Surroundings(private_dir)
     yield
     if _failed not in request.node.stash:
-        request.node.funcargs.clear()  # they would keep what the fixtures returned
+        request.node.funcargs.clear()  # they would keep the fixtures' results alive
         before.check()
 
 
 @pytest.fixture
 def start_daemon(private_dir: Path) -> Iterator[StartDaemon]:
-    """Start daemons that end with the test; each has to end in order unless the test killed it."""
+    """Start daemons that end with the test; each must end in order unless the test killed it."""
     started: list[Daemon] = []
 
     def start(*, open_files: int = 0, interpreter: bool = False, **settings: Any) -> Daemon:
@@ -146,13 +146,13 @@ def start_daemon(private_dir: Path) -> Iterator[StartDaemon]:
 
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
-    """A daemon with one device of the default platform."""
+    """Return a daemon with one device of the default platform."""
     return start_daemon()
 
 
 @pytest.fixture(scope="session")
 def lasting_daemon() -> Iterator[LastingDaemon]:
-    """The daemon behind `shared_daemon`."""
+    """Yield the daemon behind `shared_daemon`."""
     lasting = LastingDaemon(Path(tempfile.mkdtemp(prefix="softnpu-shared-")))
     yield lasting
     lasting.end()
@@ -160,7 +160,7 @@ def lasting_daemon() -> Iterator[LastingDaemon]:
 
 @pytest.fixture
 def shared_daemon(lasting_daemon: LastingDaemon) -> Iterator[Daemon]:
-    """A daemon for many tests that only use it: after each one it must be as it was before."""
+    """Yield a daemon for many tests that only use it: each must leave it as it was."""
     with lasting_daemon.unchanged() as daemon:
         yield daemon
 
@@ -171,7 +171,7 @@ FARM = ("4000", "3720", "4000")
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose devices are for leases."""
+    """Yield a daemon whose devices are for leases."""
     socket = tmp_path_factory.mktemp("farm") / "npu.sock"
     daemon = Daemon(DaemonSettings(socket=str(socket), devices=FARM, leased_only=True))
     try:
@@ -182,21 +182,21 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def driver(daemon: Daemon) -> Iterator[Driver]:
-    """A session of the test process."""
+    """Yield a session of the test process."""
     with Driver.open(daemon.socket) as driver:
         yield driver
 
 
 @pytest.fixture
 def context(driver: Driver) -> Iterator[Context]:
-    """A context on the first device."""
+    """Yield a context on the first device."""
     with driver.devices[0].create_context() as context:
         yield context
 
 
 @pytest.fixture
 def posix_name() -> str:
-    """A POSIX name that nobody has."""
+    """Return an unused POSIX name."""
     return f"/softnpu-test-{os.getpid()}-{os.urandom(4).hex()}"
 
 
@@ -241,7 +241,7 @@ def start_python() -> Iterator[StartPython]:
 
 @pytest.fixture
 def run_python(start_python: StartPython) -> RunPython:
-    """Run client code in another process to its end; what it said last."""
+    """Run client code in another process to its end; return its last message."""
 
     def run(code: str, *, deadline_s: float = 30.0, **given: Any) -> Any:
         client = start_python(code, **given)
@@ -254,6 +254,6 @@ def run_python(start_python: StartPython) -> RunPython:
 
 @pytest.fixture
 def digits() -> Path:
-    """The IR of a small real network: 1x1x8x8 f32 in, 1x10 f32 out."""
+    """Return the IR of a small real network: 1x1x8x8 f32 in, 1x10 f32 out."""
     assert DIGITS.exists(), json.dumps(str(DIGITS))
     return DIGITS

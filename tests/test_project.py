@@ -1,4 +1,4 @@
-"""The project keeps its own rules: layers, style, types, size of files."""
+"""Tests of the project's own rules: layers, style, types, size of files."""
 
 from __future__ import annotations
 
@@ -26,22 +26,34 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "emulator.links": _COMMON,
     "emulator.arithmetic": _COMMON,
     "emulator.prediction": (*_COMMON, "emulator.platforms"),
-    "emulator.compiler": (
-        *_COMMON,
-        "emulator.arithmetic",
-        "emulator.blob",
-        "emulator.links.bounds",
-        "emulator.links.compiler",
-        "emulator.prediction",
-    ),
-    "emulator.engine": (
+    "emulator.disk_cache": (*_COMMON, "emulator.blob"),
+    "emulator.openvino": (
         *_COMMON,
         "emulator.arithmetic",
         "emulator.blob",
         "emulator.disk_cache",
         "emulator.links.engine",
+    ),
+    "emulator.compiler": (
+        *_COMMON,
+        "emulator.arithmetic",
+        "emulator.blob",
+        "emulator.disk_cache",
+        "emulator.links.bounds",
+        "emulator.links.compiler",
+        "emulator.openvino.defects",
+        "emulator.openvino.errors",
+        "emulator.openvino.lean_openvino",
+        "emulator.prediction",
+    ),
+    "emulator.engine": (
+        *_COMMON,
+        "emulator.arithmetic.library",
+        "emulator.blob",
+        "emulator.links.engine",
         "emulator.links.injection_counts",
         "emulator.links.internal_errors",
+        "emulator.openvino",
         "emulator.platforms",
         "emulator.prediction",
     ),
@@ -55,6 +67,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.disk_cache",
         "emulator.compiler.constants",
         "emulator.compiler.options",
+        "emulator.openvino.errors",
         "emulator.arithmetic.settings",
         "emulator.arithmetic.operation_types",
     ),
@@ -69,15 +82,15 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "tools": ("farm", "plugin", "driver", "emulator"),
 }
-"""Layer to what it may import beside itself; the longest layer that a module lies in counts."""
+"""What each layer may import besides itself; a module belongs to its longest matching layer."""
 
 
 _PLACES = {"plugin.farm": "farm"}
-"""Folders whose package has another name when it is installed."""
+"""Folders whose installed package has another name."""
 
 
 def _name_of(parts: Iterable[str]) -> str:
-    """The name of a module, or a package, by the parts of its path in the repository."""
+    """Return the name of a module or package from the parts of its path in the repository."""
     name = ".".join(parts).removesuffix(".__init__")
     for place, installed in _PLACES.items():
         if _inside(name, place):
@@ -90,7 +103,7 @@ def _inside(module: str, package: str) -> bool:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything of ours that a module imports; `package` is the one it lies in."""
+    """Yield line and full name of all our modules that a module imports; `package` is the one it lies in."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
@@ -108,7 +121,7 @@ def _module_of(node: ast.ImportFrom, package: str) -> str:
 
 
 def _violations(root: Path) -> list[str]:
-    """Every import that points upward, as `file:line: what it imports`."""
+    """Return every import that points upward, as `file:line: what it imports`."""
     found = []
     for path in sorted(path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
         module = _name_of(path.relative_to(root).with_suffix("").parts)
@@ -131,6 +144,7 @@ def test_every_layer_imports_downward_only() -> None:
         ("emulator/interface/frames.py", "import softnpu.driver"),
         ("emulator/supervisor/compilers/pool.py", "from softnpu.emulator.compiler.worker import serve"),
         ("emulator/engine/engine.py", "from softnpu.emulator.links import compiler"),
+        ("emulator/openvino/twins.py", "from softnpu.emulator.engine.counters import Counters"),
         (
             "emulator/engine/engine.py",
             "if TYPE_CHECKING:\n    from softnpu.emulator.supervisor import session",
@@ -160,13 +174,62 @@ def test_an_upward_import_is_found(tmp_path: Path, place: str, line: str) -> Non
     assert [violation.split(":")[0] for violation in found] == [place]
 
 
+_ROOMS: dict[str, tuple[str, ...]] = {
+    "emulator.engine": ("memory", "commands", "queues", "fast_path", "running"),
+    "emulator.openvino": ("defects", "fused_states", "weights", "cache", "dynamic", "cache_fill"),
+    "emulator.supervisor": (
+        "state",
+        "children",
+        "compilers",
+        "engines",
+        "requests",
+        "injections",
+        "observe",
+        "clients",
+    ),
+}
+"""The folders of a layer, from the bottom up: each may import those before it."""
+
+
+def _upward(graph: Graph) -> list[str]:
+    """Return every import of a higher room of the same layer."""
+    found = []
+    for layer, rooms in _ROOMS.items():
+        heights = {f"{layer}.{room}": height for height, room in enumerate(rooms)}
+
+        def height(module: str, heights: dict[str, int] = heights) -> int | None:
+            return next((height for room, height in heights.items() if _inside(module, room)), None)
+
+        for module, imported in sorted(graph.items()):
+            for name in sorted(imported):
+                here, there = height(module), height(name)
+                if here is not None and there is not None and there > here:
+                    found.append(f"{module} imports {name}")
+    return found
+
+
+def test_every_room_imports_downward_only() -> None:
+    assert _upward(_import_graph(_ROOT)) == []
+
+
+def test_a_room_that_imports_upward_is_found() -> None:
+    memory, queue = "emulator.engine.memory.staging", "emulator.engine.queues.queue"
+    assert _upward({memory: {queue}, queue: {memory}}) == [f"{memory} imports {queue}"]
+
+
+def test_every_folder_of_a_layer_is_a_room() -> None:
+    for layer, rooms in _ROOMS.items():
+        folder = _ROOT / layer.replace(".", "/")
+        assert {path.parent.name for path in folder.glob("*/__init__.py")} == set(rooms)
+
+
 # ------------------------------------------------------------ circles
 
 _PARENT_AND_CHILD = (
     ("driver.command_queue", "driver.fence"),
     ("driver.device", "driver.context"),
 )
-"""Modules that may know each other: the first imports the second, which names the first as a type only."""
+"""Allowed circles: the first module imports the second, which names the first only as a type."""
 
 
 def _import_graph(root: Path) -> Graph:

@@ -1,4 +1,4 @@
-"""The public names: what a person may use of `softnpu`, `softnpu.driver` and `softnpu.plugin`."""
+"""Tests of the public names of `softnpu`, `softnpu.driver` and `softnpu.plugin`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.quick
 
 
 def members(kind: type) -> set[str]:
-    """Public methods, properties, fields and attributes that the methods of a class assign to `self`."""
+    """Return public methods, properties, fields and attributes that a class's methods assign to `self`."""
     found: set[str] = set()
     for base in kind.__mro__:
         if not base.__module__.startswith("softnpu."):
@@ -39,7 +39,7 @@ def members(kind: type) -> set[str]:
     return {name for name in found if not name.startswith("_")}
 
 
-# What a class has besides the functions of the C headers, which docs/level-zero.md lists.
+# The members of a class besides the functions of the C headers, which docs/level-zero.md lists.
 HANDLE = "destroy destroyed"
 DRIVER: dict[str, str] = {
     "Allocation": f"{HANDLE} address handle id kind size view",
@@ -88,7 +88,7 @@ DRIVER: dict[str, str] = {
 
 
 def listed(kind: type) -> set[str]:
-    """The members that docs/level-zero.md names, also for a base class."""
+    """Return the members that docs/level-zero.md names, also for a base class."""
     bases = {base.__name__ for base in kind.__mro__}
     entries = (call.python.partition(".") for call in CALLS)
     return {member for name, _, member in entries if name in bases and member}

@@ -1,4 +1,4 @@
-"""In CI a skip is a failure: seen in test runs of their own."""
+"""Tests that a skip in CI is a failure, in test runs of their own."""
 
 from __future__ import annotations
 

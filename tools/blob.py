@@ -1,4 +1,4 @@
-"""`softnpu blob`: what an exported model is, and whether it would run here, without loading it."""
+"""`softnpu blob`: inspect an exported model, and check without loading it whether it would run here."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def check(
         raise typer.Exit(1)
 
 
-# ---------------------------------------------------------------- what is in it
+# ---------------------------------------------------------------- contents
 
 
 def _described(file: BlobFile) -> dict[str, Any]:
-    """Everything that is shown, from the metadata, or of a native blob from the blob itself."""
+    """Return everything to show, from the metadata, or for a native blob from the blob itself."""
     from softnpu.plugin.exported.compatibility import requirements_of
     from softnpu.plugin.signature import signature_of
 
@@ -136,7 +136,7 @@ def _sections(reader: BlobReader) -> list[dict[str, Any]]:
 
 
 def _weights(metadata: Metadata | None, reader: BlobReader) -> dict[str, Any]:
-    """Constants inside and outside; of those outside where they were."""
+    """Return constants inside and outside; for those outside their former place."""
     reference = reader.weights_reference()
     constants = () if reference is None else reference.constants
     outside = () if reference is None else reference.outside

@@ -1,4 +1,4 @@
-"""`softnpu cache`: the compiled models on disk: which there are, are they whole, why is one missed."""
+"""`softnpu cache`: list and verify the compiled models on disk, and explain misses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DirOption = Annotated[
 
 
 def parse_age(text: str) -> float:
-    """Seconds in `30d`, `12h`, `90m`, `45s` or `2w`; `typer.BadParameter` otherwise."""
+    """Return seconds for `30d`, `12h`, `90m`, `45s` or `2w`; raise `typer.BadParameter` otherwise."""
     match = _AGE.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r}; expected an age such as 30d, 12h, 90m, 45s or 2w")
@@ -156,7 +156,7 @@ def explain(
         print_line(f"hit: {_summary(described[key])}")
 
 
-# ---------------------------------------------------------------- where, and what is there
+# ---------------------------------------------------------------- directories and entries
 
 
 def _directory(chosen: Path | None) -> Path:
@@ -176,7 +176,7 @@ def _directory(chosen: Path | None) -> Path:
 
 
 def _entries(directory: Path) -> list[Entry]:
-    """Those of a directory; none where there is no directory yet."""
+    """Return the entries of a directory; none if it does not exist yet."""
     from softnpu.emulator.disk_cache import entry_files
 
     try:
@@ -209,7 +209,7 @@ def _iso(time_ns: int) -> str:
 def request_of(
     model: Path, config: dict[str, str], shapes: dict[str, tuple[int, ...]], platform: str | None
 ) -> tuple[bytes, Configuration]:
-    """What a compilation of `model` asks the cache for, as the compiler itself puts it together."""
+    """Return the cache key of compiling `model`, as the compiler itself builds it."""
     from softnpu.emulator import platforms
     from softnpu.emulator.compiler import job_cache
     from softnpu.emulator.compiler.compile_request import CompileRequest
@@ -263,7 +263,7 @@ def _print_nearest(near: NearestEntry | None, wanted: Configuration) -> None:
 
 
 def _kind(part: str) -> str:
-    """The part of the key that a name belongs to."""
+    """Return the part of the key that a name belongs to."""
     head = part.partition(".")[0]
     return {"version": "version", "platform": "platform"}.get(head, "config")
 
@@ -277,13 +277,13 @@ def _summary(described: EntryDescription) -> str:
 
 
 def _short(key: str) -> str:
-    """The begin of the key's input part, and of its configuration part."""
+    """Return the first digits of the key's input part and configuration part."""
     return f"{key[:8]}..{key[64:72]}"
 
 
 def _table(entries: list[EntryDescription]) -> Table:
     table = make_table(None, "name", "model", "platform", right=("size", "unused for", "hits"))
-    table.columns[1].no_wrap = False  # the only one that a terminal of 80 columns makes narrower
+    table.columns[1].no_wrap = False  # the only one that shrinks on a terminal of 80 columns
     table.columns[1].overflow = "fold"
     for described in entries:
         entry, parts = described.entry, described.parts

@@ -1,4 +1,4 @@
-"""`softnpu clean`: remove what daemons and commands have left on disk, and on request the caches."""
+"""`softnpu clean`: remove files left by daemons and commands, and on request the caches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from softnpu.tools.shared.console import format_bytes, format_count, print_line
 from softnpu.tools.shared.daemon_connection import SocketOption, socket_path
 
 _FOLDERS_OF_CACHES: Final = ("ir", "checked")
-"""What OpenVINO has read (`plugin/models/read_models.py`), and checked blobs (`compiler/checked_blobs.py`)."""
+"""IRs of models (`plugin/models/read_models.py`) and checked blobs (`compiler/checked_blobs.py`)."""
 _LOG_LINE: Final = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +softnpu\.")
 _LONGEST_BEGIN: Final = 200
 _UNUSED_S: Final = 86400.0
@@ -54,7 +54,7 @@ def _leftovers(socket: Path, everything: bool) -> Iterator[Path]:
     folder = socket.parent
     names = {path.name.partition(".sock.")[0] for path in folder.glob("*.sock.lo[cg]*")}
     for path in sorted({socket, *(folder / f"{name}.sock" for name in names)}):
-        if not scratch.is_locked(endpoint.lock_path(path)):  # a daemon that lives holds it
+        if not scratch.is_locked(endpoint.lock_path(path)):  # a running daemon holds it
             yield from _of_daemon(path)
     for pattern in scratch.PATTERNS:
         for path in sorted(Path(tempfile.gettempdir()).glob(pattern)):
@@ -74,9 +74,9 @@ def _is_ours(path: Path) -> bool:
 
 
 def _of_daemon(socket: Path) -> Iterator[Path]:
-    """What a dead daemon has left, and nothing that only has such a name: somebody may have mistyped one.
+    """Yield the files of a dead daemon, but none that merely have such a name: a path may be mistyped.
 
-    The record in a lock file is the proof for what lies beside it; a log begins as ours do.
+    The record in a lock file proves ownership of the files beside it; a log must begin as ours do.
     """
     from softnpu.emulator.interface import endpoint
 
@@ -97,7 +97,7 @@ def _is_log(path: Path) -> bool:
 
 
 def _is_in_use(folder: Path, everything: bool) -> bool:
-    """Whether a temporary folder belongs to somebody: to a command, or to a person who reads its reports."""
+    """Return whether a temporary folder is in use by a command, or by a person who reads its reports."""
     if (folder / scratch.REPORTS).is_dir() and not everything:
         return True
     used = scratch.is_in_use(folder)

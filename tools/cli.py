@@ -1,6 +1,6 @@
 """The `softnpu` command: all subcommands, and the exit codes.
 
-Only what every call needs is imported here: `softnpu --help` must not load OpenVINO.
+Only imports that every call needs are here: `softnpu --help` must not load OpenVINO.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ app.command("infer")(infer.infer)
 app.command("predict")(predicting.predict)
 app.command("compare")(compare.compare)
 app.command("report")(model_report.report)
-# behind the program's name everything is the program's: no option of it is read as one of ours
+# everything after the program's name belongs to the program: none of its options is parsed as ours
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("env")(run.env)
 app.command("doctor")(doctor.doctor)
@@ -77,7 +77,7 @@ app.command("docs")(docs.docs)
 
 def main() -> None:
     """The console script. Exit codes: 0 done, 1 a failure, 2 wrong usage, 130 Ctrl-C."""
-    linux.open_streams()  # a descriptor with the number of a stream would get what is printed
+    linux.open_streams()  # output would go to a descriptor that has a stream's number
     try:
         doctor.home_is_missing = ensure_home()
         app(prog_name="softnpu")

@@ -1,4 +1,4 @@
-"""`softnpu compile`: a model becomes one file that a device loads, also for a platform that is not here."""
+"""`softnpu compile`: compile a model to one loadable file, also for a platform absent here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compile_model(
     _check_target(model, target)
     chosen = _config(inputs.parse_pairs("--config", config or [], "KEY=VALUE"), platform, weightless)
     shapes = inputs.parse_shapes(shape or [])
-    # a device that is here would load the model, only to give it back
+    # a present device would load the model, only to release it
     unloaded = {"NPU_DEFER_WEIGHTS_LOAD": "YES", **chosen}
     with progress.stages() as stages:
         compiled = Core(socket).compile_model(model, device, unloaded, shapes=shapes, progress=stages)
@@ -61,7 +61,7 @@ def compile_model(
 
 
 def _check_target(model: Path, target: Path) -> None:
-    """Refuse to write over the model, or where there is no directory, before anything is compiled."""
+    """Refuse to overwrite the model, or write to a missing directory, before anything is compiled."""
     if model.exists() and target.exists() and model.samefile(target):
         raise ToolError(f"--output {target}", found="the model itself", expected="another file")
     if not target.absolute().parent.is_dir():
@@ -69,7 +69,7 @@ def _check_target(model: Path, target: Path) -> None:
 
 
 def _config(given: Mapping[str, str], platform: str | None, weightless: bool) -> dict[str, str]:
-    """The properties, with those that the options stand for."""
+    """Return the properties, including those set by options."""
     config = dict(given)
     options = {"--platform": ("NPU_PLATFORM", platform), "--weightless": ("ENABLE_WEIGHTLESS", "YES")}
     if not weightless:

@@ -1,4 +1,4 @@
-"""`softnpu daemon` and `softnpu stop`: the life of a daemon, seen from a shell."""
+"""`softnpu daemon` and `softnpu stop`: start and stop a daemon from a shell."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from softnpu.emulator.supervisor.limits import ResourceLimits
     from softnpu.emulator.supervisor.settings import DaemonSettings
 
-# spelt out: the help must not need what the daemon imports; a test compares it
+# spelt out: the help must not need the daemon's imports; a test compares it
 _LIMITS: Final = (
     "session-contexts, session-allocations, session-queues, session-graphs, session-compiles, "
     "session-segments, user-connections, user-handshakes, user-sessions, user-memory, user-handles, "
@@ -205,7 +205,7 @@ def stop(
 
 
 def _clock(text: str | None, pace: bool) -> Clock | None:
-    """The clock of these options; refuses one that contradicts --pace."""
+    """Return the clock of these options; reject one that contradicts --pace."""
     from softnpu.emulator.interface.messages import Clock
 
     known = [each.value for each in Clock]
@@ -219,7 +219,7 @@ def _clock(text: str | None, pace: bool) -> Clock | None:
 
 
 def _limits(entries: list[str]) -> ResourceLimits:
-    """`NAME=VALUE` entries as limits; `ToolError` for one that says something else."""
+    """Parse `NAME=VALUE` entries as limits; raise `ToolError` for any other."""
     import msgspec
 
     from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
@@ -240,7 +240,7 @@ def _limits(entries: list[str]) -> ResourceLimits:
 
 
 def _numbers_of(names: list[str], option: str, kind: str, find: Callable[[str], int]) -> tuple[int, ...]:
-    """The numbers of users or groups that are given by name or number."""
+    """Return the ids of users or groups given by name or number."""
     try:
         return tuple(int(name) if name.isascii() and name.isdigit() else find(name) for name in names)
     except KeyError as error:
@@ -281,7 +281,7 @@ def _announce(status: StatusAnswer) -> None:
 
 
 def _check_engines(status: StatusAnswer, path: Path) -> None:
-    """Refuse a daemon with devices that were given up; end it if it has no others."""
+    """Reject a daemon with failed devices; end it if it has no others."""
     from softnpu.emulator.interface import endpoint
 
     failed = [device_name(engine, status) for engine in status.engines if engine.state == "failed"]
@@ -314,9 +314,9 @@ def _device_line(engine: EngineStatus, status: StatusAnswer) -> str:
 
 
 class EndingProcess(NamedTuple):
-    """A process that was asked to end. `pidfd` is -1 when it had ended before we could watch it.
+    """A process asked to end. `pidfd` is -1 if it ended before we could watch it.
 
-    `lock`: its lock file, of a process in another container, whose pid means nothing here.
+    `lock`: the lock file of a process in another container, whose pid is meaningless here.
     """
 
     pid: int
@@ -339,7 +339,7 @@ def _ask(path: Path) -> EndingProcess:
 
 
 def _pid_seen_here(path: Path) -> int:
-    """The pid of who serves a socket, in our numbers; 0 for a process of a container that we do not see."""
+    """Return the pid of a socket's server, in our namespace; 0 for a process of an invisible container."""
     from softnpu.emulator.common import linux
     from softnpu.emulator.interface import endpoint
 
@@ -349,10 +349,10 @@ def _pid_seen_here(path: Path) -> int:
 
 
 def _send_signal(number: int, path: Path, record: DaemonRecord | None, found: str) -> EndingProcess:
-    """Send a signal to the process of the lock record, once it is proven to be that daemon."""
+    """Signal the process of the lock record, once it is proven to be that daemon."""
     from softnpu.emulator.common.process_identity import ProcessIdentity
 
-    # the pidfd first, then the proof: the pid cannot go to another process in between
+    # the pidfd first, then the proof: the pid cannot be reused in between
     pidfd = -1 if record is None else _open_pidfd(record.pid)
     proven = (
         record is not None and ProcessIdentity(record.pid, record.start_time, record.boot_id).is_running()
@@ -371,7 +371,7 @@ def _send_signal(number: int, path: Path, record: DaemonRecord | None, found: st
 
 
 def _open_pidfd(pid: int) -> int:
-    """A descriptor of a process, the caller's; -1 if there is none of this number."""
+    """Return a new descriptor of a process; -1 if there is none with this pid."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -379,7 +379,7 @@ def _open_pidfd(pid: int) -> int:
 
 
 def _await_end(ending: EndingProcess) -> None:
-    """Wait until a process that was asked to end has ended; `ToolError` if it still runs after 15 s."""
+    """Wait for the end of a process asked to end; raise `ToolError` if it still runs after 15 s."""
     if ending.lock is not None:
         ended = _await_removal(ending.lock)
     elif ending.pidfd < 0:
@@ -399,7 +399,7 @@ def _await_end(ending: EndingProcess) -> None:
 
 
 def _await_removal(file: Path) -> bool:
-    """Whether a file is removed within 15 s."""
+    """Return whether a file is removed within 15 s."""
     end = time.monotonic() + _END_S
     while file.exists():
         if time.monotonic() > end:
@@ -409,7 +409,7 @@ def _await_removal(file: Path) -> bool:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what a killed daemon left, unless a new one has come already."""
+    """Remove a killed daemon's files, unless a new one has already started."""
     from softnpu.emulator.interface.result import Refused
     from softnpu.emulator.served_socket import DaemonLock
 

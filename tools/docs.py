@@ -11,7 +11,7 @@ from softnpu.tools.shared.console import out
 from softnpu.tools.shared.failures import ToolError
 
 DIRECTORY: Final = Path(__file__).parents[1] / "docs"
-"""In an installation and in a clone alike."""
+"""Valid both in an installation and in a clone."""
 
 
 def docs(
@@ -20,7 +20,7 @@ def docs(
     ] = "index",
 ) -> None:
     """Print a document: how it is used, what is emulated, every command and variable."""
-    known = {path.stem: path for path in DIRECTORY.glob("*.md")}
+    known = {path.stem: path for path in DIRECTORY.rglob("*.md")}
     if name.removesuffix(".md") not in known:
         raise ToolError(
             f"document {name!r}", found="no such document", expected=f"one of {', '.join(sorted(known))}"

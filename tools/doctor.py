@@ -36,7 +36,7 @@ _MARKS: Final = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failed"
 
 
 class Finding(NamedTuple):
-    """One check: what was found, and the next step unless all is well."""
+    """One check: its result, and the next step unless all is well."""
 
     check: str
     state: Literal["ok", "warning", "failed"]
@@ -63,7 +63,7 @@ def doctor(
 
 
 def _run_check(check: Callable[[Path], Iterator[Finding]], socket_file: Path) -> Iterator[Finding]:
-    """The findings of a check; one that fails is a finding too."""
+    """Yield the findings of a check; a failing check is a finding too."""
     try:
         yield from check(socket_file)
     except expected() as error:
@@ -140,7 +140,7 @@ def _limits(_: Path) -> Iterator[Finding]:
 
 
 def _memory(_: Path) -> Iterator[Finding]:
-    """Device memory is in memory files: /dev/shm plays no part, however small it is."""
+    """Check device memory, which is in memory files: the size of /dev/shm is irrelevant."""
     from softnpu.emulator.common import linux
     from softnpu.emulator.platforms import usable_memory
 
@@ -207,7 +207,7 @@ def _daemon(socket_file: Path) -> Iterator[Finding]:
 
 
 def _first_start(socket_file: Path) -> Finding:
-    """Whether the first program can start a daemon. Refuses an environment with which none would come up."""
+    """Check that a first program can start a daemon. Reject an environment in which none could start."""
     from softnpu.emulator import autostart
     from softnpu.emulator.interface.environment import ENV_AUTOSTART
 
@@ -231,7 +231,7 @@ def _loader(_: Path) -> Iterator[Finding]:
 
 
 def _native_parts(_: Path) -> Iterator[Finding]:
-    """The compiled parts that softnpu works without, and what it then does not do."""
+    """Check the optional compiled parts, and name what is missing without them."""
     from softnpu.emulator.common import native_files
 
     missing = [
@@ -250,7 +250,7 @@ def _native_parts(_: Path) -> Iterator[Finding]:
 
 
 def _device(_: Path) -> Iterator[Finding]:
-    """The device computes: a small model on a daemon of our own."""
+    """Check that the device computes: a small model on a daemon of our own."""
     from softnpu.plugin import Core
     from softnpu.tools.demo.digits import load_test_set, model_path
 
@@ -272,7 +272,7 @@ def _device(_: Path) -> Iterator[Finding]:
 
 
 def _openvino(_: Path) -> Iterator[Finding]:
-    """What an unmodified program sees, in a process as `softnpu run` starts it."""
+    """Check what an unmodified program sees, in a process started as by `softnpu run`."""
     from softnpu.driver import ZeError, native_library
 
     try:

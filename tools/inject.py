@@ -1,4 +1,4 @@
-"""`softnpu inject`: faults of a device, provoked on a running daemon. One command for each kind of fault."""
+"""`softnpu inject`: provoke device faults on a running daemon. One command for each kind of fault."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _EVERY: Final = "*"
 
 
 def _parse_count(text: str) -> int | str:
-    """How often; the star stays one, because None would mean that nothing was given."""
+    """Parse a count; the star stays, because None would mean that nothing was given."""
     try:
-        count = count_of(str(text))  # typer gives the default as it is
+        count = count_of(str(text))  # typer passes the default unchanged
     except ValueError:
         raise typer.BadParameter(f"{text!r}; expected a number, or '*' for every") from None
     return _EVERY if count is None else count
 
 
 def _add(kind: FaultKind, info: KindInfo) -> None:
-    """The command of one kind."""
+    """Add the command of one kind."""
     takes = info.value is not Value.NONE
     described = info.value.value + (f" [{info.default}]" if info.default else "")
     value_option: Any = typer.Option(
@@ -122,7 +122,7 @@ def clear(
 
 
 def _check(path: Path) -> None:
-    """`ToolError` when no daemon runs there."""
+    """Raise `ToolError` when no daemon runs there."""
     with connect(path):
         return
 
@@ -137,7 +137,7 @@ def _fault(state: InjectionState) -> str:
 
 
 def _conditions(state: InjectionState) -> str:
-    """Which operations, if not any."""
+    """Name the affected operations, unless all are."""
     parts = []
     if state.after:
         parts.append(f"after {state.after}")

@@ -1,4 +1,4 @@
-"""`softnpu logs`: what a daemon in the background has written."""
+"""`softnpu logs`: show the log of a background daemon."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def logs(
 
 
 def _write(text: bytes) -> None:
-    """Lines as they are, but for what a terminal would obey: programs choose names that are logged."""
+    """Write lines unchanged except for terminal control characters: programs choose names that are logged."""
     lines = text.decode(errors="backslashreplace").split("\n")
     sys.stdout.buffer.write("\n".join(map(printable, lines)).encode())
     sys.stdout.buffer.flush()
 
 
 def _following(log: Path, position: int) -> Iterator[bytes]:
-    """What is appended to the file, without end; from its begin when it was cut."""
+    """Yield text appended to the file, endlessly; restart at its beginning when it was truncated."""
     with log.open("rb") as file:
         while True:
             size = os.fstat(file.fileno()).st_size

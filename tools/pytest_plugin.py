@@ -2,8 +2,8 @@
 
 `softnpu_device` lasts for a session, `softnpu_module_device` for a module,
 `softnpu_test_device` for a test.
-`@pytest.mark.npu(platform="3720", faults="hang:after=3")` says what a device is like. Every worker of
-pytest-xdist has daemons of its own.
+`@pytest.mark.npu(platform="3720", faults="hang:after=3")` configures a device. Every pytest-xdist worker has
+its own daemons.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _MISSING = "--softnpu-missing"
 _SOCKET = "SOFTNPU_SOCKET"
 _MARK = "npu"
 _living: list[Path] = []
-"""Sockets of the devices of this process, the newest last."""
+"""Sockets of this process's devices, newest last."""
 _SESSION, _MODULE, _TEST = _FIXTURES = ("softnpu_device", "softnpu_module_device", "softnpu_test_device")
 
 
 class SoftnpuWarning(pytest.PytestWarning):
-    """A device that OpenVINO in this process does not see."""
+    """A device is invisible to OpenVINO in this process."""
 
 
 class Environment(Mapping[str, str]):
-    """Variables for another process. Its text has none but ours: pytest prints it when a test fails."""
+    """Variables for another process. Its text shows only ours: pytest prints it when a test fails."""
 
-    # no dictionary: pytest prints every item of one
+    # not a dict: pytest prints every item of one
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
 
@@ -54,13 +54,13 @@ class Environment(Mapping[str, str]):
 
 @dataclass(frozen=True)
 class SoftnpuDevice:
-    """`socket` is that of the daemon; with `environment` a program finds the NPU, as with `softnpu run`."""
+    """`socket` is the daemon's; with `environment` a program finds the NPU, as with `softnpu run`."""
 
     socket: Path
     environment: Environment
 
     def fault(self, kind: str, **options: Any) -> AbstractContextManager[int]:
-        """Inject a fault for the length of a block; options as of `softnpu.driver.faults.inject`."""
+        """Inject a fault for the duration of a block; options as of `softnpu.driver.faults.inject`."""
         from softnpu.driver import faults
 
         return faults.injected(kind, socket=self.socket, **options)
@@ -68,14 +68,14 @@ class SoftnpuDevice:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a mark asks for."""
+    """The settings requested by a mark."""
 
     platforms: tuple[str, ...] = ()
     faults: str = ""
     strict: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """As `DaemonSettings` has it."""
+        """Return them as `DaemonSettings` has them."""
         devices = {"devices": self.platforms} if self.platforms else {}
         return {**devices, "inject": self.faults, "strict": self.strict}
 
@@ -107,7 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give a test with the mark a device, unless it asks for one by name."""
+    """Give a marked test a device, unless it requests one by name."""
     names: list[str] | None = getattr(item, "fixturenames", None)
     if names is not None and item.get_closest_marker(_MARK) and not set(_FIXTURES) & set(names):
         names.insert(0, _TEST)
@@ -115,7 +115,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse a mark that the device of the test does not follow."""
+    """Reject a mark that the test's device does not follow."""
     node, mark = next(item.iter_markers_with_node(_MARK), (None, None))
     names = getattr(item, "fixturenames", ())
     lasting = next((name for name in (_SESSION, _MODULE) if name in names and _TEST not in names), None)
@@ -155,7 +155,7 @@ def softnpu_test_device(request: pytest.FixtureRequest) -> Iterator[SoftnpuDevic
 
 
 def _read(mark: pytest.Mark) -> _Wanted:
-    """The mark's settings; the test fails with one line if it says something else."""
+    """Read the mark's settings; fail the test with one line for unknown ones."""
 
     def read(
         platform: str | Sequence[str] | None = None,
@@ -173,7 +173,7 @@ def _read(mark: pytest.Mark) -> _Wanted:
 
 
 def _texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One text or several, as a tuple."""
+    """Return one or several texts as a tuple."""
     texts = (given,) if isinstance(given, str) else given or ()
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise TypeError(f"{given!r} is neither a text nor a list of texts")
@@ -181,7 +181,7 @@ def _texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[SoftnpuDevice]:
-    """A daemon of its own with what is wanted, and the variables with which programs find it."""
+    """Yield the requested device with its own daemon, and the variables by which programs find it."""
     from contextlib import ExitStack
 
     from softnpu.driver import ZeError, ZeResult, native_library
@@ -206,7 +206,7 @@ def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[So
         for name, value in environment.items():
             if os.environ.get(name) != value:
                 patch.setenv(name, value)
-        # LD_LIBRARY_PATH is read when a process starts; a library that is loaded already is found by its name
+        # LD_LIBRARY_PATH is read at process start; a library already loaded is found by its name
         ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)
         if any(_is_used_here(socket) for socket in _living):
             text = (
@@ -221,7 +221,7 @@ def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[So
 
 
 def _is_used_here(socket: Path) -> bool:
-    """Whether this process has a session with that daemon, besides ours that only looks."""
+    """Return whether this process has a session with that daemon, besides our monitor."""
     from softnpu.driver import Driver
 
     with Driver.open(socket, autostart=False, role="monitor") as driver:

@@ -1,6 +1,6 @@
-"""The console script: Ctrl-C ends it without a word, also while it imports what it needs.
+"""The console script: Ctrl-C ends it silently, even during imports.
 
-A base installation has the script without the packages behind it: it says how to get them.
+A base installation has the script without its packages: it says how to install them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`softnpu status`: what a running daemon does. It never starts one."""
+"""`softnpu status`: show a running daemon's activity. It never starts one."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def status(
 
 
 def _injected(driver: Driver) -> list[InjectionState]:
-    """What was injected, as far as this user may know."""
+    """Return the injections that this user may see."""
     from softnpu.driver import ZeError, ZeResult
     from softnpu.driver.faults import status_of
 
@@ -119,7 +119,7 @@ def _injections(states: list[InjectionState]) -> str:
 
 
 def _devices(state: StatusAnswer) -> Table:
-    """A column for each device: there are at most 8 of them, but many things to say of each."""
+    """Return a table with a column for each device: at most 8 of them, with many properties each."""
     columns = [_rows_of(engine) for engine in state.engines]
     table = make_table("devices", "", right=tuple(device_name(engine, state) for engine in state.engines))
     for label in columns[0]:

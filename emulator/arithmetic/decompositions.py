@@ -1,4 +1,4 @@
-"""Operations that the device executes in several steps, with a result in f16 behind each."""
+"""Operations that the device executes in several steps, with an f16 result after each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import openvino as ov
 import openvino.opset13 as ops
 
 _MOST_SUMMED: Final = 65504
-"""A larger MVN is summed in parts, and the sums are f16: their largest value is this as well."""
+"""A larger MVN is summed in parts, and the sums are f16: this is also the largest f16."""
 
 
 def decompose(model: ov.Model, kept: frozenset[str]) -> None:
-    """Replace attention in one operation, and MVN over many elements, by their steps, unless kept."""
+    """Replace single-operation attention, and MVN over many elements, by their steps, unless kept."""
     for operation in model.get_ordered_ops():
         kind = operation.get_type_name()
         if kind in kept:
@@ -31,7 +31,7 @@ def _replace(operation: ov.Node, result: ov.Node) -> None:
 
 
 def _attention(operation: ov.Node) -> ov.Node:
-    """softmax(query * scale x key^T + mask) x value."""
+    """Return softmax(query * scale x key^T + mask) x value."""
     query, key, value, *rest = operation.input_values()
     kind = query.get_element_type()
     name = operation.friendly_name
@@ -67,7 +67,7 @@ def _mask(
 
 
 def _axes(operation: ov.Node) -> list[int]:
-    """The axes that an MVN is over; none if they are not known when it is compiled."""
+    """Return the axes of an MVN; none if they are unknown at compilation."""
     if operation.get_input_size() == 1:  # of opset 1
         first = 1 if operation.get_attributes().get("across_channels") else 2
         rank = operation.output(0).partial_shape.rank
@@ -77,14 +77,14 @@ def _axes(operation: ov.Node) -> list[int]:
 
 
 def _summed(operation: ov.Node) -> int:
-    """How many elements one mean of an MVN is over; 0 if that is open."""
+    """Return the number of elements that one mean of an MVN is over; 0 if dynamic."""
     shape = operation.output(0).partial_shape
     dims = [] if shape.rank.is_dynamic else [shape[axis] for axis in _axes(operation)]
     return 0 if any(dim.is_dynamic for dim in dims) else math.prod(dim.get_length() for dim in dims)
 
 
 def _normalisation(operation: ov.Node) -> ov.Node:
-    """The mean, then the sum of squares over the number of elements, which is what overflows."""
+    """Compute the mean, then the sum of squares over the number of elements, which is what overflows."""
     value, axes = operation.input_value(0), ops.constant(_axes(operation))
     attributes, name, kind = operation.get_attributes(), operation.friendly_name, value.get_element_type()
     centred = _named(ops.subtract(value, _named(ops.reduce_mean(value, axes, True), f"{name}/mean")), name)

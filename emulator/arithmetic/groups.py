@@ -1,7 +1,7 @@
 """The groups of a model: operations that the device executes as one, and rounds once behind the last.
 
 A group is a sum of products (or any other operation), the factor and the bias of its channels, an activation,
-and the quantisation of what comes out. Values of shapes and constants are the compiler's, and in no group.
+and the quantisation of the output. Values of shapes and constants belong to the compiler, and to no group.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Name = str  # of an operation, unique in its model
 
 _REQUANTISING = frozenset({*types.MULTIPLIERS, "Add", "AvgPool", "Multiply"})
 _OF_NO_INPUT = frozenset({"RandomUniform", "ReadValue"})
-"""Whose inputs say nothing about their results: another one in each inference."""
+"""Operations whose results do not follow from their inputs: they vary between inferences."""
 _NORMALISING = frozenset({"BatchNormInference"})
-"""A factor and a bias of each channel, as OpenVINO's transformations make of it."""
+"""A factor and a bias of each channel, as OpenVINO's transformations lower it."""
 _ROOTS = frozenset({"Divide", "Power"})
 
 
 class Origin(enum.Enum):
-    """What an operation computes from."""
+    """The source of an operation's data."""
 
     CONSTANTS = "constants"
     SHAPES = "shapes"
@@ -34,7 +34,7 @@ class Origin(enum.Enum):
 
 
 def origins(model: ov.Model) -> dict[Name, Origin]:
-    """What each operation of a model computes from."""
+    """Return the source of data of each operation of a model."""
     known: dict[Name, Origin] = {}
     for operation in model.get_ordered_ops():
         kind = operation.get_type_name()
@@ -52,13 +52,13 @@ def origins(model: ov.Model) -> dict[Name, Origin]:
 
 
 def readers(operation: ov.Node) -> list[ov.Node]:
-    """The operations that read the values of the first result."""
+    """Return the operations that read the values of the first result."""
     after = [port.get_node() for port in operation.output(0).get_target_inputs()]
     return [each for each in after if each.get_type_name() != "ShapeOf"]
 
 
 def kept_in_f32(model: ov.Model, names: frozenset[str]) -> set[Name]:
-    """The operations that a list of types and patterns keeps in f32."""
+    """Return the operations that a list of types and patterns keeps in f32."""
     f32_names = set()
     for operation in model.get_ordered_ops():
         if operation.get_type_name() in names:
@@ -76,7 +76,7 @@ def kept_in_f32(model: ov.Model, names: frozenset[str]) -> set[Name]:
 
 
 def chain(head: ov.Node, origin: dict[Name, Origin], in_f32: set[Name]) -> list[ov.Node]:
-    """The group that begins with `head`, in order; `head` alone if nothing can follow."""
+    """Return the group that begins with `head`, in order; `head` alone if nothing can follow."""
     group = [head]
     if head.get_name() in in_f32:
         return group
@@ -115,7 +115,7 @@ def chain(head: ov.Node, origin: dict[Name, Origin], in_f32: set[Name]) -> list[
 
 
 def _is_of_channels(head: ov.Node, before: ov.Node, operation: ov.Node, origin: dict[Name, Origin]) -> bool:
-    """Whether an operation applies one constant a channel, or one in all, to the result of `head`."""
+    """Return whether an operation applies one constant, or one per channel, to the result of `head`."""
     others = [port for port in operation.input_values() if port.get_node() != before]
     if len(others) != 1 or origin[others[0].get_node().get_name()] is Origin.DATA:
         return False
@@ -135,7 +135,7 @@ def _is_unary(activation: ov.Node, before: ov.Node, origin: dict[Name, Origin]) 
 
 
 def _swish(before: ov.Node, in_f32: set[Name]) -> list[ov.Node] | None:
-    """The Sigmoid and the Multiply of x * sigmoid(x), if that is all that becomes of `before`."""
+    """Return the Sigmoid and the Multiply of x * sigmoid(x), if `before` has no other use."""
     after = readers(before)
     kinds = {each.get_type_name(): each for each in after}
     if len(after) != 2 or kinds.keys() != {"Sigmoid", "Multiply"}:
@@ -156,7 +156,7 @@ def _is_rms_epsilon(add: ov.Node) -> bool:
 
 
 def _squares_mean(square: ov.Node) -> bool:
-    """Whether an operation is the square that a root mean square begins with, or one in one piece."""
+    """Return whether an operation is the square of a decomposed root mean square, or a fused one."""
     kind = square.get_type_name()
     if kind == "RMS":
         return True

@@ -1,8 +1,8 @@
-"""The extension of OpenVINO that rounds to f16: built from `rounding.cpp` for the OpenVINO that is installed.
+"""The OpenVINO extension that rounds to f16: built from `rounding.cpp` for the installed OpenVINO.
 
-An extension fits one build of OpenVINO only: classes of C++ change between releases. So the name of the file
-is made of the release and the source, and another one is never loaded. It lies in the user's cache, where the
-compiler worker builds it when the first model asks for f16.
+An extension fits only one build of OpenVINO: C++ classes change between releases. So the file is named after
+the release and the source, and no other one is ever loaded. It lies in the user's cache, where the compiler
+worker builds it when the first model requests f16.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ DIRECTORY: Final = "SOFTNPU_EXTENSION_DIR"
 """Where the extension for f16 is kept once it is built."""
 PATTERN: Final = "libsoftnpu_rounding-*.so"
 SCRATCH: Final = ".build-"
-"""Begins the names of folders in which one is built; a compiler worker that is killed leaves its own."""
+"""Prefix of build folders; a killed compiler worker leaves its own behind."""
 _COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = (
     "-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra",
-    # as OpenVINOTargets.cmake of its wheels says
+    # as in OpenVINOTargets.cmake of its wheels
     "-D_GLIBCXX_USE_CXX11_ABI=1", "-DOV_THREAD=OV_THREAD_TBB_ADAPTIVE",
 )  # fmt: skip
 _LONGEST_S: Final = 300.0
@@ -43,14 +43,14 @@ _TEXT: Final = 300
 
 
 def find() -> Path:
-    """The library for the installed OpenVINO. Refuses with `ERROR_UNSUPPORTED_FEATURE` if there is none."""
+    """Return the library for the installed OpenVINO. Refuses with `ERROR_UNSUPPORTED_FEATURE` without one."""
     os.close(_opened())
     return folder() / name()
 
 
 @contextlib.contextmanager
 def opened() -> Iterator[str]:
-    """What loads the library that was checked, whatever becomes of its name; refuses as `find`."""
+    """Yield a path that loads the checked library, even if its name changes; refuse as `find`."""
     fd = _opened()
     try:
         yield f"/proc/self/fd/{fd}"
@@ -59,7 +59,7 @@ def opened() -> Iterator[str]:
 
 
 def _opened() -> int:
-    """A descriptor of the library, which nobody but this user and root can have written."""
+    """Return a descriptor of the library, which only this user and root can have written."""
     path = folder() / name()
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -93,9 +93,9 @@ def _untrusted(path: Path, reason: str) -> Refused:
 
 
 def ensure(advance: Callable[[], None]) -> Path:
-    """The library, built if it is missing. `advance` is called now and then meanwhile.
+    """Return the library, building it if it is missing. `advance` is called now and then meanwhile.
 
-    Refuses with `ERROR_UNSUPPORTED_FEATURE` and the next step what cannot be built.
+    Refuses with `ERROR_UNSUPPORTED_FEATURE` and the next step if it cannot be built.
     """
     with contextlib.suppress(Refused):
         return find()
@@ -105,7 +105,7 @@ def ensure(advance: Callable[[], None]) -> Path:
 
 @functools.cache
 def name() -> str:
-    """The name of the file, which no other release and no other source has."""
+    """Return the file name, unique to the release and the source."""
     import openvino as ov
 
     identity = blake3(SOURCE.read_bytes())
@@ -114,7 +114,7 @@ def name() -> str:
 
 
 def folder() -> Path:
-    """Where extensions lie: in SOFTNPU_EXTENSION_DIR, else in the user's cache."""
+    """Return the folder of extensions: SOFTNPU_EXTENSION_DIR, else in the user's cache."""
     chosen = os.environ.get(DIRECTORY)
     if chosen:
         return Path(chosen)
@@ -131,7 +131,7 @@ def _package() -> Path:
 
 
 def _libraries() -> list[Path]:
-    """What the extension is linked with: the runtime, and the threads that it uses."""
+    """Return the link libraries of the extension: the runtime, and its threading library."""
     libs = _package() / "libs"
     return [path for pattern in ("libopenvino.so.*", "libtbb.so.*") for path in sorted(libs.glob(pattern))]
 
@@ -151,7 +151,7 @@ def _build(target: Path, advance: Callable[[], None]) -> Path:
         made = Path(scratch) / target.name
         arguments = [command, *_FLAGS, "-isystem", headers, SOURCE, "-o", made, *_libraries()]
         _run([str(each) for each in arguments], Path(scratch), advance)
-        made.chmod(0o600)  # whatever the umask of a program is
+        made.chmod(0o600)  # regardless of a program's umask
         os.replace(made, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -181,7 +181,7 @@ def _run(command: list[str], scratch: Path, advance: Callable[[], None]) -> None
 
 
 def compiler() -> str:
-    """The C++ compiler: what CXX names, or the usual one. Refuses with `ERROR_UNSUPPORTED_FEATURE`."""
+    """Return the C++ compiler: CXX, or the usual one. Refuses with `ERROR_UNSUPPORTED_FEATURE`."""
     chosen = os.environ.get("CXX", "")
     for candidate in (chosen,) if chosen else _COMPILERS:
         path = shutil.which(candidate)

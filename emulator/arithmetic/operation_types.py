@@ -1,4 +1,4 @@
-"""Types of operations, by what the device does with the precision of their results."""
+"""Types of operations, by their effect on the precision of results on the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MULTIPLIERS: Final = frozenset(
         "GroupConvolution", "GroupConvolutionBackpropData", "MatMul",
     }
 )  # fmt: skip
-"""What begins a group: sums of products, accumulated in f32."""
+"""Heads of a group: sums of products, accumulated in f32."""
 
 ACTIVATIONS: Final = frozenset(
     {
@@ -18,7 +18,7 @@ ACTIVATIONS: Final = frozenset(
         "Swish", "Tanh",
     }
 )  # fmt: skip
-"""What ends a group, behind the bias."""
+"""Ends of a group, behind the bias."""
 
 MOVING: Final = frozenset(
     {
@@ -32,7 +32,7 @@ MOVING: Final = frozenset(
         "VariadicSplit",
     }
 )  # fmt: skip
-"""Results that are f16 without rounding if the inputs are: moved, chosen, or with another sign."""
+"""Results that are f16 without rounding if the inputs are: moved, selected, or negated."""
 
 QUANTISED: Final = "FakeQuantize"
 
@@ -44,10 +44,10 @@ FULL_PRECISION_INPUTS: Final[dict[str, frozenset[int]]] = {
     "RandomUniform": frozenset({0, 1, 2}),
     "NonMaxSuppression": frozenset({2, 3, 4, 5}),
 }
-"""Inputs whose constants are settings of an operation, by position: they are not rounded."""
+"""Inputs, by position, whose constants are settings of an operation: they are not rounded."""
 
 FULL_PRECISION: Final = frozenset({"Range", "RandomUniform"})
-"""Operations of the compiler, or of no arithmetic, that keep f32 on the device as well."""
+"""Operations of the compiler, or without arithmetic, that also keep f32 on the device."""
 
 TYPES: Final = frozenset(
     {
@@ -65,7 +65,7 @@ TYPES: Final = frozenset(
         "Tan",
     }
 )  # fmt: skip
-"""Names that the list of layers in f32 may have: types of OpenVINO."""
+"""Valid names in the list of layers in f32: OpenVINO's types."""
 
 ALIASES: Final[dict[str, str]] = {
     "FullyConnected": "MatMul",
@@ -75,4 +75,4 @@ ALIASES: Final[dict[str, str]] = {
     "SDPA": "ScaledDotProductAttention",
     "TransposedConvolution": "ConvolutionBackpropData",
 }
-"""Names of the real compiler's dialect for the types of OpenVINO."""
+"""Names in the real compiler's dialect for OpenVINO's types."""

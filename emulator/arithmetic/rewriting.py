@@ -1,6 +1,6 @@
 """Rewrites a model so that OpenVINO's CPU runtime computes in f32 and rounds where the device does.
 
-Before OpenVINO's own transformations: they still fuse what is inside a group, because a rounding only comes
+Runs before OpenVINO's own transformations: they still fuse the inside of a group, because roundings come only
 behind it.
 """
 
@@ -23,7 +23,7 @@ _FLOATS = frozenset({"f32", "f16", "f64"})
 _OTHER_FLOATS = {"bf16": "f32"}
 """Types that the extension does not round. A conversion to one of them is what the model says, and stays."""
 _EXACT = frozenset({"f16", "boolean", "i8", "u8", "i4", "u4"})
-"""Types whose values are f16 after a conversion to a float."""
+"""Types whose values are exact in f16 after a conversion to a float."""
 _QUANTISED_INPUTS = frozenset(
     {*types.MULTIPLIERS, *types.MOVING, types.QUANTISED, "Add", "AvgPool", "Multiply"}
 )
@@ -31,7 +31,7 @@ _QUANTISED_INPUTS = frozenset(
 
 @dataclass(frozen=True)
 class Rounding:
-    """A rounding of a rewritten model: the layer that it is behind, its type, the number of its counter."""
+    """A rounding of a rewritten model: the layer before it, its type, the number of its counter."""
 
     layer: str
     kind: str
@@ -58,7 +58,7 @@ class Roundings:
 def rewrite(model: ov.Model, arithmetic: Arithmetic, counted: bool = False, first: int = 0) -> list[Rounding]:
     """Rewrite `model` in place for the arithmetic of the device; return its roundings.
 
-    Refuses with `ERROR_UNSUPPORTED_FEATURE` if the extension is not there.
+    Refuses with `ERROR_UNSUPPORTED_FEATURE` if the extension is missing.
     """
     roundings = Roundings(counted, first)
     packed_types.widen(model, _OTHER_FLOATS)
@@ -76,7 +76,7 @@ def _rewrite(model: ov.Model, arithmetic: Arithmetic, roundings: Roundings, is_b
 
 
 class _Graph:
-    """A model or a body while it is rewritten."""
+    """A model or a body during its rewriting."""
 
     def __init__(self, model: ov.Model, arithmetic: Arithmetic, roundings: Roundings, is_body: bool) -> None:
         self._operations = model.get_ordered_ops()
@@ -85,7 +85,7 @@ class _Graph:
         self._is_body = is_body
         self._origin = groups.origins(model)
         self._in_f32 = groups.kept_in_f32(model, arithmetic.kept)
-        self._inside: set[Name] = set()  # a group, but not its last operation
+        self._inside: set[Name] = set()  # in a group, but not its last operation
         self._ends: set[Name] = set()  # of a group of several operations
         self._quantised: set[Name] = set()
         self._compressed: set[Name] = set()
@@ -122,7 +122,7 @@ class _Graph:
         return any(port.get_node().get_name() in self._quantised for port in operation.input_values())
 
     def _round(self, output: ov.Output) -> None:
-        """Round a result of the data for the operations that read it."""
+        """Round a data result for the operations that read it."""
         operation = output.get_node()
         name = operation.get_name()
         if name in self._quantised:
@@ -137,7 +137,7 @@ class _Graph:
         _redirect(readers, output, self._roundings, self._arithmetic)
 
     def _is_exact(self, operation: ov.Node) -> bool:
-        """Whether the results are f16 without rounding."""
+        """Return whether the results are f16 without rounding."""
         name, kind = operation.get_name(), operation.get_type_name()
         if name in self._in_f32 or name in self._ends:
             return False
@@ -153,10 +153,10 @@ class _Graph:
         return kind in types.MOVING or kind in types.FULL_PRECISION
 
     def _readers(self, output: ov.Output) -> list[ov.Input]:
-        """The inputs that a rounding of `output` is for.
+        """Return the inputs to which a rounding of `output` applies.
 
-        A layer in f32 reads f32 from inputs of the model, integers and others in f32; from the rest it reads
-        what they have in f16.
+        A layer in f32 reads f32 from inputs of the model, from integers and from other layers in f32; from
+        the rest it reads their f16 values.
         """
         operation = output.get_node()
         name, from_parameter = operation.get_name(), operation.get_type_name() == "Parameter"
@@ -174,7 +174,7 @@ class _Graph:
         return self._is_body and _kind(reader) == "Result"
 
     def _round_known(self, output: ov.Output) -> None:
-        """Round what the compiler computes, where an operation on data reads it."""
+        """Round a compiler-computed value where an operation on data reads it."""
         operation = output.get_node()
         readers = [
             each
@@ -211,15 +211,15 @@ def _kind(reader: ov.Input) -> str:
 
 
 def _is_setting(reader: ov.Input) -> bool:
-    """Whether an input keeps its constant: a setting, or a table whose chosen rows are rounded."""
+    """Return whether an input keeps its constant: a setting, or a table whose selected rows are rounded."""
     kind, position = _kind(reader), reader.get_index()
     return position in types.FULL_PRECISION_INPUTS.get(kind, ()) or (kind == "Gather" and position == 0)
 
 
 def _is_compressed(operation: ov.Node, compressed: set[Name]) -> bool:
-    """Whether constants are f16 or less in their file, or quantised: they are used as they are.
+    """Return whether constants are at most f16 in their file, or quantised: they are used unchanged.
 
-    `compressed` are the operations before this one that are.
+    `compressed` are the earlier operations with such results.
     """
     kind = operation.get_type_name()
     if kind == "Constant":
@@ -233,9 +233,9 @@ def _is_compressed(operation: ov.Node, compressed: set[Name]) -> bool:
 
 
 def _rounded(constant: ov.op.Constant) -> ov.op.Constant:
-    """A constant of the nearest f16, clamped as the compiler does; the same one if they are its values."""
+    """Return a constant of the nearest f16, clamped as by the compiler; the same one if nothing changes."""
     if constant.get_element_type() == ov.Type.bf16:
-        return constant  # of 8 bits: f16 as they are, within its range
+        return constant  # 8 bits: exact in f16, within its range
     values = constant.data.astype(np.float32, copy=False)
     result = rounding.rounded(values, saturate=True)
     if np.array_equal(result, values, equal_nan=True):

@@ -1,4 +1,4 @@
-"""Rounding to f16 by the extension: as an operation of a model, of arrays, and what it has counted."""
+"""Rounding to f16 by the extension: as an operation of a model, of arrays, and its counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPERATION = "DeviceRound"
 
 
 class Count(NamedTuple):
-    """What one rounding has met: the largest finite magnitude before it, and how many values became what."""
+    """The counts of one rounding: the largest finite magnitude before it, and how many values became what."""
 
     largest: float
     overflows: int
@@ -50,7 +50,7 @@ def _functions() -> ctypes.CDLL:
 
 
 def operation(value: ov.Output, saturate: bool, name: str, counter: int = -1) -> ov.Output:
-    """The rounded `value`. `name` is that of the new operation; `counter` the number of its counts, or -1."""
+    """Return the rounded `value`. `name` names the new operation; `counter` numbers its counts, -1: none."""
     node = _factory().create(OPERATION, [value], {"saturate": saturate, "counter": counter})
     node.set_friendly_name(name)
     return node.output(0)
@@ -59,7 +59,7 @@ def operation(value: ov.Output, saturate: bool, name: str, counter: int = -1) ->
 def rounded(
     values: npt.NDArray[np.float32], saturate: bool, portably: bool = False
 ) -> npt.NDArray[np.float32]:
-    """The nearest f16 of each value, ties to even. `portably`: without the processor's own instructions."""
+    """Return the nearest f16 of each value, ties to even. `portably`: without native instructions."""
     source = np.ascontiguousarray(values, dtype=np.float32)
     result = np.empty_like(source)
     _functions().softnpu_round(source.ctypes.data, result.ctypes.data, source.size, saturate, portably)
@@ -67,7 +67,7 @@ def rounded(
 
 
 def take_count(counter: int) -> Count:
-    """What the roundings with this counter have met since the last call."""
+    """Return the counts of the roundings with this counter since the last call."""
     largest = ctypes.c_float()
     counts = (ctypes.c_uint64 * 3)()
     _functions().softnpu_take_counter(counter, ctypes.byref(largest), ctypes.byref(counts))

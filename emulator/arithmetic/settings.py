@@ -1,4 +1,4 @@
-"""What a model in f16 is compiled with: the end of an overflow, and the layers that stay in f32.
+"""Compilation settings of a model in f16: the result of an overflow, and the layers kept in f32.
 
 The layers are named as for the real compiler, in NPU_COMPILATION_MODE_PARAMS:
 `compute-layers-with-higher-precision=Sqrt,Power,ReduceMean,Add_RMSNorm`. A name is a type of operation, or
@@ -26,7 +26,7 @@ RMS_EPSILON: Final = "Add_RMSNorm"
 BEFORE_RMS: Final = "Add_BeforeRMSNorm"
 """The Add whose result a root mean square normalises."""
 REDUCE_SQUARE: Final = "ReduceSquare"
-"""Power of 2, ReduceSum and Sqrt, one behind the other."""
+"""Power of 2, ReduceSum and Sqrt in sequence."""
 PATTERNS: Final = (RMS_EPSILON, BEFORE_RMS, REDUCE_SQUARE)
 _INTERNAL: Final = "internal_"
 
@@ -39,13 +39,13 @@ class Arithmetic(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, config: Mapping[str, str]) -> Arithmetic:
-        """That of a configuration that was checked."""
+        """Return the arithmetic of a checked configuration."""
         names = kept_layers(config.get(MODE_PARAMS, ""))
         return cls(config.get(OVERFLOW, SATURATE) != INFINITY, frozenset(ALIASES.get(n, n) for n in names))
 
 
 def kept_layers(params: str) -> tuple[str, ...]:
-    """The names of the layers that stay in f32 in a text of NAME=VALUE parameters, sorted, each once."""
+    """Return the layers kept in f32 by a text of NAME=VALUE parameters, sorted and unique."""
     names: set[str] = set()
     for part in params.split():
         name, _, value = part.partition("=")
@@ -55,7 +55,7 @@ def kept_layers(params: str) -> tuple[str, ...]:
 
 
 def unknown_layer(params: str) -> tuple[str, str] | None:
-    """The first name of a layer that is none, and the ones that come near; None if all are known."""
+    """Return the first unknown layer name, and similar known ones; None if all are known."""
     for name in kept_layers(params):
         if name not in TYPES and name not in ALIASES and name not in PATTERNS:
             known = [*TYPES, *ALIASES, *PATTERNS]

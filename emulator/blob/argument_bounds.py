@@ -1,7 +1,7 @@
 """The dimensions reported to programs for an argument without a largest shape.
 
-OpenVINO's plugin allocates their product before it knows any shape. So they are as large as a number of bytes
-allows, and memory of just that size is sparse: it gets pages where it is used.
+OpenVINO's plugin allocates their product before it knows any shape. So they are as large as a byte limit
+allows, and memory of exactly that size is sparse: it gets pages where it is used.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from softnpu.emulator.blob.container import ArgumentMeta
 from softnpu.emulator.interface.records import PAGE
 
 UNBOUNDED_BYTES = "NPU_UNBOUNDED_BYTES"
-"""The compiler's property for that number of bytes."""
+"""The compiler property for that byte limit."""
 _DEFAULT_BYTES = 1 << 38
 _LARGEST = 2**31 - 1
 
 
 def dimensions(meta: ArgumentMeta, config: Mapping[str, str]) -> tuple[int, ...]:
-    """The shape of an argument, the largest one if it has dynamic dimensions.
+    """Return the shape of an argument, the largest one if it has dynamic dimensions.
 
-    Without a largest one: narrow dimensions have their bounds, what they leave is divided among the others.
+    Without a largest one: narrow dimensions have their bounds, and the others share the rest.
     """
     if not meta.unbounded:
         return meta.shape
@@ -38,7 +38,7 @@ def dimensions(meta: ArgumentMeta, config: Mapping[str, str]) -> tuple[int, ...]
 
 
 def sparse_sizes(arguments: tuple[ArgumentMeta, ...], config: Mapping[str, str]) -> set[int]:
-    """The sizes that programs allocate for arguments without a largest shape: exact, and in whole pages."""
+    """Return the allocation sizes of arguments without a largest shape: exact, and in whole pages."""
     exact_sizes = [
         math.prod(dimensions(meta, config)) * meta.alignment for meta in arguments if meta.unbounded
     ]
@@ -46,9 +46,10 @@ def sparse_sizes(arguments: tuple[ArgumentMeta, ...], config: Mapping[str, str])
 
 
 def most_bytes(meta: ArgumentMeta, config: Mapping[str, str]) -> int:
-    """The bytes of memory that an argument with dynamic dimensions may use, however much there is.
+    """Return the maximum bytes for an argument with dynamic dimensions, regardless of its memory's size.
 
-    More than what was reported to programs they would not find: OpenVINO's plugin takes new memory for it.
+    Beyond the reported size OpenVINO's plugin would allocate new memory, so programs would not find the
+    result.
     """
     if not meta.unbounded:
         return meta.byte_size
@@ -61,7 +62,7 @@ def _chosen(config: Mapping[str, str]) -> int:
 
 
 def _range(text: str) -> tuple[int, int]:
-    """`3`, `1..8`, `..8`, `2..`, `?` as OpenVINO writes them."""
+    """Parse a dimension as OpenVINO writes it: `3`, `1..8`, `..8`, `2..`, `?`."""
     low, dots, high = text.strip().replace("?", "..").partition("..")
     largest = high if dots else low
     return int(low or 0), min(_LARGEST, int(largest or _LARGEST))
@@ -72,7 +73,7 @@ def _width(limits: tuple[int, int]) -> int:
 
 
 def _root(value: int, degree: int) -> int:
-    """The largest number whose power is at most `value`, at least 1."""
+    """Return the largest number, at least 1, whose power is at most `value`."""
     root: int = max(1, round(value ** (1 / degree)))
     while root > 1 and root**degree > value:
         root -= 1

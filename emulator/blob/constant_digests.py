@@ -1,4 +1,4 @@
-"""Digests of constants, and weights compared with those that a blob refers to."""
+"""Digests of constants, and the check of weights against a blob's digests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARALLEL = 1 << 20  # below, starting threads costs more than they save
 
 
 def constant_digest(data: memoryview) -> bytes:
-    """The digest that a blob keeps of a constant."""
+    """Return the digest of a constant, as a blob stores it."""
     threads = blake3.AUTO if len(data) >= _PARALLEL else 1
     return blake3(data, max_threads=threads).digest(CONSTANT_DIGEST)
 
@@ -28,7 +28,7 @@ def check_constants(
     subject: str,
     advance: Callable[[float], None],
 ) -> None:
-    """Refuse weights other than those that a blob refers to, by the name of the first constant that differs.
+    """Refuse weights that differ from those of a blob, naming the first constant that differs.
 
     `offsets` has the offset in the space of every constant outside of the blob.
     """

@@ -1,7 +1,7 @@
 """The compiled-model container ("blob"): a header, a table of sections, the sections, each on a page.
 
-An inspector reads the first page to know everything about the model. A reader accepts the same major
-and a minor up to its own; a section of an unknown type is skipped unless flag 1 (required) is set.
+The first page tells an inspector everything about the model. A reader accepts the same major and a minor up
+to its own; a section of an unknown type is skipped unless flag 1 (required) is set.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ ENTRY_LAYOUT = Layout(
 _ENTRY = ENTRY_LAYOUT.struct
 HEADER_SIZE = _HEADER.size
 REQUIRED = 1
-"""The flag of a section that a reader has to know."""
+"""The flag of a section that a reader must know."""
 MAX_SECTIONS = 32
 
 READ_VALUE = "vpux_ie_read_value_"
-"""Begins the name of the input that is the state of a variable; its id follows."""
+"""Prefix of an input that is the state of a variable; its id follows."""
 ASSIGN = "vpux_ie_assign_"
-"""Begins the name of the output that the variable becomes."""
+"""Prefix of an output that is the new value of a variable."""
 SHAPE_TENSOR = "vpux_ie_shape_"
-"""Begins the name of the argument that holds the shape of one with dynamic dimensions."""
+"""Prefix of an argument that holds the shape of one with dynamic dimensions."""
 
 S = TypeVar("S")
 
 
 class Section(enum.IntEnum):
-    """Types of section."""
+    """The types of sections."""
 
     METADATA = 1  # msgpack of GraphMeta
     IR = 2  # OpenVINO IR, the XML
-    WEIGHTS = 3  # the constants that are inside the blob
+    WEIGHTS = 3  # the constants inside the blob
     WEIGHTS_REFERENCE = 4  # msgpack of WeightsReference: all constants of the IR
 
 
 class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
     """One input or output. `shape` in elements, `byte_size` in bytes; dense, row-major.
 
-    `friendly_name` is that of the input or of the result itself. `node_name` is what Level Zero calls the
-    argument: the operation whose value it is, `name.1` for the second of several results. `model_shape` is
-    the one before shapes were applied (build flags were), -1 for a dynamic dimension, nothing at all for a
+    `friendly_name` is that of the input or of the result itself. `node_name` is Level Zero's name of the
+    argument: the operation that computes its value, `name.1` for the second of several results. `model_shape`
+    is the one before shapes were applied (but after build flags), -1 for a dynamic dimension, empty for a
     dynamic rank. `strides` says that an execution may give strides.
 
     With dynamic dimensions `partial_shape` has their bounds as OpenVINO writes them (`[1..8,?,64]`), `shape`
-    and `byte_size` are the largest, or if there is no largest (`unbounded`) the smallest with 1 for 0. The
+    and `byte_size` are the largest, or without a largest (`unbounded`) the smallest with 1 for 0. The
     argument that has its index as `shape_of` holds its shape at an execution: i32, innermost dimension first.
     """
 
@@ -99,21 +99,21 @@ class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether each execution gives it a shape of its own."""
+        """Whether each execution sets its shape."""
         return bool(self.partial_shape)
 
     @property
     def alignment(self) -> int:
-        """Bytes that the start of this argument must be a multiple of: the size of one element."""
+        """The required alignment in bytes: the size of one element."""
         elements = math.prod(self.shape)
         return max(1, self.byte_size // elements) if elements else 1
 
 
 class StateMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """One variable. What an execution writes to argument `output`, the next one reads from argument `input`.
+    """One variable. An execution writes to argument `output` what the next one reads from argument `input`.
 
-    At first, and after a reset, `input` holds the bytes of `initial`, repeated. Without any the graph made
-    with `NPU_STATES_INIT` has to compute it.
+    At first, and after a reset, `input` holds the bytes of `initial`, repeated. If `initial` is empty, the
+    graph made with `NPU_STATES_INIT` has to compute it.
     """
 
     variable: str
@@ -123,9 +123,9 @@ class StateMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver needs to know about a compiled model. Arguments: all inputs, then all outputs.
+    """The driver's description of a compiled model. Arguments: all inputs, then all outputs.
 
-    The inputs and outputs of `states` are arguments like the others, after those that the model has.
+    The inputs and outputs of `states` are ordinary arguments, after those of the model.
     """
 
     name: str
@@ -148,7 +148,7 @@ class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dynamic_states(self) -> frozenset[int]:
-        """The arguments that are states whose shape changes; all states of a graph are, or none."""
+        """The arguments that are states with a changing shape; all states of a graph, or none."""
         return frozenset(
             index
             for state in self.states
@@ -167,10 +167,10 @@ class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConstantReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One constant. `offset` is the canonical one that the IR uses, `digest` the first 16 bytes of blake3.
+    """One constant. `offset` is its canonical offset in the IR, `digest` the first 16 bytes of blake3.
 
     `embedded` is its offset in the WEIGHTS section; -1: it is not in the blob. `name` is that of the first
-    layer that has this content.
+    layer with this content.
     """
 
     name: str
@@ -181,14 +181,14 @@ class ConstantReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class WeightsReference(msgspec.Struct, frozen=True, kw_only=True):
-    """The constants of the IR, each content once, and the bytes that they take at canonical offsets."""
+    """The constants of the IR without duplicates, and their total bytes at canonical offsets."""
 
     size: int
     constants: tuple[ConstantReference, ...]
 
     @property
     def outside(self) -> tuple[ConstantReference, ...]:
-        """Those that are not in the blob."""
+        """Those outside the blob."""
         return tuple(constant for constant in self.constants if constant.embedded < 0)
 
 
@@ -196,7 +196,7 @@ Chunks = Iterable[bytes | memoryview]
 
 
 def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
-    """A blob with these sections; the metadata is placed first."""
+    """Return a blob with these sections; the metadata is placed first."""
     parts: list[bytes | memoryview] = []
     write({section: (len(data), partial(_whole, data)) for section, data in sections.items()}, parts.append)
     return b"".join(parts)
@@ -205,10 +205,10 @@ def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
 def write(
     sections: Mapping[Section, tuple[int, Callable[[], Chunks]]], put: Callable[[bytes | memoryview], object]
 ) -> int:
-    """Write a blob piece by piece with `put`; returns its size.
+    """Write a blob piece by piece with `put`; return its size.
 
-    A section is its size and a function that gives its content in chunks; the function is called twice, for
-    the checksum and for the content, so nothing but a chunk needs to be in memory.
+    A section is its size and a function that yields its content in chunks; the function is called twice, for
+    the checksum and for the content, so only one chunk needs to be in memory.
     """
     order = sorted(sections, key=lambda section: section != Section.METADATA)
     table_end = _HEADER.size + len(order) * _ENTRY.size
@@ -247,8 +247,8 @@ def _digest(chunks: Chunks) -> bytes:
 class BlobReader:
     """Checked access to the sections of a blob in memory.
 
-    Raises `Refused` with `ERROR_INVALID_NATIVE_BINARY`, naming the field, for anything that is not a
-    whole, unchanged blob of a readable version. Section checksums are checked when a section is read.
+    Raises `Refused` with `ERROR_INVALID_NATIVE_BINARY`, naming the field, unless it is a whole, unchanged
+    blob of a readable version. Section checksums are checked when a section is read.
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
@@ -266,11 +266,11 @@ class BlobReader:
         return [(kind, offset, size) for kind, (offset, size, _) in self._entries.items()]
 
     def has(self, section: Section) -> bool:
-        """Whether the blob holds this section."""
+        """Return whether the blob has this section."""
         return section in self._entries
 
     def read(self, section: Section) -> memoryview:
-        """The bytes of a section, without a copy."""
+        """Return the bytes of a section, without a copy."""
         entry = self._entries.get(section)
         if entry is None:
             raise _malformed(f"section {section.name}", found="missing", expected="present")
@@ -283,31 +283,31 @@ class BlobReader:
         return data
 
     def unchecked(self, section: Section) -> memoryview:
-        """The bytes of a section without checking its digest: to read a part of a large one."""
+        """Return the bytes of a section without checking its digest: for partial reads of a large one."""
         offset, size, _ = self._entries[section]
         return self._data[offset : offset + size]
 
     def extent(self, section: Section) -> tuple[int, int] | None:
-        """Offset and size of a section, unchecked but inside the blob; None when it is missing."""
+        """Return offset and size of a section, unchecked but inside the blob; None when it is missing."""
         entry = self._entries.get(section)
         return None if entry is None else entry[:2]
 
     def metadata(self) -> GraphMeta:
-        """The decoded metadata section."""
+        """Return the decoded metadata section."""
         return _decoded(self.read(Section.METADATA), GraphMeta, Section.METADATA)
 
     def weights_reference(self) -> WeightsReference | None:
-        """The constants of the IR; None when it has none."""
+        """Return the constants of the IR; None if there are none."""
         if not self.has(Section.WEIGHTS_REFERENCE):
             return None
         return _decoded(self.read(Section.WEIGHTS_REFERENCE), WeightsReference, Section.WEIGHTS_REFERENCE)
 
 
 def unpadded_size(head: bytes, length: int) -> int:
-    """The size that a blob gives itself, where its file of `length` bytes is that rounded up to the page.
+    """Return a blob's own size if its file of `length` bytes is merely that, padded to whole pages.
 
-    Programs store blobs in whole pages. Anything else: `length`, and the reader refuses it. The caller
-    checks that what is left out is zero.
+    Programs store blobs in whole pages. Anything else: return `length`, and the reader refuses it. The caller
+    checks that the padding is zero.
     """
     if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
         return length
@@ -316,19 +316,19 @@ def unpadded_size(head: bytes, length: int) -> int:
 
 
 def size_of(head: bytes) -> int | None:
-    """The size that a blob gives itself in its first `HEADER_SIZE` bytes, unchecked; None for no blob."""
+    """Return a blob's size from its first `HEADER_SIZE` bytes, unchecked; None if it is not a blob."""
     if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
         return None
     return int(_HEADER.unpack_from(head)[4])
 
 
 def digest_of(head: bytes) -> bytes:
-    """The digest in a blob's first `HEADER_SIZE` bytes. It is of header and table, so of all sections."""
+    """Return the digest in a blob's first `HEADER_SIZE` bytes: of header and table, hence of all sections."""
     return bytes(_HEADER.unpack_from(head)[5])
 
 
 def version_of(head: bytes) -> tuple[int, int]:
-    """Major and minor in a blob's first `HEADER_SIZE` bytes."""
+    """Return major and minor from a blob's first `HEADER_SIZE` bytes."""
     _, major, minor, *_ = _HEADER.unpack_from(head)
     return int(major), int(minor)
 
@@ -362,7 +362,7 @@ def _check(data: memoryview) -> dict[int, tuple[int, int, bytes]]:
             "section count", found=f"{count}", expected=f"1 to {MAX_SECTIONS}, all inside the blob"
         )
     bare = _HEADER.pack(magic, major, minor, count, total, bytes(32)) + data[_HEADER.size : table_end]
-    # the reserved bytes are packed as zero, so they are compared before the digest is
+    # packing zeroes the reserved bytes, so they are compared before the digest
     if bytes(data[:32]) != bare[:32] or blake3(bare).digest() != digest:
         raise _malformed("header checksum", found="differs", expected="the header that was written")
     return _entries(data, count, table_end)

@@ -1,4 +1,4 @@
-"""Which very file weights lie in, and whether it was written to since."""
+"""The identity of weights files, and whether they were written to since."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from softnpu.emulator.common import linux
 
 
 def file_identities(fds: Sequence[int], sealed_is_enough: bool = True) -> tuple[bytes, ...]:
-    """The very files behind descriptors, and their last change; empty for content that cannot change.
+    """Return the identities and last changes of descriptors' files; empty for immutable content.
 
-    May hang with the file system that a file lies on. Raises `OSError`.
+    May hang with the file's file system. Raises `OSError`.
     """
     return tuple(_identity(fd, sealed_is_enough) for fd in fds)
 

@@ -1,4 +1,4 @@
-"""The weights space of some sources, mapped into this process: see `weights`."""
+"""The weights space of a model's sources, mapped into this process: see `weights`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _KINDS = {
 
 
 class WeightSpace:
-    """Weights as one buffer: the sources, and behind them the constants that are in a blob.
+    """Weights as one buffer: the sources, followed by the constants inside a blob.
 
     `view` ends with the last of them and is never empty; `layout` is that of the sources, `embedded` the
-    bytes behind it. The memory is unmapped when nothing refers to `view` any more.
-    Refuses what is no regular file (`ERROR_INVALID_ARGUMENT`) and what lies outside of one
-    (`ERROR_INVALID_SIZE`); raises `OSError` when the kernel does not map it.
+    bytes after it. The memory is unmapped when nothing refers to `view` any more. Refuses anything but a
+    regular file (`ERROR_INVALID_ARGUMENT`) and ranges outside of it (`ERROR_INVALID_SIZE`); raises `OSError`
+    when the kernel does not map it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WeightSpace:
             fd, offset, length = section
             memory.map(self.layout.size, fd, offset, length)
         if not size:
-            # OpenVINO reads a byte of a constant without elements when it converts it
+            # OpenVINO reads a byte of an empty constant when it converts it
             fd = linux.sealed_copy("no weights", bytes(PAGE))
             memory.map(0, fd, 0, PAGE)
             os.close(fd)
@@ -66,24 +66,24 @@ class WeightSpace:
         self._memory.before_unmap(call, argument)
 
     def release_pages(self) -> None:
-        """Release the pages of the sources; a page that is touched again is read from its file."""
+        """Release the pages of the sources; a touched page is read from its file again."""
         if self.layout.size:
             self._memory.release_pages(0, self.layout.size)
 
     def offset_of(self, address: int, length: int) -> int | None:
-        """Offset in the space of `length` bytes at an address of this process; None outside of sources."""
+        """Return the offset in the space of `length` bytes at an address; None outside of sources."""
         offset = address - self.address
         return offset if self.layout.holds(offset, length) else None
 
     def covers(self, address: int) -> bool:
-        """Whether an address of this process belongs to the space: a source, or a gap between two."""
+        """Return whether an address of this process belongs to the space: a source, or a gap between two."""
         return 0 <= address - self.address < self.layout.size
 
 
 def check_range(fd: int, offset: int, length: int, subject: str) -> None:
-    """Refuse bytes `offset` to `offset + length` of `fd` that do not lie inside a regular file.
+    """Refuse bytes `offset` to `offset + length` of `fd` unless they lie inside a regular file.
 
-    `ERROR_INVALID_ARGUMENT` for what is no regular (or memory) file, `ERROR_INVALID_SIZE` for the range.
+    `ERROR_INVALID_ARGUMENT` unless it is a regular (or memory) file, `ERROR_INVALID_SIZE` for the range.
     """
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):

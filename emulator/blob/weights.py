@@ -1,14 +1,14 @@
-"""Where the constants of a model lie: weight sources, the weights space, canonical offsets, placement.
+"""The location of a model's constants: weight sources, the weights space, canonical offsets, placement.
 
-Weights are a list of sources: ranges of descriptors, in the order in which these travel. The *weights
-space* is the sources one after the other, each on pages of its own, so that it can be mapped without a
-copy (see `SpaceLayout`). Offsets of `Const` layers in an XML that a driver sends refer to it; with one
-source at offset 0 they are simply those of the file.
+Weights are a list of sources: ranges of descriptors, in the order in which these travel. The *weights space*
+is the concatenation of the sources, each on its own pages, so that it can be mapped without a copy (see
+`SpaceLayout`). Offsets of `Const` layers in an XML sent by a driver refer to it; with one source at offset 0
+they are simply file offsets.
 
-A blob does not know the sources. Its IR refers to *canonical offsets*: every distinct constant once, in
-the order of the XML, each at a multiple of 64. So one model gives one blob, wherever its weights come
-from. The `Placement` says where in the weights space each referenced constant lies; constants inside the
-blob lie behind the space, see `offsets_in_space`.
+A blob does not know the sources. Its IR refers to *canonical offsets*: every distinct constant once, in the
+order of the XML, each at a multiple of 64. So one model gives one blob, wherever its weights come from. The
+`Placement` gives the location of each referenced constant in the weights space; constants inside the blob lie
+after the space, see `offsets_in_space`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 CONSTANT_ALIGNMENT = 64
 MAX_SOURCES = 14
-"""Sources of one model: blob, placement and sources have to fit into one frame."""
+"""Maximum sources of one model: blob, placement and sources must fit into one frame."""
 MAX_SPACE = 1 << 46
-"""Bytes of a weights space: half of what a process can address."""
+"""Maximum bytes of a weights space: half of what a process can address."""
 
-# a start tag with its attributes; what is in quotes may hold anything but quotes
+# a start tag with its attributes; quoted text may hold anything but quotes
 _LAYER = re.compile(rb'<layer((?:[^">]|"[^"]*")*+)>\s*+(?:<data((?:[^">]|"[^"]*")*+)>)?+')
 _CONST = re.compile(rb'\stype="Const"')
 _NAME = re.compile(rb'\sname="([^"]*)"')
@@ -39,10 +39,10 @@ _SIZE = re.compile(rb'(?<=\ssize=")\d{1,20}(?=")')
 
 
 class SpaceLayout:
-    """The weights space of some sources.
+    """The weights space of a list of sources.
 
     Source i begins on a page, base_i; its first byte lies at base_i + offset_i mod 4096. base_0 is 0 and
-    base_(i+1) the next page behind source i. `starts` holds the place of each source's first byte, `size`
+    base_(i+1) the next page after source i. `starts` holds the position of each source's first byte, `size`
     the bytes of the whole space, a multiple of the page.
     """
 
@@ -57,11 +57,11 @@ class SpaceLayout:
 
     @property
     def end(self) -> int:
-        """Where the last source ends."""
+        """The end of the last source."""
         return self.starts[-1] + self.sources[-1].length if self.sources else 0
 
     def holds(self, offset: int, length: int) -> bool:
-        """Whether these bytes lie inside one source."""
+        """Return whether these bytes lie inside one source."""
         index = bisect.bisect_right(self.starts, offset) - 1
         if index < 0 or length < 0:
             return False
@@ -69,20 +69,20 @@ class SpaceLayout:
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in the weights space the constants lie that a blob refers to.
+    """The offsets in the weights space of the constants that a blob refers to.
 
-    `offsets` has one entry for each constant of `WeightsReference` that is not embedded, in that order.
+    `offsets` has one entry for each non-embedded constant of `WeightsReference`, in that order.
     """
 
     offsets: tuple[int, ...]
 
     def encode(self) -> bytes:
-        """As it travels, in a memory file."""
+        """Encode it for a memory file."""
         return msgspec.msgpack.encode(self)
 
     @staticmethod
     def decode(data: bytes) -> Placement:
-        """Refuse with `ERROR_INVALID_ARGUMENT` what is no placement."""
+        """Decode a placement. Refuses malformed data with `ERROR_INVALID_ARGUMENT`."""
         try:
             return msgspec.msgpack.decode(data, type=Placement)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -92,7 +92,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConstLayer(msgspec.Struct, frozen=True):
-    """A `Const` layer of an XML: its offset and size, where the digits of the offset stand, and its name."""
+    """A `Const` layer of an XML: its offset and size, the position of the offset's digits, and its name."""
 
     offset: int
     size: int
@@ -102,12 +102,12 @@ class ConstLayer(msgspec.Struct, frozen=True):
 
 
 def page_up(size: int) -> int:
-    """The first multiple of the page at or behind `size`."""
+    """Round `size` up to whole pages."""
     return -(-size // PAGE) * PAGE
 
 
 def check_sources(sources: Sequence[WeightSource], subject: str) -> None:
-    """Refuse more sources than a frame carries, and ranges that no address space can hold."""
+    """Refuse more sources than a frame carries, and ranges too large for any address space."""
     if len(sources) > MAX_SOURCES:
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_SIZE,
@@ -127,7 +127,7 @@ def check_sources(sources: Sequence[WeightSource], subject: str) -> None:
 
 
 def const_layers(xml: bytes) -> list[ConstLayer]:
-    """The `Const` layers of an XML that OpenVINO wrote, in the order of the text."""
+    """Return the `Const` layers of an XML written by OpenVINO, in textual order."""
     layers = []
     for layer in _LAYER.finditer(xml):
         if layer[2] is None or not _CONST.search(layer[1]):
@@ -149,7 +149,7 @@ def const_layers(xml: bytes) -> list[ConstLayer]:
 
 
 def with_offsets(xml: bytes, layers: Sequence[ConstLayer], offsets: Sequence[int]) -> bytes:
-    """The XML with another offset for each of its `Const` layers."""
+    """Return the XML with new offsets for its `Const` layers."""
     parts, last = [], 0
     for layer, offset in zip(layers, offsets, strict=True):
         parts += [xml[last : layer.begin], b"%d" % offset]
@@ -158,7 +158,7 @@ def with_offsets(xml: bytes, layers: Sequence[ConstLayer], offsets: Sequence[int
 
 
 def aligned(size: int) -> int:
-    """The first offset for a constant at or behind `size`."""
+    """Return the first offset for a constant, at or after `size`."""
     return -(-size // CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT
 
 
@@ -184,12 +184,12 @@ def check_canonical(reference: WeightsReference) -> None:
 def offsets_in_space(
     reference: WeightsReference | None, placement: Placement | None, space: SpaceLayout, embedded: int
 ) -> dict[int, int]:
-    """Canonical offset to actual offset of every constant that a blob refers to.
+    """Map canonical to actual offsets, for every constant that a blob refers to.
 
-    `embedded` is the size of the blob's WEIGHTS section, which is mapped right behind the space. Without a
-    placement a constant lies at its canonical offset. Refuses what does not lie inside: with
-    `ERROR_INVALID_ARGUMENT` if the weights are too few, with `ERROR_INVALID_NATIVE_BINARY` if the blob
-    is wrong.
+    `embedded` is the size of the blob's WEIGHTS section, which is mapped right after the space. Without a
+    placement a constant lies at its canonical offset. Refuses constants outside of the space: with
+    `ERROR_INVALID_ARGUMENT` if the weights are too few, with `ERROR_INVALID_NATIVE_BINARY` if the blob is
+    wrong.
     """
     if reference is None:
         return {}
@@ -227,7 +227,7 @@ def offsets_in_space(
 
 
 def with_actual_offsets(xml: bytes, actual: Mapping[int, int]) -> bytes:
-    """The IR of a blob with canonical offsets replaced by actual ones.
+    """Return the IR of a blob with actual instead of canonical offsets.
 
     Refuses with `ERROR_INVALID_NATIVE_BINARY` a constant that the blob does not list.
     """

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from typing import NamedTuple, TypeVar
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.engine.memory.mappings import Words
+from softnpu.emulator.common.arrays import Words
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import HISTOGRAM_SUM, LATENCY_BOUNDS_NS, Latency, StatusWord
 

@@ -9,40 +9,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import NamedTuple
 
 import openvino as ov
 
 from softnpu.emulator.blob.container import GraphMeta
-from softnpu.emulator.interface.profiling import CLOCK_PROPERTY, LayerRecord, LayerStatus, Profile, TaskType
+from softnpu.emulator.interface.profiling import CLOCK_PROPERTY, LayerRecord, LayerStatus, TaskType
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime
 from softnpu.emulator.platforms import Platform
 
 log = logging.getLogger(__name__)
 
 _DEVICE = "DEVICE"
-
-
-class ModelledTime(NamedTuple):
-    """What an inference takes on the modelled device: on so many tiles, in nanoseconds, layer by layer."""
-
-    tiles: int
-    ns: int
-    layers: tuple[LayerRecord, ...]
-
-    def profile(self, end_ns: int) -> Profile:
-        """Return the profile of an inference that ends at `end_ns`."""
-        return Profile(end_ns - self.ns, end_ns, self.layers, 0)
-
-
-Modelled = Callable[[ov.Model, GraphMeta], ModelledTime | None]
-"""The modelled time of a model; None if nobody asks for it, or nobody knows it."""
-
-
-def host_times(_model: ov.Model, _meta: GraphMeta) -> ModelledTime | None:
-    """Return none: a device that shows the host's clock."""
-    return None
 
 
 def tiles_of(meta: GraphMeta, platform: Platform) -> int:

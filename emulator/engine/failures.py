@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import NoReturn
 
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
-from softnpu.emulator.links import engine as link
 from softnpu.emulator.openvino import errors as openvino_errors
 
 log = logging.getLogger(__name__)
@@ -52,12 +50,6 @@ def waited_too_long(tdr_ms: int) -> ErrorInfo:
         expected="the event that it waits for",
         hint="signal the event, or create a new queue after finding out why nobody does",
     )
-
-
-def end_held(why: str) -> NoReturn:
-    """End this engine while other threads may write memory of clients: nothing is put in order first."""
-    log.critical("%s: the engine ends", why)
-    os._exit(link.EXIT_HELD)
 
 
 def give_up(why: str) -> NoReturn:

@@ -13,7 +13,6 @@ from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.engine import failures, tracing
-from softnpu.emulator.engine.device_clock import Modelled
 from softnpu.emulator.engine.load_turns import LoadTurns
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
@@ -22,6 +21,7 @@ from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino import memory_limit, self_check
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 from softnpu.emulator.openvino.executor import LoadedImage, core, load_device, properties_of, timed_load
+from softnpu.emulator.openvino.modelled_time import Modelled
 from softnpu.emulator.openvino.weights.weight_files import WeightChanges
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""`Activity` and its answer: what every session, model and compilation of a daemon does at this moment."""
+"""`Activity` and its answer: the current work of every session, model and compilation of a daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SessionPhase(enum.StrEnum):
 
 
 class CompilationKind(enum.StrEnum):
-    """What a job of the compiler is for."""
+    """The purpose of a compiler job."""
 
     COMPILE = "compile"
     IMPORT = "import"
@@ -31,14 +31,14 @@ class CompilationKind(enum.StrEnum):
 
 
 class Activity(Message, frozen=True, kw_only=True, tag="activity"):
-    """Ask what happens. The answer lists sessions and models with numbers above these."""
+    """Ask for current activity. The answer lists sessions and models with numbers above these."""
 
     after_session: int = 0
     after_model: int = 0
 
 
 class SessionActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """One session: its process, what it holds, and what the device has done for it.
+    """One session: its process, its objects, and its use of the device.
 
     `start_time`: of the process, in clock ticks since boot as in /proc/PID/stat; 0 if it cannot be read.
     `busy_ns`: time of all devices. `queued`: submissions that have not ended. `models`: numbers, at most 16.
@@ -65,9 +65,9 @@ class SessionActivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """One model that graphs use, however many. `memory`: bytes of its blob and its weights.
+    """One model, shared by any number of graphs. `memory`: bytes of its blob and its weights.
 
-    `state`: `compiled`, `loading` or `loaded`. `inferences` and their `busy_ns` since it was first used.
+    `state`: `compiled`, `loading` or `loaded`. `inferences` and their `busy_ns` since its first use.
     """
 
     model: int
@@ -83,9 +83,9 @@ class ModelActivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompilationActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of the compiler. `stage` is empty, and `worker` 0, until a worker has begun with it.
+    """One compiler job. `stage` is empty, and `worker` 0, until a worker has started it.
 
-    `device` -1: it is for none. `done`: 0 to 1.
+    `device` -1: for no device. `done`: 0 to 1.
     """
 
     session: int
@@ -99,7 +99,7 @@ class CompilationActivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
-    """How long something took on a device: see `records.Latency` and `records.LATENCY_BOUNDS_NS`."""
+    """Durations on a device: see `records.Latency` and `records.LATENCY_BOUNDS_NS`."""
 
     device: int
     of: str
@@ -108,7 +108,7 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivityAnswer(Message, frozen=True, kw_only=True, tag="activity_answer"):
-    """Sessions and models in the order of their numbers, at most 48 of each; `more`: there are others.
+    """Sessions and models in numerical order, at most 48 of each; `more`: there are others.
 
     `compilations`: the oldest, at most 24 of `compilation_count`. `histograms` only in the first answer, for
     `after_session` and `after_model` 0. `time_ns`: CLOCK_MONOTONIC.

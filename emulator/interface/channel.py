@@ -28,7 +28,7 @@ _MAX_UNREAD = 1000
 class Packet:
     """One received frame: request id, body, and the descriptors that came with it.
 
-    Used as a context manager: descriptors that were not taken are closed at the end of the block.
+    As a context manager it closes descriptors that were not taken at the end of the block.
     """
 
     __slots__ = ("_fds", "_owner", "body", "request")
@@ -69,7 +69,7 @@ class Packet:
         return self._fds
 
     def taken(self) -> Packet:
-        """A packet that takes this one over, with its descriptors."""
+        """Move this packet, with its descriptors, into a new one, and return it."""
         return Packet(self.request, self.body, self.take_fds(self.fd_count), self._owner)
 
     def refuse_sockets(self) -> None:
@@ -90,7 +90,7 @@ class Packet:
 
 
 class Channel:
-    """Frames over one socket. Sending and receiving may happen in different threads, one of each.
+    """Frames over one socket. One thread may send while another receives.
 
     `owner`: the user at the other end, once known, for whom untrusted descriptors are closed.
     """
@@ -101,14 +101,14 @@ class Channel:
         self._has_unread = False
 
     def fileno(self) -> int:
-        """The socket's descriptor, -1 after `close`."""
+        """Return the socket's descriptor, -1 after `close`."""
         return self._socket.fileno()
 
     def send(self, request: int, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Send one frame; the descriptors are duplicated by the kernel and stay the caller's.
+        """Send one frame; the kernel duplicates the descriptors, and the caller keeps its own.
 
-        Raises `BlockingIOError` when the socket is non-blocking and full, `ConnectionError` when the
-        peer is gone.
+        Raises `BlockingIOError` when the socket is non-blocking and full, `ConnectionError` when the peer is
+        gone.
         """
         frame = frames.encode(request, body, len(fds))
         if fds:
@@ -185,8 +185,8 @@ class Channel:
         try:
             return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
         except ConnectionResetError:
-            # the kernel reports once, ahead of what the peer sent, that the peer closed before it had read
-            # all frames; its own last frames (a refusal, say) are still there
+            # when the peer closes before reading all frames, the kernel reports that once, ahead of the
+            # peer's own last frames (a refusal, say), which can still be read
             return self._socket.recvmsg(size, _ANCILLARY, options)[:3]
 
     def _receive_carefully(self, size: int, options: int) -> tuple[bytes, list[tuple[int, int, bytes]], int]:
@@ -203,13 +203,13 @@ class Channel:
         return data, ancillary, flags
 
     def wait_readable(self, timeout_s: float | None) -> bool:
-        """Whether a frame, or the end of the peer, arrives within `timeout_s` (None waits forever)."""
+        """Return whether a frame, or the end of the peer, arrives within `timeout_s` (None waits forever)."""
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return bool(poller.poll(None if timeout_s is None else max(0, timeout_s * 1000)))
 
     def peer_gone(self) -> bool:
-        """Whether the peer has closed its end; neither waits nor reads."""
+        """Return whether the peer has closed its end, without waiting or reading."""
         poller = select.poll()
         poller.register(self._socket, select.POLLRDHUP)
         return bool(poller.poll(0))
@@ -232,7 +232,7 @@ class Channel:
             pass  # the end, or a malformed frame
 
     def shut_down(self) -> None:
-        """End the connection in every process that has the socket: it is not closed before the last does."""
+        """End the connection in every process that has the socket: it closes with the last copy."""
         with contextlib.suppress(OSError):  # the peer is gone
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -31,7 +31,7 @@ MAX_ARGUMENTS = 1024
 
 
 class CommandType(enum.IntEnum):
-    """Numbers follow the job-command numbers of the real firmware where it has the command."""
+    """The firmware's job-command numbers, where the real firmware has the command."""
 
     NOP = 0x001
     TIMESTAMP = 0x100
@@ -58,7 +58,7 @@ COPY = _command("target ref, source ref, length u64")
 COPY_REGION = _command("target ref, target_pitch u64, source ref, source_pitch u64, width u64, rows u64")
 GRAPH = _command("graph u64")
 EXECUTE = _command("graph u64, inference u64, argument_count u32, strides_count u32, profiling ref")
-"""Arguments follow, each a `ref`, then strides. Memory 0 of `profiling`: no profile."""
+"""Followed by the arguments, each a `ref`, then strides. Memory 0 of `profiling`: no profile."""
 STRIDES = Layout("argument u32, steps u32[5]")  # in elements, innermost dimension first
 MAX_DIMS = 5
 LAYOUTS = {
@@ -94,7 +94,7 @@ class MemoryAt(NamedTuple):
 
 
 class Barrier(NamedTuple):
-    """All earlier commands of the queue have ended before a later one starts."""
+    """Wait for all earlier commands of the queue before starting a later one."""
 
 
 class Timestamp(NamedTuple):
@@ -104,7 +104,7 @@ class Timestamp(NamedTuple):
 
 
 class EventWait(NamedTuple):
-    """Wait until the signal at `at` is signalled, at most the watchdog's limit."""
+    """Wait for the signal at `at`, at most the watchdog's limit."""
 
     at: MemoryAt
 
@@ -163,8 +163,8 @@ class GraphInit(NamedTuple):
 class GraphExecute(NamedTuple):
     """One inference: all inputs, then all outputs, in the order of the graph's metadata.
 
-    `strides` pairs the index of an argument with its strides in elements, innermost dimension first, 0
-    for dimensions that it does not have. `profiling` is where the profile goes.
+    `strides` pairs the index of an argument with its strides in elements, innermost dimension first, 0 for
+    unused dimensions. `profiling` is the target of the profile.
     """
 
     graph: int
@@ -190,7 +190,7 @@ Command = (
 
 
 def places(command: Command) -> Iterator[MemoryAt]:
-    """The memory that a command names."""
+    """Yield the memory named by a command."""
     for field in command:
         if isinstance(field, MemoryAt):
             yield field
@@ -212,7 +212,7 @@ _FIXED_SHAPES: dict[int, struct.Struct] = {
 
 
 def encode_command(command: Command) -> bytes:
-    """One command as bytes."""
+    """Encode one command."""
     match command:
         case Barrier():
             return _HEAD.pack(CommandType.BARRIER, 0, _HEAD.size)
@@ -252,13 +252,13 @@ def _encode_execute(command: GraphExecute) -> bytes:
 
 
 def encode_buffer(commands: Sequence[bytes]) -> bytes:
-    """A whole command buffer from encoded commands."""
+    """Assemble a command buffer from encoded commands."""
     body = b"".join(commands)
     return HEADER.pack(MAGIC, INTERFACE_MAJOR, 0, HEADER.size + len(body), len(commands)) + body
 
 
 def handles(command: Command) -> Iterator[int]:
-    """Every handle that a command names."""
+    """Yield every handle named by a command."""
     match command:
         case Barrier():
             return
@@ -278,7 +278,7 @@ def handles(command: Command) -> Iterator[int]:
 
 
 def decode_each(data: bytes) -> Iterator[Command | None]:
-    """The commands of a buffer, None for a NOP. `data` must be a private copy: a client may change it.
+    """Decode a buffer's commands; yield None for a NOP. `data` must be a private copy: clients may change it.
 
     Raises `Refused` at the first bad byte, naming the command by its number.
     """

@@ -1,7 +1,7 @@
 """Files and directories of a daemon, by the rules of interface.md, section 1.
 
-A name in a directory that others may write belongs to whoever comes first. With the sticky bit nobody can
-replace a file of ours there, but one that was there before may be anybody's: so each file is checked as well.
+In a directory that others may write, a name belongs to whoever comes first. With the sticky bit nobody can
+replace a file of ours there, but an older one may be anybody's: so each file is checked as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_LINKS = 40  # as many as the kernel follows
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a directory in which a user who is neither this one nor root can replace or remove files."""
+    """Refuse a directory in which users other than this one and root can replace or remove files."""
     owners = (os.geteuid(), ROOT)
     path, info = Path("/"), os.lstat("/")
     for path, info in _steps_to(folder):
@@ -38,7 +38,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_folder_of(folder: Path, user: int) -> None:
-    """Refuse a directory in which others than `user`, this user and root can make or replace files."""
+    """Refuse a directory in which others than `user`, this user and root can create or replace files."""
     owners = (user, os.geteuid(), ROOT)
     last = folder.resolve()
     for path, info in _steps_to(folder):
@@ -55,12 +55,12 @@ def check_folder_of(folder: Path, user: int) -> None:
 
 
 def open_own(path: Path, flags: int, kind: str) -> int:
-    """Open a regular file of this user that nobody else may write; make it with mode 600 if there is none.
+    """Open a regular file of this user that nobody else may write; create it with mode 600 if missing.
 
-    Refuses anything else that has this name: a link, a pipe, a file of another user or with a second name.
-    `kind` names the file in the refusal.
+    Refuses anything else of this name: a link, a pipe, a file of another user or with a second name. `kind`
+    names the file in the refusal.
     """
-    flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # to open a pipe would wait
+    flags |= os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe would block
     try:
         fd = os.open(path, flags, 0o600)
     except OSError as error:
@@ -106,13 +106,13 @@ def _wrong_owner(path: Path, info: os.stat_result, owners: Collection[int]) -> R
 def unusable(
     object: str, error: OSError, expected: str, hint: str = "choose another place with --socket"
 ) -> Refused:
-    """Build the refusal of a place where the system does not let a daemon be."""
+    """Build the refusal of a place where the system does not allow a daemon."""
     found = error.strerror or str(error)
     return refuse(ZeResult.ERROR_UNINITIALIZED, object, found=found, expected=expected, hint=hint)
 
 
 def _steps_to(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every directory and symbolic link that leads to `folder`, which comes last."""
+    """Yield every directory and symbolic link on the way to `folder`, and `folder` last."""
     path, links = Path("/"), 0
     left = list(reversed(folder.absolute().parts[1:]))
     yield path, os.lstat(path)
@@ -142,17 +142,17 @@ def _steps_to(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _not_own(fd: int) -> str:
-    """Why a file is not one that this user alone has made; empty if it is."""
+    """Return why a file was not created by this user alone; empty if it was."""
     info = os.fstat(fd)
     if info.st_uid != os.geteuid():
         return f"it belongs to user {info.st_uid}"
-    if info.st_nlink > 1:  # none: the last user has just removed it
+    if info.st_nlink > 1:  # 0: the last user has just removed it
         return f"it has {info.st_nlink} names"
     return distrust(fd)
 
 
 def _obstacle(path: Path) -> str:
-    """What prevents the file, if it is a link or belongs to another user and can be seen."""
+    """Return the obstacle: a link, or another user's file, if visible."""
     try:
         info = path.lstat()
     except OSError:

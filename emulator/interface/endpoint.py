@@ -1,7 +1,7 @@
-"""Where a daemon is found: its socket, and the lock file beside it.
+"""The address of a daemon: its socket, and the lock file beside it.
 
-A daemon holds an exclusive lock on `SOCKET.lock` as long as it serves the socket. The kernel drops the lock
-when the daemon ends, however it ends: who gets the lock has the proof that no daemon lives. Its JSON content
+A daemon holds an exclusive lock on `SOCKET.lock` while it serves the socket. The kernel drops the lock when
+the daemon ends, however it ends: holding the lock proves that no daemon lives. Its JSON content
 (`DaemonRecord`) lets a monitor find the status page without a session.
 """
 
@@ -36,7 +36,7 @@ class DaemonRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_socket() -> Path:
-    """`SOFTNPU_SOCKET`, else `softnpu.sock` in a directory that only this user can enter.
+    """Return `SOFTNPU_SOCKET`, else `softnpu.sock` in a directory that only this user can enter.
 
     That directory is `softnpu` in `XDG_RUNTIME_DIR`, or in /run/user/UID, or else /tmp/softnpu-UID.
     """
@@ -65,28 +65,28 @@ def _runtime_folder() -> Path:
 
 
 def _is_ours(folder: str) -> bool:
-    # root may write a directory that a variable from another user's session names
+    # root may write a directory named by a variable from another user's session
     return os.stat(folder).st_uid in (os.geteuid(), ROOT) and os.access(folder, os.W_OK, effective_ids=True)
 
 
 def lock_path(path: Path) -> Path:
-    """The lock file of the daemon that serves `path`."""
+    """Return the lock file of the daemon that serves `path`."""
     return path.with_name(path.name + ".lock")
 
 
 def log_path(path: Path) -> Path:
-    """The log of a daemon in the background that serves `path`."""
+    """Return the log of a background daemon that serves `path`."""
     return path.with_name(path.name + ".log")
 
 
 def older_log_path(path: Path) -> Path:
-    """What was in the log before it became too long."""
+    """Return the rotated log, from before the log became too long."""
     return path.with_name(path.name + ".log.1")
 
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """An address for `bind` and `connect`, also for a path longer than the 107 bytes of `sun_path`."""
+    """Yield an address for `bind` and `connect`, even for paths over the 107 bytes of `sun_path`."""
     if len(os.fsencode(path)) <= _MAX_SUN_PATH:
         yield str(path)
         return
@@ -114,13 +114,13 @@ def socket_address(path: Path) -> Iterator[str]:
 
 
 def new_socket() -> socket.socket:
-    """A new socket of the type that the interface uses."""
+    """Create a socket of the interface's type."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return socket.socket(fileno=linux.above_streams(sock.detach()))
 
 
 def accepts(path: Path) -> bool:
-    """Whether a process accepts connections at a socket."""
+    """Return whether a process accepts connections at a socket."""
     with new_socket() as sock:
         sock.settimeout(_ACCEPT_S)
         try:
@@ -132,9 +132,9 @@ def accepts(path: Path) -> bool:
 
 
 def read_record(path: Path) -> DaemonRecord | None:
-    """The record in the lock file of `path`; None without a readable one.
+    """Return the record in the lock file of `path`; None without a readable one.
 
-    A record is trusted if the file belongs to this user, to root, or to the user of the process it names.
+    A record is trusted if the file belongs to this user, to root, or to the user of the recorded process.
     """
     try:
         fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,6 +1,6 @@
-"""Environment variables that both sides honour; a value that does not fit is refused by the variable's name.
+"""Environment variables honoured by both sides; invalid values are refused, naming the variable.
 
-The form is that of interface.md, section 1, so that every driver reads the same.
+The format is that of interface.md, section 1, so that every driver reads the same.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """Set by `softnpu run` and `env`: the variables as they were before, in JSON."""
 
 OF_DAEMON: Final = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "CXX", "GLIBC_TUNABLES")
-"""Variables that a daemon gets of the program that starts it."""
+"""Variables that a daemon inherits from the program that starts it."""
 PREFIXES_OF_DAEMON: Final = ("LC_", "XDG_", "SOFTNPU_", "ONEDNN_", "DNNL_")
-"""Beginnings of others. Those of oneDNN choose instruction sets, which numbers depend on."""
+"""Prefixes of further ones. Those of oneDNN select instruction sets, which affect numbers."""
 OF_PROGRAMS: Final = (ENV_SOCKET, ENV_AUTOSTART, ENV_LEASE, ENV_PYTHON, ENV_SAVED_ENV, "SOFTNPU_LOG")
-"""What a program sets for itself, and no daemon gets."""
+"""A program's own settings, which no daemon inherits."""
 
 TRACE_VARIABLE = "ZE_INTEL_NPU_LOGPERFETTO"
 """`1`, as with the real driver: `softnpu run` writes a trace into the working directory."""
@@ -66,9 +66,9 @@ _DECIMAL = re.compile(r"[0-9]{1,20}|(?=.{3,20}\Z)[0-9]+\.[0-9]+")
 
 
 def of_daemon(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a daemon gets of the environment of the program that starts it: interface.md, section 1.
+    """Return the environment that a daemon inherits from the program that starts it: interface.md, section 1.
 
-    It serves other programs as well, so nothing that loads code into this one, or is about it alone.
+    It serves other programs as well, so it gets nothing that loads code into this one, or concerns it alone.
     """
     return {
         name: value
@@ -78,7 +78,7 @@ def of_daemon(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def spin_us() -> int:
-    """`SOFTNPU_SPIN_US`: the longest busy wait, in microseconds."""
+    """Return `SOFTNPU_SPIN_US`: the longest busy wait, in microseconds."""
     text = os.environ.get(ENV_SPIN_US)
     if not text:
         return DEFAULT_SPIN_US
@@ -90,7 +90,7 @@ def spin_us() -> int:
 
 
 def idle_s(default: float) -> float:
-    """`SOFTNPU_IDLE_S`: the seconds without a client after which a daemon ends; 0 for one that stays."""
+    """Return `SOFTNPU_IDLE_S`: the seconds without a client after which a daemon ends; 0: it stays."""
     text = os.environ.get(ENV_IDLE_S)
     if not text:
         return default
@@ -100,22 +100,22 @@ def idle_s(default: float) -> float:
 
 
 def self_check() -> bool:
-    """`SOFTNPU_SELF_CHECK`: whether engines check what they load."""
+    """Return `SOFTNPU_SELF_CHECK`: whether engines check what they load."""
     return _switch(ENV_SELF_CHECK)
 
 
 def strict() -> bool:
-    """`SOFTNPU_STRICT`: whether a daemon refuses what silicon refuses."""
+    """Return `SOFTNPU_STRICT`: whether a daemon refuses what silicon refuses."""
     return _switch(ENV_STRICT)
 
 
 def native_turns() -> bool:
-    """`SOFTNPU_NATIVE_TURNS`: whether engines use their part in C++ for known submissions."""
+    """Return `SOFTNPU_NATIVE_TURNS`: whether engines use their part in C++ for known submissions."""
     return _switch(ENV_NATIVE_TURNS, "1")
 
 
 def clock() -> Clock:
-    """`SOFTNPU_CLOCK`: which clock the devices of a daemon show that starts by itself."""
+    """Return `SOFTNPU_CLOCK`: the clock of the devices of a daemon that starts by itself."""
     text = os.environ.get(ENV_CLOCK) or Clock.HOST.value
     if text not in {each.value for each in Clock}:
         raise _out_of_range(ENV_CLOCK, found=text, expected="host, device or paced")
@@ -123,7 +123,7 @@ def clock() -> Clock:
 
 
 def inference_us() -> int:
-    """`SOFTNPU_INFERENCE_US`: the modelled time of every inference, 0 for the predicted one."""
+    """Return `SOFTNPU_INFERENCE_US`: the modelled time of every inference, 0 for the predicted one."""
     text = os.environ.get(ENV_INFERENCE_US) or "0"
     if not _WHOLE.fullmatch(text) or int(text) > MAX_INFERENCE_US:
         expected = f"whole microseconds from 0 (as predicted) to {MAX_INFERENCE_US}"
@@ -132,7 +132,7 @@ def inference_us() -> int:
 
 
 def engine_cache() -> str:
-    """`SOFTNPU_ENGINE_CACHE`, or `softnpu/engine` in the user's cache; empty: none."""
+    """Return `SOFTNPU_ENGINE_CACHE`, or `softnpu/engine` in the user's cache; empty: none."""
     chosen = os.environ.get(ENV_ENGINE_CACHE)
     if chosen is not None:
         return chosen and os.path.abspath(chosen)
@@ -140,7 +140,7 @@ def engine_cache() -> str:
 
 
 def user_cache(name: str) -> str:
-    """A folder in the user's cache; empty if there is neither `XDG_CACHE_HOME` nor `HOME`."""
+    """Return a folder in the user's cache; empty if there is neither `XDG_CACHE_HOME` nor `HOME`."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME", ""), ".cache")
     return os.path.join(base, "softnpu", name) if os.path.isabs(base) else ""
 
@@ -149,12 +149,12 @@ IDLE_TIMES = f"seconds: 0 for a daemon that stays, or {MIN_IDLE_S:g} to {MAX_IDL
 
 
 def is_idle_time(seconds: float) -> bool:
-    """Whether a daemon can have this idle time."""
+    """Return whether this is a valid idle time for a daemon."""
     return seconds == 0 or MIN_IDLE_S <= seconds <= MAX_IDLE_S
 
 
 def variables_outside(text: str) -> dict[str, str]:
-    """The variables in `SOFTNPU_SAVED_ENV`, as they were before `softnpu run`; empty for unset ones."""
+    """Return the variables in `SOFTNPU_SAVED_ENV`, from before `softnpu run`; empty for unset ones."""
     if not text:
         return {}
     try:

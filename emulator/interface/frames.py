@@ -1,8 +1,8 @@
 """The control frame: 16 bytes of header, then one msgpack message of at most `MAX_BODY` bytes.
 
-Frames travel over a SOCK_SEQPACKET socket, one frame a packet: the kernel keeps the borders, so a
-half-sent frame cannot exist and descriptors stay with their frame. Bodies that may grow (models,
-metadata, blobs) travel in a memory file descriptor, never in the body.
+Frames travel over a SOCK_SEQPACKET socket, one frame per packet: the kernel keeps packet boundaries, so a
+half-sent frame cannot exist and descriptors stay with their frame. Bodies that may grow (models, metadata,
+blobs) travel in a memory file descriptor, never in the body.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_FDS = 16
 
 
 def encode(request: int, body: bytes, fd_count: int = 0) -> bytes:
-    """One frame as bytes; refuses an oversized body or too many descriptors."""
+    """Encode one frame; refuse an oversized body or too many descriptors."""
     if len(body) > MAX_BODY:
         raise refuse(
             ZeResult.ERROR_INVALID_SIZE,

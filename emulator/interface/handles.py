@@ -1,7 +1,7 @@
 """64-bit handles: kind (8 bits), generation (24 bits), slot (32 bits).
 
 A slot is reused only with the next generation, and never after its last one: a stale handle is always
-detected and never names another object. Handle 0 is the null handle. Each session has tables of its own, so
+detected and never names another object. Handle 0 is the null handle. Each session has its own tables, so
 another session's handle names nothing.
 """
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class HandleKind(enum.IntEnum):
-    """What a handle names; the top byte of the handle."""
+    """The kind of object that a handle names; the top byte of the handle."""
 
     CONTEXT = 1
     MEMORY = 2
@@ -34,7 +34,7 @@ class HandleKind(enum.IntEnum):
 
 
 def describe(handle: int) -> str:
-    """Handle as text for messages: `graph 0x0400000100000003`."""
+    """Return a handle as text for messages: `graph 0x0400000100000003`."""
     try:
         kind = HandleKind(handle >> 56).name.lower()
     except ValueError:
@@ -61,7 +61,7 @@ class HandleTable(Generic[T]):
         return iter([obj for obj in self._objects if obj is not None])
 
     def items(self) -> Iterator[tuple[int, T]]:
-        """Handles and their objects, as they are now."""
+        """Iterate over a snapshot of handles and their objects."""
         pairs = zip(self._generations, self._objects, strict=True)
         return iter(
             [(self._handle(gen, slot), obj) for slot, (gen, obj) in enumerate(pairs) if obj is not None]
@@ -90,7 +90,7 @@ class HandleTable(Generic[T]):
             slot = len(self._objects)
             self._objects.append(None)
             self._generations.append(0)
-        # generation 0 is never handed out: an all-zero handle body is always invalid
+        # generation 0 is never issued: an all-zero handle body is always invalid
         generation = self._generations[slot] + 1
         self._generations[slot] = generation
         self._objects[slot] = obj
@@ -98,7 +98,7 @@ class HandleTable(Generic[T]):
         return self._handle(generation, slot)
 
     def get(self, handle: int) -> T:
-        """The object of `handle`; `ERROR_INVALID_NULL_HANDLE` or `ERROR_INVALID_ARGUMENT` otherwise."""
+        """Return the object of `handle`. Refuses: `ERROR_INVALID_NULL_HANDLE`, `ERROR_INVALID_ARGUMENT`."""
         return self._lookup(handle)[1]
 
     def pop(self, handle: int) -> T:

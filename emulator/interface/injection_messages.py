@@ -1,4 +1,4 @@
-"""The control messages of fault injection. They are a part of `messages`."""
+"""The control messages of fault injection; part of `messages`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from softnpu.emulator.interface.message import Message
 
 
 class Inject(Message, frozen=True, kw_only=True, tag="inject"):
-    """Inject a fault, see `injections`. `pid`: all sessions that this process has now. Answer: `Injected`."""
+    """Inject a fault, see `injections`. `pid`: all current sessions of this process. Answer: `Injected`."""
 
     kind: str
     value: str = ""
@@ -26,7 +26,7 @@ class InjectStatus(Message, frozen=True, kw_only=True, tag="inject_status"):
 
 
 class InjectClear(Message, frozen=True, kw_only=True, tag="inject_clear"):
-    """End injections, None for all. Refused without effect if one does not exist. Answer: `Cleared`."""
+    """Remove injections, None for all. Refused without effect if one does not exist. Answer: `Cleared`."""
 
     ids: tuple[int, ...] | None = None
 
@@ -40,7 +40,7 @@ class Injected(Message, frozen=True, kw_only=True, tag="injected"):
 class InjectionState(msgspec.Struct, frozen=True, kw_only=True):
     """One injection: how many operations matched, and how many of them it has hit.
 
-    `state`: `active`, `used up`, or `session gone`. `value`: the one of the request, else the default.
+    `state`: `active`, `used up`, or `session gone`. `value`: the requested one, else the default.
     """
 
     id: int
@@ -58,7 +58,7 @@ class InjectionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InjectStatusAnswer(Message, frozen=True, kw_only=True, tag="inject_status_answer"):
-    """Active injections, and the last of those that ended by themselves; the oldest first."""
+    """Active injections, and the last ones that expired; oldest first."""
 
     faults: tuple[InjectionState, ...]
 

@@ -1,8 +1,8 @@
-"""Fault injection: every failure that a device can show, on a running daemon.
+"""Fault injection: every possible failure of a device, on a running daemon.
 
 A kind of fault acts on one sort of operation: submissions, doorbells, loads of a graph, or requests. Of the
-operations that match, the first `after` pass; each later one is hit with `probability`, until `count` were
-hit. As text, for a daemon that starts:
+matching operations, the first `after` pass; each later one is hit with `probability`, until `count` were hit.
+As text, for a daemon that starts:
 
     SOFTNPU_INJECT="hang:after=3, slow=20ms:count=*:probability=0.1:seed=7"
 """
@@ -52,7 +52,7 @@ class FaultKind(enum.StrEnum):
 
 
 class Operation(enum.Enum):
-    """What a kind acts on."""
+    """The operations that a kind acts on."""
 
     SUBMISSION = "submission"
     DOORBELL = "doorbell"
@@ -61,7 +61,7 @@ class Operation(enum.Enum):
 
 
 class Value(enum.Enum):
-    """The value that a kind takes."""
+    """The type of value that a kind takes."""
 
     NONE = "none"
     TEXT = "the log of the compiler"
@@ -74,7 +74,7 @@ class Value(enum.Enum):
 
 
 class KindInfo(NamedTuple):
-    """What a kind acts on, what it does, the value it takes, and its default."""
+    """A kind's operation, effect, value type, and default."""
 
     operation: Operation
     summary: str
@@ -174,7 +174,7 @@ REQUESTS = (
     "graph_expected", "graph_initialize", "graph_destroy", "compiler_options", "cancel", "metric_stream_open",
     "metric_stream_close", "status",
 )  # fmt: skip
-"""What `refuse` and `delay` may name: tags of the interface. `hello` and `status` have no device."""
+"""Valid names for `refuse` and `delay`: tags of the interface. `hello` and `status` have no device."""
 
 _refuse = partial(refuse, ZeResult.ERROR_INVALID_ARGUMENT)
 _DEVICELESS = {FaultKind.DISCONNECT, FaultKind.DAEMON_DEATH}
@@ -191,7 +191,7 @@ _MAX_TEXT = 800
 class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One injected fault. `count` None: every match. No `sessions`: any. `device` None: any.
 
-    `value`: of the form that the kind takes, empty for its default.
+    `value`: in the kind's format, empty for its default.
     """
 
     kind: FaultKind
@@ -215,38 +215,38 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def result(self) -> ZeResult | None:
-        """The error that its value names, if any."""
+        """The error named by its value, if any."""
         name = self.effective.rpartition("=")[2]
         return ZeResult[name] if name in ZeResult.__members__ else None
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Tags of the requests on which it acts; empty: all of a session, once it is open."""
+        """Tags of the requests on which it acts; empty: all of an open session."""
         if self.kind_info.value in (Value.REQUEST, Value.REQUEST_TIME):
             return (self.value.partition("=")[0],)
         return self.kind_info.requests
 
     @property
     def seconds(self) -> float:
-        """The time of its value; 0 if the value is none."""
+        """Its value as a time; 0 if it is none."""
         match = _TIME.fullmatch(self.effective.rpartition("=")[2])
         return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
     @property
     def factor(self) -> float:
-        """The factor of its value; 1 if the value is none."""
+        """Its value as a factor; 1 if it is none."""
         match = _FACTOR.fullmatch(self.effective)
         return float(match[1]) if match else 1.0
 
     def chosen(self, number: int) -> bool:
-        """Whether operation `number` (from 1) of those that match is one that `probability` picks."""
+        """Return whether `probability` picks matching operation `number` (from 1)."""
         if self.probability >= 1.0:
             return True
         drawn = hashlib.blake2b(f"{self.seed}:{number}".encode(), digest_size=8).digest()
         return int.from_bytes(drawn, "little") / 2**64 < self.probability
 
     def check(self) -> None:
-        """Refuse options that contradict each other or are out of range, by their names."""
+        """Refuse contradictory or out-of-range options, by their names."""
         info, name = self.kind_info, f"injection of {self.kind.value}"
         if not 0 <= self.after <= _MAX_NUMBER:
             raise _refuse(name, found=f"after {self.after}", expected="0 or more operations that pass")
@@ -299,7 +299,7 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def kind_of(name: str) -> FaultKind:
-    """The kind of this name; an unknown one is refused with the list of kinds."""
+    """Return the kind of this name; refuse an unknown one with the list of kinds."""
     try:
         return FaultKind(name)
     except ValueError:
@@ -309,13 +309,13 @@ def kind_of(name: str) -> FaultKind:
 
 
 def parse(text: str) -> tuple[Injection, ...]:
-    """The injections in `text`, checked. A part that cannot be read is refused by name."""
+    """Parse and check the injections in `text`. An unreadable part is refused by name."""
     parts = (part.strip() for part in text.split(","))
     return tuple(_parse_part(part) for part in parts if part)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> str:
-    """The value of `SOFTNPU_INJECT`."""
+    """Return the value of `SOFTNPU_INJECT`."""
     return environment.get(ENV_INJECT, "")
 
 
@@ -342,7 +342,7 @@ def _parse_part(part: str) -> Injection:
 
 
 def count_of(text: str) -> int | None:
-    """A number, or None for `*`. `ValueError` for anything else."""
+    """Parse a number; return None for `*`. Raises `ValueError` for anything else."""
     return None if text == "*" else _whole(text)
 
 

@@ -1,4 +1,4 @@
-"""Fixed records, described once: field by field, in order, without gaps, little-endian."""
+"""Descriptions of fixed records: field by field, in order, without gaps, little-endian."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIELD = re.compile(rf"(?P<name>\w+) +(?:(?P<type>{'|'.join(_FORMATS)})(?:\[(?P<
 class Field(msgspec.Struct, frozen=True):
     """One field. `type` is `u16`, `u32`, `u64`, `char`, `u8` or `ref`; empty for reserved bytes.
 
-    A `ref` names memory: the handle of an allocation, and an offset into it. `count` is 0 but for arrays.
+    A `ref` names memory: the handle of an allocation, and an offset into it. `count` is 0 except for arrays.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Field(msgspec.Struct, frozen=True):
 class Layout:
     """The fields of a record, and the `struct` that packs and unpacks them.
 
-    The description has the fields in lines or between commas: `NAME TYPE`, `NAME TYPE[COUNT]` or
+    The description has the fields in lines or separated by commas: `NAME TYPE`, `NAME TYPE[COUNT]` or
     `reserved BYTES`. A comment starts with `#`.
     """
 
@@ -54,11 +54,11 @@ class Layout:
         return self.struct.size
 
     def offset(self, name: str) -> int:
-        """Where a field begins."""
+        """Return the offset of a field."""
         return self._field(name).offset
 
     def room(self, name: str) -> int:
-        """Bytes of a field."""
+        """Return the size of a field in bytes."""
         return self._field(name).size
 
     def _field(self, name: str) -> Field:

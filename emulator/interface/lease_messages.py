@@ -1,4 +1,4 @@
-"""Leases: devices that a process takes for itself, and for the sessions that it lets in by a token."""
+"""Leases: devices that a process takes for itself, and for the sessions that it admits by a token."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import msgspec
 from softnpu.emulator.interface.message import Message
 
 WHOLE_DEVICE = 1000
-"""The share of a lease that has its devices alone."""
+"""The share of an exclusive lease."""
 
 
 class LeaseTake(Message, frozen=True, kw_only=True, tag="lease_take"):
     """Take `count` devices of `platform` (empty: of any). Answer: `Leased`.
 
-    `share`: how much of each, in thousandths; leases of less than `WHOLE_DEVICE` may have a device together.
+    `share`: thousandths of each device; leases of less than `WHOLE_DEVICE` may share one.
     """
 
     count: int = 1
@@ -32,7 +32,7 @@ class Leased(Message, frozen=True, kw_only=True, tag="leased"):
 
 
 class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One lease: the process that took it, its devices, and how many sessions it has. Never its token."""
+    """One lease: its process, its devices, and its number of sessions. Never its token."""
 
     lease: int
     pid: int

@@ -11,17 +11,17 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 TAG_FIELD = "t"
 """The key of a message's tag."""
 MUST_FIELD = "must"
-"""The key of the names of fields that the receiver has to understand."""
+"""The key of the names of fields that the receiver must understand."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=TAG_FIELD):
-    """Base of all messages. `must` names fields that the receiver has to understand."""
+    """Base of all messages. `must` names fields that the receiver must understand."""
 
     must: tuple[str, ...] = ()
 
     @property
     def tag(self) -> str:
-        """What names the message on the wire."""
+        """The message's name on the wire."""
         return str(self.__struct_config__.tag)
 
 
@@ -29,7 +29,7 @@ M = TypeVar("M", bound=Message)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[M], body: bytes | memoryview, object: str, expected: str) -> M:
-    """Return the message in `body`; refuse what is not one, by the path of the bad field."""
+    """Decode the message in `body`; refuse invalid ones by the path of the bad field."""
     try:
         message = decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The texts that fields of control messages may have."""
+"""The allowed texts in fields of control messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Role(enum.StrEnum):
-    """What a connection may do: own objects, only look, keep an idle daemon as well, or lease devices."""
+    """The rights of a connection: own objects, only look, also keep an idle daemon, or lease devices."""
 
     SESSION = "session"
     MONITOR = "monitor"
@@ -15,7 +15,7 @@ class Role(enum.StrEnum):
 
 
 class MemoryKind(enum.StrEnum):
-    """What an allocation is for: data, or (`CONTROL`) command buffers, fences and events."""
+    """The purpose of an allocation: data, or (`CONTROL`) command buffers, fences and events."""
 
     HOST = "host"
     DEVICE = "device"
@@ -24,7 +24,7 @@ class MemoryKind(enum.StrEnum):
 
 
 class QueuePriority(enum.StrEnum):
-    """Which queue runs first."""
+    """The scheduling priority of a queue."""
 
     LOW = "low"
     NORMAL = "normal"

@@ -1,8 +1,7 @@
 """Every control message, as msgspec structs. On the wire: msgpack maps with a tag `t`.
 
-Growth: a reader skips fields that it does not know, unless the sender names them in `must`; then it refuses
-the message by the name of the field. Requests come from the client, answers repeat the request id of the
-frame. Descriptors that travel with a message are listed in its docstring, in order.
+Growth: a reader skips unknown fields, unless the sender names them in `must`; then it refuses the message by
+the name of the field. Answers repeat the request id of the frame. Docstrings list descriptors, in order.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ GraphOrigin = texts.GraphOrigin
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one session may hold, and the watchdog's limit. Memory in bytes, time in milliseconds."""
+    """The limits of one session, and the watchdog's limit. Memory in bytes, time in milliseconds."""
 
     session_memory: int
     contexts: int
@@ -64,7 +63,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """First message of a connection. `role`: a `Role`. `lease`: of a session, the token of its lease."""
+    """First message of a connection. `role`: a `Role`. `lease`: the token of a session's lease."""
 
     major: int
     minor: int
@@ -74,7 +73,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
 
 
 class ContextCreate(Message, frozen=True, kw_only=True, tag="context_create"):
-    """A context on device `device` (index). Answer: `ContextCreated`."""
+    """Create a context on device `device` (index). Answer: `ContextCreated`."""
 
     device: int
 
@@ -89,7 +88,7 @@ class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
     """Allocate `size` bytes. `kind`: a `MemoryKind`. Answer: `MemAllocated`.
 
     `exportable` memory has a segment of its own, whose descriptor another process may use. So has `sparse`
-    memory, which gets pages where it is used, and counts by these.
+    memory, which gets pages where it is used, and is charged by page.
     """
 
     context: Handle
@@ -101,7 +100,7 @@ class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
 
 
 class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
-    """Use memory of another process. Descriptor: the segment of an exportable allocation.
+    """Import memory of another process. Descriptor: the segment of an exportable allocation.
 
     Its size must be sealed. Answer: `MemAllocated`, fresh, with the whole segment as the allocation.
     """
@@ -111,11 +110,10 @@ class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
 
 
 class MemImportPart(Message, frozen=True, kw_only=True, tag="mem_import_part"):
-    """Use `size` bytes of a memory file from `offset` on, whole pages. Descriptor: the file.
+    """Import `size` bytes of a memory file at `offset`, whole pages. Descriptor: the file.
 
     Its size must be sealed. Answer: `MemAllocated`, fresh: the segment is that part of the file. `foreign`:
-    the size need not be sealed, and the part need not be whole pages; the segment has the pages that it lies
-    in.
+    the size need not be sealed, nor the part whole pages; the segment has the pages around it.
     """
 
     context: Handle
@@ -132,9 +130,9 @@ class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):
 
 
 class QueueCreate(Message, frozen=True, kw_only=True, tag="queue_create"):
-    """A command queue of `slots` slots (a power of two). `priority`: a `QueuePriority`.
+    """Create a command queue of `slots` slots (a power of two). `priority`: a `QueuePriority`.
 
-    `turbo` asks both sides to wait busily. Answer: `QueueCreated`.
+    `turbo` makes both sides busy-wait. Answer: `QueueCreated`.
     """
 
     context: Handle
@@ -144,7 +142,7 @@ class QueueCreate(Message, frozen=True, kw_only=True, tag="queue_create"):
 
 
 class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
-    """Later submissions of a queue run in the background (below every priority), or as before.
+    """Run later submissions of a queue in the background (below every priority), or as before.
 
     Answer: `Ok`.
     """
@@ -154,27 +152,27 @@ class QueueWorkload(Message, frozen=True, kw_only=True, tag="queue_workload"):
 
 
 class QueueDestroy(Message, frozen=True, kw_only=True, tag="queue_destroy"):
-    """Destroy a queue; commands that were not executed are dropped. Answer: `Ok`."""
+    """Destroy a queue; pending commands are dropped. Answer: `Ok`."""
 
     queue: Handle
 
 
 class WeightSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights as a range of a descriptor: bytes `offset` to `offset + length` of it."""
+    """Weights as a range of a descriptor: bytes `offset` to `offset + length`."""
 
     offset: int
     length: int
 
 
 class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where compiled models are kept: an absolute `directory`, and the bytes that they may take in all."""
+    """A cache of compiled models: an absolute `directory`, and its limit in bytes."""
 
     directory: str
     limit: int
 
 
 class GraphFlag(enum.IntFlag):
-    """`ze_graph_flags_t`: what a graph is created with."""
+    """`ze_graph_flags_t`: the creation flags of a graph."""
 
     NONE = 0
     DISABLE_CACHING = 1
@@ -188,9 +186,9 @@ class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
     """Compile a model. Descriptors: the IR's XML, then one for each source of its weights.
 
     `config` holds OpenVINO property names and values as text, `shapes` static shapes by input name,
-    `build_flags` the line of `ze_graph_desc_t`, `flags` the bits of `GraphFlag`. `cache` is the directory
-    of compiled models to use, None for none; `input_hash` stands for XML and weights there. Answers: any
-    number of `Progress`, then `GraphCreated`.
+    `build_flags` the line of `ze_graph_desc_t`, `flags` the bits of `GraphFlag`. `cache` is the directory of
+    compiled models to use, None for none; `input_hash` stands for XML and weights there. Answers: any number
+    of `Progress`, then `GraphCreated`.
     """
 
     context: Handle
@@ -206,10 +204,10 @@ class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
 
 
 class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
-    """A graph from a native blob. Descriptors: blob, placement if it has a length, sources of the weights.
+    """Import a native blob as a graph. Descriptors: blob, placement if its length is not 0, weight sources.
 
     Without a placement the weights space has every constant at its canonical offset. `deferred`: constants
-    are compared with their digests when the graph is initialised, not now. Answer: `GraphCreated`.
+    are checked against their digests when the graph is initialised, not now. Answer: `GraphCreated`.
     """
 
     context: Handle
@@ -221,7 +219,7 @@ class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):
 
 
 class GraphBlob(Message, frozen=True, kw_only=True, tag="graph_blob"):
-    """Ask for the blob of a graph, without the weights that are outside. Answer: `GraphBlobAnswer`."""
+    """Ask for the blob of a graph, without external weights. Answer: `GraphBlobAnswer`."""
 
     graph: Handle
 
@@ -250,8 +248,10 @@ class GraphQuery(Message, frozen=True, kw_only=True, tag="graph_query"):
 
 
 class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"):
-    """Ask for the options of the compiler of a device (index). With `option`: whether it is supported, and
-    with `value` that value of it. Answer: `CompilerOptionsAnswer`."""
+    """Ask for the options of the compiler of a device (index). Answer: `CompilerOptionsAnswer`.
+
+    With `option`: whether it is supported; with `value`, whether that value of it is.
+    """
 
     device: int
     option: str = ""
@@ -259,14 +259,14 @@ class CompilerOptions(Message, frozen=True, kw_only=True, tag="compiler_options"
 
 
 class GraphExpected(Message, frozen=True, kw_only=True, tag="graph_expected"):
-    """A graph will be initialised with this `hint`, a digest of the client's choice. Answer: `Ok`."""
+    """Announce a later `GraphInitialize` with this `hint`, a digest of the client's choice. Answer: `Ok`."""
 
     context: Handle
     hint: bytes
 
 
 class GraphInitialize(Message, frozen=True, kw_only=True, tag="graph_initialize"):
-    """Load a graph into the engine; harmless when repeated. Answer: `GraphInitialized`."""
+    """Load a graph into the engine; idempotent. Answer: `GraphInitialized`."""
 
     graph: Handle
     hint: bytes = b""
@@ -291,13 +291,13 @@ class ContextMemory(Message, frozen=True, kw_only=True, tag="context_memory"):
 
 
 class ContextRelease(Message, frozen=True, kw_only=True, tag="context_release"):
-    """Give back what the device keeps of a context and does not use now. Answer: `Ok`."""
+    """Release a context's idle memory on the device. Answer: `Ok`."""
 
     context: Handle
 
 
 class ContextIdle(Message, frozen=True, kw_only=True, tag="context_idle"):
-    """Have it do so by itself after `after_ms` milliseconds without work; never if None. Answer: `Ok`."""
+    """Release it automatically after `after_ms` milliseconds without work; never if None. Answer: `Ok`."""
 
     context: Handle
     after_ms: int | None = None
@@ -321,7 +321,7 @@ class Status(Message, frozen=True, kw_only=True, tag="status"):
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
-    """End the daemon in order. Answer: `Ok`, then the connection closes."""
+    """Shut the daemon down. Answer: `Ok`, then the connection closes."""
 
 
 # ---------------------------------------------------------------- answers
@@ -356,10 +356,10 @@ class ContextCreated(Message, frozen=True, kw_only=True, tag="context_created"):
 
 
 class MemAllocated(Message, frozen=True, kw_only=True, tag="mem_allocated"):
-    """Memory lies at `offset` of segment `segment`, which is `segment_size` bytes long.
+    """The memory lies at `offset` of segment `segment`, which is `segment_size` bytes long.
 
-    Descriptor: the segment, only when this session does not hold it yet (`fresh`). The client reserves
-    the pages of a fresh segment (fallocate) before it uses them, unless it is `sparse`.
+    Descriptor: the segment, only when this session does not hold it yet (`fresh`). The client reserves the
+    pages of a fresh segment (fallocate) before it uses them, unless it is `sparse`.
     """
 
     memory: Handle
@@ -371,7 +371,7 @@ class MemAllocated(Message, frozen=True, kw_only=True, tag="mem_allocated"):
 
 
 class QueueCreated(Message, frozen=True, kw_only=True, tag="queue_created"):
-    """The ring lies in memory `ring`, which is placed as in `MemAllocated`."""
+    """The ring lies in memory `ring`, placed as in `MemAllocated`."""
 
     queue: Handle
     ring: MemAllocated
@@ -398,14 +398,14 @@ class GraphCreated(Message, frozen=True, kw_only=True, tag="graph_created"):
 
 
 class GraphBlobAnswer(Message, frozen=True, kw_only=True, tag="graph_blob_answer"):
-    """Descriptors: the sealed blob, then its placement if that has a length."""
+    """Descriptors: the sealed blob, then its placement if its length is not 0."""
 
     blob_length: int
     placement_length: int = 0
 
 
 class GraphExported(Message, frozen=True, kw_only=True, tag="graph_exported"):
-    """Descriptor: a sealed blob that needs no weights; none if it was written to a file."""
+    """Descriptor: a sealed blob with all weights; none if it was written to a file."""
 
     blob_length: int
 
@@ -427,16 +427,16 @@ class CompilerOptionsAnswer(Message, frozen=True, kw_only=True, tag="compiler_op
 
 
 class GraphInitialized(Message, frozen=True, kw_only=True, tag="graph_initialized"):
-    """The graph is on the device. `shared` says that another graph had loaded the same content."""
+    """The graph is on the device. `shared`: another graph had already loaded the same content."""
 
     load_ms: float
     shared: bool
 
 
 class ContextMemoryAnswer(Message, frozen=True, kw_only=True, tag="context_memory_answer"):
-    """Bytes of device memory in all, and bytes that this context asked for (not rounded).
+    """Bytes of device memory in total, and bytes requested by this context (not rounded).
 
-    `graphs`: bytes of the models that are on the device for it, blobs and weights, each once.
+    `graphs`: bytes of its models on the device, blobs and weights, without duplicates.
     """
 
     total: int
@@ -472,23 +472,23 @@ M = TypeVar("M", bound=Message)
 
 
 def encode(message: Message) -> bytes:
-    """The message as msgpack."""
+    """Encode the message as msgpack."""
     return _encoder.encode(message)
 
 
 def decode_request(body: bytes | memoryview) -> Request:
-    """The request in `body`; refuses what is not one, by the path of the bad field."""
+    """Decode the request in `body`; refuse invalid ones by the path of the bad field."""
     return _checked(_request_decoder(), body)
 
 
 def decode_answer(body: bytes | memoryview) -> Answer:
-    """The answer in `body`; refuses what is not one, by the path of the bad field."""
+    """Decode the answer in `body`; refuse invalid ones by the path of the bad field."""
     return _checked(_answer_decoder(), body)
 
 
 @functools.cache
 def _request_decoder() -> msgspec.msgpack.Decoder[Request]:
-    return msgspec.msgpack.Decoder(Request)  # made when needed: a client decodes no requests
+    return msgspec.msgpack.Decoder(Request)  # created on demand: a client decodes no requests
 
 
 @functools.cache

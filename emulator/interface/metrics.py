@@ -1,7 +1,7 @@
-"""Metrics: which counters of a device Level Zero's metric groups show, and the records that hold them.
+"""Metrics: the counters behind Level Zero's metric groups, and the records that hold them.
 
-Every metric is the difference of two snapshots: what was counted between the begin and the end of a query, or
-between two samples of a stream.
+Every metric is the difference of two snapshots: of the begin and the end of a query, or of two samples of a
+stream.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ STREAM_HEADER = Layout(
     reserved  48
     """
 )
-"""The begin of a stream's memory; snapshots follow, each a sample."""
+"""The header of a stream's memory; snapshots follow, each a sample."""
 STREAM_CAPACITY: Final = 1024
 MIN_PERIOD_NS: Final = 1_000_000
 MAX_PERIOD_NS: Final = 60_000_000_000
 MAX_STREAMS: Final = 2
-"""Streams of a session."""
+"""Maximum streams of a session."""
 
 
 class MetricType(enum.IntEnum):
-    """`zet_metric_type_t`, as far as these metrics are of it."""
+    """`zet_metric_type_t`: the types used here."""
 
     DURATION = 0
     EVENT = 1
 
 
 class Metric(NamedTuple):
-    """One metric: a u64. `field` of a snapshot."""
+    """One metric: a u64. `field`: its counter in a snapshot."""
 
     name: str
     description: str
@@ -59,7 +59,7 @@ class Metric(NamedTuple):
 
 
 class MetricGroup(NamedTuple):
-    """Metrics that are measured together."""
+    """Metrics measured together."""
 
     name: str
     description: str
@@ -100,9 +100,9 @@ GROUPS: Final = (
         ),
     ),
 )
-"""The metric groups of a device, each in a domain of its own: they can be active at once."""
+"""The metric groups of a device, each in its own domain: they can be active at once."""
 
 
 def stream_size() -> int:
-    """Bytes of a stream's memory."""
+    """Return the size of a stream's memory in bytes."""
     return STREAM_HEADER.size + STREAM_CAPACITY * SNAPSHOT.size

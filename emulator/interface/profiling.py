@@ -1,6 +1,6 @@
-"""The profile of one inference: what the engine writes to the profiling memory of a GRAPH_EXECUTE.
+"""The profile of one inference, written by the engine to the profiling memory of a GRAPH_EXECUTE.
 
-A header, then a record for each layer. Texts are UTF-8, cut and padded with zeros; times in nanoseconds.
+A header, then a record for each layer. Texts are UTF-8, truncated and zero-padded; times in nanoseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from softnpu.emulator.interface.layout import Layout
 
 CLOCK_PROPERTY = "NPU_PROFILING_CLOCK"
-"""Of a graph: HOST or DEVICE, the clock of its profiles if the device shows the host's."""
+"""Graph property, HOST or DEVICE: the clock of its profiles if the device shows the host's."""
 MAGIC = b"SNPP"
 VERSION = 1
 HEADER_LAYOUT = Layout(
@@ -83,12 +83,12 @@ class Profile(NamedTuple):
 
 
 def size_for(layers: int) -> int:
-    """Bytes for the profile of a graph with this many layers."""
+    """Return the bytes for the profile of a graph with this many layers."""
     return HEADER.size + layers * RECORD.size
 
 
 def encode(profile: Profile, room: int) -> bytes:
-    """The profile in at most `room` bytes; layers that do not fit are counted as missing."""
+    """Encode the profile in at most `room` bytes; layers that do not fit count as missing."""
     fit = max(0, (room - HEADER.size) // RECORD.size)
     kept = profile.layers[:fit]
     missing = profile.missing + len(profile.layers) - len(kept)
@@ -97,7 +97,7 @@ def encode(profile: Profile, room: int) -> bytes:
 
 
 def decode(data: bytes) -> Profile | None:
-    """The profile in profiling memory; None before the first inference has written one."""
+    """Decode the profile in profiling memory; return None before the first inference has written one."""
     magic, version, count, missing, start, end = HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION:
         return None

@@ -17,7 +17,7 @@ FENCE = Layout(
     reserved   24
     """
 )
-"""A *ticket* names one submission of a context, and is never used twice in it."""
+"""A *ticket* names one submission of a context, and is never reused in it."""
 FENCE_SIGNALLED = FENCE.offset("signalled")
 FENCE_WAITERS = FENCE.offset("waiters")
 FENCE_RESULT = FENCE.offset("result")
@@ -41,7 +41,7 @@ EVENT_WAITERS = EVENT.offset("waiters")
 EVENT_TIME = EVENT.offset("time")
 
 PAGE = 4096
-"""Bytes of a page: what segments, weights and the sections of a blob are aligned to."""
+"""Bytes of a page: the alignment of segments, weights and sections of a blob."""
 SIGNAL_SIZE = FENCE.size
 """Bytes of a fence, and of an event."""
 
@@ -72,7 +72,7 @@ RING = Layout(
     text       char[320]  # engine: the ErrorInfo of that submission as msgpack
     """
 )
-"""The header of a queue's ring, in front of the slots. Each side writes to cache lines of its own."""
+"""The header of a queue's ring, before the slots. Each side writes its own cache lines."""
 RING_HEADER = RING.size
 RING_TAIL = RING.offset("tail")
 RING_COMPLETED = RING.offset("completed")
@@ -108,16 +108,16 @@ MAX_SLOTS = 4096
 
 
 def ring_size(slots: int) -> int:
-    """Bytes of a ring with this many slots."""
+    """Return the size in bytes of a ring with this many slots."""
     return RING_HEADER + slots * SLOT_SIZE
 
 
 # ---------------------------------------------------------------- status page
 #
-# One header of 64 bytes, then 256 bytes a device, then the histograms of each device. Written by the
+# One header of 64 bytes, then 256 bytes per device, then the histograms of each device. Written by the
 # supervisor (s) and the primary engines (e), read by everybody. Counters only grow while the daemon lives.
-# Then all but the header once more: what the engines of other virtual functions count, written by the
-# supervisor. It is to be added; of HEARTBEAT and DEVICE_CLOCK the larger one counts.
+# Then everything except the header again: the counts of other virtual functions' engines, written by the
+# supervisor. Readers add both; of HEARTBEAT and DEVICE_CLOCK the larger one counts.
 
 STATUS_MAGIC = b"SNPUSTAT"
 STATUS_VERSION = 1
@@ -147,27 +147,27 @@ class StatusWord(enum.IntEnum):
     RESTARTS = 3  # s
     MEMORY_TOTAL = 4  # s: bytes
     MEMORY_USED = 5  # s: bytes asked for by all sessions
-    CONTEXTS = 6  # s
+    CONTEXTS = 6  # s: bytes requested by all sessions
     HEARTBEAT = 8  # e: CLOCK_MONOTONIC in nanoseconds of the last sign of life
     SUBMISSIONS = 9  # e
     COMMANDS = 10  # e
     INFERENCES = 11  # e
     FAULTS = 12  # e
     BUSY = 13  # e: nanoseconds spent executing
-    STAGED = 14  # e: bytes that were copied because a tensor could not be used in place
-    HANGS = 16  # s: times that the engine, or a command on it, made no progress and was ended
+    STAGED = 14  # e: bytes copied because a tensor could not be used in place
+    HANGS = 16  # s: times that the engine, or a command on it, was killed for lack of progress
     ABORTED = 17  # s: submissions that the device ended with ERROR_DEVICE_LOST
-    OFFENCES = 18  # s: engine resets that a submission was to blame for
-    REFUSALS = 19  # s: requests refused because their process had caused too many of them
+    OFFENCES = 18  # s: engine resets caused by a submission
+    REFUSALS = 19  # s: requests refused because their process had caused too many resets
     BUILD_FAILURES = 20  # s: compilations and imports that failed
-    TILE_BUSY = 24  # e: nanoseconds spent in inferences, times the tiles that each occupied
+    TILE_BUSY = 24  # e: nanoseconds spent in inferences, times the tiles occupied by each
     OVERLAPPED = 25  # e: inferences that began before their turn, beside others
     READ = 26  # e: bytes that commands read
     WRITTEN = 27  # e: bytes that commands wrote
-    QUEUED = 28  # e: submissions that have not ended, the one that runs among them
+    QUEUED = 28  # e: submissions that have not ended, including the running one
     DEVICE_CLOCK = 29  # e: nanoseconds of the modelled clock
-    LATE = 30  # e: inferences that took longer than on the modelled device, while it is paced
-    UNMODELLED = 31  # e: inferences whose modelled time is not known
+    LATE = 30  # e: inferences slower than on the modelled device, while it is paced
+    UNMODELLED = 31  # e: inferences without a modelled time
 
 
 class DeviceState(enum.IntEnum):
@@ -183,42 +183,42 @@ STATE_NAMES = {state: state.name.lower() for state in DeviceState}
 
 
 class Latency(enum.IntEnum):
-    """What the histograms of a device count, by index."""
+    """Indices of a device's histograms."""
 
-    INFERENCE = 0  # e: inferences of submissions that ended well, each from its begin to its end
-    LOAD = 1  # s: images that were loaded
+    INFERENCE = 0  # e: inferences of successful submissions, each from its begin to its end
+    LOAD = 1  # s: loaded images
     COMPILED = 2  # s: compilations, from the request to the graph
-    CACHE = 3  # s: those that the cache answered
+    CACHE = 3  # s: cache hits
     NATIVE = 4  # s: imports
 
 
 LATENCY_BOUNDS_NS = tuple(digit * 10**power for power in range(4, 11) for digit in (1, 2, 5))
 """Upper bounds of a histogram's buckets, 10 us to 50 s; the last bucket has none."""
 HISTOGRAM_WORDS = 24
-"""Words of a histogram: a count for each bucket, then the sum in nanoseconds, then one that is reserved."""
+"""Words of a histogram: a count for each bucket, the sum in nanoseconds, one reserved word."""
 HISTOGRAM_SUM = len(LATENCY_BOUNDS_NS) + 1
 
 
 def status_size(devices: int) -> int:
-    """Bytes of the part that the engines write, for this many devices."""
+    """Return the bytes of the engines' part, for this many devices."""
     return histogram_offset(devices, devices, Latency.INFERENCE)
 
 
 def status_page_size(devices: int) -> int:
-    """Bytes of the page with the part of the other virtual functions."""
+    """Return the bytes of the page including the other virtual functions' part."""
     return status_size(devices) + others_offset(devices)
 
 
 def others_offset(devices: int) -> int:
-    """How far behind a word or histogram of a device that of the other virtual functions is."""
+    """Return the distance from a word or histogram of a device to that of the other virtual functions."""
     return status_size(devices) - STATUS_HEADER.size
 
 
 def histogram_offset(devices: int, device: int, latency: Latency) -> int:
-    """Where a histogram of a device starts, in the status page of a daemon with so many devices."""
+    """Return the offset of a device's histogram in the status page of a daemon with that many devices."""
     return status_offset(devices) + 8 * HISTOGRAM_WORDS * (device * len(Latency) + latency)
 
 
 def status_offset(device: int) -> int:
-    """Where a device's part of the status page starts."""
+    """Return the offset of a device's part of the status page."""
     return STATUS_HEADER.size + device * STATUS_DEVICE_SIZE

@@ -10,7 +10,7 @@ import enum
 
 import msgspec
 
-_MAX_TEXT = 1000  # characters; four texts of four bytes a character are a quarter of a frame
+_MAX_TEXT = 1000  # characters; four texts of four bytes per character are a quarter of a frame
 
 
 class ZeResult(enum.IntEnum):
@@ -44,7 +44,7 @@ class ZeResult(enum.IntEnum):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why something was refused or failed: result code, object, what was found, expected, next step.
+    """The reason for a refusal or failure: result code, object, what was found, expected, next step.
 
     `result` is an integer on the wire so that a newer daemon's codes still decode. `property` names the
     property whose value is refused; empty when the error is not about a property.
@@ -59,14 +59,14 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @builtins.property
     def name(self) -> str:
-        """The real name of the code, for example `ZE_RESULT_ERROR_DEVICE_LOST`."""
+        """Return the real name of the code, for example `ZE_RESULT_ERROR_DEVICE_LOST`."""
         try:
             return f"ZE_RESULT_{ZeResult(self.result).name}"
         except ValueError:
             return f"ze_result_t {self.result:#x}"
 
     def shortened(self) -> ErrorInfo:
-        """The record with texts that fit into a control frame, whatever the client put into them."""
+        """Return the record with texts truncated to fit a control frame, whatever the client sent."""
         texts = {name: _shortened(getattr(self, name)) for name in self.__struct_fields__ if name != "result"}
         return msgspec.structs.replace(self, **texts)
 
@@ -90,7 +90,7 @@ class Refused(Exception):
 def refuse(
     result: ZeResult, object: str, *, found: str, expected: str = "", hint: str = "", property: str = ""
 ) -> Refused:
-    """Build the exception of one refusal, to be raised by the caller."""
+    """Build the exception of one refusal; the caller raises it."""
     return Refused(
         ErrorInfo(
             result=int(result), object=object, found=found, expected=expected, hint=hint, property=property
@@ -99,5 +99,5 @@ def refuse(
 
 
 def _shortened(text: str) -> str:
-    text = text.encode("utf-8", "replace").decode("utf-8")  # names in a file may hold what is no character
+    text = text.encode("utf-8", "replace").decode("utf-8")  # names in a file may hold invalid characters
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."

@@ -2,7 +2,7 @@
 
 Submissions are counted from 1; submission `s` uses slot `(s - 1) % slots`. The driver fills slots and stores
 the tail, the device stores how many submissions have ended. Each stores its word first and then reads the
-other one's, with a memory fence between: neither goes to sleep while the other believes it awake.
+other's, with a memory fence in between: neither goes to sleep while the other believes it awake.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class _Ring:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the device gave up on this queue."""
+        """Whether the queue is lost."""
         return bool(self._words[self._lost_at])
 
     def result(self, sequence: int) -> int:
-        """`ze_result_t` of a submission that has ended, as long as its slot is not used again."""
+        """`ze_result_t` of an ended submission, until its slot is reused."""
         return self._words[self._first_result + ((sequence - 1) & self._mask) * (records.SLOT_SIZE >> 2)]
 
     def slot(self, sequence: int) -> Slot:
-        """What the slot of a submission holds."""
+        """Return the content of a submission's slot."""
         return Slot(*SLOT.unpack_from(self._buffer, self._slot_at(sequence)))
 
     def _slot_at(self, sequence: int) -> int:
@@ -89,17 +89,17 @@ class DriverRing(_Ring):
 
     @property
     def completed(self) -> int:
-        """How many submissions have ended."""
+        """The number of ended submissions."""
         return self._longs[self._completed_at]
 
     @property
     def waiters(self) -> int:
-        """How many threads sleep until a submission ends."""
+        """The number of threads sleeping until a submission ends."""
         return self._words[self._waiters_at]
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the device does not look at this ring."""
+        """Whether the device has stopped polling this ring."""
         return bool(self._words[self._asleep_at])
 
     def fill(
@@ -110,11 +110,11 @@ class DriverRing(_Ring):
         SLOT.pack_into(self._buffer, at, sequence, buffer, 0, size, 0, fence, fence_offset, ticket, 0, 0)
 
     def publish(self, tail: int) -> None:
-        """Hand over the filled slots up to submission `tail`."""
+        """Publish the filled slots up to submission `tail`."""
         self._longs[self._tail_at] = tail
 
     def needs_doorbell(self) -> bool:
-        """Whether the device has to be woken for what was published."""
+        """Return whether the device has to be woken for what was published."""
         linux.memory_fence()
         return bool(self._words[self._asleep_at])
 
@@ -135,7 +135,7 @@ class DriverRing(_Ring):
 
     @property
     def failed(self) -> int:
-        """The submission that failed last."""
+        """The last failed submission."""
         return self._longs[self._failed_at]
 
     @property
@@ -144,36 +144,36 @@ class DriverRing(_Ring):
         return self._words[self._result_at]
 
     def failure(self) -> ErrorInfo | None:
-        """Why the last submission failed; None if the text cannot be read."""
+        """Return the reason of the last failure; None if the text cannot be read."""
         try:
             return msgspec.msgpack.decode(self.failure_text(), type=ErrorInfo)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     def failure_text(self) -> bytes:
-        """The same as it lies in the ring."""
+        """Return its encoded form in the ring."""
         size = min(self._words[self._text_size_at], records.RING_TEXT_MAX)
         start = self._base + records.RING_TEXT
         return self._buffer[start : start + size]
 
 
 class DeviceRing(_Ring):
-    """The device's end. `completed` is kept here, never read back from memory that the client can write."""
+    """The device's end. `completed` is kept here, never read back from client-writable memory."""
 
     def __init__(self, mapping: SharedMapping, offset: int, slots: int, completed: int) -> None:
         super().__init__(mapping, offset, slots)
         self.completed = completed
 
     def pending(self) -> bool:
-        """Whether a submission waits."""
+        """Return whether a submission is pending."""
         return self._longs[self._tail_at] != self.completed
 
     def waiting(self) -> int:
-        """How many submissions wait, by the tail that the client has stored: it may be anything."""
+        """Return the number of pending submissions by the client's tail, which may be anything."""
         return self._longs[self._tail_at] - self.completed
 
     def copy_slot(self, sequence: int) -> tuple[int, bytes, int]:
-        """The sequence number in the slot of a submission, the slot up to its ticket, and the ticket."""
+        """Return a slot's sequence number, its bytes up to the ticket, and the ticket."""
         at = self._first_slot + ((sequence - 1) & self._mask) * records.SLOT_SIZE
         content = self._buffer[at + _SEQUENCE_SIZE : at + records.SLOT_TICKET]
         word = at >> 3
@@ -188,11 +188,11 @@ class DeviceRing(_Ring):
         self._words[self._first_result + ((sequence - 1) & self._mask) * (records.SLOT_SIZE >> 2)] = result
 
     def is_published(self) -> bool:
-        """Whether the driver sees as many submissions ended as have."""
+        """Return whether the driver sees all ended submissions."""
         return self._longs[self._completed_at] == self.completed
 
     def publish(self) -> None:
-        """Show the driver which submissions have ended, and wake who waits for one."""
+        """Publish the ended submissions to the driver, and wake their waiters."""
         self._longs[self._completed_at] = self.completed
         self.wake()
 
@@ -203,11 +203,11 @@ class DeviceRing(_Ring):
             linux.futex_wake(self._completed_address)
 
     def set_lost(self) -> None:
-        """Show the driver that nothing of this queue runs any more."""
+        """Tell the driver that the queue is lost: nothing of it runs any more."""
         self._words[self._lost_at] = 1
 
     def set_failure(self, sequence: int, info: ErrorInfo) -> None:
-        """Store why a submission has failed; the text replaces that of the failure before."""
+        """Store why a submission has failed; the text replaces the previous failure's."""
         text = _encode(info)
         start = self._base + records.RING_TEXT
         self._buffer[start : start + len(text)] = text
@@ -217,7 +217,7 @@ class DeviceRing(_Ring):
 
 
 def _encode(info: ErrorInfo) -> bytes:
-    """The error as msgpack in at most `RING_TEXT_MAX` bytes; long texts are cut, never the code."""
+    """Encode the error as msgpack in at most `RING_TEXT_MAX` bytes; truncate long texts, never the code."""
     limit = records.RING_TEXT_MAX
     while True:
         cut = ErrorInfo(

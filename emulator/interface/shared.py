@@ -1,7 +1,7 @@
 """Typed access to the records of `records` in mapped memory: a fence, and an event.
 
 A word is read and written as one aligned machine access (a memoryview of format I or Q), so the other side
-never sees half of it.
+never sees a torn word.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from softnpu.emulator.common.address_range import map_shared_aligned
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.records import EventState
 
-# Words of the records, and states as plain integers: reading a member of an enumeration takes 50 ns, half as
-# long as reading an event.
+# Words of the records, and states as plain integers: reading an enumeration member takes 50 ns, half as long
+# as reading an event.
 _FENCE_WAITERS = records.FENCE_WAITERS // 4
 _FENCE_RESULT = records.FENCE_RESULT // 4
 _FENCE_ARMED = records.FENCE_ARMED // 8
@@ -37,8 +37,8 @@ _HOST_SIGNALLED = int(EventState.HOST_SIGNALLED)
 class SharedMapping:
     """A segment in this process: the bytes, the same as 32-bit and 64-bit words, and its address.
 
-    Stays mapped as long as anything refers to its buffer. Its address is a multiple of `alignment` as far as
-    the addresses of this process have room for that, of the page else.
+    Stays mapped as long as anything refers to its buffer. Its address is a multiple of `alignment` if the
+    address space of this process has room for that, else of the page.
     """
 
     __slots__ = ("_aligned", "address", "buffer", "longs", "size", "words")
@@ -57,12 +57,12 @@ class SharedMapping:
 
     @classmethod
     def borrowed(cls, address: int, size: int) -> SharedMapping:
-        """Whole pages that are mapped already; whoever maps them keeps them mapped."""
+        """Wrap whole pages that are already mapped; their owner keeps them mapped."""
         return cls.of_pages(memoryview((ctypes.c_char * size).from_address(address)).cast("B"))
 
     @classmethod
     def of_pages(cls, pages: Any) -> SharedMapping:
-        """Whole pages that stay mapped as long as this view of their bytes lives."""
+        """Wrap whole pages that stay mapped as long as this view of their bytes lives."""
         mapping = cls.__new__(cls)
         mapping.buffer, mapping.size = pages, pages.nbytes
         mapping.address = linux.address_of(pages)
@@ -86,14 +86,14 @@ class _Record:
 class FenceRecord(_Record):
     """A fence, 64 bytes at `offset` of a mapping.
 
-    It is signalled for a submission when it holds the ticket of that submission. A ticket is never used
-    twice, so a late signal for an earlier submission, of whatever queue, means nothing to a later one.
+    It is signalled for a submission when it holds that submission's ticket. Tickets are never reused, so a
+    late signal for an earlier submission, of any queue, means nothing to a later one.
     """
 
     __slots__ = ()
 
     def is_signalled(self, ticket: int) -> bool:
-        """Whether the submission of this ticket has signalled it."""
+        """Return whether the submission of this ticket has signalled it."""
         return self._longs[self._long] == ticket
 
     @property
@@ -112,11 +112,11 @@ class FenceRecord(_Record):
         return self._longs[self._long + _FENCE_TIME]
 
     def arm(self, ticket: int) -> None:
-        """Host: the submission of this ticket is to signal it; 0: none."""
+        """Host: let the submission of this ticket signal it; 0: none."""
         self._longs[self._long + _FENCE_ARMED] = ticket
 
     def cancel(self, ticket: int) -> None:
-        """Host: the submission of this ticket shall not begin, or end early."""
+        """Host: cancel the submission of this ticket before it begins, or end it early."""
         self._longs[self._long + _FENCE_CANCEL] = ticket
 
     def sleep(self, ticket: int, timeout_ns: int) -> None:
@@ -133,11 +133,11 @@ class FenceRecord(_Record):
         linux.futex_wait(self._address, signalled & 0xFFFFFFFF, timeout_ns)
 
     def is_cancelled(self, ticket: int) -> bool:
-        """Device: whether the driver asks for the early end of the submission of this ticket."""
+        """Device: return whether the driver has cancelled the submission of this ticket."""
         return self._longs[self._long + _FENCE_CANCEL] == ticket
 
     def signal(self, ticket: int, result: int) -> None:
-        """Device: the submission of this ticket has ended. Nothing if the fence waits for another one."""
+        """Device: signal the end of this ticket's submission. A no-op if the fence waits for another one."""
         if self._longs[self._long + _FENCE_ARMED] != ticket:
             return
         self._words[self._word + _FENCE_RESULT] = result
@@ -155,8 +155,8 @@ class FenceRecord(_Record):
 class EventRecord(_Record):
     """An event, 64 bytes at `offset` of a mapping.
 
-    Commands store its state together with the number of changes, as one word: by that number the next engine
-    knows whether the command that was interrupted has changed it. The host stores the state alone.
+    Commands store its state together with the number of changes, as one word: that number tells the next
+    engine whether an interrupted command has changed it. The host stores the state alone.
     """
 
     __slots__ = ()
@@ -184,24 +184,24 @@ class EventRecord(_Record):
         self._words[self._word] = _INITIAL
 
     def host_reset(self) -> None:
-        """Host: not signalled from now on."""
+        """Host: reset it."""
         self._words[self._word] = _HOST_RESET
 
     def host_signal(self) -> None:
-        """Host: signalled from now on; wakes every waiter."""
+        """Host: signal it and wake every waiter."""
         waiters, marked = self._clear_mark()
         self._words[self._word] = _HOST_SIGNALLED
         _wake(self._words, waiters, marked, self._address)
 
     def device_signal(self) -> None:
-        """Device: signalled from now on; wakes every waiter."""
+        """Device: signal it and wake every waiter."""
         self._longs[self._long + _EVENT_TIME] = time.monotonic_ns()
         waiters, marked = self._clear_mark()
         self._change(_DEVICE_SIGNALLED)
         _wake(self._words, waiters, marked, self._address)
 
     def device_reset(self) -> None:
-        """Device: not signalled from now on."""
+        """Device: reset it."""
         self._change(_DEVICE_RESET)
 
     def sleep(self, timeout_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""What a device is, and the answer to `Status`: devices, sessions and users of a daemon."""
+"""The description of a device, and the answer to `Status`: devices, sessions and users of a daemon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.emulator.interface.message import Message
 
 
 class Clock(enum.StrEnum):
-    """What times of a device are: those of the host, those that silicon would take, or both, one waiting."""
+    """The times of a device: the host's, those of silicon, or both, one waiting."""
 
     HOST = "host"
     DEVICE = "device"
@@ -21,7 +21,7 @@ class Clock(enum.StrEnum):
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One emulated device as the handshake lists it. Clocks in MHz, memory in bytes.
 
-    `clock`: which one its timestamps and profiles show.
+    `clock`: the clock of its timestamps and profiles.
     """
 
     index: int
@@ -41,7 +41,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One virtual function of a device: what a user, or one session (else 0), has of it. Memory in bytes.
+    """One virtual function of a device: the part of a user, or of one session (else 0). Memory in bytes.
 
     Counters since it began.
     """
@@ -62,11 +62,10 @@ class FunctionStatus(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One device: engine process, counters since the daemon started, memory in bytes.
 
-    `engine_pid`, `state`: of its primary function, that of the daemon's owner; everything else of all.
-    `functions`: at most 64, those that the asking user may see.
-    `running`: submissions that the engine executes at this moment. `device_clock_ns`: its modelled clock.
-    `late`: inferences of a paced device that took longer than modelled; `unmodelled`: those without a time.
-    `running`: submissions that the engine executes at this moment. `queued`: those that have not ended.
+    `engine_pid`, `state`: of its primary function, that of the daemon's owner; everything else of all
+    functions. `functions`: at most 64, those visible to the asking user. `running`: submissions that the
+    engine executes now. `queued`: those that have not ended. `device_clock_ns`: its modelled clock. `late`:
+    inferences of a paced device that took longer than modelled; `unmodelled`: those without a time.
     """
 
     device: DeviceInfo
@@ -118,7 +117,7 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One user (uid) over all of its connections: its objects, and how often a limit refused more."""
+    """One user (uid) over all of its connections: its objects, and its count of limit refusals."""
 
     uid: int
     connections: int
@@ -134,10 +133,9 @@ class UserStatus(msgspec.Struct, frozen=True, kw_only=True):
 class StatusAnswer(Message, frozen=True, kw_only=True, tag="status_answer"):
     """The state of the daemon. At most 200 sessions are listed; `session_count` counts all.
 
-    Users other than the owner and root see themselves and their sessions only. At most 64 users are listed.
-    `leases`: at most 64, for the owner and root only. `internal_errors`: of the daemon's own code
-    and that of engines, each of which has ended no more than a client, a child, a compilation, a submission
-    or a load.
+    Users other than the owner and root see only themselves and their sessions. At most 64 users are listed.
+    `leases`: at most 64, for the owner and root only. `internal_errors`: of the daemon's own code and of
+    engines; each has ended at most a client, a child, a compilation, a submission or a load.
     """
 
     pid: int

@@ -1,9 +1,9 @@
-"""Rings of trace records: what a process does, for a reader outside that it never waits for.
+"""Rings of trace records: a process's activity, for an outside reader that it never waits for.
 
-A ring is memory that its writer shares with the tracer: names first, then records of 64 bytes. Record N
-(from 1) lies at N modulo the number of records, so the newest ones are always there, also when the writer was
-killed. A record carries its number at both ends: a reader that finds another one there has lost a record, or
-finds one that is half written.
+A ring is memory that its writer shares with the tracer: names first, then records of 64 bytes. Record N (from
+1) lies at N modulo the number of records, so the newest ones survive even if the writer is killed. A record
+carries its number at both ends: a reader that finds another number there has lost a record, or found a
+half-written one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RECORD = Layout(
     """
 )
 NAME_SIZE: Final = 128
-"""Bytes of a name: UTF-8, zeros behind it."""
+"""Bytes of a name: UTF-8, zero-padded."""
 NAMES: Final = 2048
 """Names of a ring; index 0 is never used."""
 MIN_RECORDS: Final = 64
@@ -43,11 +43,11 @@ MAX_RECORDS: Final = 1 << 18
 
 
 class TraceKind(enum.IntEnum):
-    """What a record says, with the meaning of `first`, `second` and `third`."""
+    """The type of a record, with the meaning of `first`, `second` and `third`."""
 
     CALL = 1  # a call of an API
     SUBMIT = 2  # queue, sequence number of the first submission, of the last
-    COMPLETE = 3  # the client knows the end of a submission: queue, its sequence number
+    COMPLETE = 3  # the client learns the end of a submission: queue, its sequence number
     EXECUTE = 4  # the engine runs a submission: queue, sequence number, session | inferences << 32
     LAYER = 5  # number of the layer | unit (`TaskType`) << 32, nanoseconds measured, and of CPU time
     LOAD = 6  # an image is loaded
@@ -55,7 +55,7 @@ class TraceKind(enum.IntEnum):
     STAGE = 8  # a compiler worker, `thread`, is in this stage: session
     COUNTER = 9  # value, session (0: all), device
     EVENT = 10  # session, device + 1 (0: none), a number
-    TOTALS = 11  # what the engine has counted: submissions, inferences, busy nanoseconds
+    TOTALS = 11  # the engine's counters: submissions, inferences, busy nanoseconds
 
 
 class TraceFlag(enum.IntFlag):
@@ -70,12 +70,12 @@ _LONGEST: Final = NAME_SIZE - 1
 
 
 def ring_size(records: int) -> int:
-    """Bytes of a ring with this many records."""
+    """Return the size in bytes of a ring with this many records."""
     return _BASE + records * RECORD.size
 
 
 class TraceWriter:
-    """Writes one ring; from any thread. `layers`: the layers of inferences are wanted as well."""
+    """Writes one ring, from any thread. `layers`: also write the layers of inferences."""
 
     __slots__ = ("_lock", "_map", "_mask", "_names", "_numbers", "_pack", "layers")
 
@@ -101,8 +101,8 @@ class TraceWriter:
         result: int = 0,
         thread: int | None = None,
     ) -> None:
-        """Write one record, in place of the oldest."""
-        # one call fills it front to back, and no thread of this process interrupts it
+        """Write one record, replacing the oldest."""
+        # one call fills it front to back, uninterrupted by threads of this process
         number = next(self._numbers)
         self._pack(
             self._map,
@@ -122,17 +122,17 @@ class TraceWriter:
         )
 
     def name(self, text: str) -> int:
-        """The index of a name; 0 when there is no room for one more."""
+        """Return the index of a name; 0 when there is no room for another."""
         index = self._names.get(text)
         return self._add(text) if index is None else index
 
     def event(self, text: str, session: int = 0, device: int | None = None, number: int = 0) -> None:
-        """Write that something has happened."""
+        """Write an event."""
         where = 0 if device is None else device + 1
         self.write(TraceKind.EVENT, self.name(text), time.monotonic_ns(), 0, 0, session, where, number)
 
     def request(self, tag: str, begun_ns: int, session: int) -> None:
-        """Write that a request was served, from `begun_ns` until now."""
+        """Write a served request, from `begun_ns` until now."""
         duration = time.monotonic_ns() - begun_ns
         self.write(TraceKind.REQUEST, self.name(tag), begun_ns, duration, 0, session)
 
@@ -149,22 +149,22 @@ class TraceWriter:
             index = len(self._names) + 1
             data = text.encode(errors="replace")[:_LONGEST]
             self._map[index * NAME_SIZE : index * NAME_SIZE + len(data)] = data
-            # last: whoever finds it may write a record that refers to it
+            # last: its finder may write a record that refers to it
             self._names[text] = index
             return index
 
 
 active: TraceWriter | None = None
-"""The ring of this process while it is traced; of a client each session has one of its own instead."""
+"""The ring of this process while it is traced; in a client each session has its own ring instead."""
 
 
 def start(writer: TraceWriter) -> None:
-    """Trace this process from now on."""
+    """Start tracing this process."""
     global active
     active = writer
 
 
 def stop() -> None:
-    """Trace this process no longer."""
+    """Stop tracing this process."""
     global active
     active = None

@@ -1,4 +1,4 @@
-"""The control messages of tracing. They are a part of `messages`; `trace` has the rings."""
+"""The control messages of tracing; part of `messages`. `trace` has the rings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.emulator.interface.trace import DEFAULT_RECORDS
 
 
 class TraceRole(enum.StrEnum):
-    """Which process writes a ring."""
+    """The process that writes a ring."""
 
     CLIENT = "client"
     SUPERVISOR = "supervisor"
@@ -21,7 +21,7 @@ class TraceRole(enum.StrEnum):
 class TraceStart(Message, frozen=True, kw_only=True, tag="trace_start"):
     """Begin a trace, with rings of `records` records (a power of two). Answer: `TraceStarted`.
 
-    It ends with `TraceStop`, with the connection, or when `TraceRings` is not sent for 10 s.
+    It ends with `TraceStop`, with the connection, or after 10 s without `TraceRings`.
     """
 
     records: int = DEFAULT_RECORDS
@@ -29,7 +29,7 @@ class TraceStart(Message, frozen=True, kw_only=True, tag="trace_start"):
 
 
 class TraceRings(Message, frozen=True, kw_only=True, tag="trace_rings"):
-    """Ask for the rings that are new since the last request. Answer: `TraceRingsAnswer`."""
+    """Ask for new rings since the last request. Answer: `TraceRingsAnswer`."""
 
 
 class TraceStop(Message, frozen=True, kw_only=True, tag="trace_stop"):
@@ -37,13 +37,13 @@ class TraceStop(Message, frozen=True, kw_only=True, tag="trace_stop"):
 
 
 class TraceJoin(Message, frozen=True, kw_only=True, tag="trace_join"):
-    """A session asks for its ring in trace number `trace`. Answer: `TraceJoined`."""
+    """Request a session's ring in trace number `trace`. Answer: `TraceJoined`."""
 
     trace: int
 
 
 class TraceStarted(Message, frozen=True, kw_only=True, tag="trace_started"):
-    """The trace has begun. The word TRACE of the status page is its number as long as it lasts."""
+    """The trace has begun. The word TRACE of the status page is its number while it lasts."""
 
     trace: int
 
@@ -63,7 +63,7 @@ class TraceRing(msgspec.Struct, frozen=True, kw_only=True):
 class TraceRingsAnswer(Message, frozen=True, kw_only=True, tag="trace_rings_answer"):
     """Descriptors: one for each of `rings`, for reading.
 
-    `ended`: rings that nobody writes any more. `refused`: sessions that got none so far.
+    `ended`: rings without a writer. `refused`: sessions that got none so far.
     """
 
     rings: tuple[TraceRing, ...] = ()

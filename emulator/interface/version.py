@@ -5,7 +5,7 @@ INTERFACE_MINOR = 4
 
 
 def advice(daemon_major: int, client_major: int) -> str:
-    """What to do when daemon and client differ in the major version: which side is the older one."""
+    """Return the advice when daemon and client differ in the major version: which side is older."""
     if client_major > daemon_major:
         return "the daemon is the older one: end it with 'softnpu stop'; the next program starts a new one"
     return (

@@ -1,7 +1,7 @@
-"""What engines and compiler workers send is looked at before it is used: a model may have taken one over.
+"""Checks messages of engines and compiler workers before use: a model may have compromised the sender.
 
-Numbers are finite and in range, texts and lists have a length that ours have, descriptors are the memory
-files that the message says. Nothing else reaches the supervisor, or a client.
+Numbers are finite and in range, texts and lists no longer than ours, descriptors the announced memory files.
+Nothing else reaches the supervisor, or a client.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import ErrorInfo
 
-_LONGEST_TEXT: Final = 1000  # as of an `ErrorInfo` that was shortened
-_FREE_TEXTS: Final = ("log", "name")  # as long as a frame
+_LONGEST_TEXT: Final = 1000  # as of a shortened `ErrorInfo`
+_FREE_TEXTS: Final = ("log", "name")  # up to the size of a frame
 _LONGEST_BYTES: Final = 256
 _MOST_ITEMS: Final = 256
 _LARGEST: Final = 1e12
@@ -28,11 +28,11 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class BadMessageError(Exception):
-    """A message that none of ours sends; the text names the field."""
+    """A message that our own code never sends; the text names the field."""
 
 
 def decode(decoder: msgspec.msgpack.Decoder[M], body: memoryview) -> M:
-    """Return the message in `body`. Raises `BadMessageError`."""
+    """Decode the message in `body`. Raises `BadMessageError`."""
     try:
         message = decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -42,11 +42,11 @@ def decode(decoder: msgspec.msgpack.Decoder[M], body: memoryview) -> M:
 
 
 def check_files(fds: Sequence[int], lengths: Sequence[int]) -> None:
-    """Check that there is a memory file of each length that can never change. Raises `BadMessageError`."""
+    """Check that there is an immutable memory file of each length. Raises `BadMessageError`."""
     if len(fds) != len(lengths):
         raise BadMessageError(f"{len(fds)} descriptors, expected {len(lengths)}")
     for fd, length in zip(fds, lengths, strict=True):
-        # sealed: only then is its size asked, for no file system can keep us waiting
+        # sealed: only then is its size queried, because no file system can block us
         if not linux.has_seals(fd, linux.SEALS_IMMUTABLE) or length > os.fstat(fd).st_size:
             raise BadMessageError(f"a descriptor that is no sealed file of {length} bytes")
 

@@ -1,8 +1,8 @@
 """The private protocol between the supervisor and a compiler worker.
 
 The worker is a program that gets the descriptor of its channel. It answers each job with any number of
-`Progress` and then one outcome or `Failed`, all with the request id of the job. It keeps no state between
-jobs: killing the worker cancels its job.
+`Progress` and then one outcome or `Failed`, all with the job's request id. It keeps no state between jobs:
+killing the worker cancels its job.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from softnpu.emulator.links.bounds import BadMessageError
 class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
     """Compile an IR for `platform`. Descriptors and fields as in `GraphCreate`. Outcome: `Compiled`.
 
-    `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does.
-    `digests_length`: of a last descriptor, with digests of constants that the worker has computed for its
-    cache; for its confined process alone.
+    `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does. `digests_length`:
+    length of a last descriptor, with digests of constants that the worker has computed for its cache; for its
+    confined process alone.
     """
 
     platform: str
@@ -46,9 +46,9 @@ class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
 class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
     """Check a native blob for `platform`. Descriptors and fields as in `GraphImport`. Outcome: `Compiled`.
 
-    `deferred`: the engine compares the constants with their digests. `strict`: only what was compiled so.
-    `remembered`: what is checked is noted, and what was noted is not checked again.
-    `digest`, of the blob, and `is_checked` are what the worker tells its confined process.
+    `deferred`: the engine checks the constants against their digests. `strict`: accept only blobs compiled
+    strictly. `remembered`: record checked blobs, and do not check recorded ones again. `digest`, of the blob,
+    and `is_checked` are the worker's messages to its confined process.
     """
 
     platform: str
@@ -77,7 +77,7 @@ class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
 class QueryJob(GraphQuery, frozen=True, kw_only=True, tag="query_job"):
     """List the layers of an IR that `platform` executes. Descriptors and fields as in `GraphQuery`.
 
-    `strict`: without those that silicon is known to refuse. Outcome: `GraphQueried`.
+    `strict`: omit layers that silicon is known to refuse. Outcome: `GraphQueried`.
     """
 
     platform: str
@@ -95,12 +95,12 @@ class OptionsJob(CompilerOptions, frozen=True, kw_only=True, tag="options_job"):
 
 
 class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
-    """Descriptors: the blob, then the placement if it has a length; memory files with `SEALS_IMMUTABLE`.
+    """Descriptors: the blob, then the placement if its length is not 0; memory files with `SEALS_IMMUTABLE`.
 
-    Digests are blake3. The blob is the same wherever the constants lie; the placement says where they do.
-    `origin` is `compiled`, `cache` or `native`, `log` the build log. `platform` is what it was compiled for;
-    empty for that of the device. `name`: that of the model. `files`: `file_identities` of the sources of the
-    weights, taken before they were read; of all sources of a deferred import.
+    Digests are blake3. The blob is independent of the location of the constants, which the placement gives.
+    `origin` is `compiled`, `cache` or `native`, `log` the build log. `platform` is the one it was compiled
+    for; empty for that of the device. `name`: that of the model. `files`: `file_identities` of the sources of
+    the weights, taken before they were read; of all sources of a deferred import.
     """
 
     blob_length: int
@@ -126,7 +126,7 @@ J = TypeVar("J", bound=Message)
 
 
 def job_of(kind: type[J], request: Message, **fields: object) -> J:
-    """Build the job that serves a request, with these fields besides those of the request."""
+    """Build the job that serves a request, with additional fields."""
     return kind(**(msgspec.structs.asdict(request) | fields))
 
 
@@ -150,9 +150,9 @@ _RESULTS: dict[type[Message], type[Message]] = {
 
 
 def lengths_of(outcome: Outcome, job: Job) -> tuple[int, ...]:
-    """Return the lengths of the files that come with an outcome of this job.
+    """Return the lengths of the files sent with an outcome of this job.
 
-    Raises `BadMessageError` for one of another job.
+    Raises `BadMessageError` for an outcome of another kind of job.
     """
     if isinstance(outcome, Result) and not isinstance(outcome, _RESULTS[type(job)]):
         raise BadMessageError(f"{type(outcome).__name__} as the outcome of {type(job).__name__}")

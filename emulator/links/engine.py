@@ -1,6 +1,6 @@
 """The private protocol between the supervisor and an engine.
 
-Both sides are of one version, so it may change at any time. The number of a context is unique over all
+Both sides have the same version, so it may change at any time. The number of a context is unique over all
 sessions; handles inside a context are the session's own. The supervisor sends a message before it answers the
 client: an engine that does not know a handle reads its channel before it refuses the handle.
 """
@@ -24,10 +24,9 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
 
     `device`, `devices`: its part of this page, and how many there are. `session_memory`: the limit of a
     session, in bytes; its staging has the same. `cpu_cache`: it serves the daemon's own user, and may use the
-    cache of what engines compile. `shared`: others may use the daemon.
-    `after_reset`: it replaces an engine that has died. `self_check`: see `engine.self_check`. `clock`: what
-    the device shows.
-    `inference_us`: the modelled time of every inference, 0 for what is predicted.
+    engine cache. `shared`: others may use the daemon. `after_reset`: it replaces a dead engine. `self_check`:
+    see `engine.self_check`. `clock`: the clock that the device shows. `inference_us`: the modelled time of
+    every inference, 0 for the predicted one.
     """
 
     device: int
@@ -45,11 +44,11 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
 
 
 class Resume(Message, frozen=True, kw_only=True, tag="resume"):
-    """All objects of the device have been announced: begin to execute."""
+    """Start executing: all objects of the device have been announced."""
 
 
 class OfContext(Message, frozen=True, kw_only=True):
-    """Base of the messages about a context, or something in it."""
+    """Base of the messages about a context, or an object in it."""
 
     context: int
 
@@ -61,17 +60,17 @@ class ContextAdd(OfContext, frozen=True, kw_only=True, tag="context_add"):
 
 
 class ContextDrop(OfContext, frozen=True, kw_only=True, tag="context_drop"):
-    """Drop a context with all its objects; answered by `ContextDropped` once nothing of it is in use."""
+    """Drop a context with all its objects; answered by `ContextDropped` once none of them is in use."""
 
 
 class ContextRelease(OfContext, frozen=True, kw_only=True, tag="context_release"):
-    """Drop what the engine keeps for the next commands of a context, and can make again."""
+    """Drop what the engine caches for the next commands of a context."""
 
 
 class SegmentAdd(OfContext, frozen=True, kw_only=True, tag="segment_add"):
     """Descriptor: the segment, which is `size` bytes from `start` on.
 
-    `foreign`: the bytes that its file has to have, if others can cut it; else 0.
+    `foreign`: the minimum size of its file, if others can truncate it; else 0.
     """
 
     segment: int
@@ -150,10 +149,10 @@ class Ping(Message, frozen=True, kw_only=True, tag="ping"):
 class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
     """Load a compiled model; answered by `ImageLoaded`.
 
-    Descriptors: the blob, the placement if it has a length, then the sources of the weights. `check`:
-    compare the weights with their digests first; else do so if their files are no longer `files`, as the
-    compiler found them (`file_identities`). `state`: its record among the states of images. `hint`:
-    what `ImageExpected` may name next time. `session`: in whose turn it is loaded.
+    Descriptors: the blob, the placement if its length is not 0, then the sources of the weights. `check`:
+    check the weights against their digests first; otherwise do so if their files differ from `files`, the
+    compiler's `file_identities`. `state`: its record among the states of images. `hint`: for a later
+    `ImageExpected`. `session`: whose device time the load uses.
     """
 
     image: int
@@ -168,7 +167,7 @@ class ImageLoad(Message, frozen=True, kw_only=True, tag="image_load"):
 
 
 class ImageExpected(Message, frozen=True, kw_only=True, tag="image_expected"):
-    """The image that was loaded with this hint before will probably be loaded soon."""
+    """The image loaded before with this hint will probably be loaded soon."""
 
     hint: bytes
 
@@ -178,13 +177,13 @@ class ImageUnload(Message, frozen=True, kw_only=True, tag="image_unload"):
 
 
 class ImageEvict(Message, frozen=True, kw_only=True, tag="image_evict"):
-    """Drop what was loaded; report `ImageNeeded` when a command needs it again."""
+    """Evict the image; report `ImageNeeded` when a command needs it again."""
 
     image: int
 
 
 class GraphAdd(OfContext, frozen=True, kw_only=True, tag="graph_add"):
-    """Make a graph handle of a context name this image."""
+    """Bind a context's graph handle to this image."""
 
     graph: int
     image: int
@@ -204,20 +203,20 @@ class InjectionAdd(Message, frozen=True, kw_only=True, tag="injection_add"):
 
 
 class InjectionDrop(Message, frozen=True, kw_only=True, tag="injection_drop"):
-    """End an injection; nothing if the engine does not know it."""
+    """Remove an injection; a no-op if the engine does not know it."""
 
     id: int
 
 
 class TraceBegin(Message, frozen=True, kw_only=True, tag="trace_begin"):
-    """Trace from now on. Descriptor: the ring, with room for `records`. `layers`: layers as well."""
+    """Start tracing. Descriptor: the ring, with room for `records`. `layers`: layers as well."""
 
     records: int
     layers: bool = False
 
 
 class TraceEnd(Message, frozen=True, kw_only=True, tag="trace_end"):
-    """Trace no longer; nothing if it does not."""
+    """Stop tracing; a no-op otherwise."""
 
 
 ImageCommand = ImageExpected | ImageLoad | ImageUnload | ImageEvict
@@ -230,7 +229,7 @@ EngineCommand = (  # every message to an engine
 # ---------------------------------------------------------------- engine to supervisor
 
 EXIT_HELD = 3
-"""Exit code of an engine that cannot end a cancelled inference: what it loads meanwhile is not to blame."""
+"""Exit code of an engine that cannot end a cancelled inference: concurrent loads are not to blame."""
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
@@ -248,7 +247,7 @@ class ContextDropped(OfContext, frozen=True, kw_only=True, tag="context_dropped"
 
 
 class SegmentUnmapped(OfContext, frozen=True, kw_only=True, tag="segment_unmapped"):
-    """Nothing refers to a dropped segment any more: its addresses are free."""
+    """A dropped segment has no references left: its addresses are free."""
 
     segment: int
 
@@ -258,7 +257,7 @@ class QueueDropped(OfContext, frozen=True, kw_only=True, tag="queue_dropped"):
 
 
 class ImageBegun(Message, frozen=True, kw_only=True, tag="image_begun"):
-    """The image is loaded from now on: no other one before `ImageLoaded`."""
+    """The image starts loading: no other one before `ImageLoaded`."""
 
     image: int
 
@@ -270,13 +269,13 @@ class ImageLoaded(Message, frozen=True, kw_only=True, tag="image_loaded"):
 
 
 class CacheLacks(Message, frozen=True, kw_only=True, tag="cache_lacks"):
-    """The cache has no entry of an image that was loaded, or no note of its hint."""
+    """The cache has no entry of a loaded image, or no record of its hint."""
 
     image: int
 
 
 class ImageNeeded(Message, frozen=True, kw_only=True, tag="image_needed"):
-    """A command waits for an image that was evicted."""
+    """A command waits for an evicted image."""
 
     image: int
 
@@ -313,15 +312,15 @@ report_decoder: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report
 
 # ---------------------------------------------------------------- queue states
 #
-# One record of 128 bytes a queue, in memory that only supervisor and engine map: what the next engine needs
-# to continue where a dead one stopped. Written by the engine. The liveness words follow the last record.
+# One record of 128 bytes per queue, in memory that only supervisor and engine map: the state from which the
+# next engine continues after a crash. Written by the engine. The liveness words follow the last record.
 
 QUEUE_STATE_SIZE = 128
 QUEUE_STATES = 16384
 STATE_COMPLETED = 0
-"""Index of the u64 "submissions that have ended"."""
+"""Index of the u64 "number of ended submissions"."""
 STATE_RUNNING = 1
-"""Index of the u64 "submission that is running", 0 when none is."""
+"""Index of the u64 "running submission", 0 for none."""
 STATE_STARTED = 2
 """Index of the u64 "start of that submission, or of its command", CLOCK_MONOTONIC in nanoseconds."""
 STATE_REACHED = 3
@@ -329,28 +328,28 @@ STATE_REACHED = 3
 STATE_EFFECT_STEP = 4
 """Index of the u64 "command whose effect has begun": a submission << `REACHED_BITS`, and which of it."""
 STATE_EFFECT_VALUE = 5
-"""Index of the u64 that this command noted before: what the next engine needs to do it exactly once."""
+"""Index of the u64 recorded by that command beforehand, so that the next engine can do it exactly once."""
 STATE_EFFECT_EVENT = 6
-"""Index of the u64 "memory handle of the event that this command changes", 0: it changes none.
+"""Index of the u64 "memory handle of the event that this command changes", 0 for none.
 
-The value is the number of changes of this event before.
+The value is the event's number of changes beforehand.
 """
 STATE_EFFECT_OFFSET = 7
 """Index of the u64 "offset of the event in this memory"."""
 STATE_INJECTED = 8
-"""Index of the u64 "submission that is to end with an injected failure", also if the engine dies first."""
+"""Index of the u64 "submission that is to end with an injected failure", even if the engine dies first."""
 STATE_INJECTED_RESULT = 9
 """Index of the u64 "result of that failure"."""
 STATE_INJECTION = 10
-"""Index of the u64 "id of the injection that decided so"."""
+"""Index of the u64 "id of that injection"."""
 STATE_INJECTION_HITS = 11
-"""Index of the u64 "how often it has hit then"."""
+"""Index of the u64 "number of its hits by then"."""
 STATE_SPENT = 12
-"""Index of the u64 "nanoseconds of the device's time that its submissions have used"."""
+"""Index of the u64 "nanoseconds of device time used by its submissions"."""
 STATE_INFERENCES = 13
-"""Index of the u64 "inferences of submissions that ended well"."""
+"""Index of the u64 "inferences of successful submissions"."""
 STATE_WAITING = 14
-"""Index of the u64 "submissions that have not ended, as the engine saw them last"."""
+"""Index of the u64 "submissions that have not ended, as last seen by the engine"."""
 STATE_PAUSE = 15
 """Index of the u64 "why the next submission has begun and does not run", a `QueuePause`."""
 
@@ -371,16 +370,16 @@ QUEUE_STATE = struct.Struct("=QQQQ96x")
 LIVENESS = QUEUE_STATE_SIZE * QUEUE_STATES
 """Offset of the liveness words, in bytes."""
 LIVENESS_PING = 0
-"""Index of the u64 "number of the last `Ping` that was read"."""
+"""Index of the u64 "number of the last `Ping` read"."""
 LIVENESS_OTHER_THREADS_NS = 1
-"""Index of the u64 "nanoseconds of CPU that the engine's other threads had used by then"."""
+"""Index of the u64 "nanoseconds of CPU used by the engine's other threads by then"."""
 LIVENESS_WORDS = struct.Struct("=QQ")
 MESSAGES_WAITING = 2
 """Index, from `LIVENESS` on, of the u64 "the socket is full, messages wait in the supervisor" (0 or 1)."""
 INJECTION_MESSAGES = 3
-"""Index, from `LIVENESS` on, of the u64 "messages about injections that this engine was sent"."""
+"""Index, from `LIVENESS` on, of the u64 "injection messages sent to this engine"."""
 
-# One record of two words an image: inferences that ended well, and their nanoseconds.
+# One record of two words per image: successful inferences, and their nanoseconds.
 IMAGE_STATES_AT = LIVENESS + 64
 """Offset of the states of images, in bytes."""
 IMAGE_STATES = 16384

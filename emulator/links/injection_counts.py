@@ -1,7 +1,6 @@
-"""How often injections have matched and hit: two counters each, shared by supervisor and engines.
+"""Counts of matches and hits of injections: two counters each, shared by supervisor and engines.
 
-Engines of different users share none. The supervisor only reads what an engine counts, and never waits for
-it.
+Engines of different users share none. The supervisor only reads an engine's counts, and never waits for it.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ class InjectionCounters:
         return cls(linux.fixed_memfd("injections", _EACH * COUNT_SIZE * capacity), capacity)
 
     def clear(self, slot: int) -> None:
-        """Reset a slot for another injection, without the lock: who holds it may never let go."""
+        """Reset a slot for another injection, without the lock, which its holder may never release."""
         self._counts.put(_EACH * slot, 0)
         self._counts.put(_EACH * slot + 1, 0)
 
     def hit(self, slot: int, injection: Injection, note: Callable[[int], None] = lambda _hits: None) -> bool:
-        """Count an operation that matches; return whether it is hit.
+        """Count a matching operation; return whether it is hit.
 
-        `note` is called before a hit counts, with the count that it makes: see `settle`.
+        `note` is called before a hit counts, with the new count: see `settle`.
         """
         counts, at = self._counts, _EACH * slot
         with counts.locked():
@@ -52,18 +51,18 @@ class InjectionCounters:
         return True
 
     def settle(self, slot: int, hits: int) -> None:
-        """Count a hit that an engine has noted, unless it had counted it before it died."""
+        """Count a hit noted by an engine, unless the engine had counted it before it died."""
         with self._counts.locked():
             at = _EACH * slot + 1
             self._counts.put(at, max(hits, self._counts.get(at)))
 
     def read(self, slot: int) -> tuple[int, int]:
-        """Return how many operations matched, and how many were hit; never waits."""
+        """Return how many operations matched, and how many were hit; never blocks."""
         hits = self._counts.get(_EACH * slot + 1)
         return max(hits, self._counts.get(_EACH * slot)), hits
 
     def is_exhausted(self, slot: int, injection: Injection) -> bool:
-        """Whether the injection has hit as often as it may."""
+        """Return whether the injection is used up."""
         return injection.count is not None and self.read(slot)[1] >= injection.count
 
     def close(self) -> None:

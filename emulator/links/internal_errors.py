@@ -1,4 +1,4 @@
-"""Errors of our own code: each kind has a number, and a traceback in the log, once in a while."""
+"""Errors of our own code: each kind has a number, and occasionally a traceback in the log."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LONGEST = 200
 
 
 class InternalErrors:
-    """Count and log what should never have been raised. Any thread may note one.
+    """Counts and logs exceptions that should never occur. Thread-safe.
 
-    `process`: of whom, for people. `prefix`: of its numbers, as the processes of one daemon write one log.
+    `process`: its name for people. `prefix`: of its numbers, as all processes of a daemon share one log.
     `count`: all of them. An error of a kind (type and place) that was logged within a minute is only counted,
-    and gets the number of the one in the log.
+    and gets the number of the logged one.
     """
 
     def __init__(self, process: str, prefix: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,7 @@ class InternalErrors:
         self._kinds: dict[tuple[object, ...], _Kind] = {}
 
     def note(self, error: Exception, whose: str, object: str) -> ErrorInfo:
-        """Count an error, and log it if its kind is new; return what to tell those who wait for `object`.
+        """Count an error, and log it if its kind is new; return the answer for those waiting for `object`.
 
         `whose`: what it ends, for the log.
         """
@@ -55,7 +55,7 @@ class InternalErrors:
         )
 
     def _kind(self, error: Exception) -> tuple[_Kind, _Kind | None]:
-        """Return the kind of an error, and what it was before: another one if it is to be logged."""
+        """Return the kind of an error, and its previous state, which differs if it is to be logged."""
         now, key = self._clock(), _key_of(error)
         before = self._kinds.get(key)
         if before is not None and now - before.logged < _QUIET_S:
@@ -67,7 +67,7 @@ class InternalErrors:
 
 
 class _Kind:
-    """A kind of error: the number and the time of the one that was logged, and how many came since."""
+    """A kind of error: the number and the time of the logged one, and how many came since."""
 
     def __init__(self, number: str, logged: float) -> None:
         self.number = number
@@ -83,6 +83,6 @@ def _key_of(error: Exception) -> tuple[object, ...]:
 
 
 def _described(error: Exception) -> str:
-    """Return type and text of an error, as plain ASCII, which every answer can hold."""
+    """Return type and text of an error in plain ASCII, which fits any answer."""
     text = " ".join(str(error)[:_LONGEST].encode("ascii", "backslashreplace").decode().split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

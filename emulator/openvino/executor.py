@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 import openvino as ov
@@ -20,9 +22,7 @@ from softnpu.emulator.blob.weight_files import file_identities
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
 from softnpu.emulator.common import model_bodies
-from softnpu.emulator.engine import failures
-from softnpu.emulator.engine.device_clock import Modelled, ModelledTime, host_times
-from softnpu.emulator.engine.memory.mappings import Bytes
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
@@ -45,8 +45,11 @@ from softnpu.emulator.openvino.defects import (
 )
 from softnpu.emulator.openvino.fused_states.states import FusedStates
 from softnpu.emulator.openvino.layers import layer_records
+from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime, host_times
 from softnpu.emulator.openvino.weights import weight_pages
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights, guarded
+
+log = logging.getLogger(__name__)
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _PROPERTIES = (
@@ -232,8 +235,14 @@ class Binding:
         with contextlib.suppress(RuntimeError):  # "cancelled"
             # counted in steps: a process that was stopped meanwhile has not waited
             if not any(self._request.wait_for(_LET_GO_STEP_MS) for _ in range(_LET_GO_STEPS)):
-                failures.end_held("an inference that was cancelled does not end")
+                _end_held("an inference that was cancelled does not end")
             self._request.wait()
+
+
+def _end_held(why: str) -> NoReturn:
+    """End this engine while other threads may write memory of clients: nothing is put in order first."""
+    log.critical("%s: the engine ends", why)
+    os._exit(link.EXIT_HELD)
 
 
 class LoadedImage:

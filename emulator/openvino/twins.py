@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from softnpu.emulator.engine.memory.mappings import Bytes
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino import memory_limit
 from softnpu.emulator.openvino.cache import cpu_cache

@@ -1,7 +1,7 @@
-"""What the real NPU would do with a model, predicted: speed, support and numbers.
+"""Predictions of the real NPU's behaviour with a model: speed, support and numbers.
 
-A pure library: a graph goes in, a typed result comes out. No daemon, no driver, no state of OpenVINO's
-runtime; only `reader.py` knows OpenVINO's model.
+A pure library: a graph goes in, a typed result comes out. No daemon, no driver, no OpenVINO runtime state;
+only `reader.py` knows OpenVINO's model.
 
 - `graph.py`: a neutral description of a model: operations, tensors, edges.
 - `reader.py`: the graph of an `openvino.Model`.

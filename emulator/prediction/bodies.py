@@ -1,6 +1,6 @@
-"""The graphs of the bodies of If, Loop and TensorIterator, which `reader.read_graph` counts as one operation.
+"""The body graphs of If, Loop and TensorIterator, each of which `reader.read_graph` counts as one operation.
 
-The names of their operations begin with that of the operation that they belong to.
+Names of their operations are prefixed with the name of the operation that they belong to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from softnpu.emulator.prediction.reader import read_graph
 
 
 def read_bodies(model: ov.Model) -> tuple[Graph, ...]:
-    """The bodies of a model, and their bodies."""
+    """Return the bodies of a model, including nested ones."""
     return tuple(_bodies(model, ""))
 
 

@@ -1,7 +1,7 @@
-"""Build a neutral graph in code, with the shapes worked out: for tests, and models that cannot be fetched.
+"""Builds a neutral graph in code, inferring shapes: for tests, and models that cannot be downloaded.
 
 A value is a `Source`; every method adds one operation and returns its first output. Convolutions take their
-weights as a constant of the right size, so a graph has the size of the model without its numbers.
+weights as a constant of the right size, so a graph has the model's size without its numbers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class GraphBuilder:
         self._operations: list[Operation] = []
 
     def build(self, *results: Source) -> Graph:
-        """The graph whose outputs are `results`."""
+        """Return the graph whose outputs are `results`."""
         for each in results:
             self.add("Result", [each], self.shape(each))
         return Graph(self.name, tuple(self._operations))
 
     def shape(self, source: Source) -> tuple[int, ...]:
-        """The static shape of a value."""
+        """Return the static shape of a value."""
         shape = self._operations[source.operation].outputs[source.output].shape
         if shape is None:
             raise ValueError(f"{self._operations[source.operation].name} has no rank")
@@ -43,7 +43,7 @@ class GraphBuilder:
         value: tuple[float, ...] | None = None,
         **attributes: Value,
     ) -> Source:
-        """Any operation, with the shapes of its outputs."""
+        """Add any operation, given the shapes of its outputs."""
         index = len(self._operations)
         outputs = tuple(Tensor(element_type or self._element_type, shape, shape) for shape in shapes)
         self._operations.append(
@@ -52,11 +52,11 @@ class GraphBuilder:
         return Source(index)
 
     def parameter(self, *shape: int, element_type: str | None = None) -> Source:
-        """An input of the model."""
+        """Add an input of the model."""
         return self.add("Parameter", [], shape, element_type=element_type)
 
     def constant(self, *shape: int, element_type: str | None = None) -> Source:
-        """A constant without its numbers."""
+        """Add a constant without its numbers."""
         return self.add("Constant", [], shape, element_type=element_type)
 
     def convolution(
@@ -71,7 +71,9 @@ class GraphBuilder:
         activation: str | None = None,
         bias: bool = True,
     ) -> Source:
-        """A convolution with bias; without `padding` the size is that over the stride, rounded up."""
+        """Add a convolution with bias. Without `padding`, the output is the input over the stride, rounded
+        up.
+        """
         batch, inputs, height, width = self.shape(source)
         k_h, k_w = (kernel, kernel) if isinstance(kernel, int) else kernel
         p_h, p_w = ((k_h - 1) / 2, (k_w - 1) / 2) if padding is None else _pair(padding)
@@ -96,18 +98,18 @@ class GraphBuilder:
     def depthwise(
         self, source: Source, kernel: int = 3, stride: int = 1, *, activation: str | None = None
     ) -> Source:
-        """A convolution of each channel by itself."""
+        """Add a convolution of each channel by itself."""
         channels = self.shape(source)[1]
         return self.convolution(source, channels, kernel, stride, groups=channels, activation=activation)
 
     def activation(self, source: Source, type: str) -> Source:
-        """An element-wise operation of one input; `Relu6` is OpenVINO's Clamp."""
+        """Add an element-wise operation of one input; `Relu6` is OpenVINO's Clamp."""
         if type == "Relu6":
             return self.add("Clamp", [source], self.shape(source), min=0.0, max=6.0)
         return self.add(type, [source], self.shape(source))
 
     def elementwise(self, type: str, left: Source, right: Source) -> Source:
-        """Two values, broadcast."""
+        """Add an operation of two values, broadcast."""
         one, other = self.shape(left), self.shape(right)
         rank = max(len(one), len(other))
         one, other = (1,) * (rank - len(one)) + one, (1,) * (rank - len(other)) + other
@@ -115,7 +117,7 @@ class GraphBuilder:
         return self.add(type, [left, right], shape)
 
     def pool(self, type: str, source: Source, kernel: int, stride: int, padding: int = 0) -> Source:
-        """MaxPool or AvgPool, rounding up (`ceil`)."""
+        """Add a MaxPool or AvgPool, rounding up (`ceil`)."""
         batch, channels, height, width = self.shape(source)
         out_h = -(-(height + 2 * padding - kernel) // stride) + 1
         out_w = -(-(width + 2 * padding - kernel) // stride) + 1
@@ -124,48 +126,48 @@ class GraphBuilder:
         )
 
     def mean(self, source: Source) -> Source:
-        """The mean over the image."""
+        """Add the mean over the image."""
         batch, channels, *_ = self.shape(source)
         return self.add("ReduceMean", [source], (batch, channels, 1, 1), keep_dims=True)
 
     def matmul(self, left: Source, right: Source, *, transposed: bool = False) -> Source:
-        """A product of matrices; `transposed`: of the right one."""
+        """Add a matrix product; `transposed`: of the right one."""
         one, other = self.shape(left), self.shape(right)
         columns = other[-2] if transposed else other[-1]
         return self.add("MatMul", [left, right], (*one[:-1], columns), transpose_b=transposed)
 
     def linear(self, source: Source, outputs: int, *, bias: bool = True) -> Source:
-        """A fully connected layer."""
+        """Add a fully connected layer."""
         out = self.matmul(source, self.constant(outputs, self.shape(source)[-1]), transposed=True)
         return self.elementwise("Add", out, self.constant(outputs)) if bias else out
 
     def concat(self, *sources: Source, axis: int = 1) -> Source:
-        """Values side by side."""
+        """Concatenate values."""
         shape = list(self.shape(sources[0]))
         shape[axis] = sum(self.shape(each)[axis] for each in sources)
         return self.add("Concat", sources, tuple(shape), axis=axis)
 
     def split(self, source: Source, *sizes: int, axis: int = 1) -> tuple[Source, ...]:
-        """A value cut along an axis."""
+        """Split a value along an axis."""
         whole = self.shape(source)
         shapes = tuple((*whole[:axis], size, *whole[axis + 1 :]) for size in sizes)
         first = self.add("VariadicSplit", [source], *shapes)
         return tuple(Source(first.operation, position) for position in range(len(sizes)))
 
     def reshape(self, source: Source, *shape: int) -> Source:
-        """The same elements in another shape."""
+        """Reshape a value."""
         if math.prod(shape) != math.prod(self.shape(source)):
             raise ValueError(f"{list(self.shape(source))} does not have the elements of {list(shape)}")
         return self.add("Reshape", [source], shape)
 
     def transpose(self, source: Source, *order: int) -> Source:
-        """The axes in another order."""
+        """Permute the axes of a value."""
         shape = self.shape(source)
         given = self.add("Constant", [], (len(order),), element_type="i64", value=tuple(map(float, order)))
         return self.add("Transpose", [source, given], tuple(shape[axis] for axis in order))
 
     def resize(self, source: Source, height: int, width: int, mode: str = "nearest") -> Source:
-        """An image in another size."""
+        """Resize an image."""
         batch, channels, *_ = self.shape(source)
         return self.add("Interpolate", [source], (batch, channels, height, width), mode=mode)
 

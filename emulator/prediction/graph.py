@@ -1,7 +1,7 @@
 """A neutral description of a model: operations with types, shapes and attributes, and the edges between them.
 
-It is what every prediction reads. `reader.py` makes it from an `openvino.Model`; tests and benchmarks build
-it in code (`GraphBuilder` in `builder.py`). Names of operations, attributes and element types are OpenVINO's.
+All predictions read it. `reader.py` makes it from an `openvino.Model`; tests and benchmarks build it in code
+(`GraphBuilder` in `builder.py`). Names of operations, attributes and element types are OpenVINO's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final
 
 DYNAMIC: Final = -1
-"""A dimension that is not known before the inference."""
+"""A dimension that is unknown before the inference."""
 
 BITS: Final[Mapping[str, int]] = {
     "boolean": 8,
@@ -44,14 +44,14 @@ BITS: Final[Mapping[str, int]] = {
 """Bits of one element, by OpenVINO's name of its type. Others (string, dynamic) have no size."""
 
 Value = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
-"""What an attribute may be."""
+"""The types of attribute values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """The type of one value: `shape` is None if the rank is open, and holds `DYNAMIC` where a dimension is.
+    """The type of one value: `shape` is None for a dynamic rank, and holds `DYNAMIC` for a dynamic dimension.
 
-    `upper` has the bound of each dimension, `DYNAMIC` where it has none; it equals `shape` if that is static.
+    `upper` has the bound of each dimension, `DYNAMIC` if unbounded; it equals `shape` if that is static.
     """
 
     element_type: str
@@ -66,7 +66,7 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements; an open dimension counts as its bound, or as 1 without one."""
+        """Number of elements; a dynamic dimension counts as its bound, or as 1 without one."""
         if self.shape is None:
             return 1
         upper = self.upper or self.shape
@@ -86,7 +86,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an input comes from: an operation by its index, and one of its outputs."""
+    """The origin of an input: an operation by its index, and one of its outputs."""
 
     operation: int
     output: int = 0
@@ -109,14 +109,14 @@ class Operation:
     value: tuple[float, ...] | None = None
 
     def integers(self, attribute: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """An attribute that is a list of integers (strides, pads, axes); `default` if there is none."""
+        """Return a list-of-integers attribute (strides, pads, axes); `default` if missing."""
         value = self.attributes.get(attribute, default)
         return tuple(int(each) for each in value) if isinstance(value, tuple) else default
 
 
 @dataclass(frozen=True)
 class Graph:
-    """All operations of a model, each behind those that it reads; `Operation.index` is its place in them."""
+    """All operations of a model in topological order; `Operation.index` is the position."""
 
     name: str
     operations: tuple[Operation, ...]
@@ -128,25 +128,25 @@ class Graph:
         return len(self.operations)
 
     def tensor(self, source: Source) -> Tensor:
-        """The type of a value."""
+        """Return the type of a value."""
         return self.operations[source.operation].outputs[source.output]
 
     def input_tensors(self, operation: Operation) -> tuple[Tensor, ...]:
-        """The types of what an operation reads."""
+        """Return the types of an operation's inputs."""
         return tuple(self.tensor(source) for source in operation.inputs)
 
     def producer(self, operation: Operation, position: int) -> Operation | None:
-        """The operation that input `position` comes from; None if there is no such input."""
+        """Return the operation that computes input `position`; None if there is no such input."""
         if position >= len(operation.inputs):
             return None
         return self.operations[operation.inputs[position].operation]
 
     def consumers(self, operation: Operation) -> tuple[Operation, ...]:
-        """The operations that read any output of this one, each once, in order."""
+        """Return the operations that read any output of this one, in order, without duplicates."""
         return tuple(self.operations[index] for index in self._consumers[operation.index])
 
     def of_type(self, *types: str) -> Iterator[Operation]:
-        """The operations of these types."""
+        """Return the operations of these types."""
         return (operation for operation in self.operations if operation.type in types)
 
     @property
@@ -161,12 +161,12 @@ class Graph:
 
     @property
     def dynamic(self) -> tuple[Operation, ...]:
-        """The operations with an output whose shape is open."""
+        """The operations with an output of dynamic shape."""
         return tuple(each for each in self if not all(tensor.static for tensor in each.outputs))
 
     @cached_property
     def constant_like(self) -> frozenset[int]:
-        """What depends on no input: constants, and operations that are folded when the model is compiled."""
+        """Operations that depend on no input: constants, and operations folded at compilation."""
         constants: set[int] = set()
         variable = ("Parameter", "ReadValue", "Assign", "Result", "RandomUniform")
         for each in self.operations:

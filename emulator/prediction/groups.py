@@ -1,9 +1,9 @@
-"""Which operations the device computes together: it rounds and stores once behind each group.
+"""The operations that the device fuses: it rounds and stores once behind each group.
 
-A convolution takes the bias, the activation and the quantisation behind it along (the post-processing of the
-DPU); `x * sigmoid(x)` is one software kernel. What only renames memory (a reshape, a concatenation along the
-channels of what the DPU writes) is no group: it costs nothing. The rules are those of the public compiler's
-passes, by effect.
+A convolution includes the bias, the activation and the quantisation behind it (the post-processing of the
+DPU); `x * sigmoid(x)` is one software kernel. Operations that only rename memory (a reshape, a concatenation
+of DPU outputs along the channels) are not groups: they cost nothing. The rules are those of the public
+compiler's passes, by effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from softnpu.emulator.prediction.patterns import find_patterns
 
 
 class Unit(Enum):
-    """What computes a group."""
+    """The unit that computes a group."""
 
     DPU = "DPU"
     SHAVE = "SHAVE"
@@ -27,7 +27,7 @@ class Unit(Enum):
 
 @dataclass(frozen=True)
 class Group:
-    """Operations that are computed together. `kernel` is what the unit runs, `root` the one that names it.
+    """Operations computed together. `kernel` is what the unit runs, `root` the operation that names it.
 
     `inputs` are values from other groups or parameters of the model; constants are in `constants`.
     """
@@ -42,7 +42,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The friendly name of the operation that names it."""
+        """The friendly name of the root operation."""
         return self.root.name
 
 
@@ -77,10 +77,10 @@ _VIEWS: Final = frozenset(("Concat", "Split", "VariadicSplit", "StridedSlice", "
 
 
 def fuse(graph: Graph, native: frozenset[str] = frozenset()) -> tuple[Group, ...]:
-    """The groups of a graph, in its order.
+    """Return the groups of a graph, in its order.
 
-    `native` are operations that a newer DPU has besides: Sigmoid and Tanh on its way out, Multiply of two
-    tensors, MVN.
+    `native` are additional operations of a newer DPU: Sigmoid and Tanh in its post-processing, Multiply of
+    two tensors, MVN.
     """
     return tuple(_Fusion(graph, native).groups())
 
@@ -151,7 +151,7 @@ class _Fusion:
         return "Eltwise" if operation.type == "MVN" and "MVN" in self._native else None
 
     def _elementwise_kernel(self, operation: Operation) -> str | None:
-        """The DPU adds two tensors of one shape, and scales and shifts channels by constants."""
+        """Return the DPU's kernel: add two tensors of one shape, or scale and shift channels by constants."""
         graph = self._graph
         if any(source.operation in self._folded for source in operation.inputs):
             return "Scale" if self._floating(operation) else None
@@ -161,7 +161,7 @@ class _Fusion:
         return "Eltwise" if len(shapes) == 1 and self._floating(operation) else None
 
     def _behind(self, operation: Operation) -> Iterator[Operation]:
-        """What is computed on the way out of the DPU: bias, scale, activation, quantisation."""
+        """Yield the post-processing of the DPU: bias, scale, activation, quantisation."""
         last = operation
         while True:
             readers = self._readers(last)
@@ -180,7 +180,7 @@ class _Fusion:
             last = reader
 
     def _swish(self, sigmoid: Operation) -> Operation | None:
-        """The product of a sigmoid with what it reads, if nothing else reads the sigmoid."""
+        """Return the product of a sigmoid with its input, if nothing else reads the sigmoid."""
         readers = self._readers(sigmoid)
         if len(readers) != 1 or readers[0].type != "Multiply":
             return None
@@ -188,7 +188,7 @@ class _Fusion:
         return readers[0] if sources == {sigmoid.inputs[0], Source(sigmoid.index)} else None
 
     def _readers(self, operation: Operation) -> list[Operation]:
-        """What reads a value when the model runs; who only asks for its shape does not."""
+        """Return the run-time readers of a value, without operations that read only its shape."""
         return [each for each in self._graph.consumers(operation) if each.index not in self._folded]
 
     def _spatial_mean(self, operation: Operation) -> bool:
@@ -198,7 +198,7 @@ class _Fusion:
         return before[:2] == after[:2] and after[2:] in ((1, 1), ())
 
     def _copies_pixels(self, operation: Operation) -> bool:
-        """Whether an image grows by whole factors without interpolation: descriptors of the DMA do that."""
+        """Return whether an image grows by whole factors without interpolation, which DMA descriptors do."""
         if operation.type != "Interpolate" or operation.attributes.get("mode") != "nearest":
             return False
         before, after = self._input(operation).shape, operation.outputs[0].shape
@@ -207,7 +207,7 @@ class _Fusion:
         return all(new % max(old, 1) == 0 for old, new in zip(before, after, strict=True))
 
     def _is_view(self, operation: Operation) -> bool:
-        """Whether parts of a tensor are read or written where they lie: along channels, beside the DPU."""
+        """Return whether parts of a tensor are accessed in place: along channels, beside the DPU."""
         shape = (operation.outputs[0] if operation.type == "Concat" else self._input(operation)).shape
         if shape is None or len(shape) != 4:
             return False
@@ -217,7 +217,7 @@ class _Fusion:
         return True
 
     def _is_stored_so(self, operation: Operation) -> bool:
-        """Whether the new order is that of memory: the device keeps images with channels last."""
+        """Return whether the new order is the memory order: the device stores images with channels last."""
         order = self._graph.producer(operation, 1)
         before = self._input(operation).shape
         if order is None or order.value is None or before is None:

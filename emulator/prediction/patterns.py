@@ -1,7 +1,6 @@
-"""Kernels that a model spells out in small operations, as ONNX files do: the compiler puts them together.
+"""Kernels that a model spells out in small operations, as ONNX files do: the compiler fuses them.
 
-Each finder begins at the one operation that no other pattern has (Erf, Sqrt), and collects what belongs to
-it.
+Each finder begins at the one operation unique to its pattern (Erf, Sqrt), and collects the rest.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ _SQUARES: Final = frozenset(("Power", "Multiply"))
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A kernel, and the operations that it consists of; the last one has its result."""
+    """A kernel, and its operations; the last one has its result."""
 
     kernel: str
     members: tuple[Operation, ...]
 
 
 def find_patterns(graph: Graph) -> Mapping[int, Pattern]:
-    """The patterns of a graph, each by the index of its first member."""
+    """Return the patterns of a graph, each by the index of its first member."""
     finder = _Finder(graph)
     patterns: dict[int, Pattern] = {}
     taken: set[int] = set()
@@ -43,7 +42,7 @@ class _Finder:
         self._folded = graph.constant_like
 
     def is_closed(self, indices: set[int], last: int) -> bool:
-        """Whether nobody outside reads what is inside, but for the result."""
+        """Return whether only the result is read from outside."""
         return all(
             reader.index in indices or reader.index in self._folded
             for index in indices - {last}
@@ -51,7 +50,7 @@ class _Finder:
         )
 
     def gelus(self) -> Iterator[Pattern]:
-        """x / sqrt(2) -> Erf -> + 1 -> * x, and a factor before or behind."""
+        """Find x / sqrt(2) -> Erf -> + 1 -> * x, and a factor before or behind."""
         for erf in self._graph.of_type("Erf"):
             before = self._producer(erf, 0)
             if before is None or before.type not in _SCALES or (source := self._variable(before)) is None:
@@ -74,7 +73,7 @@ class _Finder:
             yield Pattern("Gelu", tuple(sorted(members, key=lambda each: each.index)))
 
     def normalisations(self) -> Iterator[Pattern]:
-        """(x - mean) / sqrt(mean of squares + epsilon), or the same without the mean."""
+        """Find (x - mean) / sqrt(mean of squares + epsilon), or the same without the mean."""
         for root in self._graph.of_type("Sqrt"):
             sum_ = self._producer(root, 0)
             mean = self._producer(sum_, 0) if sum_ is not None and sum_.type == "Add" else None
@@ -112,7 +111,7 @@ class _Finder:
         return None if operation is None else self._graph.producer(operation, position)
 
     def _variable(self, operation: Operation) -> Source | None:
-        """The one input that is no constant."""
+        """Return the only non-constant input."""
         sources = [source for source in operation.inputs if source.operation not in self._folded]
         return sources[0] if len(sources) == 1 else None
 

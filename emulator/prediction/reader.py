@@ -1,6 +1,6 @@
 """The neutral graph of an `openvino.Model`, and so of everything that `Core.read_model` reads.
 
-The only file of the predictions that imports OpenVINO, and only its model: nothing is compiled.
+The only prediction file that imports OpenVINO, and only its model: nothing is compiled.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import openvino as ov
 from softnpu.emulator.prediction.graph import DYNAMIC, Graph, Operation, Source, Tensor, Value
 
 _FEW: Final = 64
-"""Constants with at most so many elements are read: axes, limits, shapes."""
+"""Constants with at most this many elements are read: axes, limits, shapes."""
 _NUMERIC: Final = frozenset(
     ("f16", "f32", "f64", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "boolean")
 )
 
 
 def read_model(path: Path | str) -> ov.Model:
-    """A model from an IR, ONNX or another file that OpenVINO reads."""
+    """Read a model from an IR, ONNX or another file that OpenVINO reads."""
     return ov.Core().read_model(str(path))
 
 
 def read_graph(model: ov.Model) -> Graph:
-    """The graph of a model. Bodies of If, Loop and TensorIterator are not in it: each is one operation."""
+    """Convert a model to a graph. An If, Loop or TensorIterator is one operation, without its bodies."""
     ordered = model.get_ordered_ops()
-    # states of a model may stand between the operations in an order that get_ordered_ops does not give them
+    # states of a model may stand between the operations, in an order not given by get_ordered_ops
     index = {_key(node): position for position, node in enumerate(ordered)}
     return Graph(
         name=model.get_friendly_name(),

@@ -42,10 +42,10 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def candidates(inputs: Sequence[InputInfo], explicit: bool) -> list[Candidate]:
-    """Possible batches, the most likely first; none when the model has no batch.
+    """Return possible batches, the most likely first; none when the model has no batch.
 
-    `explicit`: the user requests a split, so that a dynamic dimension on any axis counts. Raises
-    `NotSplittable` for contradictory layouts and for dynamic ranks.
+    `explicit`: the user requests a split, so a dynamic dimension counts on any axis.
+    Raises `NotSplittable` for contradictory layouts and for dynamic ranks.
     """
     if any(entry.shape.rank.is_dynamic for entry in inputs):
         if explicit or any(_named(entry) is not None for entry in inputs):
@@ -68,7 +68,7 @@ def only_batch_is_dynamic(inputs: Sequence[InputInfo], candidate: Candidate) -> 
 
 
 def batch_axis(layout: ov.Layout, shape: ov.PartialShape) -> int | None:
-    """The axis that a layout names `N`; None if it names none."""
+    """Return the axis that a layout names `N`; None if it names none."""
     if layout.empty or not layout_helpers.has_batch(layout):
         return None
     index = layout_helpers.batch_idx(layout)
@@ -127,5 +127,5 @@ def _by_convention(inputs: Sequence[InputInfo]) -> Iterator[Candidate]:
 
 
 def is_plausible(candidate: Candidate, has_batch_layer: bool, explicit: bool) -> bool:
-    """Whether a candidate may be a batch. Its position alone says nothing: rows are no samples."""
+    """Return whether a candidate may be a batch. Position alone proves nothing: rows are not samples."""
     return explicit or has_batch_layer or candidate.evidence is not Evidence.FIRST

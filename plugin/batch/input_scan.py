@@ -1,6 +1,6 @@
 """A quick scan of the inputs of a model, for an IR without OpenVINO: shapes, layouts, names.
 
-Most models have no batch, and should not take longer for it: scanning the XML of YOLOv8n (1 MB) takes about a
+Most models have no batch and should not pay for it: scanning the XML of YOLOv8n (1 MB) takes about a
 millisecond, reading the model thirty.
 """
 
@@ -22,7 +22,7 @@ BATCH_BY_DEFINITION = frozenset(
      "BatchNormInference", "GroupNormalization", "DepthToSpace", "SpaceToDepth", "GridSample", "LSTMSequence",
      "GRUSequence", "RNNSequence", "LSTMCell", "GRUCell", "RNNCell")
 )  # fmt: skip
-"""Types whose definition says that axis 0 of their first input is the batch, whatever layouts say."""
+"""Types that define axis 0 of their first input as the batch, whatever layouts say."""
 
 _PARAMETER = b'type="Parameter"'
 _SHAPE = re.compile(rb'<data\b[^>]*?\sshape="([^"]*)"')
@@ -39,7 +39,7 @@ _COMMA = re.compile(r"(?<!\\),")
 class InputInfo(msgspec.Struct, frozen=True):
     """One input: its tensor names followed by the friendly name, its shape, and its layout.
 
-    Without empty tensor names: OpenVINO takes them, but does not write them into an IR.
+    Empty tensor names are omitted: OpenVINO accepts them, but does not write them into an IR.
     """
 
     names: tuple[str, ...]
@@ -53,24 +53,24 @@ class InputInfo(msgspec.Struct, frozen=True):
 
 
 class ModelInputs(msgspec.Struct, frozen=True):
-    """The inputs of a model, and whether it has an operation whose definition has a batch."""
+    """The inputs of a model, and whether an operation of it defines a batch."""
 
     inputs: tuple[InputInfo, ...]
     has_batch_layer: bool
 
     def shaped(self, shapes: Mapping[str, Sequence[int]] | None) -> ModelInputs:
-        """The inputs with these shapes. The compiler refuses unknown names later."""
+        """Return the inputs with these shapes. The compiler refuses unknown names later."""
         if not shapes:
             return self
         return replace(self, inputs=tuple(_shaped(entry, shapes) for entry in self.inputs))
 
 
 def scan_xml(fd: int, length: int) -> ModelInputs | None:
-    """The inputs of an IR in a descriptor; None when OpenVINO has to read it."""
+    """Return the inputs of an IR in a descriptor; None when OpenVINO has to read it."""
     if not length:
         return None
     with mmap.mmap(fd, length, prot=mmap.PROT_READ) as xml:
-        # bodies of loops have parameters of their own
+        # loop bodies have parameters of their own
         if xml.find(b"body>") >= 0 or xml.find(b"<body") >= 0:
             return None
         inputs = []
@@ -89,7 +89,7 @@ def scan_xml(fd: int, length: int) -> ModelInputs | None:
 
 
 def scan_model(model: ov.Model) -> ModelInputs:
-    """The inputs of a model in memory."""
+    """Return the inputs of a model in memory."""
     inputs = [
         InputInfo(_listed(port.names, port.node.friendly_name), port.partial_shape, port.node.layout)
         for port in model.inputs

@@ -1,6 +1,6 @@
 """The lattice of states of a tensor, for the data-flow analysis in `tracking`.
 
-Every operation is compared at two batches, 1 and `PROBE`: the axis on which shapes differ has the samples.
+Every operation is compared at two batches, 1 and `PROBE`: the axis whose length differs has the samples.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _DEPTH = 8
 
 @dataclass(frozen=True)
 class Uniform:
-    """The same for every sample and every batch: constants, shared inputs, and results of only these."""
+    """The same for every sample and every batch: constants, shared inputs, and their results."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """Numbers that depend on the number of samples, not on their content: shapes and their parts.
 
-    `mask` marks the elements that do; None: any may.
+    `mask` marks the dependent elements; None: any may depend.
     """
 
     mask: npt.NDArray[np.bool_] | None
@@ -61,7 +61,7 @@ class Mixing(Exception):
 
 
 class Unknown(Exception):
-    """It is not known how an operation treats samples."""
+    """The batch behaviour of an operation is unknown."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ShapePair:
 
     @cached_property
     def growing(self) -> int | None:
-        """The only axis that is `PROBE` times as long with `PROBE` samples; None without such an axis."""
+        """The only axis that grows `PROBE`-fold with `PROBE` samples; None without such an axis."""
         if len(self.one) != len(self.many):
             return None
         differ = [
@@ -88,7 +88,7 @@ class ShapePair:
         return differ[0]
 
     def before(self, axis: int) -> int:
-        """The product of the dimensions before an axis."""
+        """Return the product of the dimensions before an axis."""
         return math.prod(self.one[:axis])
 
 
@@ -121,7 +121,7 @@ class Operation:
         return [(at, state.axis) for at, state in enumerate(self.states) if isinstance(state, Samples)]
 
     def axis_of(self, index: int) -> int | None:
-        """The axis of the samples in an input; None if it holds none."""
+        """Return the axis of the samples in an input; None if it holds none."""
         state = self.states[index] if index < len(self.states) else Uniform()
         return state.axis if isinstance(state, Samples) else None
 
@@ -132,25 +132,25 @@ class Operation:
                 raise Mixing(f"its input {index} depends on the batch")
 
     def constant(self, index: int) -> npt.NDArray[Any] | None:
-        """The value of a small input that is a constant or computed from constants; else None."""
+        """Return the value of a small input that is constant or computed from constants; else None."""
         if index >= len(self.states) or not isinstance(self.states[index], Uniform):
             return None
         return _value(self.node.input_value(index), _DEPTH)
 
     def axes(self, index: int, rank: int) -> list[int]:
-        """A constant input as axes of a tensor with `rank` dimensions. Raises `Unknown` for another input."""
+        """Return a constant input as axes of a tensor of `rank` dimensions. Raises `Unknown` for others."""
         value = self.constant(index)
         if value is None:
             raise Unknown(f"its input {index} is not a constant")
         return [int(axis) % rank for axis in value.reshape(-1)] if rank else []
 
     def attribute_axis(self, rank: int, name: str = "axis") -> int:
-        """An attribute that is an axis."""
+        """Return an attribute as an axis."""
         return int(self.attributes[name]) % rank
 
 
 def _value(port: Any, depth: int) -> npt.NDArray[Any] | None:
-    """The value of a port that depends on no input of the model but their shapes; else None."""
+    """Return the value of a port that depends on no model input except through shapes; else None."""
     node = port.get_node()
     kind = node.get_type_name()
     if kind == "Constant":
@@ -172,12 +172,12 @@ def _value(port: Any, depth: int) -> npt.NDArray[Any] | None:
 
 
 def tensor(value: npt.NDArray[Any], kind: Any) -> ov.Tensor:
-    """A tensor of its own, of an element type."""
+    """Return a new tensor of an element type."""
     return ov.Tensor(np.array(value, dtype=kind.to_dtype(), order="C"))
 
 
 def evaluated(node: Any, inputs: Sequence[ov.Tensor]) -> list[npt.NDArray[Any] | None]:
-    """The outputs of an operation with static shapes; None for each that OpenVINO cannot evaluate."""
+    """Return the outputs of an operation with static shapes; None for each that OpenVINO cannot evaluate."""
     outputs = TensorVector(
         [ov.Tensor(port.get_element_type(), ov.Shape(port.get_shape())) for port in node.outputs()]
     )
@@ -191,5 +191,5 @@ def evaluated(node: Any, inputs: Sequence[ov.Tensor]) -> list[npt.NDArray[Any] |
 def _shape(port: Any) -> Shape:
     partial = port.get_partial_shape()
     if partial.is_dynamic:
-        return (-1,)  # it depends on data; nothing grows with it
+        return (-1,)  # data-dependent; nothing grows with it
     return tuple(partial.to_shape())

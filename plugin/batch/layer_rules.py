@@ -1,4 +1,4 @@
-"""Rules for layers of neural networks, whose definition has a batch. See `rules`."""
+"""Rules for neural network layers, which define a batch. See `rules`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _matmul(operation: Operation) -> list[State]:
 
 
 def _vector_matmul(operation: Operation) -> int:
-    """The axis of the samples after a product with a vector: any but the summed axis of the left input."""
+    """Return the sample axis after a product with a vector: any but the summed axis of the left input."""
     operation.only_samples_in(0)
     axis, rank = operation.axis_of(0), operation.inputs[0].rank
     if axis is None or rank < 2:

@@ -1,7 +1,7 @@
-"""Decide at compilation, by NPU_BATCH_MODE, whether the plugin or the compiler handles a batch.
+"""Decides at compilation, by NPU_BATCH_MODE, whether the plugin or the compiler handles a batch.
 
 AUTO selects the plugin only if samples are proven independent (`tracking`); otherwise the compiler takes the
-whole batch. An explicit mode is honoured, or refused with the reason.
+whole batch. An explicit mode is honoured, or rejected with the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BatchPlan(msgspec.Struct, frozen=True):
     split: Split | None = None
 
     def for_compiler(self, config: Mapping[str, str]) -> dict[str, str]:
-        """The compiler's configuration. Like the real plugin's it says COMPILER once a batch is decided."""
+        """Return the compiler's configuration: COMPILER once a batch is decided, as in the real plugin."""
         decided = dict(config)
         if self.split is not None or (self.mode == COMPILER and self.message):
             decided[BATCH_MODE] = COMPILER
@@ -54,7 +54,7 @@ class BatchPlan(msgspec.Struct, frozen=True):
         return decided
 
     def signature(self, meta: GraphMeta) -> Signature | None:
-        """The ports with the batch, if the plugin splits it."""
+        """Return the ports with the batch, if the plugin splits it."""
         return None if self.split is None else self.split.signature(meta)
 
 
@@ -101,7 +101,7 @@ def plan_batch(
 
 
 def _unsplit(scanned: ModelInputs, mode: str, shapes: Shapes | None) -> BatchPlan:
-    """The plan for a model without a batch, by its inputs."""
+    """Return the plan for a model without a batch, by its inputs."""
     if mode == PLUGIN or not candidates(scanned.inputs, explicit=False):
         return BatchPlan(mode, shapes=shapes)
     size = _size(scanned, explicit=False)
@@ -110,7 +110,7 @@ def _unsplit(scanned: ModelInputs, mode: str, shapes: Shapes | None) -> BatchPla
 
 
 def _has_none(scanned: ModelInputs, explicit: bool) -> bool:
-    """Whether the model has no batch, by its inputs."""
+    """Return whether the model has no batch, by its inputs."""
     try:
         possible = candidates(scanned.inputs, explicit)
     except NotSplittable:

@@ -1,4 +1,4 @@
-"""Check the batch that an untrusted file describes against its graph."""
+"""Checks the batch described by an untrusted file against its graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softnpu.plugin.signature import PortSpec, Signature
 
 
 def batch_mismatch(signature: Signature, meta: GraphMeta) -> str:
-    """Why the batch does not fit the graph, as text; empty if it does, and without a batch.
+    """Return the reason why the batch does not fit the graph; empty if it fits, or without a batch.
 
     The graph must have the arguments of all ports.
     """

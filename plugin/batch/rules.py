@@ -1,7 +1,7 @@
-"""Rules for operation types: when they keep samples independent, and on which axis the results have them.
+"""Batch rules by operation type: whether samples stay independent, and on which axis results have them.
 
 A rule returns the states of the outputs, or raises `Mixing` when samples influence each other and `Unknown`
-when it cannot decide. At least one input holds samples. The result is compared with the shapes at both
+when it cannot decide. At least one input holds samples. The result is checked against the shapes at both
 batches. A type without a rule is unknown.
 """
 
@@ -26,11 +26,11 @@ from softnpu.plugin.batch.lattice import (
 Rule = Callable[[Operation], list[State]]
 RULES: dict[str, Rule] = {}
 _NO_END = 10**6
-"""More samples than the largest command buffer can execute: slices that end there take all."""
+"""Exceeds the samples of the largest command buffer: slices that end there take all."""
 
 
 def rule(*kinds: str) -> Callable[[Rule], Rule]:
-    """Registers a rule for operation types."""
+    """Register a rule for operation types."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(kinds, function))
@@ -40,7 +40,7 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def readable(operation: Operation) -> None:
-    """Raise `Mixing` when an input is mixed already."""
+    """Raise `Mixing` when an input is already mixed."""
     for state in operation.states:
         if isinstance(state, Mixed):
             raise Mixing(state.why)
@@ -78,7 +78,7 @@ def _broadcasting(operation: Operation) -> list[State]:
 
 
 def aligned(operation: Operation, indices: range, rank: int) -> int:
-    """The axis, in an output of `rank` dimensions, on which inputs that broadcast have their samples."""
+    """Return the axis of the samples, in an output of `rank` dimensions, for inputs that broadcast."""
     axes = {rank - operation.inputs[at].rank + axis for at, axis in operation.samples if at in indices}
     if len(axes) != 1:
         raise Mixing("its inputs have their samples on different axes")
@@ -110,7 +110,8 @@ def _reshape(operation: Operation) -> list[State]:
     if axis is None or any(isinstance(state, Samples) for state in operation.states[1:]):
         raise Mixing("its pattern depends on what is in the samples")
     new_axis = after.growing
-    # sample i is the same run of elements before and after exactly if the dimensions before its axis agree
+    # sample i is the same run of elements before and after if and only if the dimensions before its axis
+    # agree
     if new_axis is None or before.before(axis) != after.before(new_axis):
         raise Mixing(f"its shape becomes {list(after.one)} with one sample, {list(after.many)} with {PROBE}")
     return [Samples(new_axis)]

@@ -9,7 +9,7 @@ from softnpu.plugin.batch.lattice import Operation, Samples, Sizes, State, Unifo
 
 Mask = npt.NDArray[np.bool_]
 
-# they only move elements, so applied to a mask they return the mask of the result
+# they only move elements: applied to a mask they return the mask of the result
 _MOVING = frozenset(
     ("Gather", "Concat", "StridedSlice", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Split",
      "VariadicSplit", "Convert")
@@ -23,7 +23,7 @@ _ALL = Sizes(None)
 
 
 def shape_of(operation: Operation) -> State:
-    """The state of a tensor's shape."""
+    """Return the state of a tensor's shape."""
     shape, state = operation.inputs[0], operation.states[0]
     if len(shape.one) != len(shape.many) or (shape.one == (-1,) and not isinstance(state, Uniform)):
         return _ALL
@@ -31,7 +31,7 @@ def shape_of(operation: Operation) -> State:
 
 
 def computed(operation: Operation) -> list[State]:
-    """The states of the outputs of an operation whose inputs are uniform or sizes."""
+    """Return the states of the outputs of an operation whose inputs are uniform or sizes."""
     if operation.kind in _ELEMENTWISE:
         return [_elementwise(operation)]
     if operation.kind in _MOVING:
@@ -40,13 +40,13 @@ def computed(operation: Operation) -> list[State]:
 
 
 def repeated(operation: Operation) -> State | None:
-    """The state after Broadcast or Tile of a uniform tensor to one copy for each sample; None otherwise."""
+    """Return the state after Broadcast or Tile repeats a uniform tensor for each sample; else None."""
     axis = operation.outputs[0].growing
     if not isinstance(operation.states[0], Uniform) or axis is None:
         return None
     shape = operation.inputs[0]
     if operation.kind == "Broadcast":
-        # the axis must be stretched, not present already
+        # the axis must be stretched, not already present
         mapping = operation.constant(2)
         here = axis - (operation.outputs[0].rank - shape.rank)
         if operation.attributes.get("mode") == "explicit":

@@ -1,4 +1,4 @@
-"""Split a model into samples: the first axis for which that is proven, and the ports on it."""
+"""Splits a model into samples: finds the first provable axis, and the ports on it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from softnpu.plugin.signature import PortSpec, Signature, signature_of
 
 @dataclass(frozen=True)
 class BatchedPort:
-    """One port of a model that the plugin splits. `axis` is None for an input that all samples share.
+    """One port of a split model. `axis` is None for an input shared by all samples.
 
-    `sample` is the shape of one sample, so `sample[axis]` is its length on the axis of the batch.
+    `sample` is the shape of one sample, so `sample[axis]` is its length on the batch axis.
     """
 
     axis: int | None
@@ -43,7 +43,7 @@ class BatchedPort:
 
 @dataclass(frozen=True)
 class Split:
-    """How the plugin splits a model: its batch, all inputs, then all outputs; `text` is for the log."""
+    """A split of a model: its batch, all inputs, then all outputs; `text` is for the log."""
 
     size: ov.Dimension
     inputs: tuple[BatchedPort, ...]
@@ -63,7 +63,7 @@ class Split:
     def shapes(
         self, inputs: Sequence[InputInfo], requested: Mapping[str, Sequence[int]] | None
     ) -> dict[str, Sequence[int]]:
-        """Shapes for the compiler: those that are requested, and of one sample."""
+        """Return shapes for the compiler: the requested ones, and those of one sample."""
         shapes = dict(requested or {})
         for entry, port in zip(inputs, self.inputs, strict=True):
             if port.axis is not None:
@@ -72,7 +72,7 @@ class Split:
         return shapes
 
     def signature(self, meta: GraphMeta) -> Signature:
-        """The ports of a compiled sample, with the batch."""
+        """Return the ports of a compiled sample, with the batch."""
         sample = signature_of(meta)
         ports = [_port(port, split, self.size) for port, split in zip(sample.ports, self.ports, strict=True)]
         count = len(sample.inputs)
@@ -84,7 +84,7 @@ class Split:
 def find_split(model: ov.Model, scanned: ModelInputs, explicit: bool) -> Split:
     """Split `model`, whose inputs are `scanned`. Raises `NotSplittable`.
 
-    `explicit`: the user asks for it, and is trusted where a layout names the axis.
+    `explicit`: the user requests it, and is trusted where a layout names the axis.
     """
     candidate, tracked = _first_splittable(model, scanned, explicit)
     one = ov.Dimension(1)
@@ -119,7 +119,7 @@ def _check_strides(split: Split, scanned: ModelInputs) -> None:
 
 
 def _first_splittable(model: ov.Model, scanned: ModelInputs, explicit: bool) -> tuple[Candidate, Tracked]:
-    """The first candidate that can be split. Raises `NotSplittable` with the reason of the first."""
+    """Return the first splittable candidate. Raises `NotSplittable` with the reason of the first one."""
     refusal: NotSplittable | None = None
     for candidate in candidates(scanned.inputs, explicit):
         if not is_plausible(candidate, scanned.has_batch_layer, explicit):
@@ -133,7 +133,7 @@ def _first_splittable(model: ov.Model, scanned: ModelInputs, explicit: bool) -> 
                     )
             if model.get_variables():
                 raise NotSplittable("it has states, which belong to one sample each", mixes=True)
-            # a layout names the axis; whether samples are independent on it has to be proven
+            # a layout names the axis; independence of samples on it still needs a proof
             trusting = explicit and candidate.evidence is Evidence.LAYOUT
             tracked = track(_shaped(model, scanned), candidate.axes, trusting)
             _check_layouts(model, tracked)
@@ -154,7 +154,7 @@ def _first_splittable(model: ov.Model, scanned: ModelInputs, explicit: bool) -> 
 
 
 def _check_layouts(model: ov.Model, tracked: Tracked) -> None:
-    """Raise `NotSplittable` if the samples of an output are not on the axis that its layout names."""
+    """Raise `NotSplittable` if the samples of an output are not on the axis named by its layout."""
     for index, (port, (axis, _)) in enumerate(zip(model.outputs, tracked.outputs, strict=True)):
         named = batch_axis(port.node.layout, port.partial_shape)
         if named is not None and named != axis:
@@ -165,7 +165,7 @@ def _check_layouts(model: ov.Model, tracked: Tracked) -> None:
 
 
 def _shaped(model: ov.Model, scanned: ModelInputs) -> ov.Model:
-    """The model with the scanned shapes; a clone if they differ."""
+    """Return the model with the scanned shapes; a clone if they differ."""
     changed = {
         index: entry.shape
         for index, (entry, port) in enumerate(zip(scanned.inputs, model.inputs, strict=True))

@@ -1,14 +1,14 @@
 """Data-flow analysis of a batch: a proof that the samples of a model are independent.
 
-A model may be split if its result for a batch is the results of its samples, side by side. Shapes alone do
-not show that: a softmax over the batch keeps every shape. So each operation needs a rule (`rules`); one that
-mixes samples, or has no rule, ends the proof.
+A model may be split if its result for a batch equals the results of its samples, side by side. Shapes alone
+do not show that: a softmax over the batch keeps every shape. So each operation needs a rule (`rules`); one
+that mixes samples, or has no rule, ends the proof.
 
 The proof is an induction over the operations in order. The states (`lattice`) hold for the parameters, which
 are shared, or have samples side by side on their axis. A rule derives the states of an operation's results
 from those of its inputs, and the shapes at batches 1 and 97, a prime, confirm the axis of the samples. A
-number that depends on the number of samples may be the size of a tensor, but never a value from which results
-are computed. So each result is, sample by sample, the model's result for one sample.
+value that depends on the number of samples may be the size of a tensor, but results are never computed from
+it. So each result is, sample by sample, the model's result for one sample.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _RANDOM = frozenset(("RandomUniform", "Multinomial"))
 class Tracked:
     """For each output the axis of the samples, and its shape for one sample.
 
-    `batch_layer` is the first operation whose definition has the batch on the axis of the samples; `trusted`
-    are unknown operations whose shapes follow the batch. `narrowing` is the first one that computes other
-    numbers with dynamic shapes, see `_narrows`.
+    `batch_layer` is the first operation that defines its batch on the axis of the samples; `trusted` are
+    unknown operations whose shapes follow the batch. `narrowing` is the first one whose numbers change with
+    dynamic shapes, see `_narrows`.
     """
 
     outputs: tuple[tuple[int, Shape], ...]
@@ -60,7 +60,8 @@ def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False)
     """Follow samples from the `inputs` (axis of each, None: shared) to all outputs.
 
     The model has no other dynamic dimensions. `trusting` accepts operations of an unknown type if their
-    shapes follow the batch. Raises `NotSplittable`.
+    shapes follow the batch.
+    Raises `NotSplittable`.
     """
     one, many = (_reshaped(model, inputs, batch) for batch in (1, PROBE))
     known: dict[tuple[str, int], State] = {}
@@ -89,9 +90,9 @@ def track(model: ov.Model, inputs: Sequence[int | None], trusting: bool = False)
 
 
 def _narrows(node: Any) -> bool:
-    """Whether an operation converts real numbers to 8 bits.
+    """Return whether an operation converts real numbers to 8 bits.
 
-    In OpenVINO's CPU runtime (2026.4) values out of range wrap around with a static shape, and saturate with
+    In OpenVINO's CPU runtime (2026.4) out-of-range values wrap around with a static shape, and saturate with
     a dynamic one.
     """
     if node.get_type_name() not in {"Convert", "ConvertLike"}:
@@ -101,7 +102,7 @@ def _narrows(node: Any) -> bool:
 
 
 def _states(operation: Operation, trusted: list[str] | None) -> list[State]:
-    """The states of the outputs of an operation; unknown types are added to `trusted` if that is a list."""
+    """Return the states of an operation's outputs; unknown types are added to `trusted` if it is a list."""
     if operation.kind in _RANDOM:
         raise NotSplittable(
             f"operation '{operation.name}' ({operation.kind}) draws random numbers", mixes=True
@@ -161,7 +162,7 @@ def _key(value: Any) -> tuple[str, int]:
 
 
 def _pairs(one: ov.Model, many: ov.Model) -> list[tuple[Any, Any]]:
-    """The same operations of two clones, in order.
+    """Return pairs of the same operations of two clones, in order.
 
     Reshaping may add operations, and ids and names differ between clones, so types and inputs are compared.
     """
@@ -179,7 +180,7 @@ def _pairs(one: ov.Model, many: ov.Model) -> list[tuple[Any, Any]]:
 
 
 def _reshaped(model: ov.Model, inputs: Sequence[int | None], batch: int) -> ov.Model:
-    """A clone, which shares the constants, with another batch."""
+    """Return a clone with another batch, sharing the constants."""
     clone = model.clone()
     shapes: Mapping[int, ov.PartialShape] = {
         index: with_dimension(clone.inputs[index].partial_shape, axis, ov.Dimension(batch))
@@ -195,7 +196,7 @@ def _reshaped(model: ov.Model, inputs: Sequence[int | None], batch: int) -> ov.M
 
 
 def with_dimension(shape: ov.PartialShape, axis: int, dimension: ov.Dimension) -> ov.PartialShape:
-    """The shape with another dimension on one axis."""
+    """Return the shape with another dimension on one axis."""
     dims = list(shape)
     dims[axis] = dimension
     return ov.PartialShape(dims)

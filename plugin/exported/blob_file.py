@@ -1,7 +1,7 @@
 """An opened exported model: a range of a descriptor.
 
-A path, an open file and bytes that are mapped from a file become that file's descriptor; bytes in memory
-become one sealed copy. No weights are read.
+A path, an open file and bytes mapped from a file become that file's descriptor; bytes in memory become one
+sealed copy. No weights are read.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class BlobFile:
 
     @classmethod
     def open_entry(cls, path: Path) -> BlobFile:
-        """Open a file of a cache that only this user or root can have written.
+        """Open a cache file that only this user or root can have written.
 
-        Raises `BlobError` for others: their content need not be what their name says.
+        Raises `BlobError` for others: their content may not match their name.
         """
         name = f"exported model {path}"
         try:
@@ -91,7 +91,7 @@ class BlobFile:
     # ------------------------------------------------------------ content
 
     def metadata(self) -> Metadata:
-        """The checked metadata. Raises `BlobError` if it is missing, or not for this version."""
+        """Return the checked metadata. Raises `BlobError` if it is missing, or for another version."""
         end = self._end()
         if not meta.has_trailer(end):
             raise BlobError(f"{self.name}: {self._description()}; expected a file that export_model wrote")
@@ -111,12 +111,12 @@ class BlobFile:
 
     @property
     def is_raw(self) -> bool:
-        """Whether it is a native blob and nothing else, by the size in its header."""
+        """Whether it is exactly a native blob, by the size in its header."""
         size = container.size_of(self._read(0, min(self.length, container.HEADER_SIZE)))
         return size is not None and self.length in (size, meta.page_up(size))
 
     def raw_part(self) -> BlobPart:
-        """The native blob at the beginning, by the size in its header. Raises `BlobError` without one."""
+        """Return the native blob at the beginning, by its header's size. Raises `BlobError` without one."""
         head = self._read(0, min(self.length, container.HEADER_SIZE))
         size = container.size_of(head)
         if size is None:
@@ -128,7 +128,7 @@ class BlobFile:
     def part(self, part: BlobPart) -> BlobReader:
         """Map a blob of the file and check its header, table and padding; sections are checked when read.
 
-        Raises `BlobError` for a modified blob, and for another one than the metadata was written for.
+        Raises `BlobError` for a modified blob, and for one that the metadata does not describe.
         """
         begin = self.offset + part.offset
         lead = begin % mmap.ALLOCATIONGRANULARITY
@@ -149,7 +149,7 @@ class BlobFile:
         return reader
 
     def check_gaps(self, part: BlobPart, reader: BlobReader) -> None:
-        """Raise `BlobError` for bytes between constants that are not zero."""
+        """Raise `BlobError` for non-zero bytes between constants."""
         section, reference = reader.extent(Section.WEIGHTS), reader.weights_reference()
         if section is None or reference is None:
             return
@@ -166,7 +166,7 @@ class BlobFile:
         return self._read(max(0, self.length - meta.TRAILER_SIZE), min(self.length, meta.TRAILER_SIZE))
 
     def _read(self, at: int, size: int) -> bytes:
-        # no readahead: megabytes of weights follow that are not needed here
+        # no readahead: megabytes of unneeded weights follow
         os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM)
         try:
             parts = []
@@ -181,7 +181,7 @@ class BlobFile:
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_NORMAL)
 
     def _description(self) -> str:
-        """What a file without metadata is, by its first and last bytes."""
+        """Describe a file without metadata by its first and last bytes."""
         if not self.length:
             return "an empty file"
         head = self._read(0, min(self.length, 8))
@@ -209,7 +209,7 @@ def _from_path(path: Path) -> BlobFile:
 
 
 def _from_stream(stream: Any) -> BlobFile:
-    """An open regular file becomes its descriptor, another stream a sealed copy."""
+    """Open a stream: a regular file by its descriptor, any other as a sealed copy."""
     fd = regular_file_of(stream)
     if fd is not None:
         if isinstance(stream, io.BufferedRandom):
@@ -240,13 +240,13 @@ def _from_memory(data: np.ndarray[Any, Any], container_kind: str) -> BlobFile:
     name = f"exported model in {container_kind}"
     if not data.nbytes:
         raise BlobError(f"{name}: it is empty; expected what export_model wrote")
-    from softnpu.driver.process_memory import Piece, gather  # late: most models come out of files
+    from softnpu.driver.process_memory import Piece, gather  # late: most models come from files
 
     piece = Piece("exported model", int(data.ctypes.data), data.nbytes)
     with translated(name, BlobError):
         gathered = gather([piece], "pfnCreate2")
     (file,) = gathered.files
-    if file.offset % CONSTANT_ALIGNMENT:  # constants would not be aligned either
+    if file.offset % CONSTANT_ALIGNMENT:  # constants would be misaligned too
         os.close(file.fd)
         return BlobFile(name, linux.sealed_copy("export", data.data), 0, data.nbytes)
     return BlobFile(name, file.fd, file.offset, file.length)

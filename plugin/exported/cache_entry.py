@@ -1,4 +1,4 @@
-"""What CACHE_DIR has of one model: imported in place of a compilation, exported after one."""
+"""A model's entry in CACHE_DIR: imported instead of a compilation, exported after one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CacheEntry:
         shapes: Mapping[str, Sequence[int]] | None,
         log: logging.Logger,
     ) -> CacheEntry | None:
-        """The entry of `source` compiled with `config` and `shapes`; None if CACHE_DIR cannot be used."""
+        """Return the entry of `source`, `config` and `shapes`; None if CACHE_DIR cannot be used."""
         cache = ModelCache.of(properties, log)
         if cache is None:
             return None
@@ -47,7 +47,7 @@ class CacheEntry:
     def load_or_claim(self, claim: ExitStack, hint: bytes) -> CompiledModel | None:
         """Import the entry as a graph with this hint (`expected_graphs`).
 
-        Without one, `claim` gets the right to compile it, and None is returned.
+        Without an entry, `claim` receives the right to compile it, and None is returned.
         """
         load = partial(self._import, hint)
         cached: CompiledModel | None = self.cache.load(self.key, load)
@@ -57,7 +57,7 @@ class CacheEntry:
         return cached
 
     def store(self, compiled: CompiledModel) -> None:
-        """Export a compiled model into the cache, if that is possible."""
+        """Export a compiled model into the cache, if possible."""
         model = replace(
             compiled.exportable(),
             weightless=keeps_no_weights(self.properties),

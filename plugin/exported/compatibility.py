@@ -1,13 +1,13 @@
-"""Whether an exported model can run here, without importing it: RUNTIME_REQUIREMENTS and COMPATIBILITY_CHECK.
+"""Compatibility of exported models, without importing them: RUNTIME_REQUIREMENTS, COMPATIBILITY_CHECK.
 
 The requirements are one line in the exported file, `platform=4000;blob=1.1;precision=f32;opset=13`:
 
     platform    the platform of the device
     blob        version of the native blob: of this major, and not newer
     precision   the host must compute in it: in f32 and f16 every host does
-    opset       newest operation set of the model: not newer than the one that the compiler reads
+    opset       newest operation set of the model: at most the compiler's newest
 
-A model with a requirement of an unknown name is not supported.
+A model with an unknown requirement is not supported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CAPABILITY: Final = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
 
 @dataclass(frozen=True)
 class Compatibility:
-    """Whether a model can run on a device, and why not. True if it can."""
+    """Whether a model can run on a device, and if not, why. True if it can."""
 
     supported: bool
     reason: str
@@ -53,12 +53,12 @@ class Host:
 
 
 def host_of(device: Device) -> Host:
-    """The host of a device, for the check of requirements."""
+    """Return the host of a device, for the check of requirements."""
     return Host(device.info.platform, cpu_capabilities)
 
 
 def requirements_of(reader: BlobReader) -> str:
-    """The requirements of a native blob."""
+    """Return the requirements of a native blob."""
     graph = reader.metadata()
     major, minor = container.version_of(bytes(reader.data[: container.HEADER_SIZE]))
     opset = max((int(number) for number in _OPSET.findall(reader.read(Section.IR))), default=1)
@@ -66,12 +66,12 @@ def requirements_of(reader: BlobReader) -> str:
 
 
 def looks_like_requirements(text: str) -> bool:
-    """Whether a text is a line of requirements, and not the name of a file."""
+    """Return whether a text is a line of requirements, not a file name."""
     return all(_PAIR.fullmatch(pair) for pair in text.rstrip(";").split(";"))
 
 
 def check(requirements: str, host: Host) -> Compatibility:
-    """Whether a host meets requirements; the reason is that of the first one it does not meet."""
+    """Return whether a host meets requirements, with the first unmet one as the reason."""
     pairs = [_PAIR.fullmatch(pair.strip()) for pair in requirements.rstrip("; ").split(";")]
     if not requirements.strip() or not all(pairs):
         return Compatibility(False, f"{requirements!r} is no list of requirements; expected NAME=VALUE;...")
@@ -126,7 +126,7 @@ _CHECKS: Mapping[str, Callable[[str, Host], str]] = {
 
 
 def check_source(source: Any, host: Host) -> Compatibility:
-    """Whether an exported model, or a line of requirements, can run on a host; a damaged file cannot.
+    """Return whether an exported model, or a line of requirements, can run on a host; a damaged file cannot.
 
     Raises `BlobError` for a file that cannot be opened.
     """

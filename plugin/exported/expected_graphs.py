@@ -1,8 +1,8 @@
-"""Tell the device what it will load while the program still reads it.
+"""Announces to the device what it will load while the program still reads it.
 
-The hint of a graph that nobody has compiled yet is a digest of the files that it comes from, and of how it
-is compiled. The device notes what it loads with a hint, and begins with that when it gets the hint again. It
-finds an image by its content alone: for a file that has changed without its times it only works in vain.
+The hint of a graph that is not compiled yet is a digest of its source files and its compilation settings. The
+device records what it loads with a hint, and starts loading that when the hint comes again. It identifies an
+image by content alone: a file that changed without its times merely wastes work.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _expect(context: Context, paths: Sequence[Path], parts: Sequence[dict[str, s
         try:
             info = path.stat()
         except (OSError, ValueError):
-            continue  # who reads it reports why
+            continue  # its reader reports the reason
         if not stat.S_ISREG(info.st_mode):
             return b""
         files.append((info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns))

@@ -39,9 +39,9 @@ _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 class Exportable:
     """A compiled model for export. `properties` are those of its compilation, as texts.
 
-    `initial` is the graph that computes initial values of its states, if it has one. `sources` have its
-    constants, `model` is its file. `weightless` leaves the constants out, `raw` the metadata; `extra` is
-    added to the metadata.
+    `initial` is the graph that computes initial values of its states, if it has one. `sources` hold its
+    constants, `model` is its file. `weightless` omits the constants, `raw` the metadata; `extra` is added to
+    the metadata.
     """
 
     graph: Graph
@@ -59,7 +59,8 @@ def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
     """Write the model to `target`, a binary stream or a path; without a target, return a stream.
 
     An existing file is replaced after a complete write, and is unchanged after an error. A stream is rewound
-    at the end, as by OpenVINO. Raises `NpuError`, and `OSError` if the file cannot be written.
+    at the end, as in OpenVINO.
+    Raises `NpuError`, and `OSError` if the file cannot be written.
     """
     name = model.graph.meta.name
     with translated(f"model '{name}', export", NpuError):
@@ -81,7 +82,7 @@ def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
 
 
 def export_entry(model: Exportable, path: Path) -> None:
-    """Write the model into a file of a cache, replacing whatever has that name: no link is followed.
+    """Write the model into a cache file, replacing whatever has that name without following links.
 
     Raises `NpuError`, and `OSError` if the file cannot be written.
     """
@@ -90,7 +91,7 @@ def export_entry(model: Exportable, path: Path) -> None:
 
 
 def requirements(graph: Graph) -> str:
-    """RUNTIME_REQUIREMENTS of a compiled model."""
+    """Return RUNTIME_REQUIREMENTS of a compiled model."""
     return requirements_of(BlobReader(graph.get_weightless_blob()[0]))
 
 
@@ -187,7 +188,8 @@ def _pad(fd: int, begin: int, size: int) -> int:
 
 
 def _origin(model: Exportable, placement: Placement | None) -> WeightsOrigin:
-    # a model with all weights in memory shares its image and placement with models that have theirs elsewhere
+    # a model with all weights in memory shares its image and placement with models whose weights are
+    # elsewhere
     in_files = any(source.path for source in model.sources)
     offsets = placement.offsets if in_files and placement else ()
     return WeightsOrigin(sources=model.sources, offsets=offsets, model=model.model)
@@ -200,7 +202,7 @@ def _native(graph: Graph, fd: int, begin: int) -> int:
     except ZeError as failure:
         if failure.result != ZeResult.ERROR_UNSUPPORTED_SIZE:
             raise
-    # the weights lie in so many files that a message has no room for the descriptor of the target
+    # the weights lie in so many files that a message has no room for the target's descriptor
     return _put(fd, begin, graph.get_native_binary2())
 
 

@@ -1,7 +1,7 @@
-"""`Core.import_model`: an exported file becomes a graph, and its weights do not pass through this process.
+"""`Core.import_model`: an exported file becomes a graph; its weights bypass this process.
 
-The device gets a small blob, and a descriptor of the range of the file that has the constants: all processes
-that import the file share its pages.
+The device gets a small blob, and a descriptor of the file's range of constants: all processes that import the
+file share its pages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MODEL = "MODEL_PTR"
 
 @dataclass(frozen=True)
 class _BlobParts:
-    """A blob, the weights outside of it, and the placement of its constants in them."""
+    """A blob, its external weights, and the placement of its constants in them."""
 
     blob: bytes | memoryview
     weights: Sequence[WeightFile]
@@ -56,8 +56,8 @@ def import_model(
 ) -> CompiledModel:
     """Load the exported model in `source` (see `BlobFile.open`) onto the device of `context`.
 
-    The file overrides `properties`; `config` has those of this import alone. Raises `BlobError`,
-    `PropertyError`, `DeviceLostError`; nothing stays on the device then.
+    The file overrides `properties`; `config` applies to this import alone.
+    Raises `BlobError`, `PropertyError`, `DeviceLostError`, leaving nothing on the device.
     """
     hint = expected_graphs.expect_exported(context, source)
     with BlobFile.open(source) as file, translated(f"import {file.name}", BlobError), ExitStack() as stack:
@@ -82,8 +82,8 @@ def import_cached(
 
     `hint` is that of the graph (`expected_graphs`).
 
-    Raises `DeviceLostError`, and `BlobError` for an entry that is damaged, does not fit, or is another
-    user's.
+    Raises `DeviceLostError`, and `BlobError` for an entry that is damaged, does not fit, or belongs to
+    another user.
     """
     with (
         BlobFile.open_entry(path) as file,
@@ -124,7 +124,7 @@ class _Import:
         self._deferred: bool = properties["NPU_DEFER_WEIGHTS_LOAD"]
 
     def run(self) -> CompiledModel:
-        """Make the graphs and the compiled model; nothing stays on the device after an error."""
+        """Create the graphs and the compiled model; nothing stays on the device after an error."""
         metadata, file = self._metadata, self._file
         main = file.raw_part() if metadata is None else main_part(metadata, file.name)
         parts = self._parts(main, () if metadata is None else metadata.embedded)
@@ -204,7 +204,7 @@ def _model_in(value: Any) -> ov.Model:
 
 
 def main_part(metadata: Metadata, name: str) -> BlobPart:
-    """The blob of the model itself. Raises `BlobError`."""
+    """Return the blob of the model itself. Raises `BlobError`."""
     part = metadata.part(MAIN)
     if part is None:
         raise BlobError(f"{name}: no blob '{MAIN}'; expected one")
@@ -214,7 +214,7 @@ def main_part(metadata: Metadata, name: str) -> BlobPart:
 def _as_compiled(
     metadata: Metadata, properties: ModelProperties, config: Mapping[str, Any], name: str
 ) -> ModelProperties:
-    """The properties of the compilation. Raises `PropertyError` for a different value in `config`."""
+    """Return the properties of the compilation. Raises `PropertyError` for a different value in `config`."""
     recorded = parse(
         {
             key: text
@@ -233,7 +233,7 @@ def _as_compiled(
 
 
 def _checked(signature: Signature, graph: GraphMeta, name: str) -> Signature:
-    """The signature. Raises `BlobError` unless its ports are arguments of the graph."""
+    """Return the signature. Raises `BlobError` unless its ports are arguments of the graph."""
     for ports, is_input in ((signature.inputs, True), (signature.outputs, False)):
         for port in ports:
             index = port.argument

@@ -9,8 +9,8 @@
 A reader starts from the end of the file and need not understand blobs. The metadata has the digest of each
 blob's header, which has the digests of all sections, so a change of any byte is detected.
 
-A reader accepts its own major and a minor up to its own: fields that older metadata lacks have defaults. A
-new field here or in `Signature` takes a higher `MINOR`, and a file of that version in tests/plugin/data.
+A reader accepts its own major and a minor up to its own: fields missing in older metadata have defaults. A
+new field here or in `Signature` requires a higher `MINOR`, and a file of that version in tests/plugin/data.
 
     1.0    versions, ports, properties, blobs, requirements
     1.1    batch and dynamic shapes of ports, further blobs, weights outside of the file, texts of programs
@@ -73,9 +73,9 @@ UNKNOWN: Final = Provenance()
 class WeightsOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The origin of the constants outside of the blob.
 
-    `offsets` has, for each of these constants in their order, its offset in the weights space of `sources`
-    (see `emulator.blob.weights`); empty if unknown. `model` is the file of the model, empty for one that a
-    program built: it has the constants that were in no file of weights.
+    `offsets` has, for each of these constants in order, its offset in the weights space of `sources` (see
+    `emulator.blob.weights`); empty if unknown. `model` is the model's file, empty for one built by a program:
+    it has the constants that were in no weights file.
     """
 
     sources: tuple[OriginSource, ...]
@@ -87,9 +87,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """The description of an exported model.
 
     `openvino`, `plugin` and `compiler` are versions, `properties` those of the compilation, as texts.
-    `requirements` is RUNTIME_REQUIREMENTS. `embedded` are the canonical offsets of constants that the
-    compiled blob contains. `weights` is None when the file has all weights. `extra` has texts of programs by
-    name.
+    `requirements` is RUNTIME_REQUIREMENTS. `embedded` are the canonical offsets of constants inside the
+    compiled blob. `weights` is None when the file has all weights. `extra` has texts of programs by name.
     """
 
     openvino: str
@@ -104,25 +103,25 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, str] = {}
 
     def part(self, kind: str) -> BlobPart | None:
-        """The blob of this kind."""
+        """Return the blob of this kind."""
         return next((part for part in self.blobs if part.kind == kind), None)
 
 
 def encode(metadata: Metadata, offset: int) -> bytes:
-    """Metadata and trailer, for the end of a file that has `offset` bytes before them."""
+    """Encode metadata and trailer, for the end of a file with `offset` bytes before them."""
     body = msgspec.msgpack.encode(metadata)
     return body + _trailer(body, offset + len(body) + TRAILER_SIZE, MAJOR, MINOR)
 
 
 def has_trailer(end: bytes) -> bool:
-    """Whether a file that ends with these bytes has metadata, valid or not."""
+    """Return whether a file that ends with these bytes has metadata, valid or not."""
     return end.endswith(MAGIC)
 
 
 def body_length(end: bytes, length: int, name: str) -> int:
-    """The length of the metadata, from the trailer `end` of a file with `length` bytes.
+    """Return the length of the metadata, from the trailer `end` of a file with `length` bytes.
 
-    Raises `BlobError`: no metadata, a version that this plugin does not read, or a truncated file.
+    Raises `BlobError`: no metadata, an unsupported version, or a truncated file.
     """
     if len(end) < TRAILER_SIZE or not has_trailer(end):
         raise BlobError(f"{name}: no metadata at its end; expected a file that export_model wrote")
@@ -140,7 +139,7 @@ def body_length(end: bytes, length: int, name: str) -> int:
 
 
 def version(end: bytes) -> str:
-    """The version of the metadata in a file that ends with these bytes."""
+    """Return the version of the metadata in a file that ends with these bytes."""
     _, _, major, minor, _, _ = _TRAILER.unpack(end[-TRAILER_SIZE:])
     return f"{major}.{minor}"
 
@@ -148,7 +147,7 @@ def version(end: bytes) -> str:
 def decode(body: bytes, end: bytes, name: str) -> Metadata:
     """Decode the metadata `body` before the trailer `end`. Raises `BlobError` for a modified file."""
     _, total, major, minor, _, _ = _TRAILER.unpack(end[-TRAILER_SIZE:])
-    # packed again, so that the reserved bytes are compared too
+    # packed again, to compare the reserved bytes too
     if _trailer(body, total, major, minor) != end[-TRAILER_SIZE:]:
         raise BlobError(f"{name}: the checksum of its metadata differs; expected it as it was written")
     try:
@@ -160,7 +159,7 @@ def decode(body: bytes, end: bytes, name: str) -> Metadata:
 
 
 def _check_parts(parts: Sequence[BlobPart], end: int, name: str) -> None:
-    """Check that the blobs begin at 0 and follow each other; `end` is the offset of the metadata."""
+    """Check that the blobs begin at 0 and are contiguous; `end` is the offset of the metadata."""
     at = 0
     for part in parts:
         if part.offset != at or not 0 < part.size <= end - part.offset:
@@ -174,7 +173,7 @@ def _check_parts(parts: Sequence[BlobPart], end: int, name: str) -> None:
 
 
 def page_up(size: int) -> int:
-    """`size` rounded up to whole pages."""
+    """Round `size` up to whole pages."""
     return -(-size // 4096) * 4096
 
 

@@ -1,11 +1,11 @@
-"""CACHE_DIR: exported models in a directory, imported in place of compiling the same model again.
+"""CACHE_DIR: exported models in a directory, imported instead of compiling the same model again.
 
     KEY.blob        an exported model; replaced only by renaming, so it is complete or absent
     KEY.lock        the claim of the process that compiles for KEY, see `emulator.common.file_claim`
-    ID.digest       the digest of a file of weights, so that large ones are not read at every start
+    ID.digest       the digest of a weights file, so that large ones are not read at every start
 
-Other users may be able to write into the directory. Their files are not trusted: this user or root must own
-an entry or a digest, and nobody else may write it. New files replace a name, whatever it is.
+Other users may have write access to the directory. Their files are not trusted: an entry or a digest must
+belong to this user or root, and nobody else may write it. New files replace a name, whatever it is.
 
 A cache only saves time: every failure (a damaged entry, a full or read-only disk, no locks) is logged, and
 the model is compiled.
@@ -82,7 +82,7 @@ class ModelCache:
 
     @classmethod
     def of(cls, properties: ModelProperties, log: logging.Logger) -> ModelCache | None:
-        """The cache in CACHE_DIR; None without one, and when the directory cannot be used."""
+        """Return the cache in CACHE_DIR; None without one, and when the directory cannot be used."""
         if not properties["CACHE_DIR"]:
             return None
         folder = Path(properties["CACHE_DIR"]).absolute()
@@ -100,7 +100,7 @@ class ModelCache:
         config: Mapping[str, str],
         shapes: Mapping[str, Sequence[int]] | None,
     ) -> str:
-        """The name of the entry of a model: a digest of its content and everything else that matters."""
+        """Return the name of a model's entry: a digest of its content and everything else that matters."""
         parts = _KeyParts(
             name=source.name,
             content=self._content(source),
@@ -113,12 +113,12 @@ class ModelCache:
         return blake3(_encoder.encode(parts)).hexdigest()
 
     def path(self, key: str) -> Path:
-        """The path of the entry of a key, which need not exist."""
+        """Return the path for a key; its entry need not exist."""
         return self._folder / f"{key}.blob"
 
     @contextmanager
     def claimed(self, key: str) -> Iterator[None]:
-        """Claim the right to make the entry of a key, after waiting for another process that has it.
+        """Claim the right to create the entry of a key, after waiting for another process that has it.
 
         After a timeout, or without usable locks, it continues without a claim: two writers of one entry are
         harmless.
@@ -126,7 +126,7 @@ class ModelCache:
         try:
             claim = FileClaim.acquire(self._folder / f"{key}.lock", self._wait_s)
         except OSError:
-            yield  # nothing can be written here, or another user could make us wait
+            yield  # no write access, or another user could block us
             return
         if claim is None:
             self._log.info("CACHE_DIR: waited %g s for another compilation", self._wait_s)
@@ -136,7 +136,7 @@ class ModelCache:
             yield
 
     def load(self, key: str, load: Callable[[Path], Any]) -> Any:
-        """The result of `load` for the entry of a key; None without one. A bad one is removed."""
+        """Return the result of `load` for the entry of a key; None without one. A bad entry is removed."""
         path = self.path(key)
         if not os.path.lexists(path):
             return None
@@ -170,7 +170,7 @@ class ModelCache:
     # ------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Remove temporary files of processes that were killed while writing."""
+        """Remove temporary files of processes killed while writing."""
         oldest = time.time() - _STALE_S
         with suppress(OSError):
             for path in (*self._folder.glob(".*.blob.*"), *self._folder.glob(".*.digest.*")):
@@ -186,7 +186,7 @@ class ModelCache:
         return hasher.digest()
 
     def _weights_digest(self, file: WeightFile) -> bytes:
-        """The digest of weights; that of an unchanged file is read from a digest file."""
+        """Return the digest of weights; for an unchanged file, from its digest file."""
         info = os.fstat(file.fd)
         if linux.has_seals(file.fd, linux.SEALS_IMMUTABLE):
             return digest_of_range(file.fd, file.offset, file.length)
@@ -208,12 +208,12 @@ class ModelCache:
 
 
 def keeps_no_weights(properties: ModelProperties) -> bool:
-    """Whether entries are small (CACHE_MODE=OPTIMIZE_SIZE) instead of quick to load."""
+    """Return whether entries are small (CACHE_MODE=OPTIMIZE_SIZE) instead of quick to load."""
     return bool(properties["CACHE_MODE"] == CacheMode.OPTIMIZE_SIZE)
 
 
 def _caching_properties(properties: ModelProperties) -> dict[str, str]:
-    """The values of CACHING_PROPERTIES, as text."""
+    """Return the values of CACHING_PROPERTIES, as text."""
     values: dict[str, str] = {}
     for name in properties["CACHING_PROPERTIES"]:
         record = PROPERTIES.get(name)
@@ -221,7 +221,7 @@ def _caching_properties(properties: ModelProperties) -> dict[str, str]:
             raise PropertyError(f"property CACHING_PROPERTIES: {name} is no property")
         if record.access is Access.RW:
             values[name] = record.text(properties[name])
-    # read-only ones are about device, driver and compiler, which are parts of the key anyway
+    # read-only ones concern device, driver and compiler, which are in the key anyway
     return values
 
 

@@ -1,4 +1,4 @@
-"""Split a native blob with all weights into a small blob and the offsets of its constants in the file.
+"""Splits a native blob with all weights into a small blob and the offsets of its constants in the file.
 
 The small blob is the compiler's, byte for byte, so the imported model is the same image on the device as the
 compiled one.
@@ -16,21 +16,21 @@ from softnpu.emulator.blob.container import BlobReader, ConstantReference, Secti
 from softnpu.emulator.blob.weights import aligned
 
 _MAX_EMBEDDED = 16 << 20
-"""Constants of more bytes in all stay in the file, because embedded ones are copied."""
+"""Larger totals of constants stay in the file, because embedded ones are copied."""
 
 
 @dataclass(frozen=True)
 class WeightlessBlob:
-    """A blob without its large constants; `offsets` has theirs in the WEIGHTS section of the whole blob."""
+    """A blob without its large constants, and their `offsets` in the WEIGHTS section of the whole blob."""
 
     data: bytes
     offsets: tuple[int, ...]
 
 
 def strip(reader: BlobReader, keep: Collection[int]) -> WeightlessBlob:
-    """The blob with only those constants whose canonical offset is in `keep`.
+    """Return the blob with only those constants whose canonical offset is in `keep`.
 
-    Raises `Refused` for a blob that was modified.
+    Raises `Refused` for a modified blob.
     """
     reference = reader.weights_reference()
     assert reference is not None
@@ -60,7 +60,7 @@ def strip(reader: BlobReader, keep: Collection[int]) -> WeightlessBlob:
 
 
 def _packed(reader: BlobReader, kept: list[ConstantReference]) -> tuple[bytes, dict[int, int]]:
-    """The constants in a row, as the compiler packs them, and the new offset of each by its canonical one."""
+    """Pack constants as the compiler does; return them, and the new offset of each by its canonical one."""
     section = reader.unchecked(Section.WEIGHTS)
     data = bytearray()
     offsets: dict[int, int] = {}

@@ -48,8 +48,8 @@ def locate(
 ) -> Located:
     """Locate the constants outside of a blob; descriptors live as long as `stack`.
 
-    `path` is WEIGHTS_PATH, empty for none. Content is read only for a constant whose name is unknown. Raises
-    `BlobError` with the first constant that is missing, `ModelError` for a file that cannot be read.
+    `path` is WEIGHTS_PATH, empty for none. Content is read only for a constant with an unknown name.
+    Raises `BlobError` with the first missing constant, `ModelError` for an unreadable file.
     """
     pools = [stack.enter_context(pool_of_file(Path(path)))] if path else []
     if model is not None:
@@ -79,7 +79,8 @@ def locate_in(
 ) -> Located:
     """Locate the constants in the weights of a model that is being compiled.
 
-    It is the model of the exported file, so recorded offsets are valid. Raises `BlobError`.
+    It is the model of the exported file, so recorded offsets are valid.
+    Raises `BlobError`.
     """
     if origin is not None and origin.offsets and len(origin.offsets) == len(constants):
         return Located(source.weights, Placement(offsets=origin.offsets))
@@ -102,7 +103,7 @@ class _Source:
 def _open_sources(
     sources: Sequence[OriginSource], replacement: Pool | None, name: str, stack: ExitStack
 ) -> list[_Source]:
-    """Open the recorded sources; the file of `replacement` takes the place of the largest one."""
+    """Open the recorded sources; the file of `replacement` replaces the largest one."""
     largest = max(range(len(sources)), key=lambda index: sources[index].length)
     opened = []
     for index, source in enumerate(sources):
@@ -161,7 +162,7 @@ def _by_name_or_digest(constants: Sequence[ConstantReference], pools: Sequence[P
 
 
 def _joined(pools: Sequence[Pool]) -> Pool:
-    """One pool with the constants of all, which keep their descriptors."""
+    """Merge pools into one; they keep their descriptors."""
     if len(pools) == 1:
         return pools[0]
     joined = Pool(" or ".join(pool.name for pool in pools))

@@ -4,9 +4,9 @@
 >>> @farm.remote(devices=1, platform="4000")
 ... def classify(images): ...
 
-`remote` runs a function or an actor where devices are free, and it sees exactly those. `Predictor` runs a
-model in Ray Data and Ray Serve. `resource` names the devices of a platform among Ray's resources. Needs
-softnpu[ray]; docs/farm.md has the rest.
+`remote` runs a function or an actor where devices are free, and exposes exactly those to it. `Predictor` runs
+a model in Ray Data and Ray Serve. `resource` names a platform's devices among Ray's resources. Needs
+softnpu[ray]; see docs/farm.md.
 """
 
 from importlib import import_module
@@ -34,7 +34,7 @@ __all__ = ["BatchError", "FarmError", "Model", "Predictor", "lease", "remote", "
 
 
 def __getattr__(name: str) -> Any:
-    # imported when first used: a program that only starts tasks needs neither OpenVINO nor numpy
+    # imported on first use: a program that only starts tasks needs neither OpenVINO nor numpy
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"softnpu.farm.{_MODULES[name]}"), name)

@@ -1,7 +1,7 @@
-"""The devices of this worker: leased from the daemon of its node, as many as Ray has assigned.
+"""The devices of this worker: leased from its node's daemon, as many as Ray has assigned.
 
-A worker has one lease, which ends with the process. Whatever runs in it afterwards finds the leased devices:
-`softnpu.plugin`, `softnpu.driver`, unmodified OpenVINO and ONNX Runtime, and programs that it starts.
+A worker has one lease, which ends with the process. Everything that runs in it afterwards uses the leased
+devices: `softnpu.plugin`, `softnpu.driver`, unmodified OpenVINO and ONNX Runtime, and child programs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softnpu.farm.errors import FarmError, abandon_worker
 from softnpu.farm.resources import Assigned
 
 WITHIN_S = 60.0
-"""How long a worker waits for devices that Ray has given it: their last user may be ending."""
+"""How long a worker waits for devices assigned by Ray: their last user may be exiting."""
 _PAUSE_S = 0.1
 _LATER = (ZeResult.ERROR_NOT_AVAILABLE, ZeResult.ERROR_UNINITIALIZED, ZeResult.ERROR_DEVICE_LOST)
 
@@ -30,10 +30,10 @@ _lease: Lease | None = None
 
 
 def lease() -> Lease:
-    """The lease of this worker; taken at the first call, and again when the daemon has died meanwhile.
+    """Return this worker's lease; taken on the first call, and again if the daemon has died meanwhile.
 
-    A worker that gets none within a minute ends, and Ray tries its work elsewhere. Raises `FarmError` outside
-    of Ray's workers, and in one without devices.
+    A worker that gets none within a minute exits, and Ray retries its work elsewhere.
+    Raises `FarmError` outside Ray's workers, and in one without devices.
     """
     global _lease
     with _lock:
@@ -53,7 +53,7 @@ def release() -> None:
 
 
 def is_lost() -> bool:
-    """Whether this worker had a lease, and its daemon is gone."""
+    """Return whether this worker had a lease, and its daemon is gone."""
     return _lease is not None and _lease.lost
 
 
@@ -94,11 +94,11 @@ def _take(assigned: Assigned) -> Lease:
 
 
 def _activate(taken: Lease) -> None:
-    """Let what runs in this process, and what it starts, find the leased devices."""
+    """Make this process and its children use the leased devices."""
     os.environ.update(taken.environment())
     os.environ[ENV_AUTOSTART] = "0"
-    with contextlib.suppress(ZeError):  # built without the native driver: softnpu.plugin works all the same
+    with contextlib.suppress(ZeError):  # built without the native driver: softnpu.plugin still works
         library = find()
         os.environ.update(library.environment(Path(taken.socket), os.environ))
-        # this process has read LD_LIBRARY_PATH already: who looks for the loader gets the one that is loaded
+        # LD_LIBRARY_PATH has been read already: whatever needs the loader gets the one already loaded
         ctypes.CDLL(str(library.loader), mode=ctypes.RTLD_GLOBAL)

@@ -1,7 +1,7 @@
-"""Rows of a batch, as the model takes them: which rows an inference computes, and what it computed.
+"""Batch rows as model inputs: which rows an inference computes, and its results.
 
-A model whose first dimension is fixed to B gets B rows at a time: the last rows are filled up with copies of
-the last one, and their results are dropped. One whose first dimension is dynamic gets all rows at once.
+A model whose first dimension is fixed to B gets B rows at a time: the last inference is padded with copies of
+the last row, whose results are dropped. A model with a dynamic first dimension gets all rows at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rows = dict[str, Array]
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output. `dims` behind the first; -1 is a dynamic one. `names`: all that it has."""
+    """An input or output. `dims` after the first; -1 is a dynamic one. `names`: all of its names."""
 
     name: str
     names: frozenset[str]
@@ -50,7 +50,7 @@ class BatchRules:
         self.outputs = [_tensor(port, at, "output") for at, port in enumerate(outputs)]
 
     def checked(self, batch: Any, keep: Sequence[str]) -> tuple[Rows, int]:
-        """The inputs of a batch by their first name, and its rows. Raises `BatchError` before any effect."""
+        """Return a batch's inputs by first name, and its row count. Raises `BatchError` before any effect."""
         if not isinstance(batch, Mapping):
             if len(self.inputs) != 1 or not isinstance(batch, np.ndarray):
                 raise self._error(f"a {type(batch).__name__}", f"arrays by name: {self._names()}")
@@ -78,7 +78,7 @@ class BatchRules:
         return rows, counts.pop()
 
     def parts(self, count: int) -> Iterator[slice]:
-        """The rows of each inference."""
+        """Return the rows of each inference."""
         if not self.size:
             yield from [slice(0, count)] if count else []
             return
@@ -86,12 +86,12 @@ class BatchRules:
             yield slice(begin, min(begin + self.size, count))
 
     def fill(self, target: Array, rows: Array) -> None:
-        """Put rows into an input of fixed size, and copies of the last one behind them."""
+        """Copy rows into an input of fixed size, padded with copies of the last one."""
         target[: len(rows)] = rows
         target[len(rows) :] = rows[-1:]
 
     def empty(self) -> Rows:
-        """The outputs of no rows."""
+        """Return the outputs for zero rows."""
         return {
             tensor.name: np.empty((0, *(max(0, dim) for dim in tensor.dims)), tensor.dtype)
             for tensor in self.outputs
@@ -129,7 +129,7 @@ class BatchRules:
 
 
 def _first(port: Any) -> int | None:
-    """The first dimension: its size, -1 if it is dynamic, None without one."""
+    """Return the first dimension: its size, -1 if it is dynamic, None without one."""
     shape = port.partial_shape
     if shape.rank.is_dynamic or not len(shape):
         return None

@@ -1,7 +1,7 @@
-"""Compiled models of a cluster: each is compiled once for a platform, and read from a file on every node.
+"""Compiled models of a cluster: each is compiled once per platform, and read from a file on every node.
 
-An actor with a name knows who compiles what, and holds the results in Ray's object store. It may die: the
-next one finds them in the files of its node, or has them compiled again.
+A named actor tracks the compilations and holds the results in Ray's object store. If it dies, the next one
+finds them in the files of its node, or has them compiled again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from softnpu.farm.model import Files, Model, written
 
 STORE, NAMESPACE = "softnpu.farm.blobs", "softnpu"
 WHOLE, PARTS = "*.blob", ".*.part"
-"""Files in `folder`: compiled models, and what is being written."""
+"""Files in `folder`: compiled models, and partial writes."""
 _MOST_FILES = 64
 _FETCH_S = 600.0
 _ATTEMPTS = 5
@@ -39,7 +39,7 @@ class BlobStore:
         self._compiled = 0
 
     async def get(self, key: str, model: Model, platform: str) -> list[Any]:
-        """A reference to a compiled model, in a list; compiles it if nobody has."""
+        """Return a reference to a compiled model, in a list; compile it first if necessary."""
         if key not in self._blobs:
             self._blobs[key] = asyncio.ensure_future(self._make(key, model, platform))
         making = self._blobs[key]
@@ -47,7 +47,7 @@ class BlobStore:
             return [await asyncio.shield(making)]
         except Exception:
             if self._blobs.get(key) is making:
-                del self._blobs[key]  # who comes later may try again
+                del self._blobs[key]  # later callers may retry
             raise
 
     async def _make(self, key: str, model: Model, platform: str) -> Any:
@@ -63,12 +63,12 @@ class BlobStore:
         return reference
 
     async def compilations(self) -> int:
-        """How many models this actor has had compiled."""
+        """Return the number of models compiled through this actor."""
         return self._compiled
 
 
 def compiled(files: Files, model: Model, platform: str) -> np.ndarray[Any, Any]:
-    """The bytes of a compiled model. It needs no device of the farm, which may all be waiting for it.
+    """Compile a model; return its bytes. Uses no device of the farm, which may all be waiting for it.
 
     Raises `CompileError` and `ModelError` of the plugin.
     """
@@ -91,9 +91,9 @@ def compiled(files: Files, model: Model, platform: str) -> np.ndarray[Any, Any]:
 
 
 def fetched(model: Model, platform: str) -> Path:
-    """The file of a compiled model on this node; gets or has it compiled first, if it is not there.
+    """Return the file of a compiled model on this node; fetch or compile it first if it is missing.
 
-    Raises what the compiler raises, and `FarmError` when the cluster gives none for long.
+    Raises the compiler's errors, and `FarmError` when the cluster does not provide it in time.
     """
     import ray
 
@@ -122,7 +122,7 @@ def fetched(model: Model, platform: str) -> Path:
 
 
 def _cause(failure: Any) -> Exception:
-    """What the compiler raised, in a task of an actor."""
+    """Return the exception of the compiler, raised in an actor's task."""
     import ray
 
     cause: Exception = failure
@@ -146,23 +146,23 @@ def _store() -> Any:
 
 
 def folder() -> Path:
-    """Where this node keeps compiled models: in the user's cache, or beside the socket."""
+    """Return this node's folder of compiled models: in the user's cache, or beside the socket."""
     chosen = user_cache("farm")
     return Path(chosen) if chosen else Path(f"{endpoint.default_socket()}.blobs")
 
 
 def find(key: str) -> Path | None:
-    """The file of a compiled model, if this node has it."""
+    """Return the file of a compiled model, if this node has it."""
     path = folder() / f"{key}.blob"
     try:
-        os.utime(path)  # the files that nobody uses go first
+        os.utime(path)  # unused files are removed first
     except FileNotFoundError:
         return None
     return path
 
 
 def save(key: str, blob: np.ndarray[Any, Any]) -> Path:
-    """Keep a compiled model, complete or not at all, whoever else does so at this moment."""
+    """Save a compiled model atomically, also against concurrent writers."""
     place = folder()
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=place, prefix=".", suffix=".part")
@@ -179,7 +179,7 @@ def save(key: str, blob: np.ndarray[Any, Any]) -> Path:
 
 
 def forget(path: Path) -> None:
-    """Remove a file that cannot be used."""
+    """Remove an unusable file."""
     path.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""`farm.remote`: tasks and actors that see exactly the devices that Ray assigned to them."""
+"""`farm.remote`: tasks and actors that see exactly the devices assigned by Ray."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def remote(
 ) -> Any:
     """`ray.remote` for a function or a class that needs devices; `options` are those of `ray.remote`.
 
-    `devices`: whole devices, which nobody else has meanwhile, or a share of one below 1. Inside they are
-    numbered from 0 on. When they are lost, as with the death of the daemon, the worker ends, so that Ray
-    tries again what its options allow: `max_retries` of a task, `max_restarts` and `max_task_retries` of an
-    actor. An exception of the program is not tried again.
+    `devices`: exclusive whole devices, or, below 1, a share of one. Inside they are numbered from 0. If they
+    are lost, for instance because the daemon died, the worker exits, so that Ray retries as its options
+    allow: `max_retries` of a task, `max_restarts` and `max_task_retries` of an actor. An exception of the
+    program is not retried.
 
-    A task has a worker of its own (`max_calls=1`), as Ray does it for GPUs. Raises `FarmError` for a number
-    of devices that cannot be, `Refused` for an unknown platform.
+    A task has a worker of its own (`max_calls=1`), as for GPUs in Ray.
+    Raises `FarmError` for an impossible number of devices, `Refused` for an unknown platform.
     """
     import ray
 
@@ -48,7 +48,7 @@ def _remote(ray: Any, target: Any, resources: dict[str, float], options: dict[st
 
 @contextmanager
 def _devices_held() -> Iterator[None]:
-    """The worker ends if its devices are gone, or an exception says so."""
+    """End the worker if its devices are gone, or an exception says so."""
     try:
         assignment.lease()
         yield
@@ -59,7 +59,7 @@ def _devices_held() -> Iterator[None]:
 
 
 def _task(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its devices, which it gives back at its end."""
+    """Wrap a function: it leases its devices, and returns them at its end."""
 
     if inspect.iscoroutinefunction(function):
         # Ray has no asynchronous tasks
@@ -68,7 +68,7 @@ def _task(function: Callable[..., Any]) -> Callable[..., Any]:
             with _task_devices():
                 return asyncio.run(function(*args, **kwargs))
 
-        del run_async.__wrapped__  # Ray would look through it, and see a coroutine function
+        del run_async.__wrapped__  # Ray would unwrap it, and see a coroutine function
         return run_async
     if inspect.isgeneratorfunction(function):
 
@@ -97,7 +97,7 @@ def _task_devices() -> Iterator[None]:
 
 
 def _actor_class(kind: type) -> type:
-    """A subclass that leases its devices before it begins, and whose methods notice their loss."""
+    """Return a subclass that leases its devices before it begins, and whose methods detect their loss."""
     body: dict[str, Any] = {
         name: _method(member)
         for base in reversed(kind.__mro__[:-1])
@@ -125,7 +125,7 @@ def _init(kind: type) -> Callable[..., None]:
 
 
 def _method(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of the same kind: synchronous, asynchronous, or a generator of either."""
+    """Wrap a method, keeping its kind: synchronous, asynchronous, or a generator of either."""
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)

@@ -1,8 +1,8 @@
-"""What goes wrong on a farm: what a person has to correct, and what another try mends.
+"""Errors of a farm: those that a person has to fix, and those that a retry fixes.
 
-Ray tries again when a worker has died, and only then, unless a program says otherwise. So a worker whose
-devices are gone dies, with the reason on stderr: Ray's own options decide how often work is tried again, and
-an error of the program itself is never repeated.
+Ray retries when a worker has died, and only then, unless a program says otherwise. So a worker whose devices
+are gone exits, with the reason on stderr: Ray's own options limit the retries, and an error of the program
+itself is never retried.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from softnpu.driver import ZeError, ZeResult
 
 _EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
 _LOST_IN_TEXT = ("ERROR_DEVICE_LOST", "0x70000001")
-"""How OpenVINO's own plugin words it: its error is a RuntimeError with this text."""
+"""How OpenVINO's own plugin reports it: a RuntimeError with this text."""
 
 
 class FarmError(RuntimeError):
-    """A farm cannot do what was asked for; trying again does not help."""
+    """A farm cannot satisfy a request; retrying does not help."""
 
     def __init__(self, object: str, *, found: str, expected: str, hint: str = "") -> None:
         self.object, self.found, self.expected, self.hint = object, found, expected, hint
@@ -27,7 +27,7 @@ class FarmError(RuntimeError):
         super().__init__(f"{text}. {hint[:1].upper()}{hint[1:]}" if hint else text)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors travel between processes: Python would call the class with the text alone."""
+        """Pickle all arguments: Python would call the class with the text alone."""
         return _remade, (type(self), self.object, self.found, self.expected, self.hint)
 
 
@@ -40,7 +40,7 @@ def _remade(kind: type[FarmError], object: str, found: str, expected: str, hint:
 
 
 def is_loss(failure: BaseException) -> bool:
-    """Whether an exception, or what caused it, says that devices or their daemon are gone."""
+    """Return whether an exception, or its cause, says that devices or their daemon are gone."""
     seen: BaseException | None = failure
     while seen is not None:
         if isinstance(seen, ZeError):
@@ -52,7 +52,7 @@ def is_loss(failure: BaseException) -> bool:
 
 
 def abandon_worker(reason: object) -> NoReturn:
-    """End this worker, so that Ray tries its work again in another one."""
+    """End this worker, so that Ray retries its work in another one."""
     text = " ".join(str(reason).split())
     print(
         f"softnpu.farm: worker {os.getpid()} ends, its devices are gone: {text}", file=sys.stderr, flush=True

@@ -1,4 +1,4 @@
-"""The daemon of a Ray node: it runs as long as the node does, and is started again when it dies.
+"""The daemon of a Ray node: runs as long as the node, and is restarted when it dies.
 
 python -m softnpu.farm.keeper SETTINGS OWNER    keep a daemon as long as process OWNER lives
 """
@@ -28,7 +28,7 @@ _END_S: Final = 15.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _SETTLED_S: Final = 10.0
-"""A daemon that has run for so long was not broken from the start."""
+"""A daemon that ran this long was not broken from the start."""
 
 
 class DaemonKeeper:
@@ -45,7 +45,7 @@ class DaemonKeeper:
         return self._process.pid
 
     def keep(self, owner: int) -> None:
-        """Start the daemon again whenever it ends, until the process behind the pidfd `owner` has ended."""
+        """Restart the daemon whenever it exits, until the process of the pidfd `owner` has ended."""
         while True:
             with _pidfd(self._process.pid) as daemon:
                 ready, _, _ = select.select([owner, daemon], [], [])
@@ -57,7 +57,7 @@ class DaemonKeeper:
             self._start()
 
     def wait_ready(self) -> None:
-        """Wait until the daemon takes connections. Raises `FarmError` with the end of its log."""
+        """Wait until the daemon accepts connections. Raises `FarmError` with the end of its log."""
         end = time.monotonic() + _READY_S
         path = Path(self._settings.socket)
         while not endpoint.accepts(path):
@@ -70,7 +70,7 @@ class DaemonKeeper:
             time.sleep(_LOOK_S)
 
     def close(self) -> None:
-        """End the daemon in order, and wait for it."""
+        """Shut the daemon down, and wait for it."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -92,7 +92,7 @@ class DaemonKeeper:
             )
 
     def _pause(self) -> float:
-        """Longer and longer for a daemon that dies at once: it may be broken."""
+        """Back off longer and longer from a daemon that dies at once: it may be broken."""
         settled = time.monotonic() - self._began > _SETTLED_S
         pause = self._pause_s
         self._pause_s = _FIRST_PAUSE_S if settled else min(_LONGEST_PAUSE_S, 2 * self._pause_s)
@@ -128,7 +128,7 @@ def _keep(settings: DaemonSettings, owner: int) -> int:
     except ProcessLookupError:
         return 0
     keeper = DaemonKeeper(settings)
-    # asked to end, it ends the daemon too
+    # on SIGTERM, end the daemon too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with suppress(KeyboardInterrupt):

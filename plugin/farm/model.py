@@ -1,4 +1,4 @@
-"""A model as it travels through a cluster: its bytes in Ray's object store, and a digest that names it."""
+"""A model in a cluster: its bytes in Ray's object store, and a digest that identifies it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Files = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Model:
-    """What a `Predictor` runs; made once, used by any number of them.
+    """The model of a `Predictor`; made once, used by any number of them.
 
-    `reference`: of its files in Ray's object store, which keeps them while the process lives that made it.
-    `config`, `shapes`: properties and static shapes to compile it with.
+    `reference`: its files in Ray's object store, kept while the process that made it lives. `config`,
+    `shapes`: properties and static shapes for its compilation.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Model:
         config: Mapping[str, str] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> Model:
-        """A model of a file that OpenVINO reads, an `openvino.Model`, or a compiled one (a file, or bytes).
+        """Read a model file of OpenVINO, an `openvino.Model`, or a compiled model (a file, or bytes).
 
-        Read in this process, at once. Raises `FarmError` for what is none of these, `OSError` for a file that
-        cannot be read.
+        Read in this process, at once.
+        Raises `FarmError` for other types, `OSError` for a file that cannot be read.
         """
         import ray
 
@@ -65,7 +65,7 @@ class Model:
         return cls(name, digest.hexdigest()[:32], main, reference, dict(config or {}), dict(shapes or {}))
 
     def key(self, platform: str) -> str:
-        """What names the compiled model: content, properties, shapes, platform and who compiles it."""
+        """Return the compiled model's key: content, properties, shapes, platform and compiler."""
         import importlib.metadata
 
         versions = [importlib.metadata.version(package) for package in ("softnpu", "openvino")]
@@ -76,14 +76,14 @@ class Model:
 
 
 def written(files: Files, main: str, folder: Path) -> Path:
-    """The model's file, with those beside it, in a folder."""
+    """Write the model's file, and those beside it, into a folder; return its path."""
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return folder / main
 
 
 def _read(source: Any) -> tuple[str, str, Files]:
-    """Name, main file, and the files by name."""
+    """Return name, main file, and the files by name."""
     if isinstance(source, bytes | bytearray | memoryview):
         return "compiled model", _COMPILED, {_COMPILED: bytes(source)}
     if isinstance(source, str | os.PathLike):
@@ -112,7 +112,7 @@ def _read(source: Any) -> tuple[str, str, Files]:
 
 
 def _check_compiled(name: str, blob: bytes, given: Mapping[str, object]) -> None:
-    """Refuse what is no compiled model, and what could only be chosen when it was compiled."""
+    """Reject files that are not compiled models, and compile-time options for compiled ones."""
     if not blob.startswith(MAGIC):
         raise FarmError(
             f"model {name}",

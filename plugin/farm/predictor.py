@@ -16,18 +16,19 @@ _RECOVERIES = 5
 
 
 class Predictor:
-    """A model on the devices that Ray assigned to this actor.
+    """A model on the devices assigned by Ray to this actor.
 
     >>> dataset.map_batches(farm.Predictor, fn_constructor_args=("model.onnx",), batch_size=32, concurrency=4,
     ...                     num_cpus=0, resources={farm.resource("4000"): 1})
 
-    Compiled once for a platform in the whole cluster; on each node loaded from one file, and its weights are
-    in memory once. `model`: a path, an `openvino.Model`, the bytes of a compiled model, or a `farm.Model`.
-    `config`, `shapes`: what to compile it with. `keep`: columns that stand beside the outputs. `requests`:
-    inferences in flight on each device; 0: as the model says.
+    Compiled once per platform in the whole cluster; loaded from one file on each node, with its weights in
+    memory once. `model`: a path, an `openvino.Model`, the bytes of a compiled model, or a `farm.Model`.
+    `config`, `shapes`: for its compilation. `keep`: columns passed through beside the outputs. `requests`:
+    inferences in flight on each device; 0: the model's own number.
 
-    A lost daemon or device is waited for, and what was lost is computed again; after a minute without devices
-    the worker ends, and Ray starts another one. Raises `FarmError` for a model that cannot be batched.
+    It waits for a lost daemon or device and recomputes lost results; after a minute without devices the
+    worker exits, and Ray starts another one.
+    Raises `FarmError` for a model that cannot be batched.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class Predictor:
             )
 
     def __call__(self, batch: Any) -> Rows:
-        """The outputs of a batch by name: a mapping of arrays, or one array for a model with one input.
+        """Return a batch's outputs by name: a mapping of arrays, or one array for a model with one input.
 
-        Raises `BatchError` for a batch that does not fit. May be called from several threads at once, so an
-        asynchronous actor or deployment awaits `asyncio.to_thread(predictor, batch)`.
+        Thread-safe, so an asynchronous actor or deployment awaits `asyncio.to_thread(predictor, batch)`.
+        Raises `BatchError` for a batch that does not fit.
         """
         rows, count = self._loaded.rules.checked(batch, self._keep)
         result = self._infer(rows, count)
@@ -78,7 +79,7 @@ class Predictor:
 
     def _recover(self, lost: RequestPool) -> None:
         with self._lock:
-            if self._loaded is lost:  # else another thread was first
+            if self._loaded is lost:  # otherwise another thread was first
                 self._loaded = self._load_safely()
 
     def _load_safely(self) -> RequestPool:
@@ -97,14 +98,14 @@ def _lost(failure: Exception) -> bool:
 
 
 def _counted(failure: Exception, recoveries: int) -> int:
-    """One recovery more; with too many the worker ends."""
+    """Count one more recovery; end the worker after too many."""
     if recoveries == _RECOVERIES:
         abandon_worker(failure)
     return recoveries + 1
 
 
 def _load(model: Model, requests: int) -> RequestPool:
-    """The model on all devices that Ray has assigned to this worker."""
+    """Return the model on all devices that Ray has assigned to this worker."""
     from softnpu.plugin import Core
 
     assignment.lease()

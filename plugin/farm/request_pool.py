@@ -1,4 +1,4 @@
-"""A model on the devices of a process: the rows of a batch as inferences, several of them in flight."""
+"""A model on the devices of a process: batch rows as inferences, several of them in flight."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class RequestPool:
-    """A model on one or more devices, with infer requests that are free or in flight.
+    """A model on one or more devices, with infer requests that are idle or in flight.
 
-    `requests`: on each device; 0: as many as the model calls optimal.
+    `requests`: per device; 0: the model's optimal number.
     """
 
     def __init__(self, name: str, compiled: Sequence[CompiledModel], requests: int = 0) -> None:
@@ -31,7 +31,7 @@ class RequestPool:
                 self._free.put(one.create_infer_request())
 
     def infer(self, rows: Rows, count: int) -> Rows:
-        """The outputs of these rows."""
+        """Return the outputs of these rows."""
         flight: deque[tuple[slice, Any]] = deque()
         results = self.rules.empty() if not count else {}
         try:
@@ -50,14 +50,14 @@ class RequestPool:
         return results
 
     def _abandon(self, flight: deque[tuple[slice, Any]]) -> None:
-        """After a failure: let what is in flight end, so that the next batch has all requests again."""
+        """After a failure: drain the inferences in flight, so that the next batch has all requests again."""
         for _, request in flight:
             with contextlib.suppress(RuntimeError):  # it has failed too, and one failure is reported
                 request.wait()
             self._free.put(request)
 
     def _take(self, flight: deque[tuple[slice, Any]], results: Rows, count: int) -> Any:
-        """A free request; if there is none, the oldest of this call ends first."""
+        """Return an idle request; if there is none, the oldest of this call ends first."""
         try:
             return self._free.get_nowait()
         except queue.Empty:
@@ -77,7 +77,7 @@ class RequestPool:
         request.start_async()
 
     def _collect(self, flight: deque[tuple[slice, Any]], results: Rows, count: int) -> None:
-        """Wait for the oldest inference, and put its rows to the others."""
+        """Wait for the oldest inference, and add its rows to the results."""
         part, request = flight[0]
         request.wait()
         for index, tensor in enumerate(self.rules.outputs):

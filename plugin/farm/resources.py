@@ -1,6 +1,6 @@
-"""Devices as Ray counts them: a custom resource for each platform.
+"""Devices as Ray resources: a custom resource for each platform.
 
-Not `NPU`: that name is another vendor's in Ray, which would set variables for its devices.
+Not `NPU`: Ray uses that name for another vendor, whose variables it would set.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _MOST = 8  # devices of a daemon
 
 
 def resource(platform: str = DEFAULT_PLATFORM) -> str:
-    """The name of a platform's devices among Ray's resources: `softnpu_4000`."""
+    """Return the Ray resource of a platform's devices: `softnpu_4000`."""
     return f"{PREFIX}{check_platform(platform).number}"
 
 
 def resources_of(platforms: Sequence[str]) -> dict[str, int]:
-    """What a node with devices of these platforms offers."""
+    """Return the resources of a node with devices of these platforms."""
     return {resource(platform): platforms.count(platform) for platform in platforms}
 
 
 def wanted(devices: float, platform: str) -> dict[str, float]:
-    """What a task or an actor asks for: whole devices, or a share of one."""
+    """Return the request of a task or an actor: whole devices, or a share of one."""
     if not (0 < devices < 1 or devices in range(1, _MOST + 1)):
         raise FarmError(
             "devices",
@@ -39,7 +39,7 @@ def wanted(devices: float, platform: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Assigned:
-    """The devices that Ray assigned to a worker. `share`: of each, in thousandths."""
+    """The devices assigned by Ray to a worker. `share`: of each, in thousandths."""
 
     platform: str
     count: int
@@ -47,7 +47,7 @@ class Assigned:
 
     @classmethod
     def of(cls, resources: Mapping[str, float]) -> Assigned | None:
-        """What these resources of a worker have of devices; None without any."""
+        """Return the devices among a worker's resources; None without any."""
         platforms = {
             name.removeprefix(PREFIX): amount
             for name, amount in resources.items()

@@ -22,7 +22,7 @@ Shapes = Mapping[str, Sequence[Any]]
 def with_bounds(
     model: ov.Model | str | Path, weights: Path | None, shapes: Shapes | None
 ) -> tuple[ov.Model | str | Path, Mapping[str, Sequence[int]] | None]:
-    """The model with its bounds, and the static shapes for the compiler; both unchanged without bounds.
+    """Return the bounded model, and the static shapes for the compiler; both unchanged without bounds.
 
     Raises `ModelError` for a file that cannot be read, `CompileError` for invalid bounds.
     """

@@ -1,4 +1,4 @@
-"""A model of the user as descriptors for the compiler: of its XML, and of the files that have its weights."""
+"""A user's model as descriptors for the compiler: of its XML, and of its weights files."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from softnpu.plugin.properties import ModelProperties
 class SourceOptions(msgspec.Struct, frozen=True):
     """How constants of a model in memory go to the compiler.
 
-    Constants of fewer than `copy_below` bytes are copied. Others go by descriptor if they are mapped from a
-    file or have the same bytes in the file `weights`, and are copied otherwise.
+    Constants of fewer than `copy_below` bytes are copied. Others are passed by descriptor if they are mapped
+    from a file or have the same bytes in the file `weights`, and are copied otherwise.
     """
 
     copy_below: int = 0
@@ -32,7 +32,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, properties: ModelProperties) -> SourceOptions:
-        """The options that the properties select. Raises `PropertyError` for contradictory ones."""
+        """Return the options selected by the properties. Raises `PropertyError` for contradictory ones."""
         path = properties["WEIGHTS_PATH"]
         if not properties["NPU_USE_BASE_MODEL_SERIALIZER"]:
             below = int(properties["NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD"])
@@ -46,9 +46,9 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
 
 class OpenedModel(msgspec.Struct, frozen=True):
-    """A model as the compiler takes it; `read` returns it as an `openvino.Model`.
+    """A model in the compiler's form; `read` returns it as an `openvino.Model`.
 
-    `keep` keeps what OpenVINO has read for the next process, if that can be; `source` must be open.
+    `keep` caches what OpenVINO has read for the next process, if possible; `source` must be open.
     """
 
     source: GraphSource
@@ -61,8 +61,8 @@ def open_model(
 ) -> OpenedModel:
     """Open a model in memory or in a file. OpenVINO reads an IR only when `read` is called.
 
-    It does not read a file in another format whose IR the cache has that `properties` name. Raises
-    `ModelError`.
+    It does not read a file in another format whose IR is in the cache named by `properties`.
+    Raises `ModelError`.
     """
     options = SourceOptions.of(properties)
     if isinstance(model, ov.Model):
@@ -85,7 +85,7 @@ def open_model(
 
 
 def from_path(path: Path, weights: Path | None = None) -> GraphSource:
-    """A model in a file. An IR goes by descriptor; OpenVINO reads other formats.
+    """Open a model in a file. An IR is passed by descriptor; OpenVINO reads other formats.
 
     Raises `ModelError` for a file that is missing or that OpenVINO cannot read.
     """
@@ -101,9 +101,10 @@ _DEFAULTS = SourceOptions()
 
 
 def from_model(model: ov.Model, name: str, options: SourceOptions = _DEFAULTS) -> GraphSource:
-    """An `openvino.Model` in memory.
+    """Convert an `openvino.Model` in memory.
 
-    Raises `ModelError` for a model that cannot be serialised, and for a file with none of its weights.
+    Raises `ModelError` for a model that cannot be serialised, and for a weights file with none of its
+    weights.
     """
     from softnpu.plugin.models import serializer, weights_pool  # late: an IR in a file needs neither
 
@@ -119,14 +120,14 @@ def from_model(model: ov.Model, name: str, options: SourceOptions = _DEFAULTS) -
 
 
 def origins(files: Sequence[WeightFile]) -> tuple[OriginSource, ...]:
-    """The origin of weights for an export: paths and ranges."""
+    """Return the origin of weights for an export: paths and ranges."""
     return tuple(
         OriginSource(path=_path_of(each.fd), offset=each.offset, length=each.length) for each in files
     )
 
 
 def _path_of(fd: int) -> str:
-    """The path of an open file; empty for memory, and for a file without a name."""
+    """Return the path of an open file; empty for memory, and for a file without a name."""
     path = os.readlink(f"/proc/self/fd/{fd}")
     try:
         named, opened = os.stat(path), os.fstat(fd)

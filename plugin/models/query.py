@@ -14,7 +14,7 @@ from softnpu.plugin.models.serializer import no_copy_form
 
 
 def supported_operations(context: Context, model: ov.Model, config: Mapping[str, str]) -> list[str]:
-    """Friendly names, in execution order. Raises `ZeError` for a model that the compiler cannot read."""
+    """Return friendly names in execution order. Raises `ZeError` if the compiler cannot read the model."""
     extension = GraphExtension(context.device)
     version = extension.device_get_graph_properties().compiler_version
     flags = " ".join(["--config", *(f'{name}="{value}"' for name, value in config.items())])
@@ -28,7 +28,7 @@ def supported_operations(context: Context, model: ov.Model, config: Mapping[str,
 
 
 def _names(layers: str, model: ov.Model) -> list[str]:
-    """The names in `<name><name>`. A name may contain brackets, so the names of the model are searched."""
+    """Parse `<name><name>`. A name may contain brackets, so the model's names are searched."""
     known = [model_texts.friendly_name(operation) for operation in model.get_ops()]
     if any("<" in name or ">" in name for name in known):
         return [name for name in known if f"<{name}>" in layers]

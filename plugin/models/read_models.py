@@ -1,11 +1,11 @@
-"""What OpenVINO has read: the IR of a model file in another format, kept for the next process.
+"""A cache of IRs of model files in other formats, as read by OpenVINO.
 
-Reading an ONNX file and writing it as an IR takes longer than a start that finds the compiled model. The IR
+Reading an ONNX file and writing it as an IR takes longer than a start with a cached compiled model. The IR
 lies beside the compiled models, in the folder `ir` of CACHE_DIR or else of the driver's cache. Its name is a
-digest of the whole file, of the version of OpenVINO, and of all else that decides what is read.
+digest of the whole file, of OpenVINO's version, and of everything else that affects reading.
 
-A cache only saves time: whatever goes wrong, OpenVINO reads the file. Never kept: what more than one file
-decides, models of a process that has extensions of OpenVINO, and large ones.
+A cache only saves time: on any failure OpenVINO reads the file. Never cached: models of more than one file,
+models of a process with OpenVINO extensions, and large ones.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = "ir"
 MOST: Final = 512 << 20
-"""Bytes of the largest file that is kept."""
+"""Bytes of the largest cached file."""
 
 _FORMATS: Final = (".onnx", ".tflite")
 _SETTINGS: Final = ("OV_", "OPENVINO_", "ONNX_")
-"""Beginnings of variables that may change what OpenVINO reads."""
+"""Prefixes of variables that may change what OpenVINO reads."""
 _EXTERNAL: Final = b"\x0a\x08location"
-"""The key of the path of a tensor that lies in another file, as ONNX has it in every such tensor."""
+"""The key of an external tensor's path, present in every such tensor of ONNX."""
 _HEADER: Final = struct.Struct("<QQ")
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file whose IR can be kept: what it is, and the name of its IR."""
+    """A file whose IR can be cached: its identity, and the name of its IR."""
 
     path: Path
     identity: tuple[int, ...]
@@ -66,7 +66,7 @@ class ReadModels:
 
     @classmethod
     def of(cls, properties: ModelProperties) -> ReadModels | None:
-        """The IRs beside the compiled models that the properties or the environment name; None without."""
+        """Return the IRs beside the compiled models of the properties or the environment; None without."""
         options = _options(properties)
         if options is None:
             return None
@@ -75,7 +75,7 @@ class ReadModels:
         return None if entries is None else cls(entries)
 
     def open_file(self, path: Path, copy_below: int) -> ModelFile | None:
-        """Look at a model file; None if its IR is not kept."""
+        """Identify a model file; return None if its IR is not cached."""
         if path.suffix not in _FORMATS or openvino_runtime.is_extended():
             return None
         try:
@@ -95,7 +95,7 @@ class ReadModels:
         return ModelFile(path, identity, digest, key)
 
     def find(self, file: ModelFile, name: str) -> GraphSource | None:
-        """The IR of a file as a source of that name; None if there is none."""
+        """Return the IR of a file as a source of that name; None if there is none."""
         payload = self._entries.load(file.key)
         if payload is None or len(payload) < _HEADER.size:
             return None
@@ -109,7 +109,7 @@ class ReadModels:
             return None
 
     def store(self, file: ModelFile, source: GraphSource) -> None:
-        """Keep the IR that OpenVINO has read from a file, unless the file has changed meanwhile."""
+        """Cache the IR read by OpenVINO from a file, unless the file has changed meanwhile."""
         if len(source.weights) > 1 or any(each.offset for each in source.weights):
             return
         if not all(linux.has_seals(each.fd, linux.SEALS_IMMUTABLE) for each in source.weights):
@@ -132,7 +132,7 @@ def _options(properties: ModelProperties) -> CacheOptions | None:
 
 
 def _payload(source: GraphSource) -> bytes:
-    """The XML and the constants of a source in a row."""
+    """Concatenate the XML and the constants of a source."""
     xml = os.pread(source.xml_fd, source.xml_length, 0)
     end = _HEADER.size + len(xml)
     begin = aligned(end)
@@ -142,7 +142,7 @@ def _payload(source: GraphSource) -> bytes:
 
 
 def _look(path: Path) -> tuple[tuple[int, ...], bytes]:
-    """What file it is, and its digest; an empty one for a file whose IR is not kept."""
+    """Return a file's identity and its digest, which is empty for a file whose IR is not cached."""
     with open(path, "rb") as file:
         info = os.fstat(file.fileno())
         identity = info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns

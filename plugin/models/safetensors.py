@@ -1,6 +1,6 @@
 """Weights files in the safetensors format: 8 bytes of little-endian header length, a JSON header, raw data.
 
-The rules are those of the format's own document: the header is at most 100 MB, starts with `{`, and the
+The rules are those of the format's specification: the header is at most 100 MB, starts with `{`, and the
 tensors cover the data without holes or overlaps. Headers are untrusted: every number is checked before use.
 """
 
@@ -16,7 +16,7 @@ ITEM_SIZES: Final = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2,
     "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
-"""Bytes of an element by its type."""
+"""Bytes per element by type."""
 
 _LENGTH_BYTES: Final = 8
 _MAX_HEADER_BYTES: Final = 100_000_000
@@ -26,11 +26,11 @@ _METADATA: Final = "__metadata__"
 
 
 class SafetensorsError(ValueError):
-    """A file is no complete safetensors file; the text does not name the file."""
+    """A file is not a complete safetensors file; the text does not name the file."""
 
 
 class TensorRange(msgspec.Struct, frozen=True):
-    """One tensor: type as the format calls it, shape, and bytes `offset` to `offset + length` of the file."""
+    """One tensor: type as named by the format, shape, and bytes `offset` to `offset + length` of the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class _TensorRecord(msgspec.Struct, frozen=True):
 
 
 def tensor_ranges(fd: int) -> dict[str, TensorRange]:
-    """The range of each tensor in the file, by name; reads only the header.
+    """Return the range of each tensor in the file, by name; reads only the header.
 
     Raises `SafetensorsError` with the value for a truncated file or an inconsistent header.
     """

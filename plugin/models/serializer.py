@@ -1,4 +1,4 @@
-"""Models in memory as the driver takes them: weights by descriptor, or a stream with addresses of constants.
+"""Models in memory in the driver's form: weights by descriptor, or a stream with addresses of constants.
 
 OpenVINO's own NPU plugin writes the same stream (see `driver.serialized`).
 """
@@ -29,11 +29,11 @@ _SIZE_OF = re.compile(rb'\ssize="\d+"')
 
 
 def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0) -> bytearray:
-    """The stream whose constants are addresses: `model` must live until the driver has read it.
+    """Serialise with constants as addresses: `model` must live until the driver has read the stream.
 
-    Constants of fewer than `copy_below` bytes lie in the stream, and those that `model` lacks: a Pad
-    without a value gets one when it is copied. The model says that build flags call
-    arguments by their index, as OpenVINO does.
+    The stream contains constants of fewer than `copy_below` bytes, and those missing in `model`: a Pad
+    without a value gets one when it is copied. The model declares that build flags call arguments by index,
+    as in OpenVINO.
     """
     indexed = model.clone()  # shares the constants
     indexed.set_rt_info(True, "is_new_api")
@@ -65,11 +65,11 @@ def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0)
 
 
 def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None, copy_below: int = 0) -> GraphSource:
-    """The model for the compiler: constants that OpenVINO maps from a file go as that file's descriptor.
+    """Return the model for the compiler: file-mapped constants are passed as the file's descriptor.
 
-    Constants that `pool` has, byte for byte, go as its descriptor. All others, and those of fewer than
-    `copy_below` bytes, are copied once into sealed memory. Raises `ZeError` if that fails, `ModelError` if
-    the pool has no constant of the model.
+    Constants found in `pool`, byte for byte, are passed as its descriptor. All others, and those of fewer
+    than `copy_below` bytes, are copied once into sealed memory.
+    Raises `ZeError` if that fails, `ModelError` if the pool has no constant of the model.
     """
     xml, nodes, layers = serialize_ir(model, f"model '{model_texts.friendly_name(model)}'")
     ranges = {} if pool is None else _ranges_in(pool, nodes, name)
@@ -87,7 +87,7 @@ def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None, copy_bel
 
 
 def _ranges_in(pool: Pool, nodes: Sequence[ConstantNode], name: str) -> dict[int, tuple[int, int]]:
-    """Descriptor and offset, by index, of the constants that a pool has."""
+    """Return descriptor and offset, by index, of the constants found in a pool."""
     ranges: dict[int, tuple[int, int]] = {}
     for index, node in enumerate(nodes):
         entry = pool.equal(node.view(), node.name) if node.length else None
@@ -102,7 +102,7 @@ def _ranges_in(pool: Pool, nodes: Sequence[ConstantNode], name: str) -> dict[int
 
 
 def _packed(nodes: Sequence[ConstantNode]) -> tuple[bytearray, dict[tuple[int, int], int]]:
-    """Constants in a row, each one once, and the offset of each by its address and length."""
+    """Pack constants without duplicates; return the offset of each by its address and length."""
     data = bytearray()
     offsets: dict[tuple[int, int], int] = {}
     for node in nodes:

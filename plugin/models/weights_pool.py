@@ -1,7 +1,7 @@
-"""Pools of constants, in which those of an exported model are looked up: a weights file, or a model.
+"""Pools of constants, for looking up those of an exported model: a weights file, or a model.
 
-A pool has names and sizes from a header or an XML, not the content: the device compares that with the digests
-in the blob when it loads the model.
+A pool has names and sizes from a header or an XML, not the content: the device checks that against the
+digests in the blob when it loads the model.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class Pool:
             self._by_length[entry.length].append(entry)
 
     def named(self, name: str, length: int) -> Entry | None:
-        """The constant with this name and size, if there is exactly one."""
+        """Return the constant with this name and size, if there is exactly one."""
         matches = [entry for entry in self._by_name.get(_plain(name), ()) if entry.length == length]
         return matches[0] if len(matches) == 1 else None
 
     def with_digest(self, digest: bytes, length: int) -> Entry | None:
-        """A constant with this content. Reads those of the same size, once each."""
+        """Return a constant with this content. Reads those of the same size, once each."""
         return next((each for each in self._by_length.get(length, ()) if self._digest(each) == digest), None)
 
     def equal(self, data: memoryview, name: str) -> Entry | None:
-        """A constant with exactly this content, preferably with this name."""
+        """Return a constant with exactly this content, preferably with this name."""
         first = self.named(name, len(data))
         others = self._by_length.get(len(data), ())
         candidates = [*([first] if first else []), *others]
@@ -105,7 +105,7 @@ class Pool:
 
 
 def pool_of_file(path: Path) -> Pool:
-    """The pool of a weights file: safetensors, the .bin of an IR, or a model that OpenVINO reads.
+    """Return the pool of a weights file: safetensors, the .bin of an IR, or a model that OpenVINO reads.
 
     Raises `ModelError` for an unreadable or invalid file.
     """
@@ -131,7 +131,7 @@ def pool_of_file(path: Path) -> Pool:
 
 
 def pool_of_model(model: ov.Model, name: str) -> Pool:
-    """The constants of a model in memory: by descriptor if they are mapped from files, else copied.
+    """Return the constants of a model in memory: by descriptor if they are mapped from files, else copied.
 
     Raises `ModelError` for constants of strings.
     """
@@ -154,7 +154,7 @@ def pool_of_model(model: ov.Model, name: str) -> Pool:
 
 
 def pool_of_source(source: GraphSource) -> Pool:
-    """The constants of a model that is being compiled."""
+    """Return the constants of a model that is being compiled."""
     xml = os.pread(source.xml_fd, source.xml_length, 0)
     layout = SpaceLayout(source.sources)
     pool = Pool(f"model '{source.name}'", [os.dup(file.fd) for file in source.weights])
@@ -167,13 +167,13 @@ def pool_of_source(source: GraphSource) -> Pool:
 
 
 def _entry_at(name: str, offset: int, length: int, layout: SpaceLayout) -> Entry:
-    """A constant at `offset` in a weights space."""
+    """Return a constant at `offset` in a weights space."""
     index = max(number for number, start in enumerate(layout.starts) if start <= offset)
     return Entry(name, index, offset - layout.starts[index] + layout.sources[index].offset, length)
 
 
 def files_for(pool: Pool, entries: Iterable[Entry]) -> tuple[list[WeightFile], list[int]]:
-    """Ranges of the pool's files with these constants, and the offset of each in their weights space."""
+    """Return ranges of the pool's files with these constants, and their offsets in the weights space."""
     entries = list(entries)
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -187,7 +187,7 @@ def files_for(pool: Pool, entries: Iterable[Entry]) -> tuple[list[WeightFile], l
 
 
 def _plain(name: str) -> str:
-    """A name without the prefixes and suffixes of OpenVINO's PyTorch frontend and compression."""
+    """Return a name without the prefixes and suffixes of OpenVINO's PyTorch frontend and compression."""
     return name.removeprefix("self.").removeprefix("__module.").removesuffix("_compressed")
 
 
@@ -204,7 +204,7 @@ def _tensors(fd: int, path: Path) -> list[Entry]:
 
 
 def _layers(fd: int, xml: Path) -> list[Entry]:
-    """The constants of the IR that a .bin belongs to, if it exists; those beyond the file are left out."""
+    """Return the constants of a .bin's IR, if it exists; those beyond the file are omitted."""
     try:
         text = xml.read_bytes()
     except OSError:

@@ -34,7 +34,7 @@ class QueueProperties(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelProperties(msgspec.Struct, frozen=True):
-    """Values in effect of all RW properties, and the names of those that were set explicitly.
+    """Values in effect of all RW properties, and the names of the explicitly set ones.
 
     `device_name` is `NPU` or `NPU.N`, `info` the daemon's record of that device, with another platform under
     NPU_PLATFORM.
@@ -58,7 +58,7 @@ class ModelProperties(msgspec.Struct, frozen=True):
             )
 
     def for_compiler(self) -> dict[str, str]:
-        """The explicit values for the compiler, as texts."""
+        """Return the explicit values for the compiler, as texts."""
         names = [name for name in self.explicit if PROPERTIES[name].use is Use.COMPILER]
         config = {name: PROPERTIES[name].text(self.values[name]) for name in sorted(names)}
         if self["NPU_TILES"] <= 0:
@@ -66,12 +66,12 @@ class ModelProperties(msgspec.Struct, frozen=True):
         return config
 
     def for_graph(self) -> GraphFlag:
-        """The flags for the graph."""
+        """Return the flags for the graph."""
         bypassed = self["NPU_BYPASS_UMD_CACHING"] or self["CACHE_DIR"]  # one cache is enough
         return GraphFlag.DISABLE_CACHING if bypassed else GraphFlag.NONE
 
     def for_queue(self) -> QueueProperties:
-        """The properties of the command queue."""
+        """Return the properties of the command queue."""
         return QueueProperties(
             priority=_PRIORITIES[PROPERTIES["MODEL_PRIORITY"].text(self["MODEL_PRIORITY"])],
             turbo=self["NPU_TURBO"],
@@ -80,12 +80,12 @@ class ModelProperties(msgspec.Struct, frozen=True):
         )
 
     def of_compilation(self) -> dict[str, str]:
-        """The properties that determine the compiled model, as texts for an exported file."""
+        """Return the properties that determine the compiled model, as texts for an exported file."""
         records = [record for record in PROPERTIES.values() if record.cached and record.access is Access.RW]
         return {record.name: record.text(self.values[record.name]) for record in records}
 
     def compiled_as(self, meta: GraphMeta) -> ModelProperties:
-        """These properties for a graph: with its recorded values, and numbers of the tables for hints."""
+        """Return these properties for a graph: with its recorded values, and the hint tables' numbers."""
         recorded = {
             name: accept(PROPERTIES[name], text) for name, text in meta.config.items() if name in PROPERTIES
         }
@@ -96,11 +96,11 @@ class ModelProperties(msgspec.Struct, frozen=True):
         return replace(known, values={**known.values, **numbers})
 
     def with_values(self, values: Mapping[str, Any]) -> ModelProperties:
-        """These properties with some values replaced."""
+        """Return these properties with some values replaced."""
         return replace(self, values={**self.values, **values}, explicit=self.explicit | values.keys())
 
     def optimal_requests(self) -> int:
-        """The requests that keep the device busy, by the table and PERFORMANCE_HINT_NUM_REQUESTS."""
+        """Return how many requests keep the device busy, by the table and PERFORMANCE_HINT_NUM_REQUESTS."""
         number = HINTS[self.info.platform].of(self["PERFORMANCE_HINT"]).requests
         limit: int = self["PERFORMANCE_HINT_NUM_REQUESTS"]
         if limit and "PERFORMANCE_HINT_NUM_REQUESTS" in self.explicit:
@@ -116,9 +116,9 @@ class ModelProperties(msgspec.Struct, frozen=True):
 
 
 def target(values: Mapping[str, Any], device: DeviceInfo) -> DeviceInfo:
-    """The device to compile for: `device`, or one of the platform in NPU_PLATFORM, which may be absent.
+    """Return the device to compile for: `device`, or one of the platform in NPU_PLATFORM, maybe absent.
 
-    An unknown platform has no effect here: the compiler refuses it with a list of its platforms.
+    An unknown platform has no effect here: the compiler rejects it with a list of its platforms.
     """
     platform = str(values.get("NPU_PLATFORM", "")).removeprefix("NPU").removeprefix("VPU")
     if platform == device.platform or platform not in HINTS:

@@ -1,7 +1,7 @@
 """The performance hints of each platform: tiles, DMA engines, infer requests.
 
-3720 and 4000 are the tables of the NPU plugin's README. 5010 is not in them and is derived: a device with few
-tiles uses all for one inference under LATENCY, and two for each under THROUGHPUT.
+3720 and 4000 are the tables of the NPU plugin's README. 5010 is not in them and is derived: like any device
+with few tiles it uses all for one inference under LATENCY, and two for each under THROUGHPUT.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlatformHints(msgspec.Struct, frozen=True, kw_only=True):
-    """The hints of one platform with `tiles` in all."""
+    """The hints of one platform; `tiles` is its total."""
 
     tiles: int
     throughput: Hint
     latency: Hint
 
     def of(self, mode: Any) -> Hint:
-        """The hint of an OpenVINO `PerformanceMode`."""
+        """Return the hint of an OpenVINO `PerformanceMode`."""
         return self.throughput if mode == PerformanceMode.THROUGHPUT else self.latency
 
 

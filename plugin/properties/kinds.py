@@ -1,6 +1,6 @@
 """Kinds of property values: accepted values, the stored type, the text for the compiler.
 
-A value is set as an OpenVINO object, as text, or as a Python value. It is stored as the type that OpenVINO's
+A value is given as an OpenVINO object, as text, or as a Python value, and stored as the type that OpenVINO's
 Python API returns for the property.
 """
 
@@ -33,7 +33,7 @@ class Kind(ABC):
         """Convert `value` to the stored type. Raises `NotAllowed`."""
 
     def text(self, value: Any) -> str:
-        """A stored value as OpenVINO writes it."""
+        """Return a stored value as OpenVINO writes it."""
         return str(value)
 
 
@@ -120,7 +120,7 @@ class PathKind(Kind):
 
 
 class Choice(Kind):
-    """One of the values of `options`, by itself or by its text. `also` has further texts."""
+    """One of the values of `options`, given as itself or as its text. `also` has further texts."""
 
     def __init__(self, options: Mapping[str, Any], also: Mapping[str, Any]) -> None:
         self.options = options
@@ -135,7 +135,7 @@ class Choice(Kind):
                     return option
             raise NotAllowed
         for option in self.options.values():
-            # the enumerations of OpenVINO refuse to be compared with other types
+            # OpenVINO's enumerations cannot be compared with other types
             if type(option) is type(value) and option == value:
                 return option
         raise NotAllowed
@@ -145,12 +145,12 @@ class Choice(Kind):
 
 
 def choice(options: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> Choice:
-    """A choice of OpenVINO objects."""
+    """Return a choice of OpenVINO objects."""
     return Choice(options, also or {})
 
 
 def words(*texts: str) -> Choice:
-    """A choice of texts."""
+    """Return a choice of texts."""
     return choice({text: text for text in texts})
 
 

@@ -14,7 +14,7 @@ DEFAULTS: Final = {LEVEL: "1", OVERRIDE: "efficiency", HIGHER_PRECISION: ""}
 
 
 def parse(text: str) -> dict[str, str]:
-    """Parse the parameters; missing ones have their defaults. Raises `NotAllowed` with the allowed ones."""
+    """Parse the parameters, filling in defaults. Raises `NotAllowed` with the allowed ones."""
     values: dict[str, str] = {}
     for part in text.split():
         name, _, value = part.partition("=")

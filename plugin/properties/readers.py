@@ -23,7 +23,7 @@ _PRECISIONS = ("FP32", "BF16", "FP16", "INT8")
 class DeviceView(msgspec.Struct, frozen=True):
     """The source of property values: a device, and the properties in effect on it.
 
-    `context` connects to the device, when it is first called. `requirements` are those of a model, for
+    `context` connects to the device, on first call. `requirements` are those of a model, for
     COMPATIBILITY_CHECK.
     """
 
@@ -35,13 +35,13 @@ class DeviceView(msgspec.Struct, frozen=True):
 
 
 def read(view: DeviceView, name: str) -> Any:
-    """The value of a property at core level."""
+    """Return the value of a property at core level."""
     reader = READERS.get(name)
     return view.properties[name] if reader is None else reader(view)
 
 
 def access_of(level: Level) -> dict[str, str]:
-    """SUPPORTED_PROPERTIES."""
+    """Return SUPPORTED_PROPERTIES."""
     return {record.name: record.access_at(level).value for record in at(level)}
 
 
@@ -55,7 +55,7 @@ def _ids(view: DeviceView) -> list[str]:
 
 
 def _gops(view: DeviceView) -> dict[Any, float]:
-    """As the real plugin computes it from the device's properties."""
+    """Return GOPS, computed like the real plugin's from the device's properties."""
     device = view.device.get_properties()
     gops = device.core_clock_rate / 1e9 * device.num_slices * device.physical_eu_simd_width
     return {ov.Type.f32: 0.0, ov.Type.u8: gops, ov.Type.i8: gops, ov.Type.f16: gops / 2}

@@ -18,7 +18,7 @@ class Access(enum.Enum):
 
 
 class Level(enum.Flag):
-    """Where a property can be read. Every RW property can be given to `compile_model`."""
+    """Where a property can be read. Every RW property can be passed to `compile_model`."""
 
     CORE = 1
     MODEL = 2
@@ -38,7 +38,7 @@ class Use(enum.Enum):
 class Property(msgspec.Struct, frozen=True, kw_only=True):
     """One property. `doc` describes its effect here, or says that it has none.
 
-    `default` is None where it depends on the device or the table. `live`: it can be set on a compiled model.
+    `default` is None where it depends on the device or the table. `live`: settable on a compiled model.
     `cached`: it changes the compiled model, so it is part of the key of OpenVINO's cache.
     """
 
@@ -54,14 +54,14 @@ class Property(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
 
     def access_at(self, level: Level) -> Access:
-        """The access at `level`: on a compiled model only live properties can be set."""
+        """Return the access at `level`: on a compiled model only live properties can be set."""
         return self.access if level is Level.CORE or self.live else Access.RO
 
     def text(self, value: Any) -> str:
-        """A value of this property as OpenVINO writes it."""
+        """Return a value of this property as OpenVINO writes it."""
         return self.kind.text(value)
 
 
 def switch(name: str, use: Use, doc: str, *, cached: bool = False) -> Property:
-    """A property that is NO by default."""
+    """Return a property that is NO by default."""
     return Property(name=name, kind=Switch(), doc=doc, use=use, default=False, cached=cached)

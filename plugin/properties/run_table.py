@@ -1,4 +1,4 @@
-"""Properties of running: queue, requests, log, choice of the device."""
+"""Run-time properties: queue, requests, log, choice of the device."""
 
 from __future__ import annotations
 

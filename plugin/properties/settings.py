@@ -1,4 +1,4 @@
-"""The values of `Core.set_property`, for all devices or for one. The later call wins."""
+"""The values of `Core.set_property`, for all devices or for one. The last call wins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENV_LOG_LEVEL = "OV_NPU_LOG_LEVEL"
 
 
 class Settings:
-    """Values of one `Core`; safe for many threads."""
+    """Values of one `Core`; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class Settings:
         self._by_device: dict[int, dict[str, Any]] = {}
 
     def set(self, device: int | None, values: Mapping[str, Any]) -> None:
-        """Values for the device of this index, or for all (None)."""
+        """Set values for the device of this index, or for all (None)."""
         with self._lock:
             if device is not None:
                 self._by_device.setdefault(device, {}).update(values)
@@ -35,13 +35,13 @@ class Settings:
                     own.pop(name, None)
 
     def of(self, device: int | None) -> dict[str, Any]:
-        """The values for a device, or for all (None)."""
+        """Return the values for a device, or for all (None)."""
         with self._lock:
             return self._all | (self._by_device.get(device, {}) if device is not None else {})
 
 
 def in_effect(explicit: Mapping[str, Any], info: DeviceInfo) -> dict[str, Any]:
-    """Values of all RW properties on a device: explicit ones, else defaults."""
+    """Return values of all RW properties on a device: explicit ones, else defaults."""
     values = {**static_defaults(), "NPU_MAX_TILES": -1, "NPU_STEPPING": -1, **explicit}
     if values["NPU_MAX_TILES"] <= 0:
         values["NPU_MAX_TILES"] = info.tiles
@@ -51,7 +51,7 @@ def in_effect(explicit: Mapping[str, Any], info: DeviceInfo) -> dict[str, Any]:
 
 
 def static_defaults() -> dict[str, Any]:
-    """The defaults that do not depend on a device."""
+    """Return the defaults that do not depend on a device."""
     values: dict[str, Any] = {
         record.name: record.default for record in PROPERTIES.values() if record.access is Access.RW
     }
@@ -61,7 +61,7 @@ def static_defaults() -> dict[str, Any]:
 
 
 def log_level_of_environment() -> Any:
-    """The level in OV_NPU_LOG_LEVEL; None when it is not set or is no level, as in the real plugin."""
+    """Return the level in OV_NPU_LOG_LEVEL; None if unset or invalid, as in the real plugin."""
     try:
         return accept(PROPERTIES["LOG_LEVEL"], os.environ[ENV_LOG_LEVEL])
     except (KeyError, PropertyError):

@@ -40,17 +40,17 @@ _BY_ANY_NAME = PROPERTIES | {alias: record for record in PROPERTIES.values() for
 
 
 def at(level: Level) -> list[Property]:
-    """The properties of `level`."""
+    """Return the properties of `level`."""
     return [record for record in PROPERTIES.values() if level in record.level]
 
 
 def cached_names() -> list[str]:
-    """The properties that change a compiled model."""
+    """Return the properties that change a compiled model."""
     return sorted(record.name for record in PROPERTIES.values() if record.cached)
 
 
 def find(name: Any) -> Property:
-    """The property with this name. Raises `PropertyError` with similar names for an unknown one."""
+    """Return the property with this name. Raises `PropertyError` with similar names for an unknown one."""
     if not isinstance(name, str):
         raise PropertyError(f"property {name!r}: {type(name).__name__} given; expected its name as text")
     record = _BY_ANY_NAME.get(str(name))
@@ -66,7 +66,7 @@ def find(name: Any) -> Property:
 
 
 def find_at(level: Level, name: Any) -> Property:
-    """The property with this name at `level`. Raises `PropertyError`, which names the other level."""
+    """Return the property with this name at `level`. Raises `PropertyError`, which names the other level."""
     record = find(name)
     if level not in record.level:
         here, there = ("the core", "CompiledModel.get_property(name)")
@@ -95,7 +95,7 @@ def accept(record: Property, value: Any) -> Any:
 
 
 def parse(pairs: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[str, Any]:
-    """Checked values by property name. Raises `PropertyError`, also for two values of one property."""
+    """Return checked values by property name. Raises `PropertyError`, also for two values of one property."""
     values: dict[str, Any] = {}
     for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
         record = find(name)

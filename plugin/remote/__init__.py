@@ -1,1 +1,1 @@
-"""Remote contexts and remote tensors: memory of the device, or of other programs, as an argument of a request."""
+"""Remote contexts and remote tensors: memory of the device or of another program as an argument."""

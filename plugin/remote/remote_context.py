@@ -18,10 +18,10 @@ from softnpu.plugin.remote.remote_tensor import RemoteTensor
 
 
 class RemoteContext:
-    """Made by `Core.create_context`, `Core.get_default_context` and `CompiledModel.get_context`.
+    """Created by `Core.create_context`, `Core.get_default_context` and `CompiledModel.get_context`.
 
-    All contexts on a device share one Level Zero context, as in OpenVINO; they differ in the properties
-    that their tensors have by default.
+    All contexts on a device share one Level Zero context, as in OpenVINO; they differ in the default
+    properties of their tensors.
     """
 
     def __init__(self, devices: Devices, index: int, properties: Mapping[str, Any] | None = None) -> None:
@@ -42,11 +42,11 @@ class RemoteContext:
     # ------------------------------------------------------------ as in openvino
 
     def get_device_name(self) -> str:
-        """The device, by its full name: `NPU`, or `NPU.1` where there are several."""
+        """Return the device's full name: `NPU`, or `NPU.1` where there are several."""
         return self._name
 
     def get_params(self) -> dict[str, Any]:
-        """L0_CONTEXT: the driver's `Context`, for programs that use Level Zero objects."""
+        """Return L0_CONTEXT: the driver's `Context`, for programs that use Level Zero objects."""
         return {"L0_CONTEXT": self._context}
 
     def create_tensor(
@@ -55,9 +55,9 @@ class RemoteContext:
         """Create a tensor in device memory, new (MEM_TYPE L0_INTERNAL_BUF, the default) or existing.
 
         `properties`: MEM_TYPE, MEM_HANDLE, MEM_NAME, MEM_OFFSET, TENSOR_TYPE, FILE_DESCRIPTOR; those of the
-        context are defaults. SHARED_BUF takes as MEM_HANDLE a descriptor from `RemoteTensor.export`, which
-        stays the caller's, or as MEM_NAME the POSIX name of memory of another program; L0_INTERNAL_BUF with a
-        MEM_NAME publishes new memory under it, until the tensor or this process ends.
+        context are defaults. For SHARED_BUF, MEM_HANDLE is a descriptor from `RemoteTensor.export`, which the
+        caller keeps, or MEM_NAME the POSIX name of another program's memory. L0_INTERNAL_BUF with a MEM_NAME
+        publishes new memory under it, until the tensor or this process ends.
         Raises `PropertyError`, `InputError` for unsuitable memory, `NpuError` when there is none.
         """
         subject = f"remote tensor on {self._name}"
@@ -82,7 +82,7 @@ class RemoteContext:
 
     @property
     def driver_context(self) -> Context:
-        """The driver's context underneath."""
+        """The underlying driver context."""
         return self._context
 
     @property
@@ -114,7 +114,7 @@ class RemoteContext:
 
 
 def remote_context_of(context: Context, subject: str) -> RemoteContext:
-    """The remote context on a driver's context. Raises `DeviceLostError` when its session has ended."""
+    """Return the remote context of a driver context. Raises `DeviceLostError` when its session has ended."""
     devices = devices_of(context)
     if devices is None:
         raise DeviceLostError(

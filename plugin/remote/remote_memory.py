@@ -24,8 +24,8 @@ from softnpu.plugin.remote.remote_properties import MemType, RemoteProperties, T
 class RemoteMemory(msgspec.Struct, frozen=True):
     """The bytes of a remote tensor.
 
-    An exportable `allocation`, or a `descriptor`, which becomes the tensor's, allows sharing them; they begin
-    at byte `offset` of it.
+    An exportable `allocation`, or a `descriptor` owned by the tensor, makes them shareable; they begin at
+    byte `offset` of it.
     """
 
     raw: npt.NDArray[np.uint8]
@@ -43,7 +43,7 @@ class TensorLayout(msgspec.Struct, frozen=True):
 
 
 def layout_of(subject: str, element_type: Any, shape: Any) -> TensorLayout:
-    """The layout of a tensor. Raises `InputError` for a type or shape without a fixed size."""
+    """Return the layout of a tensor. Raises `InputError` for a type or shape without a fixed size."""
     try:
         kind = element_type if isinstance(element_type, ov.Type) else ov.Type(element_type)
     except (TypeError, RuntimeError):
@@ -64,7 +64,7 @@ def layout_of(subject: str, element_type: Any, shape: Any) -> TensorLayout:
 
 
 def obtain(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
-    """`size` bytes of memory of the MEM_TYPE in `properties`.
+    """Obtain `size` bytes of memory of the MEM_TYPE in `properties`.
 
     Raises `InputError` for unsuitable memory, `NpuError` when there is none.
     """
@@ -81,7 +81,7 @@ def _allocated(subject: str, context: Context, properties: RemoteProperties, siz
 
 
 def _published(subject: str, context: Context, name: str, size: int) -> RemoteMemory:
-    """New memory under a name of this process, which ends with the tensor."""
+    """Allocate memory under a name of this process, which ends with the tensor."""
     with translated(f"{subject}, MEM_NAME {name}", InputError):
         allocation = context.publish_shared_memory(name, max(1, size))
         descriptor = open_name("create_tensor", name)
@@ -107,7 +107,7 @@ def _imported(subject: str, context: Context, properties: RemoteProperties, size
 
 
 def _named(subject: str, context: Context, name: str, offset: int, size: int) -> RemoteMemory:
-    """Memory that another program has published."""
+    """Open memory published by another program."""
     subject = f"{subject}, MEM_NAME {name}"
     with translated(subject, InputError):
         descriptor = open_name("create_tensor", name)
@@ -115,7 +115,7 @@ def _named(subject: str, context: Context, name: str, offset: int, size: int) ->
 
 
 def _shared(subject: str, context: Context, descriptor: int, offset: int, size: int) -> RemoteMemory:
-    """Memory behind a descriptor, which it takes."""
+    """Import the memory of a descriptor, taking ownership."""
     try:
         _check_descriptor(subject, os.fstat(descriptor), offset + size)
         with translated(subject, InputError):
@@ -156,7 +156,7 @@ def _at_address(subject: str, context: Context, properties: RemoteProperties, si
 
 
 def _from_file(subject: str, context: Context, properties: RemoteProperties, size: int) -> RemoteMemory:
-    """A copy of part of a file. The real plugin copies too where its driver cannot map files."""
+    """Copy part of a file. The real plugin also copies where its driver cannot map files."""
     assert properties.file is not None
     path, offset = properties.file.path, properties.file.offset_in_bytes
     subject = f"{subject}, file {path}"

@@ -29,9 +29,9 @@ class MemType(StrEnum):
     SHARED_BUF = "SHARED_BUF"
     """Memory of another process; MEM_HANDLE is its descriptor, or MEM_NAME its POSIX name."""
     MMAPED_FILE = "MMAPED_FILE"
-    """Filled from the file that FILE_DESCRIPTOR names."""
+    """Filled from the file given by FILE_DESCRIPTOR."""
     CPU_VA = "CPU_VA"
-    """Memory at an address of this process, which is MEM_HANDLE."""
+    """Memory of this process at the address MEM_HANDLE."""
 
 
 class TensorType(StrEnum):
@@ -51,7 +51,7 @@ class FileDescriptor(msgspec.Struct, frozen=True):
 
 
 class RemoteProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked properties, of a context (for all its tensors) or of one tensor; None for a missing one."""
+    """Checked properties, of a context (for all its tensors) or of one tensor; None if missing."""
 
     mem_type: MemType | None = None
     mem_handle: int | None = None
@@ -62,7 +62,7 @@ class RemoteProperties(msgspec.Struct, frozen=True, kw_only=True):
     l0_context: Context | None = None
 
     def over(self, defaults: RemoteProperties) -> RemoteProperties:
-        """These properties, completed by `defaults`."""
+        """Return these properties, completed by `defaults`."""
         present = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         return msgspec.structs.replace(defaults, **present)
 
@@ -117,7 +117,7 @@ def complete(subject: str, properties: RemoteProperties) -> RemoteProperties:
 
 
 def _check_name(subject: str, mem_type: MemType, properties: RemoteProperties) -> None:
-    """Refuse MEM_NAME and MEM_OFFSET where they mean nothing."""
+    """Reject MEM_NAME and MEM_OFFSET where they have no meaning."""
     takes = {
         "MEM_NAME": (properties.mem_name, (MemType.SHARED_BUF, MemType.L0_INTERNAL_BUF)),
         "MEM_OFFSET": (properties.mem_offset, (MemType.SHARED_BUF,)),

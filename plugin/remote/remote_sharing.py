@@ -1,7 +1,7 @@
 """Remote tensors through `multiprocessing`: the receiver of their descriptor maps the same memory.
 
 The start methods spawn and forkserver work, and so do queues and pipes. Importing `multiprocessing` takes
-longer than a small inference, so who makes remote tensors or receives one calls `register`.
+longer than a small inference, so code that creates or receives remote tensors calls `register`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TensorDescription(msgspec.Struct, frozen=True):
 
 
 def _send(tensor: RemoteTensor) -> tuple[Any, ...]:
-    # a process that is being started inherits this very descriptor, so it must stay open
+    # a process being started inherits this very descriptor, so it must stay open
     descriptor = DupFd(tensor.descriptor())
     context = tensor.context
     socket = context.devices.socket
@@ -67,5 +67,5 @@ def _receive(description: TensorDescription, descriptor: Any) -> RemoteTensor:
 
 
 def register() -> None:
-    """Register remote tensors with `multiprocessing`; harmless when repeated."""
+    """Register remote tensors with `multiprocessing`; idempotent."""
     ForkingPickler.register(RemoteTensor, _send)

@@ -1,4 +1,4 @@
-"""`openvino.RemoteTensor` for the emulated NPU: device memory that other processes can use too."""
+"""`openvino.RemoteTensor` for the emulated NPU: device memory that other processes can share."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     """Created by `RemoteContext.create_tensor`.
 
     Device memory is host-visible, so it is an `openvino.Tensor` too: `data` is a view of it, and `copy_to`
-    and `copy_from` take tensors of both kinds. The memory lives as long as something refers to it: this
-    object, an array from `data`, an infer request, an inference in flight, another process.
+    and `copy_from` take tensors of both kinds. The memory lives as long as any reference to it: this object,
+    an array from `data`, an infer request, an inference in flight, another process.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     # ------------------------------------------------------------ as in openvino
 
     def get_device_name(self) -> str:
-        """The device of the memory."""
+        """Return the device of the memory."""
         return self._context.get_device_name()
 
     def get_params(self) -> dict[str, Any]:
-        """MEM_TYPE, TENSOR_TYPE, and MEM_HANDLE: the address, as for a Level Zero allocation.
+        """Return MEM_TYPE, TENSOR_TYPE, and MEM_HANDLE: the address, as for a Level Zero allocation.
 
         Another process needs a descriptor instead of the address: see `export`.
         """
@@ -75,16 +75,17 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
         return self._context
 
     def export(self) -> int:
-        """A descriptor of the memory, for `create_tensor` with MEM_TYPE=SHARED_BUF in any process.
+        """Return a descriptor of the memory, for `create_tensor` with MEM_TYPE=SHARED_BUF in any process.
 
-        It begins where the memory does: MEM_OFFSET is the `offset` of this tensor. The caller closes it.
+        Pass this tensor's `offset` as MEM_OFFSET, because the descriptor covers the whole memory. The caller
+        closes it.
         Raises `InputError` for memory without one (CPU_VA), `DeviceLostError` when the session of the tensor
         has ended.
         """
         return os.dup(self.descriptor())
 
     def descriptor(self) -> int:
-        """The descriptor that the tensor itself keeps open. Raises as `export`."""
+        """Return the descriptor kept open by the tensor itself. Raises as `export`."""
         self.check_alive("export")
         if self._descriptor is None and self._allocation is not None:
             with translated(f"{self._described()}, export", NpuError):
@@ -98,7 +99,7 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
 
     @property
     def offset(self) -> int:
-        """Where the tensor begins in the memory of its descriptor."""
+        """The start of the tensor in the memory of its descriptor."""
         return self._offset
 
     def check_alive(self, subject: str) -> None:
@@ -108,7 +109,7 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     def check_usable(self, context: Context, port: str, as_input: bool) -> None:
         """Raise `InputError` unless a request on `context` can use the memory in place for `port`.
 
-        It is never copied instead: a program uses remote tensors to avoid copies.
+        It is never copied instead: programs use remote tensors to avoid copies.
         """
         self.check_alive(port)
         if context is not self._context.driver_context:

@@ -1,7 +1,7 @@
-"""Inferences of a batch: one command list executes the graph, which is for one sample, for each of them.
+"""Inferences of a batch: one command list executes the one-sample graph for each sample.
 
-Samples are used in place in the tensors. With other dimensions before the batch each is a strided view
-instead, which the device copies.
+Samples are used in place in the tensors. If other dimensions precede the batch, each sample is a strided
+view, which the device copies.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from softnpu.driver import ProfilingQuery
 
 PROFILED_SAMPLES = 8
-"""Profiles that are kept of one inference; those of a larger batch are extrapolated."""
+"""Kept profiles of one inference; those of a larger batch are extrapolated."""
 _COMMAND, _ARGUMENT = 64, 40
-"""Upper bounds for the bytes of a command that executes a graph, and of each of its arguments."""
+"""Upper bounds for the bytes of a graph execution command, and of each of its arguments."""
 
 
 class BatchRecording(Recording):
-    """A recording with one execution for each sample. A change of their number records the list again."""
+    """A recording with one execution for each sample. A change of their number re-records the list."""
 
     def __init__(self, executable: Executable) -> None:
         super().__init__(executable)
@@ -39,7 +39,7 @@ class BatchRecording(Recording):
         self._count = 0
 
     def check_inputs(self, values: Mapping[int, Any]) -> None:
-        """Raise `InputError` if the batches of all inputs would differ with `values`, by index."""
+        """Raise `InputError` if `values`, by index, would make the batches of the inputs differ."""
         self._samples({index: tuple(value.shape) for index, value in values.items()})
 
     def prepare(self) -> CommandList:

@@ -34,11 +34,11 @@ class BatchSlot(Slot):
 
     @property
     def is_own(self) -> bool:
-        """Whether the tensor is the slot's, not one that the user has set."""
+        """Whether the tensor is the slot's own, not one set by the user."""
         return self.tensor is self._own
 
     def samples_in(self, shape: Sequence[int]) -> int:
-        """The number of samples of a tensor with this shape.
+        """Return the number of samples of a tensor with this shape.
 
         Raises `InputError` for none and for a fraction.
         """
@@ -52,13 +52,13 @@ class BatchSlot(Slot):
         return length // per_sample
 
     def shape_for(self, count: int) -> Shape:
-        """The shape of a tensor with `count` samples."""
+        """Return the shape of a tensor with `count` samples."""
         shape = [dim.get_length() if dim.is_static else 0 for dim in self._accepted]
         shape[self.port.batch_axis] = count * self.port.per_sample
         return tuple(shape)
 
     def part(self, sample: int) -> Any:
-        """The memory of one sample: an address, with strides if it is not contiguous."""
+        """Return the memory of one sample: an address, with strides if it is not contiguous."""
         shape, axis = self.shape, self.port.batch_axis
         inner = math.prod(shape[axis + 1 :])
         address = self.memory.ctypes.data + sample * self.port.per_sample * inner * int(self._type.size)

@@ -12,7 +12,7 @@ _IDLE_S = 1.0
 class Completions:
     """Runs jobs in order of submission, each of which waits for one inference.
 
-    Inferences of a model end in that order, so one thread serves any number of requests. It ends after a
+    Inferences of a model end in that order, so one thread serves any number of requests. It exits after a
     second without work.
     """
 

@@ -11,7 +11,7 @@ from softnpu.plugin.requests.recording import Recording
 
 
 def recording_for(executable: Executable) -> Recording:
-    """The recording of a request: for a batch that the plugin splits, for dynamic dimensions, or plain."""
+    """Return a request's recording: for a batch split by the plugin, for dynamic dimensions, or plain."""
     if executable.signature.batch:
         return BatchRecording(executable)
     is_dynamic = any(argument.is_dynamic for argument in executable.meta.arguments)
@@ -19,7 +19,7 @@ def recording_for(executable: Executable) -> Recording:
 
 
 class DynamicRecording(Recording):
-    """A recording whose ports and states may have other shapes at every inference.
+    """A recording whose ports and states may change shape with every inference.
 
     The command lists stay the same as long as the memory does.
     """
@@ -37,7 +37,7 @@ class DynamicRecording(Recording):
         for slot in self._dynamic_inputs:
             slot.write_shape()
         if self._dynamic_states:
-            # what attention caches: an entry for each position of an input
+            # attention caches an entry for each position of an input
             rows = max((slot.positions for slot in self._dynamic_inputs), default=1)
             for state in self._dynamic_states:
                 state.expect(self.states.turn, rows)
@@ -46,7 +46,7 @@ class DynamicRecording(Recording):
         return super().prepare()
 
     def retry(self, failure: NpuError) -> CommandList | None:
-        """The commands to execute again, with more memory for a result that did not fit."""
+        """Return the commands to execute again, with more memory for a result that did not fit."""
         cause = failure.__cause__
         if not isinstance(cause, ZeError) or cause.result != ZeResult.ERROR_INVALID_SIZE:
             return None

@@ -1,7 +1,7 @@
-"""States whose shape changes: two buffers each, with a companion each, in memory that grows by replacement.
+"""States with a changing shape: two buffers, each with a companion, in memory that grows by replacement.
 
-An inference writes the whole state into the buffer that is not the state, so that one can be replaced by a
-larger one before: growth copies nothing.
+An inference writes the whole state into the other buffer, which can therefore be replaced by a larger one
+first: growth copies nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softnpu.plugin.tensors import max_elements, reshape
 FIRST_BYTES = 64 << 10
 """The first memory of a buffer, unless the state can never need that much."""
 GUESSED_BYTES = 64 << 20
-"""Memory for a guess is at most this much; a result that turns out larger gets what it needs."""
+"""Maximum memory for a guess; a larger result gets what it needs."""
 _BEGINS = -1
 _NO_MEMORY = {ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, ZeResult.ERROR_OUT_OF_HOST_MEMORY}
 
@@ -29,12 +29,12 @@ _NO_MEMORY = {ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, ZeResult.ERROR_OUT_OF_HOST_ME
 class DynamicStateBuffers:
     """One variable. `rebind`: command lists refer to memory that has been replaced.
 
-    A companion holds the shape of what lies in its buffer, innermost dimension first, and -1 for every
-    dimension of a state that begins with its initial value: then the model computes that.
+    A companion holds the shape of its buffer's content, innermost dimension first, and -1 for every dimension
+    of a state that begins with its initial value: then the model computes that.
     """
 
     pending = False
-    """No graph of its own computes the initial value."""
+    """Its initial value is never computed by a separate graph."""
 
     def __init__(self, context: Context, meta: StateMeta, graph: GraphMeta) -> None:
         argument = graph.arguments[meta.input]
@@ -57,11 +57,11 @@ class DynamicStateBuffers:
 
     @property
     def shape(self) -> Any:
-        """The shapes that the state may have."""
+        """The allowed shapes of the state."""
         return self.partial
 
     def bindings(self, turn: int) -> dict[int, Any]:
-        """The memory of its four arguments, for the next inference."""
+        """Return the memory of its four arguments, for the next inference."""
         read, assigned = self._companions_of
         self.rebind = False
         return {
@@ -72,7 +72,7 @@ class DynamicStateBuffers:
         }
 
     def tensor(self, turn: int) -> Any:
-        """A tensor of the buffer, without a copy; what begins is zeros, with 0 for dynamic dimensions."""
+        """Return a tensor of the buffer, without a copy; at first zeros, with 0 for dynamic dimensions."""
         shape = self._shape(turn)
         memory = self._memory[turn]
         if not math.prod(shape):
@@ -86,12 +86,12 @@ class DynamicStateBuffers:
         return tensor
 
     def reset(self, turn: int) -> int:
-        """Have the next inference begin with the initial value. Copies 0 bytes."""
+        """Make the next inference begin with the initial value. Copies 0 bytes."""
         self._shapes[turn][:] = _BEGINS
         return 0
 
     def set(self, turn: int, tensor: Any) -> int:
-        """Copy a value in; the number of copied bytes. Raises `InputError` if it does not fit."""
+        """Copy a value in; return the number of copied bytes. Raises `InputError` if it does not fit."""
         if not hasattr(tensor, "element_type") or not hasattr(tensor, "data"):
             raise self._wrong_value(type(tensor).__name__)
         shape = tuple(tensor.shape)
@@ -108,7 +108,7 @@ class DynamicStateBuffers:
     # ------------------------------------------------------------ memory
 
     def expect(self, turn: int, rows: int) -> None:
-        """Make room for a result with `rows` more entries in its dynamic dimensions, if there is memory."""
+        """Make room for a result with `rows` more entries in its dynamic dimensions, if memory allows."""
         static = math.prod(dim.get_length() for dim in self.partial if dim.is_static) * self._item
         now = math.prod(max(0, dim) for dim in self._shapes[turn].tolist()) * self._item
         guess = now + rows * static
@@ -121,7 +121,7 @@ class DynamicStateBuffers:
                 raise
 
     def grow(self, turn: int) -> bool:
-        """Make room for a result that did not fit; whether there was too little."""
+        """Make room for a result that did not fit; return whether there was too little."""
         size = math.prod(self._shapes[1 - turn].tolist()) * self._item
         if size <= self._memory[1 - turn].nbytes or 0 < self._limit < size:
             return False

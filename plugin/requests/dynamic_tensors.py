@@ -16,13 +16,13 @@ from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.tensors import Shape, Slot, max_elements, reshape, shape_of
 
 EAGER_BYTES = 16 << 20
-"""An upper bound of at most this many bytes gets its memory when the request is made."""
+"""An upper bound of at most this many bytes is allocated when the request is created."""
 FIRST_BYTES = 1 << 20
 """The first memory of a port without an upper bound, or with a larger one; it grows on demand."""
 
 
 def slot_for(context: Context, port: PortSpec, is_input: bool) -> Slot:
-    """The slot of a port: `DynamicSlot` for one with a shape tensor."""
+    """Return the slot of a port: `DynamicSlot` for one with a shape tensor."""
     kind = Slot if port.shape_argument < 0 else DynamicSlot
     return kind(context, port, is_input)
 
@@ -57,9 +57,9 @@ class PortTensor(ov.Tensor):  # type: ignore[misc]
 
 
 class DynamicSlot(Slot):
-    """A slot whose tensor may have another shape at every inference.
+    """A slot whose tensor may change shape with every inference.
 
-    Own memory is that of the upper bound, or grows if the bound is large or missing. Growth replaces the own
+    Its own memory holds the upper bound, or grows if the bound is large or missing. Growth replaces the own
     tensor: one that was returned before no longer belongs to the port.
     """
 
@@ -78,7 +78,7 @@ class DynamicSlot(Slot):
             super().set(tensor)
 
     def check_shape(self) -> None:
-        """Raises `InputError` if the tensor of an input has a shape outside the bounds."""
+        """Raise `InputError` if an input's tensor has a shape outside the bounds."""
         shape = self.shape
         if shape != self._checked:
             if not self._accepts(shape):
@@ -96,7 +96,7 @@ class DynamicSlot(Slot):
         self._shape_tensor[:] = self._checked[::-1]
 
     def stage_out(self) -> int:
-        """Give the tensor of an output the shape of the result; copy the result into a foreign one."""
+        """Give an output's tensor the shape of the result; copy the result into a foreign one."""
         shape = self._result_shape()
         if self.shape != shape:
             try:
@@ -111,7 +111,7 @@ class DynamicSlot(Slot):
         return super().stage_out()
 
     def grow(self) -> bool:
-        """Make room in own memory for a result that did not fit; whether there was too little."""
+        """Make room in own memory for a result that did not fit; return whether there was too little."""
         shape = self._result_shape()
         if self.memory is not self._raw or math.prod(shape) * self._type.size <= self._raw.nbytes:
             return False
@@ -132,12 +132,12 @@ class DynamicSlot(Slot):
         return tensor
 
     def _enlarge(self, shape: Shape, elements: int) -> None:
-        # twice as much, so that a result that grows step by step is not computed twice at every step
+        # twice as much, so that a gradually growing result is not computed twice at every step
         twice = 2 * self._raw.nbytes // int(self._type.size)
         super()._enlarge(shape, max(elements, min(twice, self._max_elements or twice)))
 
     def _in_device_memory(self, tensor: Any) -> bool:
-        """Whether a tensor is used in place: an output needs all memory that the device might write to."""
+        """Return whether a tensor is used in place: an output needs all memory that the device may write."""
         if self._kind == "input":
             return super()._in_device_memory(tensor)
         try:

@@ -1,4 +1,4 @@
-"""The part of a compiled model that its infer requests share: graph, queue, ports, count of copied bytes."""
+"""The shared part of a compiled model's infer requests: graph, queue, ports, count of copied bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Strided(NamedTuple):
 
 
 class Executable:
-    """A graph on the device and the queue of its inferences; safe for many threads.
+    """A graph on the device and the queue of its inferences; thread-safe.
 
     `initial` is the graph that computes initial values of states, if the model has one.
     """
@@ -40,7 +40,7 @@ class Executable:
         signature: Signature,
         initial: Graph | None = None,
     ) -> None:
-        initial_arguments(graph.meta, None if initial is None else initial.meta)  # refuses a wrong one
+        initial_arguments(graph.meta, None if initial is None else initial.meta)  # rejects a wrong one
         self.context = context
         self.graph = graph
         self.initial = initial
@@ -54,7 +54,7 @@ class Executable:
         self._lock = threading.Lock()
 
     def queue(self) -> CommandQueue:
-        """The queue of this model; a new one after the last was lost."""
+        """Return the queue of this model, a new one after a loss."""
         with self._lock:
             if self._queue is not None and not self._queue.lost:
                 return self._queue
@@ -87,7 +87,7 @@ class Executable:
         queries: Sequence[ProfilingQuery] = (),
         initial: Mapping[int, Any] | None = None,
     ) -> CommandList:
-        """A closed command list with one execution of the graph for each of `bindings`: memory by argument.
+        """Record a closed command list with one graph execution for each of `bindings` (memory by argument).
 
         Memory is an array, an address, or `Strided`. Profiles go to the `queries` in turn. `initial` has the
         bindings of the graph that computes initial values, which runs first.

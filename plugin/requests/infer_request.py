@@ -34,7 +34,7 @@ class RequestOwner(Protocol):
     """The compiled model of a request, which is a `CompiledModel`."""
 
     def twin(self) -> Self:
-        """Another object for the same model, which keeps no request."""
+        """Return another object for the same model, which keeps no request."""
 
 
 class InferRequest(RequestTensors):
@@ -65,7 +65,7 @@ class InferRequest(RequestTensors):
     # ------------------------------------------------------------ states
 
     def query_state(self) -> list[VariableState]:
-        """The states of this request in the order of their names."""
+        """Return the states of this request, ordered by name."""
         states = self._recording.states
         return [VariableState(states, name, self._change_states) for name in states.by_name]
 
@@ -76,7 +76,7 @@ class InferRequest(RequestTensors):
     # ------------------------------------------------------------ inference
 
     def get_compiled_model(self) -> Any:
-        """The `CompiledModel` that the request runs."""
+        """Return the `CompiledModel` that the request runs."""
         return self._model()
 
     def infer(
@@ -89,9 +89,9 @@ class InferRequest(RequestTensors):
     ) -> Results:
         """Run one inference and return its results, copied unless `share_outputs`.
 
-        `inputs`: a mapping of ports, names or indices to arrays or tensors, a sequence in the order of
-        the inputs, or one array. With `share_inputs` arrays become the request's tensors: a later inference
-        without inputs reads their content at that time. `decode_strings` is OpenVINO's and has no effect.
+        `inputs`: a mapping of ports, names or indices to arrays or tensors, a sequence in input order, or one
+        array. With `share_inputs`, arrays become the request's tensors: a later inference without inputs
+        reads their content at that time. `decode_strings` is OpenVINO's and has no effect.
         Raises `InputError`, `InferError`, `DeviceLostError`.
         """
         del decode_strings
@@ -101,7 +101,7 @@ class InferRequest(RequestTensors):
         return Results(self._outputs, arrays if share_outputs else [array.copy() for array in arrays])
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Start one inference; `wait` or the callback report its end. Otherwise like `infer`."""
+        """Start one inference; `wait` or the callback reports its end. Otherwise like `infer`."""
         with self._lock:
             if self._busy:
                 raise InferError(
@@ -117,6 +117,7 @@ class InferRequest(RequestTensors):
             if inputs is not None:
                 self._set_inputs(inputs, share_inputs)
             # a new event each time: a callback that starts the next inference must not end the wait for that
+            # one
             called_back = self._called_back = _NO_CALLBACK if self._callback is None else threading.Event()
             with translated(f"model '{self._name}', inference", InferError):
                 self._submit()
@@ -134,7 +135,7 @@ class InferRequest(RequestTensors):
         self._wait(FOREVER)
 
     def wait_for(self, timeout: int) -> bool:
-        """Wait at most `timeout` milliseconds; whether the inference has ended. Raises as `wait`."""
+        """Wait at most `timeout` milliseconds; return whether the inference has ended. Raises as `wait`."""
         return self._wait(max(0, timeout) * 1_000_000)
 
     def cancel(self) -> None:
@@ -165,11 +166,11 @@ class InferRequest(RequestTensors):
 
     @property
     def latency(self) -> float:
-        """Duration of the last inference in milliseconds, from `start_async` until its end was seen."""
+        """Duration of the last inference in milliseconds, from `start_async` until its end was observed."""
         return (self._ended_ns - self._started_ns) / 1e6
 
     def get_profiling_info(self) -> list[ov.ProfilingInfo]:
-        """Time that the last inference spent in each layer.
+        """Return the time of the last inference in each layer.
 
         Raises `InferError` unless the model was compiled with PERF_COUNT and an inference has ended.
         """
@@ -212,7 +213,7 @@ class InferRequest(RequestTensors):
         if self._fence is None or self._fence.queue is not queue:
             self._fence = queue.create_fence()
         commands = self._recording.prepare()
-        with self._lock:  # a wait for the previous inference must not mistake its end for the end of this one
+        with self._lock:  # a wait for the previous inference must not mistake its end for this one's
             self._attempts += 1
             self._started_ns = time.monotonic_ns()
             queue.execute_command_lists([commands], self._fence)
@@ -234,7 +235,7 @@ class InferRequest(RequestTensors):
         return True
 
     def _settle(self, timeout_ns: int) -> bool | None:
-        """Wait for the device and take over its results; False after the timeout.
+        """Wait for the device and take over its results; return False after the timeout.
 
         None: the device executes a retry or the next inference, so the caller must wait again.
         """

@@ -1,4 +1,4 @@
-"""How many infer requests keep the device busy, measured: throughput with 1, 2, 4 and 8 in flight."""
+"""Measures how many infer requests keep the device busy: throughput with 1, 2, 4 and 8 in flight."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _LIMIT_S = 2.0
 
 
 def measure(create: Callable[[], InferRequest]) -> dict[int, float]:
-    """Inferences a second by the number of requests in flight.
+    """Return inferences per second by the number of requests in flight.
 
-    Each number is measured for a quarter of a second. Numbers that would exceed 2 s in all, or device memory,
-    are left out, but never 1. Raises `NpuError` for a failed inference.
+    Each number is measured for a quarter of a second. Numbers that would exceed 2 s in total, or device
+    memory, are skipped, except 1.
+    Raises `NpuError` for a failed inference.
     """
     end = time.monotonic() + _LIMIT_S
     requests = [_ready(create)]
@@ -36,13 +37,13 @@ def measure(create: Callable[[], InferRequest]) -> dict[int, float]:
 
 
 def fewest(throughput: Mapping[int, float]) -> int:
-    """The smallest number of requests with at least 95 % of the best throughput."""
+    """Return the smallest number of requests with at least 95 % of the best throughput."""
     best = max(throughput.values())
     return min(count for count, rate in throughput.items() if rate >= ENOUGH * best)
 
 
 def _ready(create: Callable[[], InferRequest]) -> InferRequest:
-    """A request whose dynamic inputs have their smallest shape: one sample of a dynamic batch."""
+    """Return a request whose dynamic inputs have their smallest shape: one sample of a dynamic batch."""
     request = create()
     for port, tensor in zip(request.model_inputs, request.input_tensors, strict=True):
         partial = port.partial_shape
@@ -52,7 +53,7 @@ def _ready(create: Callable[[], InferRequest]) -> InferRequest:
 
 
 def _rate(requests: list[InferRequest]) -> float:
-    """Inferences a second, with each request started again as soon as it has ended."""
+    """Return inferences per second, restarting each request as soon as it has ended."""
     begin = time.monotonic()
     for request in requests:
         request.start_async()

@@ -30,7 +30,7 @@ class Profiler:
         self.executions = 1
 
     def info(self) -> list[ov.ProfilingInfo]:
-        """The profile of the last inference. Raises `ZeError`, NOT_AVAILABLE before the first has ended.
+        """Return the last inference's profile. Raises `ZeError`, NOT_AVAILABLE before the first has ended.
 
         Times are sums over all executions, extrapolated from the last ones if there are more than queries.
         """

@@ -35,11 +35,11 @@ class Recording:
         self._commands: dict[int, CommandList] = {}
 
     def check_inputs(self, values: Mapping[int, Any]) -> None:
-        """Raise `InputError` if tensors or arrays, by the index of their input, do not fit the others."""
+        """Raise `InputError` if tensors or arrays, by input index, do not fit the others."""
         del values
 
     def prepare(self) -> CommandList:
-        """Copy foreign inputs to the device; the commands to execute."""
+        """Copy foreign inputs to the device; return the commands to execute."""
         staged, rebind = 0, False
         for slot in self.inputs:
             staged += slot.stage_in()
@@ -57,7 +57,7 @@ class Recording:
         return self._commands[turn]
 
     def finish(self) -> None:
-        """After a successful inference: copy results into foreign outputs."""
+        """Copy results into foreign outputs, after a successful inference."""
         staged = 0
         for slot in self.outputs:
             staged += slot.stage_out()
@@ -66,11 +66,11 @@ class Recording:
         self.states.swap()
 
     def fail(self) -> None:
-        """After a failed inference: states are as before it."""
+        """Restore the states, after a failed inference."""
         self.states.roll_back()
 
     def retry(self, failure: NpuError) -> CommandList | None:
-        """The commands to execute after a failure that they can repair; None for others."""
+        """Return the commands that repair a failure; None if it cannot be repaired."""
         del failure
         return None
 

@@ -23,7 +23,7 @@ class RequestTensors(ABC):
     _recording: Recording
 
     def get_tensor(self, key: PortKey) -> ov.Tensor:
-        """The tensor of a port, by port or name. Its `data` is a view of device memory."""
+        """Return the tensor of a port, by port or name. Its `data` is a view of device memory."""
         return self._slot(key).tensor
 
     def set_tensor(self, key: PortKey, tensor: ov.Tensor) -> None:
@@ -45,11 +45,11 @@ class RequestTensors(ABC):
         )
 
     def get_input_tensor(self, index: int = 0) -> ov.Tensor:
-        """The tensor of an input."""
+        """Return the tensor of an input."""
         return self._recording.inputs[self._inputs.find(index)].tensor
 
     def get_output_tensor(self, index: int = 0) -> ov.Tensor:
-        """The tensor of an output."""
+        """Return the tensor of an output."""
         return self._recording.outputs[self._outputs.find(index)].tensor
 
     def set_input_tensor(self, index: Any, tensor: ov.Tensor | None = None) -> None:
@@ -129,5 +129,5 @@ class RequestTensors(ABC):
 
 
 def _is_result(key: PortKey) -> bool:
-    """Whether `key` is an output of a model. An output that is an input has the same tensor names."""
+    """Return whether `key` is an output of a model. An output that is an input has the same tensor names."""
     return hasattr(key, "get_node") and key.get_node().get_type_name() == "Result"

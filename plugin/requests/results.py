@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 class NoSuchOutput(InputError, KeyError):
-    """There is no such output. It is a `KeyError` too, as mappings and programs for OpenVINO expect."""
+    """There is no such output. Also a `KeyError`, as mappings and programs for OpenVINO expect."""
 
     __str__ = Exception.__str__  # KeyError would quote the text
 
@@ -39,15 +39,15 @@ class Results(Mapping[PortKey, Array]):
         return len(self._arrays)
 
     def names(self) -> tuple[set[str], ...]:
-        """The names of each output, in their order."""
+        """Return the names of each output, in their order."""
         return tuple(set(port.get_names()) for port in self._ports)
 
     def to_dict(self) -> dict[Port, Array]:
-        """The arrays by port, in a plain dictionary."""
+        """Return the arrays by port, in a plain dictionary."""
         return dict(zip(self._ports, self._arrays, strict=True))
 
     def to_tuple(self) -> tuple[Array, ...]:
-        """The arrays in the order of the outputs."""
+        """Return the arrays in the order of the outputs."""
         return tuple(self._arrays)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""States of an infer request: each has two buffers, the state and the one that is written next.
+"""States of an infer request, double-buffered: the current state and the next one.
 
-An inference reads the one and writes the other. When it succeeds they swap, and nothing is copied. An
-inference that fails or is cancelled leaves the state unchanged.
+An inference reads one and writes the other. On success they swap, without a copy. An inference that fails or
+is cancelled leaves the state unchanged.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from softnpu.plugin.requests.dynamic_states import DynamicStateBuffers
 
 STATES_INIT = "NPU_STATES_INIT"
 STATES_DYNAMIC = "NPU_STATES_DYNAMIC"
-"""The property of the compiler for states whose shape changes; a refusal of one names it."""
+"""The compiler property for states with a changing shape; refusals name it."""
 _PROFILING = "PERF_COUNT"
 
 
 def needs_initial(meta: GraphMeta) -> bool:
-    """Whether a model has states whose initial values another graph computes."""
+    """Return whether a model has states whose initial values come from another graph."""
     return not meta.dynamic_states and any(not state.initial for state in meta.states)
 
 
 def initial_config(config: Mapping[str, str]) -> dict[str, str]:
-    """The compiler's configuration for that graph, from the one of the model.
+    """Return the compiler's configuration for that graph, derived from the model's.
 
     Source and shapes are the same.
     """
@@ -38,9 +38,9 @@ def initial_config(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def initial_arguments(main: GraphMeta, initial: GraphMeta | None) -> tuple[int, ...]:
-    """For each argument of the initial graph the input of the main graph whose memory it uses.
+    """Return, for each argument of the initial graph, the input of the main graph that shares its memory.
 
-    Raises `NpuError` if the two do not fit, and for a missing initial graph.
+    Raises `NpuError` if the two do not match, and for a missing initial graph.
     """
     if initial is None:
         if needs_initial(main):
@@ -83,16 +83,16 @@ class States:
         return bool(self.by_name) and any(state.pending for state in self.by_name.values())
 
     def bindings(self) -> dict[int, Any]:
-        """The memory of all arguments that are states, for the next inference."""
+        """Return the memory of all arguments that are states, for the next inference."""
         bindings: dict[int, Any] = {}
         for state in self.by_name.values():
             bindings |= state.bindings(self.turn)
         return bindings
 
     def initial_bindings(self, bindings: Mapping[int, Any]) -> dict[int, Any]:
-        """The memory of the arguments of the initial graph, for an inference with `bindings`.
+        """Return the memory of the arguments of the initial graph, for an inference with `bindings`.
 
-        The value for a state that was not reset goes into the buffer that the inference overwrites.
+        For a state that was not reset, the value goes into the buffer that the inference overwrites.
         """
         kept = {
             state.meta.input: state.memory[1 - self.turn]
@@ -105,21 +105,21 @@ class States:
         }
 
     def swap(self) -> None:
-        """After a successful inference: the written buffers become the states."""
+        """Turn the written buffers into the states, after a successful inference."""
         if self.by_name:
             self.turn = 1 - self.turn
             for state in self.by_name.values():
                 state.pending = False
 
     def roll_back(self) -> None:
-        """After a failed inference: discard computed initial values."""
+        """Discard computed initial values, after a failed inference."""
         for state in self.by_name.values():
             if state.pending:
                 state.reset(self.turn)
 
     @property
     def dynamic(self) -> list[DynamicStateBuffers]:
-        """The states whose shape changes: all or none."""
+        """The states with a changing shape: all or none."""
         return [state for state in self.by_name.values() if isinstance(state, DynamicStateBuffers)]
 
     def reset(self) -> int:
@@ -141,11 +141,11 @@ class StateBuffers:
         self.reset(0)
 
     def bindings(self, turn: int) -> dict[int, Any]:
-        """The memory of its two arguments, for the next inference."""
+        """Return the memory of its two arguments, for the next inference."""
         return {self.meta.input: self.memory[turn], self.meta.output: self.memory[1 - turn]}
 
     def tensor(self, turn: int) -> Any:
-        """A tensor of the buffer, without a copy."""
+        """Return a tensor of the buffer, without a copy."""
         tensor = ov.Tensor(self.memory[turn], ov.Shape([math.prod(self.shape)]), self.type)
         tensor.shape = ov.Shape(self.shape)
         return tensor
@@ -162,7 +162,7 @@ class StateBuffers:
         return 0
 
     def set(self, turn: int, tensor: Any) -> int:
-        """Copy a value in; the number of copied bytes. Raises `InputError` if it does not fit."""
+        """Copy a value in; return the number of copied bytes. Raises `InputError` if it does not fit."""
         if not hasattr(tensor, "element_type") or not hasattr(tensor, "data"):
             raise self._wrong_value(type(tensor).__name__)
         if tensor.element_type != self.type or tuple(tensor.shape) != self.shape:
@@ -202,21 +202,21 @@ class VariableState:
 
     @property
     def state(self) -> ov.Tensor:
-        """The current state: a view of device memory, of the shape that it has now.
+        """The current state: a view of device memory, in its current shape.
 
         It is current until the next inference of the request has ended; the one after that overwrites this
-        memory, so copy a value that is needed longer. Writing into it changes the state. While an inference
-        runs it is the state from before. An initial value that is computed from inputs reads as zeros before
-        the first inference, and only setting the state replaces it.
+        memory, so copy a value that is needed longer. Writing into it changes the state. During an inference
+        it is the previous state. An initial value computed from inputs reads as zeros before the first
+        inference, and only setting the state replaces it.
         """
         return self._buffers.tensor(self._states.turn)
 
     @state.setter
     def state(self, tensor: ov.Tensor) -> None:
-        """Copy a value in, of exactly this type and of a shape that the variable may have.
+        """Copy a value in, of exactly this type and of a shape allowed by the variable.
 
-        The bytes count as staged. Raises `InputError` for any other tensor, `InferError` while the request is
-        busy.
+        The bytes count as staged.
+        Raises `InputError` for any other tensor, `InferError` while the request is busy.
         """
         self._change(f"state '{self._name}'", lambda: self._buffers.set(self._states.turn, tensor))
 

@@ -40,15 +40,15 @@ def compile(  # noqa: A001 - as torch calls it
     """Trace a module and compile it for the device.
 
     `example_inputs` is a tensor, a tuple or list of the positional arguments, or a mapping of arguments by
-    name; `example_kwargs` are further arguments by name. Tensors may lie in tuples, lists, dicts and
-    dataclasses. Other values (numbers, texts, None) become part of the trace: calls must have the same.
+    name; `example_kwargs` are further arguments by name. Tensors may be nested in tuples, lists, dicts and
+    dataclasses. Other values (numbers, texts, None) become part of the trace: calls must repeat them.
 
     `dynamic` makes dimensions dynamic: for each tensor (`x`, or `batch.ids` in a container) the bounds of its
     axes, as MAX, (MIN, MAX), or None for no bound. All others are those of the example.
 
     The module is traced in eval mode and without gradients, and keeps its own modes. The trace refers to its
-    weights; they are copied once, into sealed memory that the compiler and the device map. Raises
-    `ModelError` for a module that cannot be traced, and the errors of `Core.compile_model`.
+    weights; they are copied once, into sealed memory mapped by the compiler and the device.
+    Raises `ModelError` for a module that cannot be traced, and the errors of `Core.compile_model`.
     """
     torch_or_refuse()
     args, kwargs = _arguments(example_inputs)
@@ -65,7 +65,7 @@ def load(
     classes: Iterable[type] = (),
     core: Core | None = None,
 ) -> CompiledModule:
-    """Load a module that `CompiledModule.save` wrote, without torch. The device maps the weights.
+    """Load a module saved by `CompiledModule.save`, without torch. The device maps the weights.
 
     Dataclasses and named tuples in results become named tuples with the same names, or those of `classes`.
     Raises `ModelError` for another file, and the errors of `Core.import_model`.

@@ -1,4 +1,4 @@
-"""A module of torch on the device: called like the module, and saved for processes without torch."""
+"""A torch module on the device: called like the module, and saved for processes without torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from softnpu.plugin.torch.structure import build, indices_in
 
 
 class CompiledModule:
-    """Has the arguments and results of the module; safe for many threads.
+    """Has the arguments and results of the module; thread-safe.
 
     Tensors may be of torch or of numpy. Those in device memory (see `new_input`) are read in place, others
-    are copied once. Results are copies, of torch if any argument was a tensor of torch, else of numpy.
+    are copied once. Results are copies, of torch if any argument was a torch tensor, else of numpy.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class CompiledModule:
     def new_input(self, name: str, shape: Sequence[int] | None = None) -> Any:
         """Create an uninitialised tensor in device memory for an input, which is used in place.
 
-        It is of torch if torch has been imported, else of numpy. A dynamic input needs a `shape`. Raises
-        `InputError`.
+        It is of torch if torch has been imported, else of numpy. A dynamic input needs a `shape`.
+        Raises `InputError`.
         """
         spec = next((spec for spec in self._inputs if name in (spec.name, *spec.names)), None)
         if spec is None:

@@ -14,14 +14,14 @@ from softnpu.plugin.errors import InputError, ModelError
 from softnpu.plugin.torch.structure import OMITTED, Node, Omitted, Value, build, indices_in, match
 
 KEY: Final = "torch.module"
-"""The name of the record among the extra texts of a compiled model's metadata."""
+"""The key of the record among the extra texts of a compiled model's metadata."""
 _VERSION: Final = 1
 T = TypeVar("T")
 Kind = Literal["POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD", "VAR_POSITIONAL", "KEYWORD_ONLY", "VAR_KEYWORD"]
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One parameter of `forward`. `kind` as `inspect` names it; `default` None when there is none."""
+    """One parameter of `forward`. `kind` as named by `inspect`; `default` None when there is none."""
 
     name: str
     kind: Kind = "POSITIONAL_OR_KEYWORD"
@@ -45,7 +45,7 @@ class ModuleSignature(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], leaf: Callable[[Any, str], T]
     ) -> dict[int, T]:
-        """The tensors of a call by the index of the model's input, each as returned by `leaf(value, path)`.
+        """Return a call's tensors by the model's input index, each as returned by `leaf(value, path)`.
 
         Raises `InputError` for arguments that differ from those of the trace.
         """
@@ -60,7 +60,7 @@ class ModuleSignature(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         return {self.inputs[index]: item for index, item in tensors.items() if self.inputs[index] >= 0}
 
     def __str__(self) -> str:
-        """The parameters in Python: `(x, scale=2.0)`."""
+        """Return the parameters in Python: `(x, scale=2.0)`."""
         return str(_inspectable(self.parameters))
 
     def encode(self) -> str:
@@ -97,7 +97,7 @@ class ModuleSignature(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 def parameters_of(signature: inspect.Signature) -> tuple[Parameter, ...]:
-    """The parameters of a function as records."""
+    """Return the parameters of a function as records."""
     return tuple(
         Parameter(name=name, kind=cast(Kind, parameter.kind.name), default=_default(parameter))
         for name, parameter in signature.parameters.items()
@@ -112,13 +112,13 @@ def _default(parameter: inspect.Parameter) -> Value | Omitted | None:
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value can be saved as text."""
+    """Return whether a value can be saved as text."""
     return value is None or type(value) in (bool, int, float, str)
 
 
 @functools.cache
 def _inspectable(parameters: tuple[Parameter, ...]) -> inspect.Signature:
-    """A signature that binds arguments like the module's own."""
+    """Return a signature that binds arguments like the module's own."""
     made = []
     for parameter in parameters:
         default: Any = inspect.Parameter.empty

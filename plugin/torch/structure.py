@@ -1,7 +1,7 @@
 """The structure of a module's arguments and results: containers, with a number for each tensor.
 
 A structure is plain data. It is saved with the compiled model, so that a process without torch and without
-the classes of the program accepts the same arguments and returns the same containers.
+the program's classes accepts the same arguments and returns the same containers.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Description:
 def describe(
     value: Any, path: str, description: Description, tensor: Callable[[Any], Tensor | None], first: int = 0
 ) -> Node:
-    """The structure of `value`; its tensors are added to `description`, in order.
+    """Return the structure of `value`; its tensors are added to `description`, in order.
 
     `tensor` returns a node for a tensor, whose index is replaced, and None for other values. Raises
     `Unsupported`.
@@ -124,11 +124,11 @@ def describe(
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass or of a named tuple; None for anything else."""
+    """Return the fields of a dataclass or of a named tuple; None for anything else."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and type(value) is not tuple:
-        # results such as those of torch.max have names, but are no named tuples
+        # results such as those of torch.max have names, but are not named tuples
         names: tuple[str, ...] = getattr(value, "_fields", getattr(type(value), "__match_args__", ()))
         if len(names) == len(value):
             return dict(zip(names, value, strict=True))
@@ -173,14 +173,14 @@ def build(node: Node, tensor: Callable[[int], Any], classes: Mapping[str, type])
 
 
 def indices_in(node: Node) -> list[int]:
-    """The numbers of the tensors of a structure, in order."""
+    """Return the numbers of the tensors of a structure, in order."""
     if isinstance(node, Tensor):
         return [node.index]
     return [index for child in getattr(node, "items", ()) for index in indices_in(child)]
 
 
 def join(path: str, key: Key) -> str:
-    """The path of a part."""
+    """Return the path of a part."""
     return f"{path}.{key}" if path else str(key)
 
 
@@ -191,7 +191,7 @@ def _keys(node: Sequenced | Mapped | Record) -> Sequence[Key]:
 
 
 def _parts(node: Sequenced | Mapped | Record, value: Any, path: str) -> Sequence[Any]:
-    """The parts of a value in the order of the node. Any sequence or mapping is accepted."""
+    """Return the parts of a value in the order of the node. Any sequence or mapping is accepted."""
     if isinstance(node, Sequenced):
         if not isinstance(value, list | tuple) or len(value) != len(node.items):
             raise _different(path, _shown(value), f"a sequence of {len(node.items)}")

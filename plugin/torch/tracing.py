@@ -1,4 +1,4 @@
-"""Trace a module of torch and convert it to an `openvino.Model`. Only this module imports torch."""
+"""Traces a torch module and converts it to an `openvino.Model`. Only this module imports torch."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _Tracer:
         }
 
     def _is_object(self, name: str) -> bool:
-        """Whether the default of a parameter is an object that cannot be saved."""
+        """Return whether the default of a parameter is an object that cannot be saved."""
         default = self._signature.parameters[name].default
         return default is not inspect.Parameter.empty and not is_constant(default)
 
@@ -134,7 +134,7 @@ class _Tracer:
             raise self._untraceable(error) from error
 
     def _call(self, module: Any, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Call the module with arguments of its own kinds; the tensors of its result."""
+        """Call the module with arguments of its own kinds; return the tensors of its result."""
         arguments = {
             name: build(node, tensors.__getitem__, self._given.classes)
             for name, node in self._arguments.items()
@@ -159,7 +159,7 @@ class _Tracer:
         return Tensor(index=0, scalar=True) if isinstance(value, torch.SymInt) else None
 
     def _examples(self, dynamic: Dynamic) -> tuple[list[Any], list[dict[int, Any] | None]]:
-        """The example tensors, and their dynamic dimensions for torch."""
+        """Return the example tensors, and their dynamic dimensions for torch."""
         torch, paths = self._torch, self._given.paths
         unknown = sorted(dynamic.keys() - set(paths))
         if unknown:
@@ -293,7 +293,7 @@ class _Tracer:
 
 
 class _Decomposed:
-    """A program for OpenVINO's decoder, which decomposes it: half a second that is not spent twice."""
+    """Checks the program as OpenVINO's decoder decomposes it: a second decomposition costs half a second."""
 
     def __init__(self, program: Any, check: Callable[[Any], None]) -> None:
         self._program = program
@@ -311,7 +311,7 @@ def _name(port: Any, name: str) -> None:
 
 
 def _location(error: BaseException) -> str:
-    """The line of the user's program where tracing failed."""
+    """Return the line of the user's program where tracing failed."""
     ours, theirs = os.path.dirname(__file__), f"{os.sep}torch{os.sep}"
     frames = [
         frame

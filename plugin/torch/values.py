@@ -24,26 +24,26 @@ _TYPES = {
 
 
 def torch_here() -> Any:
-    """torch, if this process has imported it; else None."""
+    """Return torch if this process has imported it, else None."""
     return sys.modules.get("torch")
 
 
 def is_torch(value: Any) -> bool:
-    """Whether a value is a tensor of torch."""
+    """Return whether a value is a tensor of torch."""
     torch = torch_here()
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value can be the argument for a tensor."""
+    """Return whether a value can be the argument for a tensor."""
     return isinstance(value, np.ndarray | np.generic) or is_torch(value)
 
 
 def to_device(value: Any, path: str, port: PortSpec) -> Any:
-    """An `openvino.Tensor` over the memory of `value`.
+    """Return an `openvino.Tensor` over the memory of `value`.
 
-    It is copied only if it is not dense, read-only, or on a GPU. Raises `InputError` for another type or
-    element type. The request checks shapes.
+    It is copied only if it is not dense, read-only, or on a GPU.
+    Raises `InputError` for another type or element type. The request checks shapes.
     """
     if not is_tensor(value):
         raise InputError(
@@ -59,7 +59,7 @@ def to_device(value: Any, path: str, port: PortSpec) -> Any:
 
 
 def from_device(array: Array, port: PortSpec, as_torch: bool) -> Any:
-    """A copy of a result. bf16 becomes f32 in numpy, which lacks the type."""
+    """Return a copy of a result. bf16 becomes f32 in numpy, which lacks the type."""
     bits = port.element_type == "bf16"  # OpenVINO shows its bytes as f16
     if as_torch:
         torch = torch_here()
@@ -72,13 +72,13 @@ def from_device(array: Array, port: PortSpec, as_torch: bool) -> Any:
 
 
 def element_type(value: Any) -> str:
-    """OpenVINO's name of a tensor's element type, or the library's own if OpenVINO lacks the type."""
+    """Return OpenVINO's name of a tensor's element type, or the library's own if OpenVINO lacks the type."""
     name = str(value.dtype).removeprefix("torch.")
     return _TYPES.get(name, name)
 
 
 def describe(port: PortSpec) -> str:
-    """`f32[1,3,8,8]`"""
+    """Return a text such as `f32[1,3,8,8]`."""
     return f"{port.element_type}{port.shape}"
 
 
@@ -96,13 +96,13 @@ def _array(value: Any) -> Array:
 
 
 def dtype_of(port: PortSpec) -> np.dtype[Any]:
-    """numpy's type of a port; bf16 as OpenVINO shows it."""
+    """Return numpy's type of a port; bf16 as OpenVINO shows it."""
     kind: np.dtype[Any] = np.dtype(getattr(ov.Type, port.element_type).to_dtype())
     return kind
 
 
 def shared(array: Array, port: PortSpec) -> Any:
-    """An array in device memory as a tensor of torch over the same memory, if torch is imported."""
+    """Return an array in device memory as a tensor of torch over the same memory, if torch is imported."""
     torch = torch_here()
     if torch is None:
         return array

@@ -13,6 +13,6 @@ __all__ = ["openvino_core", "shared_core"]
 
 @pytest.fixture(scope="session")
 def openvino_core() -> ov.Core:
-    """OpenVINO itself; the extension that rounds is built."""
+    """Plain OpenVINO; the rounding extension has been built."""
     library.ensure(lambda: None)
     return ov.Core()

@@ -1,4 +1,4 @@
-"""Small models, and the arithmetic of the device in this process to compare with."""
+"""Small models, and the device's arithmetic in this process as a reference."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 def constant(seed: int, *shape: int, scale: float = 0.3) -> ov.Node:
-    """Random values, few of which are f16."""
+    """Return random values, few of which are f16."""
     return ops.constant(np.random.default_rng(seed).normal(0, scale, shape).astype(np.float32))
 
 
 def whole(seed: int, *shape: int, most: int = 40) -> Array:
-    """Random whole numbers, whose sums and products f32 has exactly."""
+    """Return random whole numbers, whose sums and products are exact in f32."""
     return np.random.default_rng(seed).integers(-most, most + 1, shape).astype(np.float32)
 
 
 def half(values: Array) -> Array:
-    """The nearest f16, saturated."""
+    """Return the nearest f16, saturated."""
     with np.errstate(over="ignore"):
         return np.clip(values.astype(np.float16).astype(np.float32), -65504, 65504)
 
 
 def convolution(x: ov.Node, seed: int = 1, channels: int = 8) -> ov.Node:
-    """A 3x3 convolution of 8 channels."""
+    """Return a 3x3 convolution of 8 channels."""
     return ops.convolution(x, constant(seed, channels, 8, 3, 3), [1, 1], [1, 1], [1, 1], [1, 1])
 
 
@@ -43,7 +43,7 @@ def picture() -> ov.op.Parameter:
 
 
 def rewritten(model: ov.Model, arithmetic: Arithmetic | None = None) -> tuple[ov.Model, list[Rounding]]:
-    """A copy for the arithmetic of the device, and its roundings."""
+    """Return a copy for the arithmetic of the device, and its roundings."""
     copy = model.clone()
     return copy, rewrite(copy, arithmetic or Arithmetic())
 
@@ -51,6 +51,6 @@ def rewritten(model: ov.Model, arithmetic: Arithmetic | None = None) -> tuple[ov
 def computed(
     core: ov.Core, model: ov.Model, inputs: Sequence[Array], arithmetic: Arithmetic | None = None
 ) -> list[Array]:
-    """The results in f16, computed here."""
+    """Return the results in f16, computed in this process."""
     compiled = core.compile_model(rewritten(model, arithmetic)[0], "CPU", F32)
     return [np.array(value) for value in compiled(list(inputs)).values()]

@@ -1,4 +1,4 @@
-"""f16 on the device: the bits of the arithmetic, however a model is compiled, kept and run."""
+"""f16 on the device: the bits are the same however a model is compiled, stored and run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_way_to_run_a_model_gives_the_same_bits(
     np.testing.assert_array_equal(default([given])[0], in_f32, "f32 stays the default")
 
 
-def test_inferences_beside_each_other_and_clients_give_the_same_bits(
+def test_concurrent_inferences_and_clients_give_the_same_bits(
     shared_core: Core, openvino_core: ov.Core
 ) -> None:
     model = _picture_model()

@@ -1,4 +1,4 @@
-"""The device rounds once behind each group, and OpenVINO still fuses what is inside."""
+"""The device rounds once after each group, and OpenVINO still fuses the operations inside."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ GROUPS: dict[str, tuple[Callable[[ov.Node], ov.Node], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_each_group_is_rounded_once_behind_its_last_operation(name: str) -> None:
+def test_each_group_is_rounded_once_after_its_last_operation(name: str) -> None:
     build, expected = GROUPS[name]
     x = picture()
     _, roundings = rewritten(ov.Model([ops.result(build(x))], [x]))

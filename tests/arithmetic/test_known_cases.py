@@ -1,4 +1,4 @@
-"""Models whose overflow in f16 people have met, and the layers that keep them right in f32."""
+"""Models known to overflow in f16, and the layers that keep them right in f32."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("openvino_core")]
 
 
 def _feed_forward() -> tuple[ov.Model, np.ndarray]:
-    """As of T5: the product of the second matrix is beyond f16."""
+    """As in T5: the product of the second matrix exceeds f16."""
     x = ops.parameter([2, 64], np.float32)
     product = ops.matmul(x, ops.constant(np.full((64, 8), 50, np.float32)), False, False)
     product.set_friendly_name("wo")
@@ -103,7 +103,7 @@ KEPT: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("names", KEPT)
-def test_the_list_means_what_it_means_to_the_real_compiler(names: str) -> None:
+def test_the_list_has_the_real_compilers_meaning(names: str) -> None:
     from softnpu.emulator.arithmetic import groups
 
     model = _norm()

@@ -1,4 +1,4 @@
-"""The extension that rounds: built once for a release, never loaded for another, refused with a next step."""
+"""The rounding extension: built once per release, never loaded for another, refused with a next step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _refusal(path: Path) -> Refused:
     return caught.value
 
 
-def test_a_build_that_fails_says_why_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_says_why_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.DIRECTORY, str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     info = _refusal(tmp_path).info
@@ -44,9 +44,7 @@ def test_a_build_that_fails_says_why_and_what_to_do(tmp_path: Path, monkeypatch:
         library.ensure(lambda: None)
 
 
-def test_a_library_that_others_can_put_there_is_not_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_writable_by_others_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "extensions"
     place.mkdir(0o700)
     monkeypatch.setenv(library.DIRECTORY, str(place))
@@ -75,9 +73,7 @@ def test_a_library_that_others_can_put_there_is_not_loaded(
         assert Path(loaded).read_bytes() == b"checked", "the name is another file's now"
 
 
-def test_another_release_or_source_has_another_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_release_and_source_has_its_own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library.name.cache_clear()
     own = library.name()
     names = {own}
@@ -110,7 +106,7 @@ def test_a_library_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: py
         library.find()
 
 
-def test_a_daemon_builds_it_once_and_computes(
+def test_a_daemon_builds_the_library_once_and_computes(
     start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(library.DIRECTORY, str(tmp_path / "extensions"))

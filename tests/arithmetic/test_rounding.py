@@ -11,7 +11,7 @@ from softnpu.emulator.arithmetic import rounding
 
 pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("openvino_core")]
 
-_KEPT_BITS = 13  # of a significand are beyond f16
+_KEPT_BITS = 13  # bits of a significand that f16 lacks
 
 
 def _every_case() -> np.ndarray:
@@ -26,7 +26,7 @@ def _every_case() -> np.ndarray:
 
 
 @pytest.mark.parametrize("portably", [False, True])
-def test_rounding_is_that_of_numpy(portably: bool) -> None:
+def test_rounding_equals_numpy(portably: bool) -> None:
     values = _every_case()
     with np.errstate(over="ignore", invalid="ignore"):
         expected = values.astype(np.float16).astype(np.float32)
@@ -39,7 +39,7 @@ def test_rounding_is_that_of_numpy(portably: bool) -> None:
     np.testing.assert_array_equal(saturated[~nan].view(np.uint32), clipped.view(np.uint32))
 
 
-def test_both_ways_give_the_same_bits_of_what_is_no_number() -> None:
+def test_both_ways_give_the_same_bits_for_nan() -> None:
     values = np.array([0x7F800001, 0x7FC00000, 0xFFFFFFFF, 0xFF812345], np.uint32).view(np.float32)
     ways = [rounding.rounded(values, saturate=True, portably=portably) for portably in (False, True)]
     np.testing.assert_array_equal(ways[0].view(np.uint32), ways[1].view(np.uint32))

@@ -1,1 +1,1 @@
-"""One suite of Level Zero behaviour, written against an abstract driver and run on every real one."""
+"""One suite of Level Zero behaviour, written against an abstract driver and run on each real one."""

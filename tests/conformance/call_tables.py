@@ -1,4 +1,4 @@
-"""The functions of the API headers, read from `docs/level-zero.md`; tests hold the code to them."""
+"""The functions of the API headers, parsed from `docs/level-zero.md`; tests hold the code to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REST = re.compile(r"(Refused|Absent): ((?:`\w+`[,.]\s+)+)")
 
 
 class Status(enum.Enum):
-    """What a program gets."""
+    """The support that a program gets."""
 
     SUPPORTED = "supported"
     REFUSED = "refused"

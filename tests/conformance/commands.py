@@ -13,7 +13,7 @@ Append: TypeAlias = "Callable[[LevelZero, Handle], ZeResult]"
 
 
 def after(*waits: Handle, signal: Handle = None) -> tuple[Handle, int, list[Handle]]:
-    """The events of a command that waits for some and signals another."""
+    """Return the events of a command that waits for some and signals another."""
     return signal, len(waits), list(waits)
 
 

@@ -1,8 +1,8 @@
-"""Fixtures of the conformance suite, and the option that chooses the driver under test.
+"""Fixtures of the conformance suite, and the option that selects the driver under test.
 
 pytest tests/conformance                                    the Python driver, and all seeded defects
 pytest tests/conformance/behaviour --driver=native          the C library, called through ctypes
-pytest tests/conformance/behaviour --driver=defects         each seeded defect, on the test that has to fail
+pytest tests/conformance/behaviour --driver=defects         each seeded defect, on the test that must fail
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_expected(item: pytest.Item) -> bool:
-    """Whether this is the test that has to fail on its driver."""
+    """Return whether this test must fail on its driver."""
     ids = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
     for name, defect in DEFECTS.items():
         if ids in (name, f"{name}-{defect.parameters}", f"{defect.parameters}-{name}"):
@@ -59,7 +59,7 @@ def _is_expected(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def place(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The socket of the suite's daemon; one daemon serves all tests, each in a session of its own."""
+    """Yield the socket of the suite's daemon; it serves all tests, each in a session of its own."""
     running = request.config.getoption("--daemon", "")
     if running:
         yield _opened(Path(running), request)
@@ -75,7 +75,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def _opened(socket: Path, request: pytest.FixtureRequest) -> Path:
-    """Opens the native driver once: a connection that it keeps for the process is no test's leak."""
+    """Open the native driver once: its process-wide connection is no test's leak."""
     if _chosen(request.config) == "native":
         choose("native")(socket).close()
     return socket
@@ -83,13 +83,13 @@ def _opened(socket: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def driver(request: pytest.FixtureRequest) -> OpenDriver:
-    """The driver under test."""
+    """Return the driver under test."""
     return choose(getattr(request, "param", _chosen(request.config)))
 
 
 @pytest.fixture
 def rig(place: Path, driver: OpenDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    """A fresh session with the driver under test; compiled models are not cached."""
+    """Yield a fresh session with the driver under test; compiled models are not cached."""
     monkeypatch.setenv(CACHE_DIR, "")
     api = driver(place)
     try:
@@ -102,7 +102,7 @@ def rig(place: Path, driver: OpenDriver, monkeypatch: pytest.MonkeyPatch) -> Ite
 def cached(
     place: Path, driver: OpenDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[tuple[Rig, Path]]:
-    """A fresh session whose compiled models are cached in a directory of the test."""
+    """Yield a fresh session whose compiled models are cached in a directory of the test."""
     folder = tmp_path / "cache"
     monkeypatch.setenv(CACHE_DIR, str(folder))
     api = driver(place)
@@ -114,12 +114,12 @@ def cached(
 
 @pytest.fixture
 def holdings(place: Path) -> Iterator[Holdings]:
-    """What the daemon says that the sessions of this process hold."""
+    """Yield the daemon's view of this process's sessions."""
     with Holdings(place) as holdings:
         yield holdings
 
 
 @pytest.fixture(scope="session")
 def model() -> models.Model:
-    """The model of most tests: `sum = left + right * 2`."""
+    """Return the model of most tests: `sum = left + right * 2`."""
     return models.weighted_sum()

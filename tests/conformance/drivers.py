@@ -1,4 +1,4 @@
-"""The drivers that the suite can run on, by the name that `--driver` takes."""
+"""The drivers that the suite can run on, by their `--driver` names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from tests.conformance.native_driver import NativeDriver
 
 LevelZero: TypeAlias = "PythonDriver | NativeDriver"
-"""A session with the daemon. mypy holds every call of the suite to both drivers."""
+"""A session with the daemon. mypy checks every call of the suite against both drivers."""
 OpenDriver: TypeAlias = "Callable[[Path], LevelZero]"
-"""Opens a session with the daemon at this socket."""
+"""Open a session with the daemon at this socket."""
 
 
 def choose(name: str) -> OpenDriver:
-    """The driver of this name, or of a defect; `ValueError` with the known names for any other."""
+    """Return the driver of this name, or of a defect; raise `ValueError` listing the known names."""
     if name == "python":
         return PythonDriver
     if name == "native":

@@ -1,4 +1,4 @@
-"""A look at the other side: what the daemon has given to this process. The same for every driver."""
+"""The daemon's view of this process's objects, for every driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softnpu.driver import Driver
 
 @dataclass(frozen=True)
 class Counts:
-    """Objects that live in the daemon."""
+    """Numbers of objects in the daemon."""
 
     contexts: int
     allocations: int
@@ -27,7 +27,7 @@ class Holdings:
         self._monitor = Driver.open(place, autostart=False, role="monitor")
 
     def count(self) -> Counts:
-        """What the sessions of this process hold now."""
+        """Count what the sessions of this process hold now."""
         mine = [entry for entry in self._monitor.status().sessions if entry.pid == os.getpid()]
         return Counts(
             contexts=sum(entry.contexts for entry in mine),

@@ -1,4 +1,4 @@
-"""The small models of the suite, in the layout in which programs hand them to the driver."""
+"""The suite's small models, in the layout in which programs pass them to the driver."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SIZE = COUNT * 4
 """Bytes of each tensor in f32."""
 FACTOR = 2.0
 NAMES = ("left", "right", "sum")
-"""The operations whose values the arguments are; tensors are called `NAME:0`, the result `RESULT`."""
+"""The operations whose values are the arguments; tensors are called `NAME:0`, the result `RESULT`."""
 RESULT = "result of the sum"
 
 
 @dataclass(frozen=True)
 class Model:
-    """An IR: `xml` and `weights`. Arguments are named by index, as the OpenVINO plugin does today."""
+    """An IR: `xml` and `weights`. Arguments are named by index, as the OpenVINO plugin does."""
 
     xml: bytes
     weights: bytes
     build_flags: str
 
     def serialised(self, compiler_major: int, compiler_minor: int) -> bytes:
-        """Version, number of parts (2), then size and bytes of the XML and of the weights, packed."""
+        """Pack version, number of parts (2), then size and bytes of the XML and the weights."""
         return b"".join(
             (
                 struct.pack("<HHI", compiler_major, compiler_minor, 2),
@@ -43,7 +43,7 @@ class Model:
 
 
 def build_flags(inputs: tuple[str, str] = ("FP32", "FP32"), output: str = "FP32", config: str = "") -> str:
-    """The line that the OpenVINO plugin would send for these precisions."""
+    """Return the OpenVINO plugin's line for these precisions."""
     precisions = " ".join(f"{index}:{name}" for index, name in enumerate(inputs))
     text = (
         f'--inputs_precisions="{precisions}" --inputs_layouts="0:NC 1:NC" '
@@ -53,8 +53,8 @@ def build_flags(inputs: tuple[str, str] = ("FP32", "FP32"), output: str = "FP32"
 
 
 def weighted_sum(factor: float = FACTOR) -> Model:
-    """Two inputs and one output of shape 1 x 16, f32: `sum = left + right * factor` (a constant each)."""
-    # imported here: a run that needs no model does not pay for it
+    """Two inputs and one output of shape 1 x 16, f32: `sum = left + right * factor` (one constant each)."""
+    # imported here: runs without models need not pay for it
     import numpy as np
     import openvino as ov
     from openvino import opset15 as ops
@@ -100,7 +100,7 @@ def _serialised(model: Any, flags: str) -> Model:
 
 
 def open_relu(*shapes: str, config: str = "") -> Model:
-    """An input of each of these shapes, as OpenVINO writes them, and as many outputs: relu, f32."""
+    """One input for each of these shapes, as OpenVINO writes them, and as many outputs: relu, f32."""
     import openvino as ov
     from openvino import opset15 as ops
 
@@ -133,5 +133,5 @@ def wide(count: int) -> Model:
 
 
 def broken() -> Model:
-    """An XML that no reader accepts."""
+    """Return an invalid XML."""
     return Model(b"<net name='broken'><layers></net>", b"", build_flags())

@@ -1,4 +1,4 @@
-"""The records of the profiling extension, decoded from the memory of a C program."""
+"""The profiling extension's records, decoded from a C program's memory."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class TaskRecord(NamedTuple):
 
 
 def layers(data: bytes) -> list[LayerRecord]:
-    """Layer records; the size has to be a whole number of them."""
+    """Decode layer records; the size must be a whole number of them."""
     return [LayerRecord(_text(row[0]), _text(row[1]), *row[2:]) for row in _LAYER.iter_unpack(data)]
 
 
 def tasks(data: bytes) -> list[TaskRecord]:
-    """Task records; the size has to be a whole number of them."""
+    """Decode task records; the size must be a whole number of them."""
     return [TaskRecord(_text(row[0]), _text(row[1]), *row[2:]) for row in _TASK.iter_unpack(data)]
 
 

@@ -1,6 +1,6 @@
-"""What every test of the suite starts from: a session, a context, and short ways to valid objects.
+"""The starting point of every test of the suite: a session, a context, and shortcuts to valid objects.
 
-Methods here only make what has to succeed; what a test is about it calls on `api` itself.
+Methods here only make calls that must succeed; a test calls its subject on `api` itself.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.conformance.models import COUNT, SIZE, Model
 
 SECOND = 1_000_000_000
 DEADLINE = 10 * SECOND
-"""How long the suite waits for what has to happen."""
+"""How long the suite waits for expected events."""
 BRIEF = SECOND // 50
-"""How long it waits for what must not happen."""
+"""How long it waits for events that must not happen."""
 TDR = SECOND * 8 // 10
-"""After this time the daemon of the suite aborts a submission that waits."""
+"""After this time the suite's daemon aborts a waiting submission."""
 
 
 class Rig:
@@ -54,7 +54,7 @@ class Rig:
         return self.api.ze_context_create(self.driver, ContextDesc()).get()
 
     def queue(self, context: Handle = None, **desc: int) -> Handle:
-        """A queue; keywords are fields of its descriptor."""
+        """Return a queue; keywords are fields of its descriptor."""
         made = self.api.ze_command_queue_create(
             context or self.context, self.device, CommandQueueDesc(**desc)
         )
@@ -65,7 +65,7 @@ class Rig:
         return self.api.ze_command_list_create(context or self.context, self.device, desc).get()
 
     def immediate(self, **desc: int) -> Handle:
-        """An immediate list; keywords are fields of its descriptor."""
+        """Return an immediate list; keywords are fields of its descriptor."""
         made = self.api.ze_command_list_create_immediate(self.context, self.device, CommandQueueDesc(**desc))
         return made.get()
 
@@ -78,7 +78,7 @@ class Rig:
         return self.api.ze_event_pool_create(context or self.context, desc, 0, None).get()
 
     def event(self) -> Handle:
-        """An event of the rig's own pool."""
+        """Return an event of the rig's own pool."""
         if self._pool is None:
             self._pool, self._pool_left = self.pool(64), iter(range(64))
         return self.api.ze_event_create(self._pool, EventDesc(next(self._pool_left))).get()
@@ -86,13 +86,13 @@ class Rig:
     # ------------------------------------------------------------ memory
 
     def host(self, size: int, context: Handle = None, fill: bytes = b"\0") -> Pointer:
-        """Host memory, every byte of it `fill`."""
+        """Return host memory, every byte of it `fill`."""
         pointer = self.api.ze_mem_alloc_host(context or self.context, HostMemDesc(), size).get()
         self.api.write(pointer, fill * size)
         return pointer
 
     def of_kind(self, kind: str, size: int) -> Pointer:
-        """Memory of the kind host, device or shared."""
+        """Return memory of the kind host, device or shared."""
         if kind == "host":
             return self.host(size)
         if kind == "device":
@@ -103,7 +103,7 @@ class Rig:
         return made.get()
 
     def data(self, data: bytes) -> Pointer:
-        """Host memory with these bytes."""
+        """Return host memory with these bytes."""
         pointer = self.host(len(data))
         self.api.write(pointer, data)
         return pointer
@@ -119,7 +119,7 @@ class Rig:
             ok(self.api.ze_command_list_close(entry))
 
     def recorded(self, *commands: Append, context: Handle = None, mutable: bool = False) -> Handle:
-        """A closed list with these commands."""
+        """Return a closed list with these commands."""
         command_list = self.command_list(context, mutable)
         self.append(command_list, *commands)
         self.close(command_list)
@@ -133,41 +133,41 @@ class Rig:
             ok(self.api.ze_command_queue_synchronize(queue, DEADLINE))
 
     def run(self, *lists: Handle, queue: Handle = None) -> None:
-        """Close the lists, execute them and wait for the end."""
+        """Close the lists, execute them and wait for completion."""
         chosen = queue or self.queue()
         self.close(*lists)
         self.submit(chosen, *lists)
         self.finish(chosen)
 
     def settle(self) -> None:
-        """Let the device do all that it can do now: what has low priority comes last."""
+        """Let the device do everything possible now: low priority comes last."""
         self.execute(barrier(), queue=self.queue(priority=QueuePriority.LOW))
 
     def execute(self, *commands: Append, queue: Handle = None, context: Handle = None) -> None:
-        """Execute the commands in one list and wait for the end."""
+        """Execute the commands in one list and wait for completion."""
         chosen = queue or self.queue(context)
         self.submit(chosen, self.recorded(*commands, context=context))
         self.finish(chosen)
 
     def copy_list(self, target: Pointer, source: Pointer, size: int) -> Handle:
-        """A closed list with one copy."""
+        """Return a closed list with one copy."""
         return self.recorded(copy(target, source, size))
 
     def gated_copy(self, gate: Handle, target: Pointer, source: Pointer, size: int) -> Handle:
-        """A closed list that waits for the event `gate` and then copies."""
+        """Return a closed list that waits for the event `gate` and then copies."""
         return self.recorded(wait(gate), copy(target, source, size))
 
     def signal(self, event: Handle) -> None:
         ok(self.api.ze_event_host_signal(event))
 
     def block(self, queue: Handle) -> Handle:
-        """Submit work that lasts until the event given back is signalled."""
+        """Submit work that lasts until the returned event is signalled."""
         gate = self.event()
         self.submit(queue, self.recorded(wait(gate)))
         return gate
 
     def check_works(self, queue: Handle = None, context: Handle = None) -> None:
-        """A copy on the queue has its effect."""
+        """Assert that a copy on the queue works."""
         target, source = self.host(8, context), self.host(8, context, b"\x77")
         self.execute(copy(target, source, 8), queue=queue, context=context)
         assert self.api.read(target, 8) == b"\x77" * 8
@@ -177,7 +177,7 @@ class Rig:
     def model_desc(
         self, model: Model, flags: int = 0, build_flags: str | None = None, input_hash: int | None = None
     ) -> GraphDesc:
-        """The descriptor of a model in the layout that copies its weights."""
+        """Return the descriptor of a model in the layout that copies its weights."""
         version = self.api.ze_device_get_graph_properties(self.device).get()
         return GraphDesc(
             input=model.serialised(version.compiler_major, version.compiler_minor),
@@ -188,7 +188,7 @@ class Rig:
         )
 
     def graph(self, model: Model, flags: int = 0, build_flags: str | None = None) -> Handle:
-        """A graph that is compiled and initialized."""
+        """Return a compiled and initialized graph."""
         return self.graph_from(self.model_desc(model, flags, build_flags))
 
     def graph_from(self, desc: GraphDesc) -> Handle:
@@ -197,7 +197,7 @@ class Rig:
         return graph
 
     def tensor(self, values: Iterable[float] | float = 0) -> Pointer:
-        """Memory of an argument with these values, or full of one."""
+        """Return memory of an argument with these values, or filled with one."""
         return self.data(packed(values))
 
     def values(self, pointer: Pointer) -> list[float]:
@@ -209,16 +209,16 @@ class Rig:
             ok(self.api.ze_graph_set_argument_value(graph, index, pointer))
 
     def memory_in_use(self, context: Handle = None) -> int:
-        """Bytes that the context says it has asked for."""
+        """Return the context's reported memory in bytes."""
         return self.api.ze_graph_query_context_memory(context or self.context, 1).get().allocated
 
 
 def packed(values: Iterable[float] | float) -> bytes:
-    """The bytes of an argument with these values, or full of one."""
+    """Return the bytes of an argument with these values, or filled with one."""
     numbers = [values] * COUNT if isinstance(values, int | float) else values
     return struct.pack(f"<{COUNT}f", *numbers)
 
 
 def ok(result: ZeResult) -> None:
-    """The call has to have succeeded."""
+    """Assert that the call succeeded."""
     assert result == ZeResult.SUCCESS, f"{result!r} instead of SUCCESS"

@@ -1,4 +1,4 @@
-"""The suite can fail: on every driver with a seeded defect it does, at the expected test."""
+"""Tests that the suite can fail: it does on each seeded defect, at the expected test."""
 
 from __future__ import annotations
 

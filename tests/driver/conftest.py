@@ -17,7 +17,7 @@ from tests.support.daemon import Daemon
 
 @pytest.fixture
 def daemon(shared_daemon: Daemon) -> Daemon:
-    """Driver tests only use the device; those that break it ask for a daemon of their own."""
+    """Driver tests only use the device; those that break it request their own daemon."""
     return shared_daemon
 
 
@@ -29,7 +29,7 @@ def queue(context: Context) -> CommandQueue:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    """One worker for all tests of a module: a refused job must leave it able to do the next one."""
+    """One worker for all tests of a module: after refusing a job it must do the next one."""
     worker = Worker()
     yield worker
     assert worker.process.poll() is None, "a job has killed the worker"
@@ -68,5 +68,5 @@ def cache(directory: Path) -> ModelCache:
 
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Warnings:
-    """What the test has logged so far, as a warning or worse."""
+    """Messages that the test has logged so far, warnings or worse."""
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,4 +1,4 @@
-"""A wrong type in a public call is an error of that call, before any effect."""
+"""An argument of the wrong type fails the call before any effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from softnpu.driver import CommandQueue, Context, CopyRegion, ZeResult
 from tests.support.work import failure, fill, run
 
-Call = Callable[[Any, Any], object]  # of a context and of something that is none of what the call takes
+Call = Callable[[Any, Any], object]  # takes a context and an object of the wrong type
 
 _REGION = CopyRegion(0, 0, 0, 4, 4)
 

@@ -1,4 +1,4 @@
-"""What makes a key of the cache of compiled models, and which cache the environment asks for."""
+"""Keys of the cache of compiled models, and the cache that the environment selects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_part_changes_the_key_and_is_named_as_the_difference() -> None:
     assert other.encoded() == BASE.encoded(), "the order of options plays no part"
 
 
-def test_the_input_is_xml_and_weights_and_neither_runs_into_the_other() -> None:
+def test_xml_and_weights_are_digested_separately() -> None:
     parts = ((b"xml", b""), (b"xm", b"l"), (b"xml", b"w"), (b"xmlw", b""))
     assert len({cache_key.input_digest(xml, weights) for xml, weights in parts}) == 4
 
@@ -77,7 +77,7 @@ def test_weights_are_digested_with_every_constant(
     assert (digest(beside) == first) is (large == 0), "what is no constant changes no result"
 
 
-def test_the_versions_are_known_without_loading_openvino() -> None:
+def test_versions_are_read_without_loading_openvino() -> None:
     program = """
 import sys
 from softnpu.emulator.disk_cache import cache_key
@@ -91,7 +91,7 @@ print(cache_key.openvino_version(), "openvino" in sys.modules)
     assert ov.get_version().startswith(version)
 
 
-def test_an_openvino_that_pip_does_not_know_is_distinguished_by_place_and_age(
+def test_an_openvino_unknown_to_pip_is_identified_by_path_and_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def unknown(_: str) -> str:
@@ -121,7 +121,7 @@ def test_the_environment_chooses_the_directory(tmp_path: Path, monkeypatch: pyte
         assert cache_options_from_environment({"ZE_INTEL_NPU_CACHE_DIR": off, **home}) is None
 
 
-def test_the_size_is_a_number_of_bytes_and_anything_else_is_zero() -> None:
+def test_the_size_is_a_number_of_bytes_or_zero() -> None:
     numbers = {"256": 256, " 256 ": 256, "9" * 18: int("9" * 18)}
     others = ("", "-1", "4GiB", "0x100", "1.5", "\u0663", "9" * 40)
     for text, limit in {**numbers, **dict.fromkeys(others, 0)}.items():

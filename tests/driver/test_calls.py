@@ -1,4 +1,4 @@
-"""The list of the API's functions in `docs/level-zero.md` agrees with the classes, and is complete."""
+"""The list of API functions in `docs/level-zero.md` agrees with the classes, and is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED_FIRST = re.compile(r"`((?:ze|zes|zet|zex|pfn)[A-Z]\w+)`")
 
 
 def driver_classes() -> dict[str, type]:
-    """The public classes of all modules of the driver, by name."""
+    """The public classes of all driver modules, by name."""
     found: dict[str, type] = {}
     for module_info in pkgutil.iter_modules(softnpu.driver.__path__, "softnpu.driver."):
         module = importlib.import_module(module_info.name)
@@ -52,7 +52,7 @@ def test_no_function_is_listed_twice() -> None:
     assert [name for name, count in Counter(call.name for call in CALLS).items() if count > 1] == []
 
 
-def test_what_is_refused_or_absent_names_no_method() -> None:
+def test_refused_or_absent_functions_name_no_method() -> None:
     assert [call.name for call in CALLS if call.status is not Status.SUPPORTED and call.python] == []
 
 
@@ -64,7 +64,7 @@ def test_every_method_that_names_its_function_is_listed() -> None:
         assert issubclass(_CLASSES[class_name], _CLASSES[listed_class])
 
 
-def test_remarks_name_what_exists() -> None:
+def test_remarks_name_existing_objects() -> None:
     named = [
         match
         for call in CALLS
@@ -81,8 +81,8 @@ def test_every_function_of_the_extension_tables_is_listed() -> None:
     assert [name for table in offered for name in table.functions if name not in listed] == []
 
 
-def test_every_method_that_a_handle_class_has_is_found() -> None:
-    """The look at the docstrings itself: it sees methods, overridden ones, and those of plain classes."""
+def test_every_method_of_a_handle_class_is_found() -> None:
+    """The docstring scan sees methods, overridden ones, and those of plain classes."""
     found = {f"{class_name}.{method}" for class_name, method, _ in documented_methods()}
     assert found >= {
         "Fence.reset",

@@ -1,4 +1,4 @@
-"""Memory that a compilation takes: all processes together, next to the weights themselves."""
+"""Memory taken by a compilation: all processes together, relative to the weights."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MAPPING = re.compile(
 )
 """A mapping in smaps: whether it is a library, and its PSS in KiB."""
 STEADY = Tuning(compiler_idle_s=600.0, compilers=2, spare_delay_s=0.0)
-"""A daemon whose compilers stay: one that ends or begins meanwhile would be measured too."""
+"""A daemon whose compilers stay: one that starts or ends meanwhile would be measured too."""
 
 
 def await_compilers(daemon: Daemon) -> None:
-    """Wait until the worker that has compiled and the spare are both there, and sleep."""
+    """Wait until both the worker that compiled and the spare are idle."""
 
     def settled() -> bool:
         children = psutil.Process(daemon.pid).children()
@@ -44,7 +44,7 @@ def await_compilers(daemon: Daemon) -> None:
 
 
 def write_model(folder: Path, layers: int, kind: str) -> Path:
-    """`layers` fully connected layers of 4096 x 4096 numbers that do not repeat."""
+    """Write `layers` fully connected layers of 4096 x 4096 numbers that do not repeat."""
     rng = np.random.default_rng(0)
     data = ops.parameter([1, _SIZE], np.float32, name="data")
     value = data
@@ -60,9 +60,9 @@ def write_model(folder: Path, layers: int, kind: str) -> Path:
 
 @contextmanager
 def peak(pids: Callable[[], list[int]]) -> Iterator[list[int]]:
-    """Samples the memory of some processes (PSS); the list then has the growth of its peak in bytes.
+    """Sample the memory (PSS) of some processes; the list then has the growth of its peak in bytes.
 
-    Without libraries: their share grows when another test that maps them ends.
+    Libraries are excluded: their share grows when another test that maps them ends.
     """
     before = _memory(pids())
     most = [0]
@@ -82,8 +82,8 @@ def peak(pids: Callable[[], list[int]]) -> Iterator[list[int]]:
 
 
 def _memory(pids: list[int]) -> int:
-    """The smaller of two sums, in opposite orders: a page that another process maps between two readings
-    counts once too often in one of them."""
+    """Return the smaller of two sums, taken in opposite orders: a page that another process maps between
+    two readings is counted twice in one of them."""
     return min(_sum(pids), _sum(pids[::-1]))
 
 
@@ -100,7 +100,7 @@ def _sum(pids: list[int]) -> int:
 
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
-    """One of its own: what other tests left in the shared one would be measured too."""
+    """A private daemon: leftovers of other tests in the shared one would be measured too."""
     return start_daemon(tuning=STEADY)
 
 
@@ -117,7 +117,7 @@ def test_weights_are_in_memory_once(
     daemon: Daemon, context: Context, digits: Path, tmp_path: Path, kind: str, layers: int, mapped: bool
 ) -> None:
     """From a file, and from a model that OpenVINO maps from one."""
-    for _ in range(2):  # loads the libraries: what comes then is the model
+    for _ in range(2):  # the first round loads the libraries, the second measures the model
         with GraphSource.from_ir(digits) as source:
             context.create_graph(source).destroy()
     parent = psutil.Process(daemon.pid)

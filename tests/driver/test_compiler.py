@@ -1,4 +1,4 @@
-"""The compiler worker: what a blob says of a model, properties, what is refused, the process."""
+"""The compiler worker: blobs and their metadata, properties, refusals, the process."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def test_a_blob_describes_the_model_and_every_stage_is_reported(worker: Worker, 
     assert (made.answer.log, made.answer.origin) == ("", "compiled")
 
 
-def test_arguments_that_share_their_tensor_names_get_names_of_their_own(
-    worker: Worker, write: WriteFiles
-) -> None:
+def test_arguments_with_equal_tensor_names_get_distinct_names(worker: Worker, write: WriteFiles) -> None:
     tensor = ops.parameter([2], np.float32, name="x")
     tensor.output(0).set_names({"x"})
     relu = ops.relu(tensor)
@@ -84,7 +82,7 @@ def test_arguments_that_share_their_tensor_names_get_names_of_their_own(
     assert len(set(names)) == len(names) == 4
 
 
-def test_a_name_like_those_of_the_compiler_is_not_the_arguments_if_there_is_another(
+def test_a_name_in_the_compilers_style_is_used_only_without_an_alternative(
     worker: Worker, write: WriteFiles
 ) -> None:
     for prefix in ("vpux_ie_shape_", "vpux_ie_read_value_", "vpux_ie_assign_"):
@@ -98,7 +96,7 @@ def test_a_name_like_those_of_the_compiler_is_not_the_arguments_if_there_is_anot
         assert made.meta.arguments[0].names == (f"{prefix}x", "x")
 
 
-def test_an_output_that_is_an_input_is_not_named_as_those_of_the_compiler(
+def test_an_output_that_is_an_input_is_not_named_in_the_compilers_style(
     worker: Worker, tmp_path: Path
 ) -> None:
     tensor = ops.parameter([2], np.float32, name="input")
@@ -109,13 +107,13 @@ def test_an_output_that_is_an_input_is_not_named_as_those_of_the_compiler(
     files.close()
 
 
-def test_shapes_are_applied_and_the_dynamic_ones_reported(worker: Worker, dynamic: Files) -> None:
+def test_shapes_are_applied_and_dynamic_ones_reported(worker: Worker, dynamic: Files) -> None:
     meta = worker.blob(dynamic.job(shapes={"pixels": (2, 3, 10, 12)}), dynamic.fds).meta
     assert [argument.shape for argument in meta.arguments] == [(2, 3, 10, 12), (2, 4, 8, 10)]
     assert [argument.model_shape for argument in meta.arguments] == [(-1, 3, -1, -1), (-1, 4, -1, -1)]
 
 
-def test_values_given_are_recorded(worker: Worker, static: Files) -> None:
+def test_given_values_are_recorded(worker: Worker, static: Files) -> None:
     given = {
         "PERFORMANCE_HINT": "THROUGHPUT",
         "INFERENCE_NUM_THREADS": "002",
@@ -136,7 +134,7 @@ def test_values_given_are_recorded(worker: Worker, static: Files) -> None:
     }
 
 
-def test_bf16_is_honoured_or_refused_by_what_the_host_can(worker: Worker, static: Files) -> None:
+def test_bf16_is_honoured_or_refused_depending_on_the_host(worker: Worker, static: Files) -> None:
     job = static.job(config={"INFERENCE_PRECISION_HINT": "bf16"})
     if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         assert worker.blob(job, static.fds).meta.precision == "bf16"
@@ -148,7 +146,7 @@ def test_bf16_is_honoured_or_refused_by_what_the_host_can(worker: Worker, static
 
 
 @pytest.mark.parametrize("hint", ["f16", "i8"])
-def test_a_precision_in_build_flags_is_the_arithmetic_of_the_device(
+def test_a_precision_in_build_flags_sets_the_arithmetic_of_the_device(
     worker: Worker, static: Files, cache: CacheOptions, hint: str
 ) -> None:
     worker.blob(static.job(cache=cache), static.fds)
@@ -162,7 +160,7 @@ def test_a_precision_in_build_flags_is_the_arithmetic_of_the_device(
 _LIST = "compute-layers-with-higher-precision"
 
 
-def test_a_blob_in_f16_records_all_that_its_numbers_depend_on(worker: Worker, static: Files) -> None:
+def test_a_blob_in_f16_records_everything_its_numbers_depend_on(worker: Worker, static: Files) -> None:
     def blob(**config: str) -> tuple[dict[str, str], bytes]:
         made = worker.blob(static.job(config={**config}), static.fds)
         return made.meta.config, made.answer.blob_digest
@@ -183,7 +181,7 @@ def test_a_blob_in_f16_records_all_that_its_numbers_depend_on(worker: Worker, st
     assert in_f32 == blob()[0], "they mean nothing in f32"
 
 
-def test_tiles_are_those_of_the_platform(worker: Worker, static: Files) -> None:
+def test_tiles_match_the_platform(worker: Worker, static: Files) -> None:
     assert {number: platform.tiles for number, platform in PLATFORMS.items()} == options.PLATFORMS
     for number, tiles in options.PLATFORMS.items():
         config = {"NPU_PLATFORM": number, "NPU_TILES": str(tiles)}
@@ -193,7 +191,7 @@ def test_tiles_are_those_of_the_platform(worker: Worker, static: Files) -> None:
         assert f"at most {tiles}" in info.expected
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 _BAD, _UNSUPPORTED = ZeResult.ERROR_INVALID_ARGUMENT, ZeResult.ERROR_UNSUPPORTED_FEATURE
 _SIZE = ZeResult.ERROR_INVALID_SIZE
@@ -242,7 +240,7 @@ REFUSED: tuple[tuple[dict[str, object], ZeResult, list[str]], ...] = (
 )
 
 
-def test_a_job_that_cannot_be_is_refused(worker: Worker, dynamic: Files) -> None:
+def test_an_invalid_job_is_refused(worker: Worker, dynamic: Files) -> None:
     for changes, expected, words in REFUSED:
         job = dynamic.job(**changes)
         info = worker.info(job, [dynamic.xml, *[dynamic.bin] * len(job.weights)])
@@ -292,7 +290,7 @@ def test_an_ir_that_cannot_be_read_is_refused(worker: Worker, static: Files) -> 
         assert ".cpp" not in info.found
 
 
-def test_a_body_and_descriptors_that_are_no_job_are_refused(worker: Worker, static: Files) -> None:
+def test_malformed_job_messages_and_descriptors_are_refused(worker: Worker, static: Files) -> None:
     reader, writer = os.pipe()
     for fds in ([reader, static.bin], [static.xml, reader]):
         info = worker.info(static.job(), fds)
@@ -308,7 +306,7 @@ def test_a_body_and_descriptors_that_are_no_job_are_refused(worker: Worker, stat
         assert result(worker.info(body, static.fds)) == ZeResult.ERROR_INVALID_ARGUMENT
 
 
-def test_a_fault_fits_a_frame_however_long_the_names_are(worker: Worker, static: Files) -> None:
+def test_an_error_fits_a_frame_with_names_of_any_length(worker: Worker, static: Files) -> None:
     info = worker.info(static.job(name="n" * 30000, config={"X" * 30000: ""}), static.fds)
     assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
     assert len(encode(Failed(info=info))) < 10000
@@ -317,7 +315,7 @@ def test_a_fault_fits_a_frame_however_long_the_names_are(worker: Worker, static:
 # ---------------------------------------------------------------- the cache
 
 
-def test_a_hit_does_without_openvino(worker: Worker, static: Files, cache: CacheOptions) -> None:
+def test_a_hit_does_not_need_openvino(worker: Worker, static: Files, cache: CacheOptions) -> None:
     made = worker.blob(static.job(cache=cache), static.fds)
     assert worker.mappings("libopenvino") > 0
     fresh = Worker()
@@ -333,7 +331,7 @@ def test_a_hit_does_without_openvino(worker: Worker, static: Files, cache: Cache
 
 
 def test_a_hash_does_not_vouch_for_other_weights(worker: Worker, static: Files, cache: CacheOptions) -> None:
-    """Else a client could bring wrong weights under the name of a blob that other clients share."""
+    """Otherwise a client could bring wrong weights under the name of a blob shared with other clients."""
     job = static.job(cache=cache, input_hash=7)
     worker.blob(job, static.fds)
     content = bytearray(bytes(static.lead) + static.weights)

@@ -1,4 +1,4 @@
-"""Build flags: how the line is read, and what it does to the arguments of a model."""
+"""Build flags: parsing of the line, and its effect on the arguments of a model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refused(line: str) -> Refused:
 # ---------------------------------------------------------------- the line
 
 
-def test_the_line_of_the_real_plugin_is_read() -> None:
+def test_the_line_of_the_real_plugin_is_parsed() -> None:
     flags = parse(REAL, "model")
     assert flags.inputs_precisions == flags.outputs_precisions == {"0": "FP32"}
     assert flags.inputs_layouts == flags.outputs_layouts == {"0": "NC"}
@@ -44,14 +44,14 @@ def test_every_part_may_be_missing_and_a_nul_may_end_it() -> None:
     assert parse("--config", "model") == BuildFlags()
 
 
-def test_names_may_contain_blanks_and_colons_and_words_go_in_either_case() -> None:
+def test_names_may_contain_blanks_and_colons_and_words_are_case_insensitive() -> None:
     line = '--inputs_precisions="my input:0:fp16 b:u8" --inputs_layouts="s:**scalar** my input:0:nchw"'
     flags = parse(line, "model")
     assert flags.inputs_precisions == {"my input:0": "FP16", "b": "U8"}
     assert flags.inputs_layouts == {"s": "**SCALAR**", "my input:0": "NCHW"}
 
 
-def test_a_line_that_cannot_be_read_is_refused_by_the_place() -> None:
+def test_a_malformed_line_is_refused_with_the_position() -> None:
     for line, word in {
         '--inputs_precision="a:FP16"': "--inputs_precision",
         '--inputs_precisions="a:FP17"': "a:FP17",
@@ -86,7 +86,7 @@ def job(files: Files, line: str) -> CompileJob:
     return files.job(weights=(), build_flags=line)
 
 
-def test_precisions_change_the_memory_and_not_the_model(worker: Worker, picture: Files) -> None:
+def test_precisions_change_arguments_but_not_the_model(worker: Worker, picture: Files) -> None:
     line = '--inputs_precisions="pixels:U8 1:FP16" --outputs_precisions="scaled:FP16 rest:I32"'
     meta = worker.blob(job(picture, line), [picture.xml]).meta
     assert [argument.element_type for argument in meta.arguments] == ["u8", "f16", "f16", "i32"]
@@ -95,8 +95,8 @@ def test_precisions_change_the_memory_and_not_the_model(worker: Worker, picture:
     assert [argument.node_name for argument in meta.arguments] == ["pixels", "gain", "scaled", "rest"]
 
 
-def test_arguments_go_by_index_alone_if_the_model_says_so(worker: Worker, write: WriteFiles) -> None:
-    # an input that is called "1" must not be taken for input number 1
+def test_arguments_are_matched_by_index_alone_on_request(worker: Worker, write: WriteFiles) -> None:
+    # an input named "1" must not be mistaken for input number 1
     first = ops.parameter([2], np.float32, name="1")
     second = ops.parameter([2], np.float32, name="second")
     model = ov.Model([ops.relu(first), ops.relu(second)], [first, second], "swapped")

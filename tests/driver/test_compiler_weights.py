@@ -1,4 +1,4 @@
-"""The compiler worker: canonical blobs, the constants of a model, blobs from outside."""
+"""The compiler worker: canonical blobs, constants of a model, foreign blobs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def two(write: WriteFiles) -> Files:
     return write(two_constants(), name="two")
 
 
-def test_one_model_has_one_blob_wherever_its_weights_lie(worker: Worker, two: Files) -> None:
+def test_the_blob_does_not_depend_on_the_location_of_weights(worker: Worker, two: Files) -> None:
     plain = worker.blob(two.job(), two.fds)
     layers = const_layers(two.xml_data)
     # in two files, the second range beginning in the middle of a page
@@ -97,7 +97,7 @@ def test_text_constants_are_refused_by_name(worker: Worker, write: WriteFiles) -
     assert "string" in str(info)
 
 
-def test_notes_of_programs_to_the_compiler_do_not_change_the_blob(worker: Worker, write: WriteFiles) -> None:
+def test_rt_info_does_not_change_the_blob(worker: Worker, write: WriteFiles) -> None:
     noted = two_constants()
     plain = write(noted, name="two")
     for key in ("is_new_api", "use_indices_for_io_metadata", "ws_bin_offset_0"):
@@ -110,7 +110,7 @@ NAMES = ("plain", 'we"ird <&> name', "dup", "dup", "tab\tand\nline", "größe", 
 
 
 def _model() -> tuple[ov.Model, dict[bytes, str]]:
-    """Constants of one size and of many names, also in branches; the name of each by its content."""
+    """Constants of one size and many names, also in branches; each name by its content."""
     values = [np.full(4, number, np.float32) for number in range(len(NAMES))]
     nodes = [ops.constant(value, name=name) for name, value in zip(NAMES, values, strict=True)]
     x = ops.parameter([4], ov.Type.f32, name="x")
@@ -130,7 +130,7 @@ def _model() -> tuple[ov.Model, dict[bytes, str]]:
     return ov.Model([ops.result(out)], [x, flag], "many"), named
 
 
-def test_each_layer_is_the_constant_of_its_name() -> None:
+def test_each_layer_gets_the_constant_of_its_name() -> None:
     model, named = _model()
     xml, nodes, layers = serialize_ir(model, "model 'many'")
     assert layers == const_layers(xml)
@@ -139,7 +139,7 @@ def test_each_layer_is_the_constant_of_its_name() -> None:
     assert sorted(node.name for node in nodes) == sorted(NAMES)
 
 
-def test_constants_that_are_not_found_in_the_xml_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_that_differ_between_model_and_xml_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "bodies_of", lambda _operation: [])
     model, _ = _model()
     with pytest.raises(Refused, match="6 constants in the model, 8 in its XML, 6 of both") as caught:
@@ -154,11 +154,11 @@ def test_constants_without_elements_have_no_size() -> None:
     assert [layer.size for layer in layers] == [node.length] == [0]
 
 
-# ---------------------------------------------------------------- blobs from outside
+# ---------------------------------------------------------------- foreign blobs
 
 
 def ask(worker: Worker, job: ImportJob | ExportJob, files: list[int | bytes]) -> Made | ErrorInfo:
-    """What the worker answers: a blob, or why it refuses these files."""
+    """Return the worker's answer: a blob, or why it refuses these files."""
     outcome, answered = worker.ask(job, files)
     if isinstance(outcome, Failed):
         return outcome.info
@@ -211,7 +211,7 @@ def test_an_exported_blob_needs_no_weights_and_has_every_constant(
     (kernels,) = reference.constants
     weights = bytes(reader.read(Section.WEIGHTS))
     assert weights[kernels.embedded : kernels.embedded + kernels.length] == static.weights
-    padded = native + bytes(-len(native) % 4096)  # zeros up to the next page are no part of a blob
+    padded = native + bytes(-len(native) % 4096)  # zeros up to the next page are not part of a blob
     for content in (native, padded):
         again = imported(worker, content)
         assert isinstance(again, Made)
@@ -229,9 +229,7 @@ def test_without_a_placement_constants_lie_at_their_canonical_offsets(
     assert again.offsets == (0,)
 
 
-def test_other_weights_are_refused_by_the_constant_that_differs(
-    worker: Worker, static: Files, made: Made
-) -> None:
+def test_other_weights_are_refused_naming_the_constant(worker: Worker, static: Files, made: Made) -> None:
     wrong = bytearray(bytes(static.lead) + static.weights)
     wrong[-1] ^= 1
     outcome = imported(worker, made.blob, made.placement, static.sources, bytes(wrong))
@@ -266,7 +264,7 @@ BAD_BLOBS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
 )
 
 
-def test_a_bad_blob_is_refused_naming_what_is_wrong(worker: Worker, static: Files, made: Made) -> None:
+def test_a_bad_blob_is_refused_naming_the_error(worker: Worker, static: Files, made: Made) -> None:
     for spoil, word in BAD_BLOBS:
         blob = spoil(made.blob)
         listed = b"" if Section.WEIGHTS_REFERENCE not in _sections(blob) else made.placement
@@ -280,18 +278,18 @@ def _sections(blob: bytes) -> set[int]:
         return {Section.WEIGHTS_REFERENCE}
 
 
-def test_every_byte_of_header_and_table_is_covered(worker: Worker, native: bytes) -> None:
+def test_every_byte_of_header_and_table_is_checked(worker: Worker, native: bytes) -> None:
     for at in range(64 + 64 * 4):
         damaged = bytearray(native)
         damaged[at] ^= 0x40
         outcome = imported(worker, bytes(damaged))
         if isinstance(outcome, Made):
-            assert outcome.blob == native  # what is no part of the blob
+            assert outcome.blob == native  # bytes outside of the blob
         else:
             refused(outcome)
 
 
-def test_constants_that_leave_their_section_or_overlap_are_refused(worker: Worker, native: bytes) -> None:
+def test_overlapping_or_out_of_bounds_constants_are_refused(worker: Worker, native: bytes) -> None:
     """Also by an export, which writes as much as the reference says."""
     reference = BlobReader(native).weights_reference()
     assert reference is not None

@@ -1,4 +1,4 @@
-"""Handles of every kind, created and destroyed again and again: nothing grows on either side.
+"""Handles of every kind, created and destroyed repeatedly: nothing grows on either side.
 
 A short run in every suite; ten thousand cycles of each kind with `-m soak`.
 """
@@ -31,8 +31,8 @@ from tests.support.work import LONG, barrier, recorded, run
 
 _SOAK = 10_000
 _BATCHES = 8
-# Descriptors, mapped memory files, handles and objects are counted exactly. A heap moves by a page in a batch
-# when nothing leaks, and that of OpenVINO settles only after some hundred loads.
+# Descriptors, mapped memory files, handles and objects are counted exactly. A heap moves by a page per batch
+# even without a leak, and OpenVINO's settles only after some hundred loads.
 _PAGE = 4096
 _UNSETTLED = 64 << 10
 _BYTES_PER_CYCLE = 16
@@ -41,7 +41,7 @@ _OBJECTS = 20
 
 @dataclass
 class Session:
-    """A session in which cycles run, with what they need besides the handle that they make."""
+    """A session for cycles, with everything they need besides the handle that they create."""
 
     daemon: Daemon
     driver: Driver
@@ -57,13 +57,13 @@ class Session:
         self.extension = GraphExtension(self.context.device)
 
     def compile(self, xml: Path) -> Graph:
-        """A graph of a model; from the second time on the compiler finds it in its cache."""
+        """Return a graph of a model; after the first time, the compiler finds it in its cache."""
         with GraphSource.from_ir(xml) as source:
             return self.context.create_graph(source)
 
 
 def soaking(config: pytest.Config) -> bool:
-    """Whether the long runs were asked for."""
+    """Whether the long runs were requested."""
     return str(config.getoption("markexpr")) == "soak"
 
 
@@ -71,7 +71,7 @@ def soaking(config: pytest.Config) -> bool:
 def session(
     request: pytest.FixtureRequest, digits: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Session]:
-    """In long runs with a daemon of its own, whose heap has no holes that could hide growth."""
+    """Long runs get a private daemon, whose heap has no holes that could hide growth."""
     daemon: Daemon = request.getfixturevalue("daemon" if soaking(request.config) else "shared_daemon")
     monkeypatch.setenv("ZE_INTEL_NPU_CACHE_DIR", str(private_dir / "cache"))
     with Driver.open(daemon.socket) as driver:
@@ -91,9 +91,9 @@ def processes(session: Session) -> dict[str, int]:
 
 
 def census(session: Session) -> dict[str, int]:
-    """What there is now, counted exactly: by process, by the daemon, in this heap."""
+    """Exact counts: by process, by the daemon, in this heap."""
     gc.collect()
-    session.queue.synchronize(LONG)  # a queue keeps what a submission used until its results are read
+    session.queue.synchronize(LONG)  # a queue keeps the objects of a submission until its results are read
     status = session.driver.status()
     engine = status.engines[0]
     (mine,) = (entry for entry in status.sessions if entry.session == session.driver.session)
@@ -115,7 +115,7 @@ def census(session: Session) -> dict[str, int]:
 
 
 def growth(before: dict[str, int], now: dict[str, int]) -> list[str]:
-    """What has grown, named."""
+    """Return what has grown, by name."""
     allowed = {"Python objects of the client": _OBJECTS}
     return [
         f"{now[name] - count:+} {name}"
@@ -131,7 +131,7 @@ def heap(pid: int) -> int:
 
 
 def leaks(session: Session, cycle: Callable[[Session], None], cycles: int, settle_s: float = 10.0) -> str:
-    """Run `cycle` until caches are warm, then `cycles` times under observation; what has grown."""
+    """Run `cycle` until caches are warm, then `cycles` times under observation; return what has grown."""
     batch = max(1, cycles // _BATCHES)
     for _ in range(2 * batch):
         cycle(session)
@@ -144,12 +144,12 @@ def leaks(session: Session, cycle: Callable[[Session], None], cycles: int, settl
         for name, pid in pids.items():
             sizes[name].append(heap(pid))
     with contextlib.suppress(AssertionError):
-        # the engine unloads an image a moment after the answer to the destruction of its last graph
+        # the engine unloads an image shortly after acknowledging the destruction of its last graph
         wait_until(lambda: not growth(before, census(session)), settle_s)
     allowed = (_PAGE if batch >= 10 else _UNSETTLED) / batch + _BYTES_PER_CYCLE
     found = growth(before, census(session))
     for name, values in sizes.items():
-        # the median of the batches: a heap that grows once, by a step of some MiB, is no leak
+        # the median of the batches: a heap that grows once, by some MiB, is not a leak
         slope = statistics.median(after - now for now, after in itertools.pairwise(values)) / batch
         if slope > allowed:
             found.append(f"{slope:.0f} bytes a cycle in the {name}")
@@ -195,7 +195,7 @@ def allocations(session: Session) -> None:
 
 
 def sessions(session: Session) -> None:
-    """What its owner destroys: queue and memory, their context, the session."""
+    """Let owners destroy: queue and memory, their context, the session."""
     with Driver.open(session.daemon.socket) as driver:
         context = driver.devices[0].create_context()
         queue, memory = context.create_command_queue(), context.alloc_host(64)
@@ -242,7 +242,7 @@ def query_networks(session: Session) -> None:
 CYCLES: dict[Callable[[Session], None], int] = {
     signals: 160, lists: 80, allocations: 80, sessions: 24, profiling: 24, graphs: 8, query_networks: 8,
 }  # fmt: skip
-"""Cycles by kind, and how many of them a short run has time for."""
+"""Cycles by kind, and how many of them a short run can afford."""
 
 
 @pytest.mark.parametrize("cycle", CYCLES, ids=lambda cycle: cycle.__name__)
@@ -265,14 +265,14 @@ def test_nothing_grows_in_ten_thousand_cycles(
 
 
 def keeps_much(session: Session) -> None:
-    """Keep memory of the device, a descriptor, and bytes."""
-    # pages of its own: bytes of the heap may fit into what an earlier test of this process has left free
+    """Leak device memory, a descriptor, and bytes."""
+    # whole pages: heap bytes may fit into holes left by an earlier test of this process
     pages = mmap.mmap(-1, 16384, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pages.write(bytes(range(256)) * 64)
     session.kept += [session.context.alloc_host(64), open("/dev/null", "rb"), pages]  # noqa: SIM115
 
 
-def test_the_check_sees_what_stays(session: Session) -> None:
+def test_the_check_detects_leaks(session: Session) -> None:
     found = leaks(session, keeps_much, 80, settle_s=0.0)
     for told in ("+80 allocations", "+80 descriptors of the client", "bytes a cycle in the client"):
         assert told in found

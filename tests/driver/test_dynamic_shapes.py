@@ -1,4 +1,4 @@
-"""Dynamic shapes below the plugin: what the compiler makes of them, and executions that report shapes."""
+"""Dynamic shapes below the plugin: compilation, and executions that report shapes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_argument_has_its_upper_bounds_and_the_bounds_themselves(compiled: Co
     assert (x.partial_shape, x.model_shape) == ("[1..8,16]", (-1, 16))
 
 
-def test_every_dynamic_argument_has_a_companion_behind_those_of_its_kind(compiled: Compile) -> None:
+def test_companions_follow_the_arguments_of_their_kind(compiled: Compile) -> None:
     fixed, wide = source([4], "fixed"), source("[?,4]", "wide")
     model = ov.Model([named(ops.relu(wide), "wider"), named(ops.relu(fixed), "same")], [wide, fixed], "mixed")
     arguments = compiled(model).meta.arguments
@@ -73,7 +73,7 @@ def test_every_dynamic_argument_has_a_companion_behind_those_of_its_kind(compile
         assert (companion.element_type, companion.shape, companion.byte_size) == ("i32", (2,), 8)
 
 
-def test_what_cannot_be_is_refused(worker: Worker, write: WriteFiles) -> None:
+def test_impossible_shapes_are_refused(worker: Worker, write: WriteFiles) -> None:
     static = {"config": {"NPU_DYNAMIC_SHAPE_TO_STATIC": "YES"}}
     unsupported, invalid = ZeResult.ERROR_UNSUPPORTED_FEATURE, ZeResult.ERROR_INVALID_ARGUMENT
     large = relu(f"[..{2**20},..{2**20}]")
@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused(worker: Worker, write: WriteFiles) -> None:
         (relu("..."), {}, unsupported, ["input 'x'", "number of dimensions", "--shape x="]),
         (large, {}, ZeResult.ERROR_UNSUPPORTED_SIZE, ["input 'x'", "(-1)"]),
         (taken(), {}, unsupported, [f"'{SHAPE}x'"]),
-        (relu("[?,16]"), static, invalid, ["input 'x'", "[?,16]"]),  # there is no bound
+        (relu("[?,16]"), static, invalid, ["input 'x'", "[?,16]"]),  # no upper bound
     ):
         what, text = refusal(worker, write(model), **changes)
         assert what == expected
@@ -116,7 +116,9 @@ def test_a_blob_that_reports_other_dimensions_than_its_ir_is_refused(
 # ---------------------------------------------------------------- Level Zero
 
 
-def test_metadata_has_the_mark_and_properties_the_companion(context: Context, tmp_path: Path) -> None:
+def test_metadata_marks_dynamic_arguments_and_properties_list_companions(
+    context: Context, tmp_path: Path
+) -> None:
     graph = graph_of(context, tmp_path, relu("[1..8,?,3..,..5,16]"))
     mark = DYNAMIC_DIMENSION
     assert graph.get_argument_metadata(0).shape == (mark, mark, mark, mark, 16)
@@ -138,7 +140,7 @@ def test_an_execution_reports_its_shapes(context: Context, tmp_path: Path) -> No
         assert rows != 3 or set(behind) == {0xAA}, "written behind the result"
 
 
-def test_an_output_that_does_not_fit_reports_what_it_needs(context: Context, tmp_path: Path) -> None:
+def test_an_output_that_does_not_fit_reports_the_needed_shape(context: Context, tmp_path: Path) -> None:
     model = non_zero("[?,?]")
     graph = graph_of(context, tmp_path, model)
     x = np.ones((10, 10), np.float32)
@@ -153,7 +155,7 @@ def test_an_output_that_does_not_fit_reports_what_it_needs(context: Context, tmp
     large.put("x", x)
     large.run()
     np.testing.assert_array_equal(large.output("places"), on_cpu(model, [x])[0])
-    # and the smaller one goes on to be of use
+    # and the smaller one remains usable
     small.put("x", np.eye(10, dtype=np.float32))
     small.run()
     assert small.told("places") == [2, 10]

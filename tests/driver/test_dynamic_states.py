@@ -1,4 +1,4 @@
-"""Graphs with states whose shape changes: arguments, executions in place, deaths in the middle, blobs."""
+"""Graphs with dynamic states: arguments, execution in place, deaths midway, blobs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiled(context: Context, folder: Path, model: ov.Model, **config: str) -> 
 class InPlace:
     """A graph with one memory for both arguments of each state, and one for both companions.
 
-    `rows` is the state that the methods are about; `rooms` has the bytes of dynamic arguments.
+    `rows` is the state that the methods act on; `rooms` has the bytes of dynamic arguments.
     """
 
     def __init__(self, context: Context, graph: Graph, **rooms: int) -> None:
@@ -84,7 +84,7 @@ def test_the_arguments_of_a_state_have_companions(context: Context, tmp_path: Pa
     assert [static.arguments[state.input].partial_shape for state in static.states] == ["[?,3]", "[3]"]
 
 
-def test_one_memory_may_be_both(context: Context, tmp_path: Path) -> None:
+def test_one_memory_may_be_input_and_output(context: Context, tmp_path: Path) -> None:
     bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC))
     parts = [np.random.default_rng(count).random((count, 3), np.float32) for count in (2, 1, 400, 3)]
     for number, part in enumerate(parts):
@@ -96,7 +96,7 @@ def test_one_memory_may_be_both(context: Context, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["engine.running", "engine.staged", "engine.copied", "engine.completing"])
-def test_an_engine_that_dies_advances_a_state_in_place_once(
+def test_a_dying_engine_advances_a_state_in_place_once(
     start_daemon: StartDaemon, tmp_path: Path, point: str
 ) -> None:
     daemon = start_daemon(failpoints=f"{point}=kill:1:2")
@@ -110,14 +110,14 @@ def test_an_engine_that_dies_advances_a_state_in_place_once(
     assert daemon.engine().restarts == 1
 
 
-def test_too_little_memory_leaves_the_rows_and_reports_the_shape(context: Context, tmp_path: Path) -> None:
+def test_too_little_memory_keeps_the_rows_and_reports_the_shape(context: Context, tmp_path: Path) -> None:
     bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), **{READ: 12 * 10})
     first = np.arange(24, dtype=np.float32).reshape(8, 3)
     bound.append(first)
     told = refused(lambda: bound.append(first), ZeResult.ERROR_INVALID_SIZE)
     assert f"'{ASSIGN}'" in told
     assert "[16, 3]" in told
-    assert bound.shape.tolist() == [3, 16]  # in place: the shape of the state has to be written again
+    assert bound.shape.tolist() == [3, 16]  # in place: the shape of the state must be written again
     bound.shape[:] = [3, 8]
     np.testing.assert_array_equal(bound.rows(), first)
     bound.append(first[:2])
@@ -127,7 +127,7 @@ def test_too_little_memory_leaves_the_rows_and_reports_the_shape(context: Contex
 def test_too_little_memory_for_an_output_reports_the_shape_after_one_step(
     context: Context, tmp_path: Path
 ) -> None:
-    # OpenVINO advances its variables before it finds out that the output does not fit
+    # OpenVINO advances its variables before it finds that the output does not fit
     graph = compiled(context, tmp_path, growing.beside_a_static_one(), **DYNAMIC)
     bound = InPlace(context, graph, y=12 * 3)
     bound.append(np.ones((2, 3), np.float32))
@@ -136,7 +136,7 @@ def test_too_little_memory_for_an_output_reports_the_shape_after_one_step(
     assert bound.memory[SHAPE + "y"].view(np.int32).tolist() == [3, 7]
 
 
-def test_a_shape_that_cannot_be_is_refused(context: Context, tmp_path: Path) -> None:
+def test_an_impossible_shape_is_refused(context: Context, tmp_path: Path) -> None:
     bound = InPlace(context, compiled(context, tmp_path, growing.history(), **DYNAMIC), **{READ: 12 * 10})
     bound.append(np.ones((1, 3), np.float32))
     for shape in ([3, 11], [4, 2], [3, -1], [-1, 2], [3, -5]):
@@ -152,7 +152,7 @@ def test_a_shape_that_cannot_be_is_refused(context: Context, tmp_path: Path) -> 
 
 
 class Attention(InPlace):
-    """A graph of `growing.appended` in which everything is one: so is every result, but for rounding."""
+    """A graph of `growing.appended` in which all numbers are one, and so are all results, up to rounding."""
 
     def execute(
         self,
@@ -194,7 +194,7 @@ FITS = (1, 2, 5, 8)
         (BEGINS, FITS),
     ],
 )
-def test_keys_and_values_that_do_not_fit_each_other_are_refused(
+def test_mismatched_keys_and_values_are_refused(
     context: Context, tmp_path: Path, keys: tuple[int, ...], values: tuple[int, ...]
 ) -> None:
     bound = Attention(context, compiled(context, tmp_path, growing.appended(), **DYNAMIC))
@@ -241,14 +241,14 @@ def test_states_that_do_not_fit_the_inputs_are_refused(
 
 
 @pytest.mark.parametrize("beam", [1, -1])
-def test_a_beam_that_the_states_do_not_have_fails(context: Context, tmp_path: Path, beam: int) -> None:
+def test_a_beam_outside_the_states_fails(context: Context, tmp_path: Path, beam: int) -> None:
     bound = Attention(context, compiled(context, tmp_path, growing.appended(), **DYNAMIC))
     refused(lambda: bound.execute(FITS, FITS, beams=[beam]), ZeResult.ERROR_INVALID_ARGUMENT)
     bound.execute(FITS, FITS)
     assert bound.result() == ([1, 2, 1, 8], {1.0})
 
 
-def test_shapes_that_have_fitted_say_nothing_about_others(context: Context, tmp_path: Path) -> None:
+def test_a_fitting_shape_does_not_vouch_for_others(context: Context, tmp_path: Path) -> None:
     bound = Attention(context, compiled(context, tmp_path, growing.appended(heads=-1), **DYNAMIC))
     for heads, batch, length, new in ((2, 1, 5, 1), (3, 1, 5, 1), (3, 2, 7, 2), (2, 1, 1, 1)):
         state, appended = (batch, heads, length, 8), (batch, heads, new, 8)
@@ -259,7 +259,7 @@ def test_shapes_that_have_fitted_say_nothing_about_others(context: Context, tmp_
             refused(lambda: bound.execute(wrong, wrong, **more), ZeResult.ERROR_INVALID_ARGUMENT)  # noqa: B023
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def test_without_the_property_it_is_refused_and_named(context: Context, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_without_the_property_it_is_refused_and_named(context: Context, tmp_path
 
 
 @pytest.mark.parametrize("other", ["NPU_STATES_INIT", "ENABLE_WEIGHTLESS"])
-def test_properties_that_make_no_sense_with_it(context: Context, tmp_path: Path, other: str) -> None:
+def test_properties_that_conflict_with_it_are_refused(context: Context, tmp_path: Path, other: str) -> None:
     def make() -> Graph:
         return compiled(context, tmp_path, growing.history(), **DYNAMIC, **{other: "YES"})
 
@@ -289,7 +289,7 @@ def _of_64_bits() -> ov.Model:
     [(_no_dimension, ["'sum'", "f32[]"]), (_of_64_bits, ["'sum'", "i64[3]"])],
     ids=["scalar", "i64"],
 )
-def test_what_the_cpu_runtime_cannot_keep(
+def test_states_that_the_cpu_runtime_cannot_keep_are_refused(
     context: Context, tmp_path: Path, make: Callable[[], ov.Model], words: list[str]
 ) -> None:
     told = refused(lambda: compiled(context, tmp_path, make(), **DYNAMIC), ZeResult.ERROR_UNSUPPORTED_FEATURE)

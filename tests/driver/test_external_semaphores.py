@@ -1,4 +1,4 @@
-"""POSIX semaphores of other programs: a wait takes nothing, and nobody who is killed swallows a post."""
+"""POSIX semaphores of other programs: waits consume nothing, and killed waiters swallow no post."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.work import LONG, SECOND, failure
 
 @pytest.fixture
 def theirs(posix_name: str) -> Iterator[posix_ipc.Semaphore]:
-    """A semaphore of another program; nothing is posted."""
+    """Another program's semaphore, with value 0."""
     semaphore = posix_ipc.Semaphore(posix_name, posix_ipc.O_CREX, mode=0o600)
     yield semaphore
     semaphore.unlink()
@@ -51,10 +51,8 @@ def test_both_sides_see_one_value(ours: ExternalSemaphore, theirs: posix_ipc.Sem
     theirs.acquire(5)
 
 
-def test_a_post_ends_the_sleep_of_a_waiter_and_of_everybody_else(
-    ours: ExternalSemaphore, theirs: posix_ipc.Semaphore
-) -> None:
-    """A post wakes one sleeper: one that takes nothing has to wake the next."""
+def test_a_post_wakes_every_waiter(ours: ExternalSemaphore, theirs: posix_ipc.Semaphore) -> None:
+    """A post wakes one sleeper: one that does not consume it must wake the next."""
     ended: list[str] = []
 
     def taking() -> None:
@@ -78,7 +76,7 @@ def test_a_post_ends_the_sleep_of_a_waiter_and_of_everybody_else(
 
 
 def _sleepers(semaphore: posix_ipc.Semaphore) -> int:
-    """How many the C library thinks sleep on it."""
+    """Return the number of sleepers that the C library counts."""
     data = Path(f"/dev/shm/sem.{semaphore.name[1:]}").read_bytes()
     return int.from_bytes(data[4:8], "little")
 
@@ -98,7 +96,7 @@ def test_a_wait_ends_with_the_daemon(start_context: StartContext, theirs: posix_
     failure(ours.signal, ZeResult.ERROR_INVALID_NULL_HANDLE)
 
 
-def test_a_turn_signals_and_takes_at_its_end_and_only_if_its_work_was_done(
+def test_a_turn_signals_and_takes_only_after_its_work_succeeded(
     ours: ExternalSemaphore, theirs: posix_ipc.Semaphore, device: Device
 ) -> None:
     done = posix_ipc.Semaphore(theirs.name + "-done", posix_ipc.O_CREX, mode=0o600)
@@ -131,7 +129,7 @@ with arrived.turn(done):
 """
 
 
-def test_a_program_that_is_killed_at_work_leaves_its_turn_to_the_next(
+def test_a_killed_program_leaves_its_turn_to_the_next(
     daemon: Daemon, theirs: posix_ipc.Semaphore, start_python: StartPython
 ) -> None:
     done = posix_ipc.Semaphore(theirs.name + "-done", posix_ipc.O_CREX, mode=0o600)
@@ -153,7 +151,7 @@ def test_a_program_that_is_killed_at_work_leaves_its_turn_to_the_next(
     done.close()
 
 
-def test_what_is_no_semaphore_is_refused(device: Device, theirs: posix_ipc.Semaphore) -> None:
+def test_invalid_semaphores_are_refused(device: Device, theirs: posix_ipc.Semaphore) -> None:
     opened = device.import_external_semaphore
     Path(f"/dev/shm/sem.{theirs.name[1:]}-file").write_bytes(b"no semaphore")
     for name, result in (

@@ -1,4 +1,4 @@
-"""Graphs: the CPU device's numbers bit by bit, every form of a model, native blobs, what properties say."""
+"""Graphs: the CPU device's numbers bit for bit, every form of a model, native blobs, properties."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _CLIENT = """
 """
 
 
-def test_processes_at_once_get_the_same_numbers_from_one_image(
+def test_concurrent_processes_get_the_same_numbers_from_one_image(
     daemon: Daemon, start_python: StartPython, digits: Path, images: Array
 ) -> None:
     clients = [
@@ -151,7 +151,7 @@ def test_graphs_of_equal_content_share_an_image_and_others_do_not(
     assert daemon.engine().images == 0
 
 
-def test_memory_of_an_argument_that_is_freed_fails_the_submission_only(
+def test_freed_argument_memory_fails_only_the_submission(
     context: Context, queue: CommandQueue, digits: Path
 ) -> None:
     loaded = Loaded(context, digits)
@@ -172,10 +172,10 @@ def test_an_unaligned_argument_is_refused(context: Context, queue: CommandQueue,
     check_works(context)
 
 
-def test_a_graph_that_no_driver_has_initialised_fails_its_execution(
+def test_an_uninitialised_graph_fails_its_execution(
     context: Context, queue: CommandQueue, graph: Graph
 ) -> None:
-    graph._initialized = True  # so this one believes
+    graph._initialized = True  # this driver believes that it was initialised
     for index, argument in enumerate(graph.meta.arguments):
         graph.set_argument_value(index, context.alloc_host(argument.byte_size))
     fence = execute(queue, recorded(context, lambda c: c.append_graph_execute(graph)))
@@ -236,13 +236,13 @@ def strided(context: Context, tmp_path: Path) -> Graph:
         return compile_source(context, source, build_flags='--config NPU_ENABLE_STRIDES_FOR="x,y"')
 
 
-def test_strides_that_cannot_be_are_refused(context: Context, strided: Graph) -> None:
+def test_invalid_strides_are_refused(context: Context, strided: Graph) -> None:
     # the last of 2 x 3 elements with strides 2 and 10 is element 1 * 10 + 2 * 2
     memory = context.alloc_host(59)
     for strides in ([], [1], [0, 3], [-1, 3], [1, 2**32], [1] * 6, [2, 10]):
         set_value = partial(strided.set_argument_value2, 0, memory, strides)
         failure(set_value, ZeResult.ERROR_INVALID_ARGUMENT)
-    # as in the C structure: cut to the dimensions
+    # as in the C structure: truncated to the dimensions
     strided.set_argument_value2(0, context.alloc_host(60), [2, 10, 0, 0, 0])
 
 
@@ -266,14 +266,14 @@ def test_every_form_gives_one_blob_and_the_numbers_of_the_cpu(
         no_copy_form(heap, version),
     ):
         graphs.append(extension.create2(context, GraphDesc(GraphFormat.NGRAPH_LITE, data)))
-    del heap  # its memory may go after the call
+    del heap  # its memory may be freed after the call
     assert len({graph.get_weightless_blob()[0] for graph in graphs}) == 1
     (expected,) = on_cpu(digits, images[0])
     for graph in graphs:
         assert np.array_equal(infer(context, graph, images[0]), expected)
 
 
-def test_weights_are_copied_only_if_they_are_in_no_file(digits: Path) -> None:
+def test_weights_are_copied_only_if_not_in_a_file(digits: Path) -> None:
     weights = digits.with_suffix(".bin")
     with by_descriptor(ov.Core().read_model(digits), "digits") as source:
         assert os.path.samestat(os.fstat(source.weights[0].fd), weights.stat())
@@ -313,7 +313,7 @@ def test_native_bytes_are_made_once_and_outlive_their_graph(
     assert bytes(data[:8]) == b"SNPUBLOB"
 
 
-def test_a_blob_without_weights_comes_back_with_them(
+def test_a_blob_without_weights_is_imported_with_them(
     context: Context, graph: Graph, digits: Path, tmp_path: Path, images: Array
 ) -> None:
     blob, placement = graph.get_weightless_blob()
@@ -321,7 +321,7 @@ def test_a_blob_without_weights_comes_back_with_them(
     assert reference is not None
     assert placement is not None
     content = digits.with_suffix(".bin").read_bytes()
-    # another file, with the constants the other way round
+    # another file, with the constants in the opposite order
     moved, places = bytearray(), {}
     for constant, offset in reversed(list(zip(reference.outside, placement.offsets, strict=True))):
         moved += bytes(7)
@@ -374,9 +374,7 @@ def compiled(context: Context, extension: GraphExtension, line: str = "") -> Gra
     return extension.create2(context, GraphDesc(GraphFormat.NGRAPH_LITE, data, line))
 
 
-def test_argument_properties_are_those_of_the_c_structures(
-    context: Context, extension: GraphExtension
-) -> None:
+def test_argument_properties_match_the_c_structures(context: Context, extension: GraphExtension) -> None:
     line = '--inputs_precisions="0:U8" --inputs_layouts="0:NHWC" --config NPU_ENABLE_STRIDES_FOR="state"'
     graph = compiled(context, extension, line)
     pixels, state, deep = (graph.get_argument_properties(index) for index in range(3))

@@ -1,4 +1,4 @@
-"""Handles and interrupted calls: loud after destruction, given back when collected or interrupted."""
+"""Handles and interrupted calls: errors after destruction, and release on collection or interruption."""
 
 from __future__ import annotations
 
@@ -65,10 +65,8 @@ def test_use_after_the_context_is_destroyed_names_the_handle(context: Context, d
     check_works(other)
 
 
-def test_nothing_of_a_dead_context_touches_a_descriptor_that_took_its_place(
-    context: Context, tmp_path: Path
-) -> None:
-    # the doorbell's number is free again: an event that rang it would write into this file
+def test_objects_of_a_dead_context_do_not_touch_a_reused_descriptor(context: Context, tmp_path: Path) -> None:
+    # the doorbell's number is free again: ringing it would write into this file
     event, queue, commands = context.create_event(), context.create_command_queue(), barrier(context)
     context.destroy()
     files = [open(tmp_path / f"{number}", "w+b") for number in range(20)]  # noqa: SIM115
@@ -79,7 +77,7 @@ def test_nothing_of_a_dead_context_touches_a_descriptor_that_took_its_place(
         file.close()
 
 
-def test_objects_that_are_forgotten_are_given_back(driver: Driver, digits: Path) -> None:
+def test_forgotten_objects_are_released(driver: Driver, digits: Path) -> None:
     device = driver.devices[0]
 
     def make() -> None:
@@ -101,7 +99,7 @@ def test_objects_that_are_forgotten_are_given_back(driver: Driver, digits: Path)
     wait_until(clean)
 
 
-def test_a_forgotten_queue_finishes_nothing_and_frees_nothing_too_early(context: Context) -> None:
+def test_a_forgotten_queue_neither_finishes_work_nor_frees_memory_early(context: Context) -> None:
     gate = context.create_event()
     queue = context.create_command_queue()
     memory = context.alloc_host(1 << 20)
@@ -118,8 +116,8 @@ def test_a_forgotten_queue_finishes_nothing_and_frees_nothing_too_early(context:
     assert not other.view().any()
 
 
-def test_a_queue_may_be_forgotten_inside_of_a_request(context: Context) -> None:
-    """Python may collect it there; it is destroyed later, and the daemon has its ring until then."""
+def test_a_queue_may_be_collected_inside_a_request(context: Context) -> None:
+    """Python may collect it there; it is destroyed later, and the daemon keeps its ring until then."""
     queue = context.create_command_queue()
     with context._connection.deferred_section():
         del queue
@@ -128,8 +126,8 @@ def test_a_queue_may_be_forgotten_inside_of_a_request(context: Context) -> None:
     check_works(context)
 
 
-def test_nothing_is_written_any_more_when_a_queue_was_destroyed(context: Context, private_dir: Path) -> None:
-    """Not even by the layer that runs."""
+def test_nothing_is_written_after_a_queue_was_destroyed(context: Context, private_dir: Path) -> None:
+    """Not even by the layer that is running."""
     matrix = ops.parameter([2048, 2048], ov.Type.f32, name="matrix")
     ov.save_model(
         ov.Model([ops.matmul(matrix, matrix, False, False)], [matrix], "square"), private_dir / "m.xml"
@@ -151,7 +149,7 @@ def test_nothing_is_written_any_more_when_a_queue_was_destroyed(context: Context
         assert np.all(result == 7)
 
 
-def test_an_event_is_waited_for_though_the_list_that_signals_it_was_forgotten(context: Context) -> None:
+def test_an_event_can_be_awaited_after_its_signalling_list_was_forgotten(context: Context) -> None:
     gate, done, queue = context.create_event(), context.create_event(), context.create_command_queue()
     execute(queue, recorded(context, lambda c: c.append_barrier(done, [gate])))
     gc.collect()
@@ -160,7 +158,7 @@ def test_an_event_is_waited_for_though_the_list_that_signals_it_was_forgotten(co
     assert done.host_synchronize(LONG)
 
 
-def test_no_event_takes_the_place_of_a_forgotten_one_that_is_in_flight(context: Context) -> None:
+def test_the_slot_of_a_forgotten_event_in_flight_is_not_reused(context: Context) -> None:
     queue, pool = context.create_command_queue(), context.create_event_pool(2)
     gate, forgotten = pool.create_event(0), pool.create_event(1)
     commands = context.create_command_list()
@@ -172,7 +170,7 @@ def test_no_event_takes_the_place_of_a_forgotten_one_that_is_in_flight(context: 
     failure(lambda: pool.create_event(1), ZeResult.ERROR_INVALID_ARGUMENT)
     gate.host_signal()
     assert fence.host_synchronize(LONG)
-    queue.synchronize()  # lets go of what has ended
+    queue.synchronize()  # releases what has ended
     del fence
     gc.collect()
     assert not pool.create_event(1).query_status()
@@ -262,10 +260,10 @@ def test_a_forked_child_is_refused_and_its_parent_is_not_disturbed(
         assert f"child {child}" in text
 
 
-def test_a_driver_that_is_closed_ends_though_a_forked_child_has_its_socket(
+def test_a_closed_driver_ends_even_if_a_forked_child_has_its_socket(
     daemon: Daemon, run_python: RunPython
 ) -> None:
-    """A worker of `multiprocessing` has all descriptors of the program that started it."""
+    """A worker of `multiprocessing` inherits all descriptors of the program that started it."""
     left = run_python(
         """
         from tests.conformance.holdings import Holdings
@@ -312,12 +310,12 @@ def test_a_forked_child_that_closes_a_driver_does_not_close_its_parents(
     assert alive == 64
 
 
-def test_a_list_on_successive_queues_keeps_nothing_of_them(context: Context) -> None:
+def test_a_list_on_successive_queues_keeps_none_of_them_alive(context: Context) -> None:
     memory = context.alloc_host(64)
     commands = fill(context, memory, 5)
 
     def cycle() -> None:
-        # a ring in a segment of its own
+        # a ring in its own segment
         queue = context.create_command_queue(slots=4096)
         run(queue, commands)
         queue.destroy()
@@ -335,12 +333,12 @@ def test_a_list_on_successive_queues_keeps_nothing_of_them(context: Context) -> 
 
 
 class Interruption(Exception):
-    """What a signal handler of a program raises."""
+    """The exception raised by a signal handler of a program."""
 
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The daemon takes no request inside."""
+    """The daemon handles no request inside."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -365,11 +363,11 @@ def interrupted(daemon: Daemon, call: Callable[[], object]) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_memory_that_an_interrupted_call_was_given_is_given_back(daemon: Daemon, context: Context) -> None:
+def test_memory_allocated_by_an_interrupted_call_is_released(daemon: Daemon, context: Context) -> None:
     used = daemon.memory_used()
     interrupted(daemon, lambda: context.alloc_host(1000))
 
-    # it lies in the same segment, of which only the lost answer had the descriptor
+    # it lies in the same segment, whose descriptor came only with the lost answer
     later = context.alloc_host(2000)
     later.view()[:] = 7
 
@@ -380,7 +378,7 @@ def test_memory_that_an_interrupted_call_was_given_is_given_back(daemon: Daemon,
     wait_until(lambda: daemon.memory_used() <= used + 64 * 64, what="all but signals given back")
 
 
-def test_a_compilation_that_is_interrupted_ends(daemon: Daemon, context: Context, digits: Path) -> None:
+def test_an_interrupted_compilation_ends(daemon: Daemon, context: Context, digits: Path) -> None:
     with GraphSource.from_ir(digits) as source:
         interrupted(daemon, lambda: context.create_graph(source))
         check_works(context)
@@ -399,7 +397,7 @@ def test_descriptors_of_late_answers_are_closed(daemon: Daemon, context: Context
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_end_of_the_context_takes_what_came_late_with_it(daemon: Daemon, driver: Driver) -> None:
+def test_the_end_of_the_context_releases_objects_of_late_answers(daemon: Daemon, driver: Driver) -> None:
     context = driver.devices[0].create_context()
     interrupted(daemon, lambda: context.alloc_host(1 << 20))
     driver.status()  # reads the late answer
@@ -408,7 +406,7 @@ def test_the_end_of_the_context_takes_what_came_late_with_it(daemon: Daemon, dri
     check_works(driver.devices[0].create_context())
 
 
-def test_an_answer_that_was_lost_for_good_ends_the_session_with_a_clear_error(
+def test_a_lost_answer_ends_the_session_with_a_clear_error(
     start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = start_daemon()
@@ -427,11 +425,11 @@ def test_an_answer_that_was_lost_for_good_ends_the_session_with_a_clear_error(
         assert "open a new driver" in error.info.hint
 
 
-def test_a_segment_that_is_not_known_here_is_no_key_error(
+def test_an_unknown_segment_is_not_a_key_error(
     daemon: Daemon, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NotAlways:
-        """Interrupts between the answer and the books."""
+        """Interrupts between receiving the answer and recording it."""
 
         def __call__(self, *_: object) -> None:
             raise Interruption
@@ -445,7 +443,7 @@ def test_a_segment_that_is_not_known_here_is_no_key_error(
     assert daemon.alive
 
 
-def test_a_queue_is_destroyed_while_an_inference_takes_longer_than_an_answer_may(
+def test_a_queue_is_destroyed_during_an_inference_longer_than_the_answer_timeout(
     daemon: Daemon, private_dir: Path
 ) -> None:
     with Driver.open(daemon.socket) as usual:

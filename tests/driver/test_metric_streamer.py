@@ -1,4 +1,4 @@
-"""A streamer while the daemon overwrites what is being read."""
+"""Metric streamers while the daemon overwrites the samples being read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PERIOD_NS = 1_000_000
 _WORDS = SNAPSHOT.size // 8
 
 
-def test_report_of_a_sample_that_is_being_overwritten_is_left_out(
+def test_a_sample_being_overwritten_is_not_reported(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZET_ENABLE_METRICS", "1")
@@ -30,7 +30,7 @@ def test_report_of_a_sample_that_is_being_overwritten_is_left_out(
         at = metrics.STREAM_HEADER.size + sample % metrics.STREAM_CAPACITY * SNAPSHOT.size
         SNAPSHOT.struct.pack_into(streamer._map, at, *[value] * _WORDS)
 
-    # between the two looks at their number one sample more was written, and the next one was begun
+    # between two reads of the count, one more sample was written and the next one begun
     samples = 3 * metrics.STREAM_CAPACITY
     for sample in range(samples - metrics.STREAM_CAPACITY, samples + 1):
         write(sample, sample)
@@ -45,7 +45,7 @@ def test_report_of_a_sample_that_is_being_overwritten_is_left_out(
     assert streamer.available == 0
 
 
-def test_fewer_reports_than_none_are_refused_and_none_is_lost(
+def test_a_negative_number_of_reports_is_refused_and_none_is_lost(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZET_ENABLE_METRICS", "1")

@@ -1,4 +1,4 @@
-"""The cache of compiled models: what it keeps and removes; what goes wrong with it is never an error."""
+"""The cache of compiled models: what it keeps and evicts; its failures are never errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.quick
 # ---------------------------------------------------------------- keys
 
 
-def test_what_is_no_key_cannot_name_a_file(cache: ModelCache) -> None:
+def test_an_invalid_key_cannot_name_a_file(cache: ModelCache) -> None:
     for key in ("", "a" * 79, "A" * 80, "../" + "a" * 77, "a" * 80 + "\n"):
         with pytest.raises(ValueError, match="cache key"):
             cache.store(key, PAYLOAD)
@@ -37,7 +37,7 @@ def test_what_is_no_key_cannot_name_a_file(cache: ModelCache) -> None:
 # ---------------------------------------------------------------- store and load
 
 
-def test_a_hit_notes_the_use_and_leaves_the_modification_time(cache: ModelCache, directory: Path) -> None:
+def test_a_hit_records_the_use_and_keeps_the_modification_time(cache: ModelCache, directory: Path) -> None:
     cache.store(key_of(cache, "a"), PAYLOAD)
     path = directory / key_of(cache, "a")
     before = path.stat()
@@ -52,7 +52,7 @@ def test_a_hit_notes_the_use_and_leaves_the_modification_time(cache: ModelCache,
 @given(at=st.integers(0, len(PAYLOAD) + 79), bit=st.integers(0, 7), cut=st.booleans())
 @example(at=0, bit=0, cut=False)
 @example(at=len(PAYLOAD) - 1, bit=7, cut=False)
-@example(at=len(PAYLOAD), bit=5, cut=False)  # the case of a digit: 'a' and 'A' are two digests
+@example(at=len(PAYLOAD), bit=5, cut=False)  # case matters in a digest: 'a' and 'A' are different digits
 @example(at=len(PAYLOAD) + 64, bit=0, cut=False)
 @example(at=len(PAYLOAD) + 79, bit=0, cut=False)
 @example(at=0, bit=0, cut=True)
@@ -60,7 +60,7 @@ def test_a_hit_notes_the_use_and_leaves_the_modification_time(cache: ModelCache,
 @example(at=80, bit=0, cut=True)
 @example(at=len(PAYLOAD), bit=0, cut=True)
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_an_entry_with_a_flipped_bit_or_cut_is_a_miss_and_goes(
+def test_a_corrupt_or_truncated_entry_is_a_miss_and_removed(
     directory: Path, at: int, bit: int, cut: bool
 ) -> None:
     cache = cache_in(directory)
@@ -77,7 +77,9 @@ def test_an_entry_with_a_flipped_bit_or_cut_is_a_miss_and_goes(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "socket"])
-def test_what_is_no_regular_file_is_a_miss_and_goes(cache: ModelCache, directory: Path, kind: str) -> None:
+def test_an_entry_that_is_not_a_regular_file_is_a_miss_and_removed(
+    cache: ModelCache, directory: Path, kind: str
+) -> None:
     key = key_of(cache, "a")
     if kind == "fifo":
         os.mkfifo(directory / key)
@@ -93,9 +95,7 @@ def test_what_is_no_regular_file_is_a_miss_and_goes(cache: ModelCache, directory
     assert cache.load(key) == PAYLOAD
 
 
-def test_a_good_entry_that_took_the_place_of_a_bad_one_is_not_removed(
-    cache: ModelCache, directory: Path
-) -> None:
+def test_a_good_entry_that_replaced_a_bad_one_is_not_removed(cache: ModelCache, directory: Path) -> None:
     key = key_of(cache, "a")
     (directory / key).write_bytes(bytes(500))
     bad = entry_files.open_entry(directory / key)
@@ -107,11 +107,11 @@ def test_a_good_entry_that_took_the_place_of_a_bad_one_is_not_removed(
     assert cache.load(key) == PAYLOAD
 
 
-# ---------------------------------------------------------------- size and order of use
+# ---------------------------------------------------------------- size and least recent use
 
 
 @pytest.mark.parametrize("description", [None, {"model": "net"}])
-def test_the_total_keeps_all_and_one_byte_less_evicts_one(
+def test_a_limit_equal_to_the_total_keeps_all_and_one_byte_less_evicts_one(
     directory: Path, description: dict[str, str] | None
 ) -> None:
     names = ["a", "b", "c"]
@@ -134,7 +134,7 @@ def test_the_total_keeps_all_and_one_byte_less_evicts_one(
     assert size_of(directory) < total
 
 
-def test_the_entry_that_was_not_used_for_the_longest_time_goes_first(directory: Path) -> None:
+def test_the_least_recently_used_entry_is_evicted_first(directory: Path) -> None:
     cache = cache_in(directory, limit=3 * (len(PAYLOAD) + 80))
     keys = [key_of(cache, name) for name in "abcd"]
     for key in keys[:3]:
@@ -165,7 +165,7 @@ def test_files_of_others_are_neither_counted_nor_removed(directory: Path) -> Non
     assert foreign.exists()
 
 
-def test_an_entry_larger_than_the_limit_of_now_is_a_miss_and_stays(directory: Path) -> None:
+def test_an_entry_larger_than_the_current_limit_is_a_miss_and_stays(directory: Path) -> None:
     key = key_of(cache_in(directory), "a")
     assert cache_in(directory).store(key, PAYLOAD)
     assert cache_in(directory, limit=100).load(key) is None
@@ -185,9 +185,7 @@ def _reading(path: Path) -> Iterator[None]:
 # ---------------------------------------------------------------- sidecars
 
 
-def test_a_sidecar_reports_what_made_the_entry_and_counts_its_hits(
-    cache: ModelCache, directory: Path
-) -> None:
+def test_a_sidecar_describes_its_entry_and_counts_its_hits(cache: ModelCache, directory: Path) -> None:
     key = key_of(cache, "a")
     cache.store(key, PAYLOAD, {"model": "net", "platform": "4000"})
     for _ in range(3):
@@ -199,7 +197,7 @@ def test_a_sidecar_reports_what_made_the_entry_and_counts_its_hits(
     assert msgspec.json.decode((directory / f"{key}.json").read_bytes())["description"]["model"] == "net"
 
 
-def test_the_sidecar_goes_with_its_entry_and_a_lonely_one_is_swept(directory: Path) -> None:
+def test_a_sidecar_is_removed_with_its_entry_and_stale_ones_are_swept(directory: Path) -> None:
     cache = cache_in(directory, limit=2000 + len(PAYLOAD))
     keys = [key_of(cache, name) for name in "abc"]
     assert cache.store(keys[0], PAYLOAD, {"model": "a"})
@@ -221,20 +219,20 @@ def test_a_damaged_sidecar_harms_nothing(cache: ModelCache, directory: Path) -> 
         assert hits == sidecar.count(b"\n") + 1
 
 
-def test_a_name_that_is_no_utf8_is_described_all_the_same(cache: ModelCache) -> None:
+def test_a_name_that_is_not_utf8_is_described(cache: ModelCache) -> None:
     assert cache.store(key_of(cache, "a"), PAYLOAD, {"model": "net\udcff"})
 
 
-# ---------------------------------------------------------------- directories that do not work
+# ---------------------------------------------------------------- unusable directories
 
 
 @pytest.mark.parametrize("name", ["relative/cache", "", "/dev/null/cache", "/proc/cache", "/cache\0"])
-def test_a_directory_that_cannot_be_used_is_no_cache(name: str, warnings: Warnings) -> None:
+def test_an_unusable_directory_disables_the_cache(name: str, warnings: Warnings) -> None:
     assert ModelCache.open(CacheOptions(directory=name, limit=LARGE)) is None
     assert len(warnings()) == 1
 
 
-def test_a_directory_that_vanishes_is_a_miss_and_nothing_stored(cache: ModelCache, directory: Path) -> None:
+def test_a_directory_that_vanishes_is_a_miss_and_stores_nothing(cache: ModelCache, directory: Path) -> None:
     directory.rmdir()
     assert cache.load(key_of(cache, "a")) is None
     with cache.claim(key_of(cache, "a"), 1.0) as mine:
@@ -244,7 +242,7 @@ def test_a_directory_that_vanishes_is_a_miss_and_nothing_stored(cache: ModelCach
 
 @pytest.fixture
 def mounted(directory: Path) -> Iterator[Path]:
-    """The directory as a file system of 64 KiB of its own."""
+    """The directory as its own file system of 64 KiB."""
     directory.mkdir()
     _mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", str(directory))
     yield directory
@@ -284,7 +282,7 @@ def test_a_read_only_file_system_still_hits(mounted: Path, warnings: Warnings) -
     assert "Read-only" in warnings()[-1]
 
 
-# A process that root has made somebody else: permissions do not bind root.
+# A process whose user root has changed: permissions do not bind root.
 _AS_NOBODY = """
 import os, sys
 from pathlib import Path
@@ -302,7 +300,7 @@ with cache.claim(b, 5.0) as mine:
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o555, "True True False"), (0o700, "none"), (0o333, "none")])
-def test_a_directory_of_another_user_is_read_if_it_can_be(
+def test_a_readable_directory_of_another_user_is_read(
     private_dir: Path, directory: Path, mode: int, expected: str
 ) -> None:
     cache = cache_in(directory)
@@ -319,7 +317,7 @@ def test_a_directory_of_another_user_is_read_if_it_can_be(
     assert listing(directory) == [key_of(cache, "a")]
 
 
-# ---------------------------------------------------------------- directories that others may write
+# ---------------------------------------------------------------- directories writable by others
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 
@@ -334,7 +332,7 @@ def _open_to_all(path: Path) -> None:
 
 
 @pytest.mark.parametrize("forge", [pytest.param(_give_away, marks=needs_root), _open_to_all])
-def test_an_entry_that_others_may_have_written_is_a_miss_and_replaced(
+def test_an_entry_writable_by_others_is_a_miss_and_replaced(
     cache: ModelCache, directory: Path, warnings: Warnings, forge: Callable[[Path], None]
 ) -> None:
     key = key_of(cache, "a")
@@ -362,7 +360,7 @@ def test_a_hit_is_not_counted_in_a_file_that_has_another_name(
     assert precious.read_text() == "precious"
 
 
-def test_a_sidecar_that_is_no_file_describes_nothing(cache: ModelCache, directory: Path) -> None:
+def test_a_sidecar_that_is_not_a_regular_file_is_ignored(cache: ModelCache, directory: Path) -> None:
     key = key_of(cache, "a")
     cache.store(key, PAYLOAD)
     os.mkfifo(entry_files.sidecar_path(directory / key))

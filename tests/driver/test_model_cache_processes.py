@@ -1,4 +1,4 @@
-"""The cache of compiled models between processes: claims, writers that die, readers beside writers."""
+"""The cache of compiled models between processes: claims, dying writers, readers beside writers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import DEADLINE_S, wait_gone
 pytestmark = pytest.mark.quick
 
 
-# every process: the cache in given["directory"], and the key of a model that it is asked for
+# in every process: the cache in given["directory"], and the key of the requested model
 _SETUP = """
 from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
@@ -44,7 +44,7 @@ cache.store(key, payload, {"model": "net"})
 )
 
 
-def test_a_claim_is_of_one_process_and_free_when_it_is_killed(
+def test_a_claim_is_exclusive_and_released_when_its_process_is_killed(
     cache: ModelCache, directory: Path, start_python: StartPython
 ) -> None:
     key = key_of(cache, "model")
@@ -65,7 +65,7 @@ def test_a_claim_is_of_one_process_and_free_when_it_is_killed(
     assert cache.store(key, PAYLOAD), "the next time it may store again"
 
 
-def test_a_writer_killed_before_the_rename_leaves_nothing_that_stays(
+def test_leftovers_of_a_writer_killed_before_the_rename_are_removed(
     cache: ModelCache, directory: Path, start_python: StartPython
 ) -> None:
     key, other = key_of(cache, "model"), key_of(cache, "other")
@@ -80,7 +80,7 @@ def test_a_writer_killed_before_the_rename_leaves_nothing_that_stays(
     assert listing(directory) == [other]
 
 
-def test_temporary_files_of_living_writers_stay_and_of_reused_pids_go(directory: Path) -> None:
+def test_temporary_files_of_living_writers_stay_and_of_reused_pids_are_removed(directory: Path) -> None:
     directory.mkdir()
     mine = entry_files.temporary_path(directory / ("a" * 80), "entry")
     start = int(mine.name.split("-")[1].split(".")[0])
@@ -91,7 +91,7 @@ def test_temporary_files_of_living_writers_stay_and_of_reused_pids_go(directory:
     assert listing(directory) == [mine.name]
 
 
-def test_readers_writers_and_evictions_at_once_never_show_a_wrong_payload(
+def test_concurrent_readers_writers_and_evictions_never_give_a_wrong_payload(
     directory: Path, start_python: StartPython
 ) -> None:
     """Room for 3 of 8 models: every store evicts, while others read, count hits and are killed."""
@@ -119,7 +119,7 @@ say("done")
     for client in clients:
         assert client.hear() == "begin"
     for _ in range(50):
-        # one byte a hit may come on top, until the next store
+        # each hit may add one byte, until the next store
         assert sum(entry.total for entry in entry_files.entries(directory)) <= limit + 4096
     clients[0].kill()
     for client in clients[1:]:

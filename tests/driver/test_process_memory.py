@@ -46,14 +46,14 @@ def _close(gathered: Gathered) -> None:
 
 
 def _content(gathered: Gathered, pieces: list[Piece]) -> list[bytes]:
-    """What a reader of the files finds where each piece is said to be."""
+    """Return what a reader of the files finds at the place of each piece."""
     sources = [WeightSource(offset=file.offset, length=file.length) for file in gathered.files]
     view = WeightSpace(sources, [file.fd for file in gathered.files], "model").view
     pairs = zip(gathered.offsets, pieces, strict=True)
     return [bytes(view[offset : offset + piece.length]) for offset, piece in pairs]
 
 
-def test_every_piece_is_where_it_is_said_to_be() -> None:
+def test_every_piece_is_at_its_reported_place() -> None:
     arrays = _arrays()
     pieces = [*_pieces(arrays), Piece("again", int(arrays[0].ctypes.data), _LENGTHS[0])]
     gathered = gather(pieces, "pfnCreate2")
@@ -67,7 +67,7 @@ def test_every_piece_is_where_it_is_said_to_be() -> None:
         _close(gathered)
 
 
-def test_files_of_the_program_leave_room_for_those_of_copies() -> None:
+def test_files_of_the_program_and_of_copies_fit_a_message() -> None:
     arrays = _arrays()
     fds = [os.memfd_create(f"f{at}") for at in range(MAX_SOURCES + 2)]
     maps = []
@@ -92,7 +92,7 @@ def test_a_single_piece_is_one_file() -> None:
     _close(gathered)
 
 
-def test_it_does_without_threads_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copying_works_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -119,7 +119,7 @@ def _failing_at(number: int, failure: BaseException) -> Callable[..., int]:
 
 
 @pytest.mark.parametrize("number", range(len(_LENGTHS)))
-def test_a_copy_without_room_leaves_no_file(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_copy_without_space_leaves_no_file(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     pieces = _pieces(_arrays())
     before = set(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "pwrite", _failing_at(number, OSError(12, "Cannot allocate memory")))

@@ -65,7 +65,7 @@ def test_a_name_ends_with_the_last_reference_and_with_the_session(
     failure(memory.view, ZeResult.ERROR_INVALID_NULL_HANDLE)
 
 
-def test_what_cannot_be_published_is_refused_and_nothing_is_left(context: Context, posix_name: str) -> None:
+def test_refused_publications_leave_nothing_behind(context: Context, posix_name: str) -> None:
     publish = context.publish_shared_memory
     theirs = posix_ipc.SharedMemory(posix_name, posix_ipc.O_CREX, size=10)
     os.close(theirs.fd)
@@ -82,7 +82,7 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_left(context: Contex
     posix_ipc.unlink_shared_memory(posix_name)
 
 
-def test_a_name_that_means_other_memory_by_now_stays(context: Context, posix_name: str) -> None:
+def test_a_name_that_was_reused_for_other_memory_is_kept(context: Context, posix_name: str) -> None:
     memory = context.publish_shared_memory(posix_name, 100)
     posix_ipc.unlink_shared_memory(posix_name)
     theirs = posix_ipc.SharedMemory(posix_name, posix_ipc.O_CREX, size=10)
@@ -92,10 +92,10 @@ def test_a_name_that_means_other_memory_by_now_stays(context: Context, posix_nam
     posix_ipc.unlink_shared_memory(posix_name)
 
 
-def test_the_end_of_an_older_publication_leaves_the_name_of_a_newer_one(
+def test_the_end_of_an_older_publication_keeps_the_name_of_a_newer_one(
     daemon: Daemon, context: Context, posix_name: str, start_python: StartPython
 ) -> None:
-    """A consumer that unlinks what it has opened, as those of queues of pictures do."""
+    """A consumer that unlinks what it has opened, as consumers of picture queues do."""
     older = context.publish_shared_memory(posix_name, 100)
     posix_ipc.unlink_shared_memory(posix_name)
     newer = context.publish_shared_memory(posix_name, 100)
@@ -103,7 +103,7 @@ def test_the_end_of_an_older_publication_leaves_the_name_of_a_newer_one(
     assert _exists(posix_name)
     (keeper,) = _keepers(os.getpid())
     os.kill(keeper, signal.SIGKILL)
-    other = context.publish_shared_memory(posix_name + "b", 100)  # a new keeper, which has to know both
+    other = context.publish_shared_memory(posix_name + "b", 100)  # a new keeper, which must learn both
     newer.destroy()
     assert not _exists(posix_name)
     other.destroy()
@@ -144,7 +144,7 @@ def test_a_killed_program_leaves_no_name_and_no_process(
     wait_until(lambda: not _keepers(client.pid), what="the process that kept them to end")
 
 
-def test_a_keeper_that_was_killed_is_replaced_with_all_names(context: Context, posix_name: str) -> None:
+def test_a_killed_keeper_is_replaced_with_all_names(context: Context, posix_name: str) -> None:
     one = context.publish_shared_memory(posix_name, 100)
     (keeper,) = _keepers(os.getpid())
     os.kill(keeper, signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_a_keeper_that_was_killed_is_replaced_with_all_names(context: Context, p
     wait_until(lambda: not _keepers(os.getpid()), what="the process that kept them to end")
 
 
-def test_a_forked_child_takes_no_name_with_it(context: Context, posix_name: str) -> None:
+def test_a_forked_child_cannot_remove_a_name(context: Context, posix_name: str) -> None:
     memory = context.publish_shared_memory(posix_name, 100)
     child = os.fork()
     if not child:

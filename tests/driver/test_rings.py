@@ -1,4 +1,4 @@
-"""Rings, slots and command buffers as a hostile client would write them: a typed error, a live engine."""
+"""Rings, slots and command buffers written by a hostile client: a typed error, a live engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTHING = _buffer(cmd.Barrier())
 
 
 class _Attack:
-    """A session by hand with a queue, a command buffer and some memory."""
+    """A hand-made session with a queue, a command buffer and some memory."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.wire = Wire(daemon.socket)
@@ -42,7 +42,7 @@ class _Attack:
         return self.queue.run(_buffer(*commands), self.buffer)
 
     def fill(self, value: int) -> None:
-        """Proof that the queue still works."""
+        """Prove that the queue still works."""
         place = MemoryAt(self.memory.handle, 0)
         assert self.run(cmd.Fill(place, 4096, bytes([value]))) == 0
         assert self.memory.read() == bytes([value]) * 4096
@@ -54,7 +54,7 @@ def attack(daemon: Daemon) -> Iterator[_Attack]:
     attack.fill(1)
     with _Attack(daemon).wire as other:
         yield attack
-        # another session is as well off as before
+        # another session is unaffected
         context = WireContext(other)
         assert context.queue().run(_NOTHING, context.alloc(4096, "control")) == 0
     attack.wire.close()
@@ -86,7 +86,7 @@ BUFFERS = (
 )
 
 
-def test_a_buffer_that_is_no_commands_of_the_context(attack: _Attack) -> None:
+def test_a_buffer_without_valid_commands_of_the_context(attack: _Attack) -> None:
     queue = attack.queue
     for handle in HANDLES:
         assert queue.wait(queue.submit(handle, 40)) == _BAD, hex(handle)
@@ -98,7 +98,7 @@ def test_a_buffer_that_is_no_commands_of_the_context(attack: _Attack) -> None:
     attack.fill(2)
 
 
-def test_a_fence_that_is_none(attack: _Attack) -> None:
+def test_an_invalid_fence(attack: _Attack) -> None:
     attack.buffer.write(_NOTHING)
     no_fence = ZeResult.ERROR_INVALID_SYNCHRONIZATION_OBJECT
     wrong: list[tuple[WireMemory | int, int, ZeResult]] = [
@@ -111,7 +111,7 @@ def test_a_fence_that_is_none(attack: _Attack) -> None:
     attack.fill(2)
 
 
-def test_a_command_that_reaches_outside(attack: _Attack) -> None:
+def test_a_command_that_reaches_out_of_bounds(attack: _Attack) -> None:
     def at(offset: int) -> MemoryAt:
         return MemoryAt(attack.memory.handle, offset)
 
@@ -141,14 +141,14 @@ def test_a_command_that_reaches_outside(attack: _Attack) -> None:
     attack.fill(2)
 
 
-def test_a_tail_or_slot_that_cannot_be_loses_the_queue_only(attack: _Attack) -> None:
+def test_an_invalid_tail_or_slot_loses_only_the_queue(attack: _Attack) -> None:
     def lost() -> None:
         wait_until(lambda: attack.queue.lost)
         attack.queue = attack.context.queue()
 
     for tail in (17, 18, 1000, 2**32, 2**63, _TOP, 0):
         if tail == 0:
-            attack.fill(2)  # a tail that goes back
+            attack.fill(2)  # a tail that moves backwards
         attack.queue.set_tail(tail)
         lost()
     for sequence in (0, 1, 3, 2**63, _TOP):
@@ -166,10 +166,10 @@ def test_commands_that_write_into_their_own_ring(attack: _Attack) -> None:
     attack.fill(2)
 
 
-def test_a_queue_destroyed_by_an_order_that_a_submission_makes_the_engine_read(
+def test_a_queue_destroyed_by_a_message_read_during_its_own_submission(
     attack: _Attack, daemon: Daemon
 ) -> None:
-    # the engine looks into its orders when it meets an unknown handle; there it finds the end of this queue
+    # the engine reads its messages when it meets an unknown handle; there it finds the end of this queue
     event = attack.context.alloc(64, "control")
     guess = event.handle + 1
     busy = _buffer(*[cmd.Fill(MemoryAt(attack.memory.handle, 0), 4096, b"\x01")] * 400)

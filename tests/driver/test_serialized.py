@@ -1,4 +1,4 @@
-"""Serialised models as untrusted bytes: every size and every pointer is checked before it is used."""
+"""Serialised models as untrusted bytes: every size and pointer is checked before use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def model() -> ov.Model:
 
 
 def content(source: GraphSource) -> tuple[bytes, bytes]:
-    """The XML, and the bytes in the weights space that its one constant names."""
+    """The XML, and the bytes in the weights space that its only constant refers to."""
     xml = os.pread(source.xml_fd, source.xml_length, 0)
     (layer,) = const_layers(xml)
     starts = SpaceLayout(source.sources).starts
@@ -68,11 +68,11 @@ def content(source: GraphSource) -> tuple[bytes, bytes]:
     raise AssertionError("the constant is in no source")
 
 
-# ---------------------------------------------------------------- what is right
+# ---------------------------------------------------------------- valid models
 
 
 @pytest.mark.parametrize("write", [copying_form, no_copy_form])
-def test_both_forms_lead_to_the_constants(write: object) -> None:
+def test_both_forms_give_the_constants(write: object) -> None:
     source_model = model()
     data = write(source_model, VERSION)  # type: ignore[operator]
     with parsed(data) as source:
@@ -87,7 +87,7 @@ def test_both_forms_lead_to_the_constants(write: object) -> None:
 # ---------------------------------------------------------------- pointers
 
 
-def test_a_pointer_into_a_read_only_file_mapping_goes_as_the_file(tmp_path: Path) -> None:
+def test_a_pointer_into_a_read_only_file_mapping_is_passed_as_the_file(tmp_path: Path) -> None:
     path = tmp_path / "weights.bin"
     path.write_bytes(bytes(5000) + b"constant" + bytes(5000))
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -100,7 +100,7 @@ def test_a_pointer_into_a_read_only_file_mapping_goes_as_the_file(tmp_path: Path
         del array
 
 
-def test_a_pointer_into_a_memory_file_that_is_open_goes_as_that_file() -> None:
+def test_a_pointer_into_an_open_memory_file_is_passed_as_that_file() -> None:
     fd = linux.sealed_copy("mine", bytes(100) + b"constant")
     with mmap.mmap(fd, 108, access=mmap.ACCESS_READ) as mapped:
         array = np.frombuffer(mapped, np.uint8)
@@ -112,7 +112,7 @@ def test_a_pointer_into_a_memory_file_that_is_open_goes_as_that_file() -> None:
 
 
 @pytest.mark.parametrize("access", [mmap.ACCESS_COPY, mmap.ACCESS_WRITE])
-def test_memory_that_the_program_can_still_change_is_copied(tmp_path: Path, access: int) -> None:
+def test_writable_memory_is_copied(tmp_path: Path, access: int) -> None:
     path = tmp_path / "weights.bin"
     path.write_bytes(bytes(8192))
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0, access=access) as mapped:
@@ -125,7 +125,7 @@ def test_memory_that_the_program_can_still_change_is_copied(tmp_path: Path, acce
         del array
 
 
-def test_pages_that_a_private_mapping_has_of_its_own_are_not_taken_for_the_file(tmp_path: Path) -> None:
+def test_private_pages_of_a_mapping_are_not_taken_for_the_file(tmp_path: Path) -> None:
     path = tmp_path / "weights.bin"
     path.write_bytes(bytes(8192))
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
@@ -138,7 +138,7 @@ def test_pages_that_a_private_mapping_has_of_its_own_are_not_taken_for_the_file(
         del array
 
 
-def test_a_pointer_that_leads_nowhere_is_refused_by_the_name_of_the_constant() -> None:
+def test_a_dangling_pointer_is_refused_naming_the_constant() -> None:
     top = 2**64
     for address, length in (
         (0, 8), (16, 8), (2**63, 8), (top - 4, 8), (top - 8, 8), (8, top - 8), (10**19, 10**19)
@@ -148,14 +148,14 @@ def test_a_pointer_that_leads_nowhere_is_refused_by_the_name_of_the_constant() -
         assert "'k'" in error.info.object
     with mmap.mmap(-1, 4096) as mapped:
         array = np.frombuffer(mapped, np.uint8)
-        # how far memory reads on behind it is unknown, but not for a terabyte
+        # how far the memory behind it is readable is unknown, but not for a terabyte
         error = refused(pointed(array.ctypes.data, 1 << 40))
         del array
     assert error.result == ZeResult.ERROR_INVALID_ARGUMENT
     assert "no readable memory" in error.info.found
 
 
-def test_many_files_are_reduced_to_what_a_message_carries(tmp_path: Path) -> None:
+def test_many_files_are_reduced_to_fit_a_message(tmp_path: Path) -> None:
     layers, opened = [], []
     for number in range(20):
         path = tmp_path / f"{number}.bin"
@@ -191,7 +191,7 @@ def test_many_files_are_reduced_to_what_a_message_carries(tmp_path: Path) -> Non
 # ---------------------------------------------------------------- sizes
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_inconsistent_sizes_are_refused() -> None:
     for data in (
         b"x",
         struct.pack("<HHIQ", 7, 6, 2, 2**64 - 1) + bytes(100),

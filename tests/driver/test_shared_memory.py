@@ -1,4 +1,4 @@
-"""Memory that other programs publish under a POSIX name: used in place, and what happens when it is cut."""
+"""Memory that other programs publish under a POSIX name: used in place, even when it is truncated."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.waiting import wait_stopped, wait_until
 from tests.support.work import check_works, copy, execute, failure, fill, lost, recorded, run, signals
 
 PAGE = mmap.PAGESIZE
-SIZE = 10_000  # no whole pages
+SIZE = 10_000  # not a multiple of the page size
 UNTIL_ASKED = 600_000
 
 
 class Publisher:
-    """A program that publishes memory, without a single line of softnpu."""
+    """A program that publishes memory, without a line of softnpu."""
 
     def __init__(self, size: int = SIZE) -> None:
         self.name = f"/softnpu-test-{os.getpid()}-{os.urandom(4).hex()}"
@@ -87,7 +87,7 @@ def test_the_device_reads_and_writes_what_another_program_has_published(
     assert os.fstat(camera.fd).st_size == SIZE, "the driver has changed the file"
 
 
-def test_a_model_computes_in_the_memory_of_other_programs_without_a_copy(
+def test_a_model_computes_in_another_programs_memory_without_a_copy(
     context: Context, queue: CommandQueue, publish: Publish, daemon: Daemon, digits: Path
 ) -> None:
     frames, results = publish(), publish()
@@ -119,7 +119,7 @@ def test_memory_is_imported_by_its_descriptor_and_by_its_address(
     assert camera.bytes[:] == b"\1" * PAGE + b"\2" * PAGE + b"\1" * PAGE
 
 
-def test_a_name_or_a_part_that_is_not_there_is_refused(context: Context, publish: Publish) -> None:
+def test_a_missing_name_or_range_is_refused(context: Context, publish: Publish) -> None:
     camera = publish()
     opened = context.open_shared_memory
     for call, result, found in (
@@ -135,7 +135,7 @@ def test_a_name_or_a_part_that_is_not_there_is_refused(context: Context, publish
     assert os.fstat(camera.fd).st_size == SIZE
 
 
-def test_memory_cut_while_it_is_imported_is_refused_and_does_not_grow(
+def test_memory_truncated_during_import_is_refused_and_does_not_grow(
     context: Context, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     camera = publish()
@@ -151,7 +151,7 @@ def test_memory_cut_while_it_is_imported_is_refused_and_does_not_grow(
     assert os.fstat(camera.fd).st_size == 100
 
 
-def test_a_name_without_the_module_that_opens_it_says_what_to_install(
+def test_opening_a_name_without_posix_ipc_says_what_to_install(
     context: Context, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     camera = publish()
@@ -161,7 +161,7 @@ def test_a_name_without_the_module_that_opens_it_says_what_to_install(
     context.import_memory(camera.fd).destroy()
 
 
-def test_a_daemon_without_the_guard_takes_no_memory_that_can_be_cut(
+def test_a_daemon_without_the_guard_refuses_memory_that_can_be_truncated(
     start_context: StartContext, publish: Publish, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(ENV_NATIVE_DIR, str(tmp_path))
@@ -172,15 +172,15 @@ def test_a_daemon_without_the_guard_takes_no_memory_that_can_be_cut(
     check_works(context)
 
 
-# ---------------------------------------------------------------- cut
+# ---------------------------------------------------------------- truncation
 
 
-def test_memory_that_was_cut_ends_the_submission_and_names_the_sizes(
+def test_truncated_memory_ends_the_submission_and_names_the_sizes(
     context: Context, queue: CommandQueue, publish: Publish, daemon: Daemon, open_context: OpenContext
 ) -> None:
     camera = publish()
     memory = context.open_shared_memory(camera.name, 100, 9000)
-    camera.resize(9099)  # inside of a page: no access faults
+    camera.resize(9099)  # within a page: no access faults
     info = lost(execute(queue, copy(context, context.alloc_host(9000), memory, 9000))).info
     assert info.object == f"shared memory /dev/shm{camera.name}"
     assert (info.found, info.expected[:10]) == ("9099 bytes", "9100 bytes")
@@ -202,7 +202,7 @@ def _cut_meanwhile(daemon: Daemon, cut: Callable[[], None]) -> None:
     os.kill(engine, signal.SIGCONT)
 
 
-def test_a_cut_while_a_command_runs_costs_only_the_queue_that_uses_the_memory(
+def test_truncation_during_a_command_loses_only_the_queue_using_the_memory(
     stopping: tuple[Daemon, Context], publish: Publish, open_context: OpenContext
 ) -> None:
     daemon, context = stopping
@@ -231,10 +231,8 @@ def test_a_cut_while_a_command_runs_costs_only_the_queue_that_uses_the_memory(
     assert daemon.status().engines[0].engine_pid == pid, "the engine has survived"
 
 
-def test_results_that_go_through_staging_are_void_as_well(
-    stopping: tuple[Daemon, Context], publish: Publish
-) -> None:
-    """A copy onto itself is noted before it is delivered, so that the next engine can finish it."""
+def test_staged_results_are_void_as_well(stopping: tuple[Daemon, Context], publish: Publish) -> None:
+    """A copy onto itself is recorded before it is delivered, so that the next engine can finish it."""
     daemon, context = stopping
     camera = publish(4 * PAGE)
     memory = context.open_shared_memory(camera.name)
@@ -245,7 +243,7 @@ def test_results_that_go_through_staging_are_void_as_well(
     assert daemon.status().engines[0].restarts == 0
 
 
-def test_the_next_engine_takes_foreign_memory_also_when_it_was_cut_meanwhile(
+def test_the_next_engine_accepts_foreign_memory_truncated_meanwhile(
     start_context: StartContext, publish: Publish
 ) -> None:
     daemon, context = start_context()
@@ -259,10 +257,8 @@ def test_the_next_engine_takes_foreign_memory_also_when_it_was_cut_meanwhile(
     assert daemon.status().engines[0].restarts == 1
 
 
-def test_memory_that_is_cut_again_and_again_ends_no_engine(
-    context: Context, publish: Publish, daemon: Daemon
-) -> None:
-    """Whenever it happens: a submission ends well or with a lost device, and the engine goes on."""
+def test_repeated_truncation_ends_no_engine(context: Context, publish: Publish, daemon: Daemon) -> None:
+    """At any moment: a submission succeeds or ends with a lost device, and the engine continues."""
     size = 1024 * PAGE
     camera = publish(size)
     ended = threading.Event()
@@ -287,7 +283,7 @@ def test_memory_that_is_cut_again_and_again_ends_no_engine(
 
 
 def _one_round(context: Context, camera: Publisher, size: int) -> bool:
-    """Open and read it all; whether it was cut while the device had it."""
+    """Open the memory and read all of it; return whether it was truncated while the device had it."""
     try:
         memory = context.open_shared_memory(camera.name, 0, size)
     except ZeError as error:
@@ -304,7 +300,7 @@ def _one_round(context: Context, camera: Publisher, size: int) -> bool:
     return False
 
 
-# ---------------------------------------------------------------- what the device itself believes
+# ---------------------------------------------------------------- trusted memory
 
 
 def test_commands_and_fences_in_foreign_memory_are_refused(context: Context, publish: Publish) -> None:
@@ -318,7 +314,7 @@ def test_commands_and_fences_in_foreign_memory_are_refused(context: Context, pub
 
 
 def _move(commands: CommandList, memory: Allocation) -> None:
-    """Put the commands of a closed list where somebody else can write them, as a hostile client would."""
+    """Put the commands of a closed list where others can write them, as a hostile client would."""
     submission = commands._submission
     assert submission is not None
     block = submission.buffer
@@ -327,7 +323,7 @@ def _move(commands: CommandList, memory: Allocation) -> None:
     commands._submission = submission._replace(buffer=memory._block)
 
 
-def test_an_unsealed_memory_file_is_as_foreign_as_a_name(context: Context, queue: CommandQueue) -> None:
+def test_an_unsealed_memory_file_is_foreign_memory(context: Context, queue: CommandQueue) -> None:
     fd = linux.memfd("unsealed", SIZE)
     with context.import_memory(fd) as memory:
         run(queue, fill(context, memory, 4))

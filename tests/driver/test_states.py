@@ -1,4 +1,4 @@
-"""Graphs with states: their arguments and metadata, initial values, blobs, and what is refused."""
+"""Graphs with states: arguments and metadata, initial values, blobs, refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Compile = Callable[..., Graph]
 
 @pytest.fixture
 def compiled(context: Context, tmp_path: Path) -> Compile:
-    """Compile a model as a program does that has it in memory."""
+    """Compile a model that a program has in memory."""
 
     def make(model: ov.Model, renamed: tuple[str, str] = ("", ""), **config: str) -> Graph:
         path = tmp_path / f"{model.get_friendly_name()}.xml"
@@ -84,7 +84,7 @@ def test_states_follow_the_models_own_arguments_in_the_order_of_their_ids(compil
         assert (read.element_type, read.shape) == (assigned.element_type, assigned.shape)
 
 
-def test_long_ids_are_cut_alike_in_both_names(compiled: Compile) -> None:
+def test_long_ids_are_truncated_alike_in_both_names(compiled: Compile) -> None:
     graph = compiled(stateful.running_sum(variable="v" * 300))
     read, assigned = (graph.get_argument_properties(index).name for index in (1, 3))
     assert read.removeprefix(READ_VALUE) == assigned.removeprefix(ASSIGN)
@@ -109,7 +109,7 @@ def test_a_constant_initial_value_is_in_the_metadata_if_it_is_short(compiled: Co
 # ---------------------------------------------------------------- execution
 
 
-def test_two_lists_that_swap_the_buffers_keep_the_state(
+def test_two_lists_with_swapped_buffers_keep_the_state(
     context: Context, queue: CommandQueue, compiled: Compile
 ) -> None:
     bound = Bound(context, compiled(stateful.running_sum()))
@@ -125,10 +125,10 @@ def test_two_lists_that_swap_the_buffers_keep_the_state(
         assert list(bound.array("y")) == [step * (step + 1) / 2] * 3
 
 
-def test_one_buffer_may_be_both_as_intels_plugin_has_it(
+def test_one_buffer_may_be_input_and_output_as_in_intels_plugin(
     context: Context, queue: CommandQueue, compiled: Compile, daemon: Daemon
 ) -> None:
-    # every element moves by one, so that an inference in place would read what it has written
+    # every element moves by one, so that an inference in place would read its own output
     size = 1 << 14
     x = stateful.source([1])
     state = stateful.read(None, "line", x, [size])
@@ -151,7 +151,7 @@ def test_one_buffer_may_be_both_as_intels_plugin_has_it(
 # ---------------------------------------------------------------- the graph of initial values
 
 
-def test_what_is_computed_from_inputs_has_a_graph_of_its_own(
+def test_initial_values_computed_from_inputs_have_their_own_graph(
     context: Context, queue: CommandQueue, compiled: Compile
 ) -> None:
     main = compiled(stateful.beginning_as_input())
@@ -179,7 +179,7 @@ def test_a_blob_keeps_the_states_and_hides_no_variable(context: Context, compile
     assert len(again.meta.states) == 3
 
 
-def test_a_blob_whose_states_are_not_those_of_its_ir_is_refused(context: Context, compiled: Compile) -> None:
+def test_a_blob_whose_states_differ_from_its_ir_is_refused(context: Context, compiled: Compile) -> None:
     content = compiled(stateful.two_variables()).get_native_binary()
     meta = BlobReader(content).metadata()
     states = meta.states
@@ -204,7 +204,7 @@ def test_a_blob_whose_states_are_not_those_of_its_ir_is_refused(context: Context
 def test_a_blob_with_a_variable_inside_is_refused(
     context: Context, compiled: Compile, tmp_path: Path
 ) -> None:
-    # as the compiler made them before states were arguments: such a state could not be reset
+    # as compiled before states were arguments: such a state could not be reset
     graph = compiled(stateful.running_sum())
     ports = tuple(argument for argument in graph.meta.arguments if not argument.name.startswith("vpux"))
     content = altered(graph.get_native_binary(), IR=(tmp_path / "running_sum.xml").read_bytes())
@@ -213,7 +213,7 @@ def test_a_blob_with_a_variable_inside_is_refused(
     assert "ReadValue or Assign of 'sum'" in told
 
 
-# ---------------------------------------------------------------- what cannot be
+# ---------------------------------------------------------------- refusals
 
 
 def _growing() -> ov.Model:
@@ -258,7 +258,7 @@ def _chained() -> ov.Model:
     return stateful.model({"y": ops.add(first, second)}, assigns, [x], "chained")
 
 
-def test_states_that_cannot_be_are_refused_by_name(compiled: Compile) -> None:
+def test_unsupported_states_are_refused_by_name(compiled: Compile) -> None:
     for make, words in (
         (_growing, ["'grows'", "f32[1,3]", "f32[2,3]"]),
         (_dynamic, ["'wide'", "dynamic shape [?,3]"]),
@@ -281,6 +281,6 @@ def test_one_variable_is_assigned_one_value(compiled: Compile) -> None:
     assert "variable 'both': 2 Assign with different values" in told
 
 
-def test_an_initial_value_cannot_depend_on_one_that_is_computed(compiled: Compile) -> None:
+def test_an_initial_value_cannot_depend_on_a_computed_one(compiled: Compile) -> None:
     told = refused(lambda: compiled(_chained(), **INIT))
     assert "'first', which is computed too" in told

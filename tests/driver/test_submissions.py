@@ -25,7 +25,7 @@ pytestmark = pytest.mark.quick
 # ------------------------------------------------------------ how they end
 
 
-def test_each_fence_reports_its_own_failure_and_the_queue_goes_on(
+def test_each_fence_reports_its_own_failure_and_the_queue_continues(
     context: Context, queue: CommandQueue
 ) -> None:
     memory = context.alloc_host(64)
@@ -62,7 +62,7 @@ def test_a_fence_of_a_destroyed_queue_ends_its_waits(context: Context, queue: Co
 
 
 def test_a_sleeping_waiter_is_woken(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by the end of a slice: the one futex wait of a waiter has all the time there is."""
+    """Not by the end of a slice: the only futex wait of a waiter has no time limit."""
     monkeypatch.setenv("SOFTNPU_SPIN_US", "0")
     queue, gate = context.create_command_queue(), context.create_event()
     fence = execute(queue, waits(context, gate))
@@ -82,7 +82,7 @@ def test_a_sleeping_waiter_is_woken(context: Context, monkeypatch: pytest.Monkey
     assert not waiter.is_alive()
 
 
-def test_a_failure_is_reported_though_its_slot_became_free_just_after_the_driver_had_looked(
+def test_a_failure_is_reported_even_if_its_slot_is_freed_during_the_check(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, never = context.create_command_queue(slots=2), context.create_event()
@@ -118,7 +118,7 @@ class _ArmedAgain:
         return self._record.result
 
 
-def test_a_fence_reports_no_result_of_a_submission_that_it_was_given_to_meanwhile(context: Context) -> None:
+def test_a_fence_does_not_report_the_result_of_a_later_submission(context: Context) -> None:
     queue = context.create_command_queue()
     short, long = context.alloc_host(64), context.alloc_host(4096)
     fence = execute(queue, copy(context, long, short, 4096))
@@ -171,7 +171,7 @@ def test_a_queue_reports_how_its_last_failure_ended(context: Context, queue: Com
 # ------------------------------------------------------------ commands
 
 
-def test_a_random_program_is_what_numpy_does(context: Context, queue: CommandQueue) -> None:
+def test_a_random_program_equals_numpy(context: Context, queue: CommandQueue) -> None:
     chance, size = random.Random(7), 5000
     memory = context.alloc_host(size)
     memory.view()[:] = np.random.default_rng(7).integers(0, 256, size, np.uint8)
@@ -192,7 +192,7 @@ def test_a_random_program_is_what_numpy_does(context: Context, queue: CommandQue
     assert np.array_equal(memory.view(), expected)
 
 
-def test_memory_of_nobody_is_refused_when_appended(context: Context) -> None:
+def test_unknown_memory_is_refused_when_appended(context: Context) -> None:
     memory, commands = context.alloc_host(64), context.create_command_list()
     foreign = np.zeros(64, np.uint8)
     for place in (foreign, memory.address - 1, memory.address + 64, 4096):
@@ -232,7 +232,7 @@ def test_a_queue_has_a_power_of_two_of_slots(context: Context) -> None:
         failure(lambda: context.create_command_queue(slots=slots), ZeResult.ERROR_INVALID_SIZE)  # noqa: B023
 
 
-def test_parts_of_a_long_call_are_distinguished_from_other_calls(context: Context) -> None:
+def test_submissions_of_a_long_call_are_distinguished_from_other_calls(context: Context) -> None:
     queue, gate = context.create_command_queue(slots=2), context.create_event()
     memory = context.alloc_host(64)
     beyond = recorded(context, lambda c: c.append_memory_copy(memory, memory, 128))
@@ -263,7 +263,7 @@ def test_a_higher_priority_runs_first(context: Context) -> None:
     assert high <= normal <= low
 
 
-def test_a_destroyed_queue_drops_what_has_not_run(context: Context) -> None:
+def test_a_destroyed_queue_drops_pending_submissions(context: Context) -> None:
     gate, memory = context.create_event(), context.alloc_host(64)
     queue = context.create_command_queue()
     wait = recorded(context, lambda c: c.append_wait_on_events([gate]))
@@ -280,7 +280,7 @@ def test_a_destroyed_queue_drops_what_has_not_run(context: Context) -> None:
 # ------------------------------------------------------------ threads and processes
 
 
-def test_eight_threads_submit_to_one_queue_at_once(context: Context) -> None:
+def test_eight_threads_submit_to_one_queue_concurrently(context: Context) -> None:
     queue = context.create_command_queue(slots=16)
 
     def fill_again_and_again(number: int) -> None:
@@ -298,7 +298,7 @@ def test_eight_threads_submit_to_one_queue_at_once(context: Context) -> None:
 # ------------------------------------------------------------ the watchdog of waits
 
 
-def test_the_watchdog_counts_anew_after_progress(start_daemon: StartDaemon) -> None:
+def test_the_watchdog_restarts_after_progress(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(tdr_ms=600)
     with Driver.open(daemon.socket) as driver:
         context = driver.devices[0].create_context()
@@ -310,7 +310,7 @@ def test_the_watchdog_counts_anew_after_progress(start_daemon: StartDaemon) -> N
         commands.close()
         fence = execute(queue, commands)
         for gate, mark in zip(gates, seen, strict=True):
-            # each wait is shorter than the limit, all together they are longer
+            # each wait is shorter than the limit, together they are longer
             assert not mark.host_synchronize(300_000_000)
             gate.host_signal()
             assert mark.host_synchronize(LONG)

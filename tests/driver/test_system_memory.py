@@ -1,4 +1,4 @@
-"""Memory of the program that the device uses where it is, and why other memory is refused."""
+"""Memory of the program that the device uses in place, and why other memory is refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_device_reads_and_writes_the_memory_of_the_program(
 def test_two_imports_of_one_file_are_the_same_memory(
     context: Context, queue: CommandQueue, sealed: mmap.mmap
 ) -> None:
-    """A command that overwrites what it reads is found, also through two mappings of the file."""
+    """A command that overwrites its own input is detected, also through two mappings of the file."""
     fd = next(
         int(name)
         for name in os.listdir("/proc/self/fd")
@@ -100,7 +100,7 @@ def test_other_memory_is_refused_with_the_reason(context: Context, sealed: mmap.
     context.import_system_memory(base + _PAGE, _PAGE)
 
 
-def test_an_area_is_found_by_any_address_in_it() -> None:
+def test_a_mapping_is_found_by_any_address_in_it() -> None:
     with Path("/proc/self/maps").open() as file:
         areas = [area for area in read_areas() if "heap" not in area.path and file.name != area.path]
     found = [area for area in areas if area == find_area(area.start) == find_area(area.end - 1)]
@@ -108,7 +108,7 @@ def test_an_area_is_found_by_any_address_in_it() -> None:
     assert find_area(_PAGE) is None
 
 
-def test_a_refusal_costs_the_same_however_much_the_program_has_mapped(context: Context) -> None:
+def test_the_cost_of_a_refusal_does_not_depend_on_the_number_of_mappings(context: Context) -> None:
     private = mmap.mmap(-1, _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def cpu_time() -> float:
@@ -121,7 +121,7 @@ def test_a_refusal_costs_the_same_however_much_the_program_has_mapped(context: C
         return time.thread_time() - before
 
     alone = cpu_time()
-    # neighbours with other rights are not merged
+    # neighbours with different permissions are not merged
     many = [
         mmap.mmap(-1, _PAGE, prot=mmap.PROT_READ | (index % 2) * mmap.PROT_WRITE) for index in range(20_000)
     ]

@@ -1,4 +1,4 @@
-"""Objects of two drivers in one process: each refuses the other's, whose numbers mean other things in it."""
+"""Objects of two drivers in one process: each refuses the other's, whose handles mean other objects in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def other(open_context: OpenContext, daemon: Daemon) -> Context:
 
 
 def _refused(context: Context, append: Callable[[CommandList], None], what: str) -> None:
-    """The append is refused, and has recorded nothing."""
+    """Check that the append is refused and has recorded nothing."""
     with context.create_command_list() as commands:
         error = failure(lambda: append(commands), ZeResult.ERROR_INVALID_ARGUMENT)
         assert error.info.object == what

@@ -1,4 +1,4 @@
-"""Fixtures of clients by hand, on the daemon that tests share."""
+"""Fixtures of hand-made clients, on the tests' shared daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.wire import OpenWire, Wire, WireContext, WireModel
 
 @pytest.fixture
 def open_wire() -> Iterator[OpenWire]:
-    """Open sessions by hand that end with the test."""
+    """Open hand-made sessions that end with the test."""
     with ExitStack() as stack:
 
         def open_one(daemon: Daemon) -> Wire:
@@ -33,7 +33,7 @@ def open_wire() -> Iterator[OpenWire]:
 
 @pytest.fixture
 def wire(shared_daemon: Daemon) -> Iterator[Wire]:
-    """A session by hand."""
+    """Yield a hand-made session."""
     with Wire(shared_daemon.socket) as wire:
         wire.hello()
         yield wire
@@ -41,7 +41,7 @@ def wire(shared_daemon: Daemon) -> Iterator[Wire]:
 
 @pytest.fixture
 def other_wire(shared_daemon: Daemon) -> Iterator[Wire]:
-    """Another session by hand, which nothing may disturb."""
+    """Yield another hand-made session, which nothing may disturb."""
     with Wire(shared_daemon.socket) as wire:
         wire.hello()
         yield wire
@@ -50,13 +50,13 @@ def other_wire(shared_daemon: Daemon) -> Iterator[Wire]:
 
 @pytest.fixture
 def wire_context(wire: Wire) -> WireContext:
-    """A context of the session by hand."""
+    """Return a context of the hand-made session."""
     return WireContext(wire)
 
 
 @pytest.fixture
 def chain(private_dir: Path) -> Iterator[WireModel]:
-    """A small model without weights."""
+    """Yield a small model without weights."""
     with WireModel(write_chain(private_dir, 16, 4)) as model:
         yield model
 
@@ -71,6 +71,6 @@ def as_user(start_python: StartPython) -> AsUser:
 
 @pytest.fixture
 def public_dir(private_dir: Path) -> Path:
-    """A directory that everybody may pass through, as /run is."""
+    """Return a directory that everybody may traverse, like /run."""
     private_dir.chmod(0o711)
     return private_dir

@@ -1,5 +1,5 @@
-// What a model that has taken over a process would try: a library that does so as soon as it is loaded.
-// The file `target` beside it names another process; each line on stderr tells of one attempt.
+// The attempts of a model that has taken over a process: a library that makes them as soon as it is loaded.
+// The file `target` beside it names another process; each line on stderr reports one attempt.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -44,7 +44,7 @@ static int opened(const char *path, int flags) {
 static int is_allowed(long result) { return result >= 0 || (errno != EPERM && errno != ENOSYS); }
 
 #ifdef __x86_64__
-// getpid as a 32-bit program calls it, and as one of x32
+// getpid as called by 32-bit and x32 programs
 static long call_of_i386(void) {
     long result = 20;
     __asm__ volatile("int $0x80" : "+a"(result) : : "r8", "r9", "r10", "r11", "memory");

@@ -1,4 +1,4 @@
-"""What the daemon reports of sessions, models, compilations: right, bounded, never less after a death."""
+"""The daemon's report of sessions, models, compilations: right, bounded, never decreasing after a death."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Look:
 
     @property
     def counters(self) -> list[int]:
-        """Everything that may only grow."""
+        """All counters that may only grow."""
         mine = [(each.busy_ns, each.submissions, each.inferences) for each in self.sessions.values()]
         models = [(each.inferences, each.busy_ns) for each in self.models]
         times = [(*each.counts, each.sum_ns) for each in self.times.values()]

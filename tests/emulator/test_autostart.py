@@ -1,4 +1,4 @@
-"""A client that finds no daemon starts one; many clients start one; unused it ends."""
+"""Autostart: one client or many start one daemon; an unused one ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_client_starts_a_daemon_that_ends_when_nobody_uses_it(
         with Driver.open() as second:
             assert second.daemon_pid == pid
         with pytest.raises(AssertionError):
-            wait_gone(pid, 0.8)  # longer than the idle time, counted from the last change
+            wait_gone(pid, 0.8)  # longer than the idle time since the last change
         assert first.status().pid == pid
     wait_gone(pid)
     wait_until(lambda: not (private_dir / "npu.sock").exists())

@@ -1,4 +1,4 @@
-"""Processes whose submissions reset the device again and again: slowed, then refused, then forgiven."""
+"""Processes whose submissions repeatedly reset the device: throttled, then refused, then forgiven."""
 
 from __future__ import annotations
 

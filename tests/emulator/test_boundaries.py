@@ -1,4 +1,4 @@
-"""An error that nobody expected ends what it belongs to, and nothing else: a client, a timer, a child."""
+"""An unexpected error ends only its own client, timer or child."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reactor() -> Iterator[Reactor]:
 
 @pytest.fixture
 def readable() -> Iterator[int]:
-    """A descriptor that is ready to be read all the time."""
+    """Yield a descriptor that is always readable."""
     read_end, write_end = os.pipe()
     os.write(write_end, b"x")
     yield read_end
@@ -133,7 +133,7 @@ def test_a_kind_of_error_is_logged_again_after_a_while(caplog: pytest.LogCapture
 
 
 def test_a_share_waits_for_a_turn_of_the_others_and_not_for_all_of_them(reactor: Reactor) -> None:
-    """Forty busy connections of one user, and one of another: it is served in each round."""
+    """Serve one user's connection in each round, beside another user's forty busy ones."""
     pipes = [os.pipe() for _ in range(41)]
     served: list[int] = []
 

@@ -1,4 +1,4 @@
-"""An engine that is behind with its orders: clients may use at once what they were given."""
+"""An engine behind on its orders: clients may use new objects at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.conftest import OpenContext, StartContext
 from tests.support.work import LONG, check_works, execute, fill
 
 _MANY = 900
-"""More orders than the socket of an engine takes, which are some hundred."""
+"""More orders than an engine's socket holds, which is some hundred."""
 
 
 @pytest.mark.quick

@@ -1,4 +1,4 @@
-"""A client that is killed, whatever it does: everything it had comes back, and nobody else notices."""
+"""A client killed at any moment: all its resources are reclaimed, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_socket_that_a_child_kept_open_does_not_keep_a_dead_client_alive(
     shared_daemon: Daemon, start_python: StartPython
 ) -> None:
     daemon = shared_daemon
-    # the fork holds the connection open: only the pidfd tells that the client itself is dead
+    # the fork holds the connection open: only the pidfd shows that the client itself is dead
     code = """
 import signal
 child = os.fork()

@@ -1,4 +1,4 @@
-"""What all parts use: claims on files, the identity of a process, ranges of files and of addresses."""
+"""Tests of code shared by all parts: claims on files, process identities, ranges of files and addresses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_process_holds_a_claim_at_a_time(tmp_path: Path, start_python: Start
     assert not path.exists()
     with FileClaim.acquire(path) or pytest.fail("nobody holds it any more") as claim:
         assert is_open_as(claim.fd, path)
-        claim.release()  # the block's end releases it once more
+        claim.release()  # the block's end releases it again
     assert not path.exists()
 
 
@@ -72,7 +72,7 @@ def test_who_waited_for_a_file_that_was_removed_starts_anew(tmp_path: Path) -> N
         fd = file_claim.open_lock_file(place)
         opened.append(fd)
         if len(opened) == 1:
-            place.unlink()  # as the last holder does, between our open and our lock
+            place.unlink()  # as the last holder does between our open and our lock
         return fd
 
     with FileClaim.acquire(path, open_file=open_file) or pytest.fail("nobody holds it") as claim:

@@ -21,7 +21,7 @@ from tests.support.work import Loaded, barrier, failure, run
 
 @pytest.fixture
 def slow(private_dir: Path) -> Path:
-    """A model with so many operations that its compilation takes a while."""
+    """Return a model with enough operations to compile for a while."""
     return write_chain(private_dir, 16, 3000)
 
 
@@ -67,13 +67,13 @@ def test_a_worker_that_dies_or_hangs_fails_its_compilation_and_not_the_session(
 def test_a_job_outlives_all_workers_that_had_died_before_they_began_it(
     daemon: Daemon, context: Context, private_dir: Path, digits: Path
 ) -> None:
-    model = write_chain(private_dir, 16, 600)  # long enough for two workers to be at work side by side
+    model = write_chain(private_dir, 16, 600)  # long enough for two workers to run concurrently
     with ThreadPoolExecutor() as pool:
         for job in [pool.submit(_compile, context, model) for _ in range(2)]:
             job.result(60)
         workers = wait_until(lambda: daemon.status().compiler_pids, what="workers")
         for pid in workers:
-            os.kill(pid, signal.SIGSTOP)  # as good as dead: they read no job any more
+            os.kill(pid, signal.SIGSTOP)  # as good as dead: they read no more jobs
         last = pool.submit(Loaded, context, digits)
         for pid in workers:
             wait_until(lambda: daemon.status().users[0].compiles == 1, what="the job at a worker")

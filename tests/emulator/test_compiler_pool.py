@@ -1,4 +1,4 @@
-"""Compiler workers: one is always ready, and one that dies harms nobody."""
+"""Compiler workers: one is always ready, and a dying one harms nobody."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MEMORY_IS_ENOUGH = psutil.virtual_memory().available >= confined._ENOUGH_MEMORY
 
 
 def workers(daemon: Daemon) -> set[int]:
-    """All compiler processes, the spare with them."""
+    """Return all compiler processes, including the spare."""
     pids = set()
     for child in psutil.Process(daemon.pid).children():
         try:
@@ -41,7 +41,7 @@ def workers(daemon: Daemon) -> set[int]:
 
 
 def spare(daemon: Daemon) -> int:
-    """The worker without a job, once it waits for one."""
+    """Return the idle worker, once it waits for a job."""
 
     def waiting() -> int:
         unused = workers(daemon) - set(daemon.status().compiler_pids)
@@ -55,9 +55,9 @@ def has_openvino(worker: int) -> bool:
 
 
 class Client:
-    """A client by hand: it can ask for a compilation and look at the answer later.
+    """A hand-made client: it can request a compilation and read the answer later.
 
-    It sends memory files, which need no descriptor of the daemon but their own.
+    It sends memory files, which need no descriptors of the daemon but their own.
     """
 
     def __init__(self, wire: Wire, model: Path) -> None:
@@ -66,7 +66,7 @@ class Client:
         self._model = model
 
     def begin(self, cache: Path | None = None) -> int:
-        """Ask for a compilation; the number of the request."""
+        """Request a compilation; return the request's number."""
         weights = self._model.with_suffix(".bin").read_bytes()
         weights_fd = linux.sealed_copy("weights", weights)
         with GraphSource.from_xml(self._model.stem, self._model.read_bytes(), weights_fd) as source:
@@ -210,7 +210,7 @@ def test_a_spare_that_dies_is_replaced_later_and_later_and_the_log_says_it_once(
     kill(spare(daemon))
     client = start_client(daemon)
     for number in [client.begin() for _ in range(3)]:
-        client.finish(number)  # a compilation starts its worker itself
+        client.finish(number)  # a compilation starts its own worker
     assert len(workers(daemon)) == 1, "with one worker at most there is no spare beside it"
 
 
@@ -261,7 +261,7 @@ def test_a_machine_without_processes_fails_the_job_and_recovers(
     client = start_client(daemon)
     kill(pid)
     wait_until(lambda: "before it did anything" in daemon.log)
-    # room for the descriptors of the job, none for the channel of a worker
+    # room for the job's descriptors, none for a worker's channel
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (daemon.fd_count + 2, before[1]))
     answer = client.wire.answer(client.begin())
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)

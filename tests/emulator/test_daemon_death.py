@@ -1,4 +1,4 @@
-"""A daemon that is killed: every wait ends with device lost, and nothing is left."""
+"""A killed daemon: every wait ends with device lost, and nothing is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.work import Loaded, barrier, check_works, execute, failure, r
 
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
-    """A daemon whose watchdog leaves waits alone: they wait still when it is killed."""
+    """Return a daemon whose watchdog ignores waits: they still wait when it is killed."""
     return start_daemon(tdr_ms=60_000)
 
 
@@ -105,7 +105,7 @@ def test_every_call_afterwards_is_device_lost_and_every_destroy_harmless(
         lambda: queue.execute_command_lists([commands]),
     ):
         failure(call, ZeResult.ERROR_DEVICE_LOST)
-    view[:] = 7  # memory stays mapped: a program that writes to it goes on
+    view[:] = 7  # memory stays mapped: a program can still write to it
     for handle in (memory, fence, event, commands, queue, context, driver):
         handle.destroy()
         handle.destroy()

@@ -1,4 +1,4 @@
-"""A daemon owns its socket while it lives, and leaves nothing when it ends, however it ends."""
+"""A daemon owns its socket while it lives, and leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_engine_has_its_heap_in_huge_pages_unless_the_user_wants_another(
     monkeypatch.setenv("GLIBC_TUNABLES", chosen)
     daemon = start_daemon(interpreter=True)
     pid = wait_until(lambda: daemon.engine().engine_pid, what="an engine")
-    # glibc writes zeros between those that it has read
+    # glibc writes zeros between the variables that it has read
     behind = Path(f"/proc/{pid}/environ").read_bytes().partition(b"GLIBC_TUNABLES=")[2].replace(b"\0", b":")
     expected = ":".join(["glibc.malloc.hugetlb=1", *filter(None, [chosen]), ""])
     assert behind.decode().startswith(expected), "the last one counts"

@@ -1,4 +1,4 @@
-"""Devices with the modelled clock: what times are, and that a paced device takes them."""
+"""Devices with the modelled clock: their times, and the pacing of a paced device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROFILED = {"PERF_COUNT": "YES"}
 
 
 class Times(NamedTuple):
-    """What a program sees of the clock of its device: timestamps in ticks, the profile in nanoseconds."""
+    """A program's view of its device's clock: timestamps in ticks, the profile in nanoseconds."""
 
     begin: int
     end: int
@@ -68,7 +68,7 @@ def _times(context: Context, xml: Path, expected: list[Array]) -> Times:
 def test_modelled_times_are_the_same_for_the_same_submissions(
     start_context: StartContext, xml: Path, expected: list[Array], private_dir: Path
 ) -> None:
-    """Host time does not enter, and the profile is that of the prediction."""
+    """Times are independent of the host, and the profile is the predicted one."""
     runs = []
     for number in range(2):
         daemon, context = start_context(clock=Clock.DEVICE, socket=str(private_dir / f"{number}.sock"))
@@ -107,7 +107,7 @@ def test_a_paced_device_takes_its_time_and_others_run_meanwhile(
     memory = other.alloc_host(4096)
     run(other.create_command_queue(), fill(other, memory, 7))
     assert bytes(memory.view()[:8]) == bytes([7] * 8)
-    assert not fence.query_status()  # ten minutes of the modelled device are not over
+    assert not fence.query_status()  # ten minutes on the modelled device have not passed
     daemon.kill_engine()
     daemon.wait_restarted(1)
     run(other.create_command_queue(), fill(other, memory, 8))
@@ -134,7 +134,7 @@ def test_a_paced_inference_never_ends_before_its_time(
 def test_sessions_share_the_modelled_device_by_its_tiles(
     start_context: StartContext, open_context: OpenContext, xml: Path
 ) -> None:
-    """Half of the tiles each: both run at once on the modelled clock; all tiles: one after the other."""
+    """With half the tiles each, both run concurrently on the modelled clock; with all tiles, in sequence."""
     daemon, context = start_context(clock=Clock.DEVICE, inference_us=1000)
     contexts = [context, open_context(daemon)]
     clock = 0

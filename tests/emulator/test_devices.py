@@ -1,4 +1,4 @@
-"""Several devices in one daemon: each its own engine, nothing of one known to another."""
+"""Several devices in one daemon: each has its own engine, isolated from the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_each_device_has_its_platform_its_engine_and_its_memory(daemon: Daemon, 
     gates = [context.create_event() for context in contexts]
     fences = [execute(q, waits(c, g)) for q, c, g in zip(queues, contexts, gates, strict=True)]
     for gate, fence in zip(reversed(gates), reversed(fences), strict=True):
-        gate.host_signal()  # devices run at the same time: the last one ends first
+        gate.host_signal()  # devices run concurrently: the last one ends first
         assert fence.host_synchronize(LONG)
 
     daemon.kill_engine(1)

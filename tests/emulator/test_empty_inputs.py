@@ -1,4 +1,4 @@
-"""A model is made ready for inputs without elements a few times, however many ways there are to have none."""
+"""A model is prepared for empty inputs only a few times, however many ways there are to be empty."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def image(context: Context, private_dir: Path) -> LoadedImage:
-    """Means over open dimensions, as an engine loads them, in the process of the test."""
+    """Return means over open dimensions, loaded as by an engine, in the test's process."""
     inputs = [ops.parameter([1, 1, -1, -1], np.float32) for _ in range(_POOLS)]
     means = [ops.adaptive_avg_pool(each, ops.constant([2, 2])) for each in inputs]
     path = private_dir / "means.xml"
@@ -43,7 +43,7 @@ def _empty(rows: Sequence[int]) -> empty_tensors.Empty:
 
 
 def _is_right(image: LoadedImage, rows: Sequence[int]) -> bool:
-    """Whether means of so many rows of ones are right: 0 of none."""
+    """Return whether means of this many rows of ones are right: 0 of none."""
     request = image.compiled.create_infer_request()
     for at, count in enumerate(rows):
         request.set_input_tensor(at, ov.Tensor(np.ones((1, 1, count, 2), np.float32)))
@@ -89,7 +89,7 @@ def test_what_failed_to_be_renewed_is_renewed_before_it_runs(
 def test_a_compilation_that_fails_half_way_changes_nothing(
     image: LoadedImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one: OpenVINO has to compile some models again."""
+    """The second one: OpenVINO has to recompile some models."""
     compiled = image.compiled
 
     def fails(*_: object) -> bool:

@@ -1,4 +1,4 @@
-"""The cache of what OpenVINO compiled in an engine: equal results, and what is wrong with it is a miss."""
+"""The engine's cache of OpenVINO's compiled models: equal results, and damaged entries are misses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.common import linux, lock_in
 from softnpu.emulator.disk_cache import entry_files
 from softnpu.emulator.engine import images
-from softnpu.emulator.engine.device_clock import host_times
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.interface.environment import ENV_ENGINE_CACHE
 from softnpu.emulator.links import engine as link
@@ -30,6 +29,7 @@ from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 from softnpu.emulator.openvino.cache_fill import __main__ as program
 from softnpu.emulator.openvino.cache_fill import entry
 from softnpu.emulator.openvino.executor import LoadedImage
+from softnpu.emulator.openvino.modelled_time import host_times
 from softnpu.plugin import Core
 from tests.conftest import StartContext, StartDaemon
 from tests.support.daemon import Daemon
@@ -41,11 +41,11 @@ from tests.support.work import Loaded
 
 _STEPS = 80
 _WIDTH = 16
-_STORED_S = 180.0  # by a process of the lowest priority
+_STORED_S = 180.0  # by a lowest-priority process
 
 
 def write_deep(folder: Path) -> Path:
-    """An IR that is large enough for the cache: many small operations with weights."""
+    """Write an IR large enough for the cache: many small operations with weights."""
     generator = np.random.default_rng(1)
     data = ops.parameter([4, _WIDTH], ov.Type.f32, name="data")
     value: Any = data
@@ -95,13 +95,13 @@ def blob(context: Context, private_dir: Path) -> bytes:
 
 
 def blob_of(context: Context, path: Path) -> bytes:
-    """The blob of a model with its weights inside."""
+    """Return the blob of a model with its weights inside."""
     with GraphSource.from_ir(path) as source, context.create_graph(source) as graph:
         return bytes(graph.get_native_binary())
 
 
 def fill(blob: bytes, cache: CpuCache) -> str:
-    """Why an image is not stored; empty if it is. In this process, which is not locked in."""
+    """Fill the cache; return why an image is not stored, or empty. Runs in this unconfined process."""
     fd = linux.sealed_copy("blob", blob)
     try:
         return _fill(cache, len(blob), fd)
@@ -192,7 +192,7 @@ def test_an_entry_that_is_wrong_is_a_miss(
 
 
 def _entry_of_another() -> bytes:
-    """A whole entry of a model with another shape."""
+    """Return a complete entry of a model with another shape."""
     data = ops.parameter([1, 3], ov.Type.f32)
     compiled = ov.Core().compile_model(ov.Model([ops.relu(data)], [data]), "CPU")
     payload = cpu_cache.encoded(compiled)
@@ -328,7 +328,7 @@ def test_what_a_file_became_is_imported_while_the_next_program_reads_it(
 
 
 class _Deep:
-    """Two images with equal arguments, both in the cache; the hint is noted as the first."""
+    """Two images with equal arguments, both in the cache; the hint records the first."""
 
     def __init__(self, context: Context, folder: Path, cache: CpuCache) -> None:
         self.cache = cache
@@ -342,7 +342,7 @@ class _Deep:
         cache.note(_HINT, self.key, self.properties)
 
     def is_expected(self, hint: bytes = _HINT, loaded: Container[str] = ()) -> bool:
-        """Whether the hint has an image imported."""
+        """Return whether the hint has an image imported."""
         self.cache.expect(executor.core(), hint, loaded)
         expecting = self.cache.is_expecting
         self.cache.forget_expected()

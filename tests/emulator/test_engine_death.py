@@ -1,4 +1,4 @@
-"""An engine that dies is a device reset: the guilty submission fails, everything else completes."""
+"""An engine's death is a device reset: the guilty submission fails, everything else completes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _LongRun:
         self.queue = context.create_command_queue()
         begun = context.create_event()
         one = [lambda c: c.append_graph_execute(self.loaded.graph)]
-        # not the first command: after a reset a submission waits until its graph is loaded again
+        # not the first command: after a reset a submission waits until its graph is reloaded
         commands = recorded(context, *one, lambda c: c.append_signal_event(begun), *one * times)
         self.fence = execute(self.queue, commands)
         assert begun.host_synchronize(LONG)
@@ -59,7 +59,7 @@ def xml(private_dir: Path) -> Path:
     return write_chain(private_dir, _SIZE, 20)
 
 
-# ---------------------------------------------------------------- engines that come and go
+# ------------------------------------------------------------ starts and ends of engines
 
 
 def test_killed_as_soon_as_it_is_ready_it_comes_back_each_time(start_context: StartContext) -> None:
@@ -110,14 +110,14 @@ def test_objects_and_submissions_made_while_no_engine_lives(start_context: Start
     wait_until(lambda: daemon.memory_used() == 0)
 
 
-# ---------------------------------------------------------------- submissions that run
+# ------------------------------------------------------------ running submissions
 
 
 def test_killed_while_computing_everything_runs_once_with_the_right_numbers(
     daemon: Daemon, context: Context, open_context: OpenContext, xml: Path
 ) -> None:
     innocent, counted = open_context(daemon), context.alloc_host(8)
-    # each run shifts the bytes by one: a second run would show
+    # each run shifts the bytes by one: a repeated run would show
     shift = recorded(context, lambda c: c.append_memory_copy(counted.view()[1:], counted, 7))
     counted.view()[:] = np.arange(8)
     queue, memory = innocent.create_command_queue(), innocent.alloc_host(1 << 20)
@@ -126,7 +126,7 @@ def test_killed_while_computing_everything_runs_once_with_the_right_numbers(
     beside = [execute(queue, fill(innocent, memory, 0x11)) for _ in range(20)]
 
     daemon.kill_engine()
-    long.loaded.memory[1].view()[:] = 0  # the dead engine's numbers do not count
+    long.loaded.memory[1].view()[:] = 0  # discard the dead engine's numbers
 
     assert all(fence.host_synchronize(LONG) for fence in (long.fence, *behind, *beside))
     assert same(long.loaded.outputs, on_cpu(xml, _matrix()))
@@ -136,7 +136,7 @@ def test_killed_while_computing_everything_runs_once_with_the_right_numbers(
 
 
 def _await_running(daemon: Daemon, restarts: int) -> None:
-    """A long inference runs. A submission that only looks at an event runs for a moment as well."""
+    """Wait for a long inference to run: a submission that only checks an event also runs, but briefly."""
     seen = 0
 
     def running() -> bool:
@@ -154,7 +154,7 @@ def test_a_submission_goes_on_though_engines_die_again_and_again(
     daemon, context = start_context(tdr_ms=30_000)
     long = _LongRun(context, xml, 2 * _TIMES)
     daemon.kill_engine()
-    daemon.kill_engine()  # one that has not finished starting, and runs nothing yet
+    daemon.kill_engine()  # a starting engine that runs nothing yet
     _await_running(daemon, 2)
     before = daemon.engine().tile_busy_ns
     wait_until(lambda: daemon.engine().tile_busy_ns > before, what="another command")
@@ -189,11 +189,11 @@ def test_a_submission_under_which_two_engines_died_is_lost_and_no_other(
     assert daemon.engine().restarts == 2
 
 
-# ---------------------------------------------------------------- weights that change
+# ------------------------------------------------------------ changing weights
 
 
 def _edit(xml: Path) -> None:
-    """Change the last byte of the weights through a mapping, as a program with the file open would."""
+    """Change the last byte of the weights through a mapping, as a program with the file open could."""
     with open(xml.with_suffix(".bin"), "r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         content[-1] ^= 1
 
@@ -228,5 +228,5 @@ def test_weights_that_were_edited_before_they_are_loaded_are_refused(
         graph = open_context(shared_daemon).create_graph(source)
     _edit(xml)
     assert "constant 'weights'" in str(failure(graph.initialize, ZeResult.ERROR_INVALID_ARGUMENT))
-    _edit(xml)  # as it was
+    _edit(xml)  # restored
     graph.initialize()

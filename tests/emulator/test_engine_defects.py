@@ -1,4 +1,4 @@
-"""Defects of the engine's own code: one ends the submission or the image with which it shows, and no more."""
+"""Defects of the engine's own code: one ends only the submission or image that triggers it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from softnpu.driver import Context, Graph, GraphSource, ZeResult
 from softnpu.driver.graph_creation import compile_source
 from softnpu.emulator.common import linux
 from softnpu.emulator.engine import images
-from softnpu.emulator.engine.device_clock import host_times
 from softnpu.emulator.engine.images import EngineImage, ImageLoader
 from softnpu.emulator.engine.queues.queue import Place
 from softnpu.emulator.engine.running.runner import Runner
@@ -33,6 +32,7 @@ from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links import internal_errors
 from softnpu.emulator.links.internal_errors import InternalErrors
+from softnpu.emulator.openvino.modelled_time import host_times
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import OpenContext, StartContext, StartDaemon, StartPython
 from tests.support.daemon import Daemon
@@ -50,7 +50,7 @@ _UNKNOWN = int(ZeResult.ERROR_UNKNOWN)
 
 
 class _Defect(Exception):
-    """What nobody expects."""
+    """An unexpected error."""
 
 
 class _At:
@@ -85,7 +85,7 @@ class _At:
 
 
 class _Worked(Rig):
-    """A rig whose runner ends submissions by what is raised, and tells."""
+    """A rig whose runner ends submissions on exceptions, and reports them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Worked(Rig):
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Worked]:
-    monkeypatch.setattr(internal_errors.log, "disabled", True)  # records of it would keep frames and memory
+    monkeypatch.setattr(internal_errors.log, "disabled", True)  # its records would keep frames and memory
     rig = _Worked()
     yield rig
     rig.close()
@@ -131,7 +131,7 @@ def test_whatever_line_of_a_submission_raises_it_ends_once_and_truly(rig: _Worke
         assert session.queue.place is Place.AWAKE, defect.where
         assert list(rig.queues.awake) == [session.queue], defect.where
         assert not session.queue.has_begun, defect.where
-        if session.ring.is_lost:  # not even its slot could be read
+        if session.ring.is_lost:  # not even its slot was readable
             assert result == int(ZeResult.ERROR_DEVICE_LOST), defect.where
             rig.queues.drop(session.queue)
             session = rig.session()
@@ -258,7 +258,7 @@ def test_an_engine_that_cannot_handle_a_message_is_replaced(start_context: Start
     assert "cannot handle a message" in daemon.log
 
 
-# ------------------------------------------------------------ what clients can write
+# ------------------------------------------------------------ client-written memory
 
 
 def test_a_tail_that_is_taken_back_from_a_submission_that_runs(
@@ -274,7 +274,7 @@ def test_a_tail_that_is_taken_back_from_a_submission_that_runs(
     data = wire_context.alloc(64 << 20)
     gate.write(bytes(64))
     control.write(NOTHING)
-    for each in busy:  # so many that the engine looks which ones it can put to sleep
+    for each in busy:  # enough for the engine to check which ones it can put to sleep
         each.wait(each.submit(control, len(NOTHING)))
     steps: list[cmd.Command] = [cmd.Fill(MemoryAt(data.handle, 0), data.size, b"\1\2\3\4")] * 4
     steps.append(cmd.EventWait(MemoryAt(gate.handle, 0)))
@@ -284,7 +284,7 @@ def test_a_tail_that_is_taken_back_from_a_submission_that_runs(
     number = one.submit(long, len(commands))
     wait_until(lambda: data.read(1) == b"\1", what="it runs")
     one.ring.write(struct.pack("=Q", number - 1), records.RING_TAIL)
-    time.sleep(0.5)  # in which it comes to its wait
+    time.sleep(0.5)  # time for it to reach its wait
     one.ring.write(struct.pack("=Q", number), records.RING_TAIL)
     gate.event().host_signal()
     one.set_tail(number)
@@ -376,11 +376,11 @@ def _named(model: ov.Model) -> ov.Model:
     return model
 
 
-# ------------------------------------------------------------ what does not end, and what counts too much
+# ------------------------------------------------------------ endless work, and overcounting
 
 
 def _endless(folder: Path) -> Path:
-    """A model of one Loop whose number of rounds is an input."""
+    """Write a model of one Loop whose iteration count is an input."""
     x, trips = ops.parameter([1, 4], np.float32, name="x"), ops.parameter([], np.int32, name="trips")
     given = ops.parameter([1, 4], np.float32)
     result = ops.add(ops.multiply(given, np.float32(0.999)), np.float32(1e-3))

@@ -1,4 +1,4 @@
-"""Engines that cannot be started, that are never ready, or that cannot be told what they must know."""
+"""Engines that cannot start, are never ready, or cannot be sent required information."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_engine_that_reads_nothing_is_replaced_before_its_messages_fill_the_d
         context = WireContext(wire)
         first = context.alloc(64, "control")
         os.kill(engine, signal.SIGSTOP)
-        # what the socket holds, and four times as much as may wait: also more than that lives afterwards
+        # the socket's capacity, and four times the backlog: messages beyond it survive too
         for _ in range(5 * _BACKLOG):
             context.alloc(64, "control")
         wait_gone(engine)

@@ -1,4 +1,4 @@
-"""Fail-points: what they understand, that they do nothing unasked, and that each is really on the way."""
+"""Fail-points: their syntax, that they are off by default, and that each is on its path."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ failpoints.hit("client.map")
 """
     done = _in_a_process(code, "client.map=kill")
     assert done.returncode == 0
-    # what goes is the memory of the rules from the environment, and its mapping
+    # the difference is the memory of the environment's rules, and its mapping
     assert done.stdout.decode().split() == ["0,client.load=memory", "0,client.map=memory:2", "-2,None"]
 
 

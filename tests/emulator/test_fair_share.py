@@ -1,6 +1,6 @@
-"""Who runs when: levels without starvation, equal shares of sessions, room for others between commands.
+"""Scheduling: levels without starvation, equal shares of sessions, preemption between commands.
 
-Measured by what was done and in which order, not in seconds: a busy machine slows all sides alike.
+Measured by work done and its order, not in seconds: a busy machine slows all sides alike.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from tests.support.waiting import wait_until
 from tests.support.work import LONG, barrier, execute, failure, fill, recorded, run
 
 _WORK = 1 << 24
-_PIECE = (
-    1 << 18
-)  # stays in the cache of a core: memory further away costs one session twice what it costs another
+_PIECE = 1 << 18  # stays in a core's cache: farther memory may cost one session twice as much as another
 _PIECES = 100
 _FAIR = 0.8
 NewContext = Callable[[], Context]
@@ -37,12 +35,12 @@ NewContext = Callable[[], Context]
 
 @pytest.fixture
 def new_context(daemon: Daemon, open_context: OpenContext) -> NewContext:
-    """Make contexts of sessions of their own."""
+    """Create contexts in sessions of their own."""
     return lambda: open_context(daemon)
 
 
 def _work(memory: Allocation, pieces: int = _PIECES) -> list[Callable[[CommandList], None]]:
-    """A piece of work that costs about the same for everybody."""
+    """Return work of about the same cost for everybody."""
     return [lambda c: c.append_memory_fill(memory, b"\x01", _PIECE)] * pieces
 
 
@@ -56,7 +54,7 @@ class _BusySession:
         self.commands = recorded(context, *_work(memory, pieces))
         self.queues = [context.create_command_queue(priority) for _ in range(queues)]
         self.fences: list[Fence] = []
-        run(self.queues[0], self.commands)  # its pages are there
+        run(self.queues[0], self.commands)  # its pages now exist
 
     def submit(self, count: int) -> None:
         for number in range(count):
@@ -67,12 +65,12 @@ class _BusySession:
         return sum(fence.query_status() for fence in self.fences)
 
     def ended(self, number: int) -> int:
-        """When the device had ended so many, by its own clock."""
+        """Return the device time when this many had ended."""
         assert self.fences[number - 1].host_synchronize(LONG)
         return sorted(fence.describe().time_ns for fence in self.fences if fence.query_status())[number - 1]
 
     def done_by(self, time_ns: int) -> int:
-        """How many the device had ended by then."""
+        """Return how many the device had ended by then."""
         return sum(fence.describe().time_ns <= time_ns for fence in self.fences if fence.query_status())
 
     def wait(self) -> None:
@@ -80,7 +78,7 @@ class _BusySession:
 
 
 class _HeldDevice:
-    """Holds the device until it is opened, so that all sides begin at once: a queue of the highest level."""
+    """Holds the device until opened, so that all sides begin at once: a queue of the highest level."""
 
     def __init__(self, context: Context) -> None:
         self._memory = context.alloc_host(1 << 28)
@@ -97,7 +95,7 @@ def test_sessions_with_equal_work_get_equal_shares(new_context: NewContext) -> N
     sessions = [_BusySession(new_context()) for _ in range(4)]
     holder = new_context()
     had = [0] * len(sessions)
-    for _ in range(3):  # a machine that is busy elsewhere disturbs one round, not always the same session
+    for _ in range(3):  # load elsewhere on the machine disturbs one round, not always the same session
         held = _HeldDevice(holder)
         for session in sessions:
             session.fences.clear()
@@ -134,7 +132,7 @@ def test_a_stalled_submission_costs_its_session_no_more_than_the_work_it_did(
     start, other_work_ns = time.monotonic_ns(), 200_000_000
     until = time.process_time_ns() + other_work_ns
 
-    def load_images() -> None:  # what else the engine does meanwhile costs CPU time as well
+    def load_images() -> None:  # the engine's concurrent activity also costs CPU time
         now = time.process_time_ns()
         while time.process_time_ns() < now + other_work_ns // 10:
             pass
@@ -179,7 +177,7 @@ def test_a_wait_is_not_overdue_while_another_queue_of_its_session_waits_for_its_
 def _stamped(
     context: Context, count: int
 ) -> tuple[CommandList, np.ndarray[tuple[int, ...], np.dtype[np.uint64]]]:
-    """A list of `count` pieces of work, each followed by a timestamp: how far it has come."""
+    """Return a list of `count` pieces of work, each followed by a timestamp of its progress."""
     memory, stamps = context.alloc_host(_PIECE), context.alloc_host(8 * count)
     stamps.view()[:] = 0
     records: list[Callable[[CommandList], None]] = []
@@ -203,7 +201,7 @@ def test_a_long_list_gets_no_more_than_many_short_ones(new_context: NewContext) 
     assert fence.host_synchronize(LONG)
     times = stamps * tick_ns
     theirs = np.count_nonzero((start < times) & (times <= end))
-    # exactly equal is for `test_scheduler`: this window is short, and the machine may be busy elsewhere
+    # exact equality is for `test_scheduler`: this window is short, and the machine may be busy elsewhere
     assert theirs <= 300, "about 100; without making room it would have been all 800"
     assert theirs >= 25 or times[-1] <= end, "nor is it passed over"
 

@@ -1,4 +1,4 @@
-"""Injected faults as the Python driver shows them; everything works afterwards."""
+"""Injected faults as seen through the Python driver; everything works afterwards."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _TUNING = Tuning(min_hang_s=0.4, min_start_s=0.5, compiler_stall_s=0.5)
 
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
-    """A daemon whose watchdogs are quicker than those of users."""
+    """Return a daemon whose watchdogs are faster than the users' default."""
     return start_daemon(tdr_ms=400, tuning=_TUNING)
 
 
 def only() -> InjectionState:
-    """The one injection that there is."""
+    """Return the only injection."""
     (state,) = faults.status()
     return state
 
@@ -109,7 +109,7 @@ def test_drop_signal_ends_by_the_watchdog_of_waits(daemon: Daemon, context: Cont
     faults.inject("drop-signal")
     fence = execute(queue, fill(context, memory, 7))
     wait_until(lambda: bool(np.all(memory.view() == 7)), what="it has been done")
-    run(other, barrier(context))  # its doorbell lets everything that waits look again
+    run(other, barrier(context))  # its doorbell makes all waiters look again
     assert not fence.query_status()
     lost(fence)
     assert queue.lost
@@ -156,7 +156,7 @@ def test_slow_computes_the_same_is_progress_for_the_watchdog_and_is_cancelled_li
 
 
 def _asleep(context: Context) -> CommandQueue:
-    """A queue for which the engine needs the doorbell."""
+    """Return a queue for which the engine needs the doorbell."""
     queue = context.create_command_queue()
     run(queue, barrier(context))
     wait_until(lambda: queue.describe().asleep, what="an engine that sleeps")
@@ -276,7 +276,7 @@ def test_requests_are_refused(daemon: Daemon, context: Context) -> None:
 
 
 def _compile_late(wire: Wire, xml: Path) -> int:
-    """Send a model that is compiled some time; the number of the request."""
+    """Send a model that is compiled some time; return the request's number."""
     context = WireContext(wire)
     with open(xml, "rb") as model:
         request = msg.GraphCreate(context=context.handle, name="late", xml_length=xml.stat().st_size)

@@ -1,7 +1,7 @@
 """Floods of connections, requests, allocations, doorbells and submissions, while somebody else infers.
 
-Each flood is as fast as one process can make it. The innocent client gets right results all the time, and
-afterwards the daemon has the memory and the descriptors that it had before.
+Each flood is as fast as one process can make it. The innocent client always gets right results, and
+afterwards the daemon has no more memory or descriptors than before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 from tests.support.wire import HELLO, Wire, WireContext
 
 MIB = 1 << 20
-_GROWTH = 24 * MIB  # what an allocator may keep after a flood
+_GROWTH = 24 * MIB  # an allocator may keep this after a flood
 Unnoticed = Callable[[Daemon], AbstractContextManager[ExitStack]]
 _HELLO = frames.encode(1, msg.encode(HELLO))
 
@@ -64,7 +64,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def unnoticed(start_python: StartPython, digits: Path) -> Unnoticed:
-    """Somebody infers meanwhile; then the proof that nobody has noticed and nothing is left."""
+    """Run an inference client meanwhile; then check that it noticed nothing and nothing leaked."""
 
     @contextmanager
     def unnoticed(daemon: Daemon) -> Iterator[ExitStack]:
@@ -80,7 +80,7 @@ def unnoticed(start_python: StartPython, digits: Path) -> Unnoticed:
         assert done > 0
         assert wrong == 0
         innocent.finish()
-        # before anything connects: connections that are not closed yet count as well
+        # before anything connects: connections not yet closed also count
         wait_until(lambda: daemon.base_fd_count() <= descriptors, what="descriptors closed")
         assert daemon.engine().engine_pid == engine
         wait_until(lambda: daemon.memory_used() < used, what="nothing allocated any more")
@@ -168,7 +168,7 @@ def test_connections_that_never_say_hello_and_clients_that_never_read_their_answ
             sock = stack.enter_context(_connect(daemon))
             sock.send(_HELLO)
             _send_until_cut_off(sock, status)
-        # a warning: the line with which a client leaves is one of those that are bounded
+        # a warning: the line of a leaving client is rate-limited
         assert "frames wait for a peer that does not read" in daemon.log
 
 

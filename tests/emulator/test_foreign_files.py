@@ -1,6 +1,6 @@
-"""Files of other users: no daemon serves where they can put something, no client speaks to them there.
+"""Files of other users: daemons do not serve, and clients do not connect, where others can write.
 
-The other user is real: files that root has given away, and a child process that gives its rights away.
+The other user is real: files that root has given away, and a child process that drops its privileges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can give fil
 
 @pytest.fixture
 def public_dir(private_dir: Path) -> Path:
-    """A directory where everybody can make files, as /tmp is."""
+    """Return a world-writable directory, like /tmp."""
     private_dir.chmod(0o1777)
     return private_dir
 
@@ -68,7 +68,7 @@ def test_a_daemon_does_not_serve_in_the_directory_of_somebody_else(
 def test_a_daemon_serves_in_a_public_directory_only_with_the_sticky_bit(
     start_daemon: StartDaemon, private_dir: Path
 ) -> None:
-    hint = _refused(start_daemon, allow_users=(GUEST,)).hint  # who cannot enter the directory of a test
+    hint = _refused(start_daemon, allow_users=(GUEST,)).hint  # this user cannot enter a test's directory
     assert "/tmp" not in hint
     assert "only you or root can write" in hint
     private_dir.chmod(0o777)
@@ -130,7 +130,7 @@ say(len(client.recv(65536)))
 
 @pytest.fixture
 def serve(start_python: StartPython, private_dir: Path) -> Callable[..., ClientProcess]:
-    """Have a user accept one client, and say how many bytes that has sent."""
+    """Have a user accept one client, and report how many bytes it sent."""
 
     def start(uid: int, owner: int | None = None, place: Path | None = None) -> ClientProcess:
         server = start_python(
@@ -179,7 +179,7 @@ def test_a_client_speaks_to_the_daemon_of_a_user_whose_directory_was_named(
     server = serve(SOMEBODY, place=folder / "npu.sock")
     monkeypatch.setenv("SOFTNPU_SOCKET", str(folder / "npu.sock"))
 
-    # the server goes away after the first word
+    # the server goes away after the first message
     failure(Driver.open, ZeResult.ERROR_UNINITIALIZED)
 
     assert server.hear() > 0

@@ -1,4 +1,4 @@
-"""A model that has taken over an engine or a compiler worker sends what none of ours would."""
+"""A model that has taken over an engine or a compiler worker sends messages that ours never would."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ OUTCOMES: dict[str, msg.Message] = {
 
 @pytest.fixture
 def sends(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[msg.Message, int], Path]:
-    """Builds a library that sends a message over the channel of its process."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(private_dir))  # all that is locked in can read it
+    """Build a library that sends a message over its process's channel."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(private_dir))  # readable by all confined processes
 
     def build(message: msg.Message, request: int) -> Path:
         source, made = private_dir / "sends.c", private_dir / "sends.so"
@@ -107,7 +107,7 @@ def test_a_worker_that_sends_it_ends_and_its_job_is_done_by_another(
 
 
 def test_what_ours_send_is_taken() -> None:
-    """All that is as long as it can be."""
+    """The longest messages are accepted."""
     texts = _info(found="x" * 1000, expected="x" * 1000, hint="x" * 1000)
     failed = link.SubmissionFailed(context=1, queue=2**64 - 1, sequence=2**64 - 1, info=texts.shortened())
     assert bounds.decode(link.report_decoder, memoryview(msg.encode(failed))) == failed

@@ -1,4 +1,4 @@
-"""What a connection has to say first, and what happens to one that says something else."""
+"""A connection's required first message, and the fate of one that sends another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 def test_a_hello_is_answered_with_devices_and_limits(daemon: Daemon) -> None:
     with Wire(daemon.socket) as wire:
-        welcome = wire.ask(_hello(minor=99), msg.Welcome)  # another minor version is welcome
+        welcome = wire.ask(_hello(minor=99), msg.Welcome)  # other minor versions are welcome
 
     assert (welcome.major, welcome.minor) == (INTERFACE_MAJOR, INTERFACE_MINOR)
     assert welcome.pid == daemon.pid
@@ -132,7 +132,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(daemon: Daemon, wire: Wire
     for _ in range(50):
         wire.ask(msg.Status(), msg.StatusAnswer, [0] * frames.MAX_FDS)
     with raw_socket(daemon.socket) as sock:
-        sock.shutdown(socket.SHUT_WR)  # half a connection is enough to leave
+        sock.shutdown(socket.SHUT_WR)  # a half-closed connection counts as leaving
         assert wait_readable(sock.fileno())
         assert sock.recv(1) == b""
     wait_until(lambda: daemon.base_fd_count() <= before, what="descriptors closed")

@@ -1,4 +1,4 @@
-"""Requests and objects that no driver would use: each is answered, and the daemon serves on."""
+"""Requests and objects that no driver would use: each is answered, and the daemon keeps serving."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TOP = 2**64 - 1
 
 @pytest.fixture
 def daemon(shared_daemon: Daemon, other_wire: Wire) -> Daemon:
-    """Another session still works at the end."""
+    """Return the daemon; another session must still work at the end."""
     assert other_wire
     return shared_daemon
 
@@ -186,7 +186,7 @@ def test_the_longest_question_to_the_compiler_is_refused_and_nothing_is_left_of_
     wire.ask(msg.CompilerOptions(device=0), msg.CompilerOptionsAnswer)
 
 
-# ---------------------------------------------------------------- objects that end while they are used
+# ---------------------------------------------------------------- objects destroyed while in use
 
 
 def test_a_queue_and_what_it_needs_may_end_together(wire: Wire, daemon: Daemon) -> None:
@@ -261,7 +261,7 @@ def test_a_compilation_goes_on_under_one_number_only(
 
 
 def _unwritable(kind: str) -> int:
-    """Memory of fixed size that cannot be mapped for writing."""
+    """Return fixed-size memory that cannot be mapped for writing."""
     flags = os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC | (_HUGETLB if kind == "huge pages" else 0)
     fd = os.memfd_create("hostile", flags)
     os.ftruncate(fd, 1 << 21)
@@ -300,7 +300,7 @@ def test_a_region_of_one_row_may_have_any_pitch(wire_context: WireContext) -> No
 def test_looking_at_a_broken_ring_is_charged_to_its_session(
     wire_context: WireContext, daemon: Daemon
 ) -> None:
-    """Otherwise its session would have had the least time, and come before all others."""
+    """Otherwise its session would have the least time, and precede all others."""
     queue = wire_context.queue()
     queue.set_tail(_TOP)
     wait_until(lambda: queue.lost)
@@ -362,7 +362,7 @@ def test_a_tail_that_never_rests_takes_nobody_else_the_device(
 
 
 def _unread_stream() -> tuple[int, socket.socket]:
-    """A TCP socket whose closing waits a minute for bytes that nobody reads, and its other end."""
+    """Return a TCP socket whose close waits a minute for bytes nobody reads, and its peer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = socket.create_connection(listener.getsockname())
         receiver, _ = listener.accept()
@@ -458,20 +458,20 @@ def test_unread_descriptors_of_a_refused_connection_stop_nobody(
         WireContext(innocent)
 
 
-# ---------------------------------------------------------------- graphs that end engines
+# ---------------------------------------------------------------- graphs that kill engines
 
 
 def test_a_graph_that_ends_every_engine_which_loads_it_is_given_up(
     start_daemon: StartDaemon, open_wire: OpenWire, chain: WireModel
 ) -> None:
-    """It was loaded well once; then something about it changes, and each engine that loads it again dies."""
+    """It loads well once; then something about it changes, and each engine that reloads it dies."""
     daemon = start_daemon(failpoints="engine.load=kill:*:1")
     wire, context = open_wire(daemon), WireContext(open_wire(daemon))
     load = msg.GraphInitialize(graph=chain.create(WireContext(wire)))
     wire.ask(load, msg.GraphInitialized)
 
     daemon.kill_engine()
-    daemon.wait_restarted(5)  # after the engine that was killed four more loaded it and died
+    daemon.wait_restarted(5)  # after the killed engine four more loaded it and died
     context.check_works()
     assert daemon.engine().offences == 0
 
@@ -484,7 +484,7 @@ def test_a_graph_that_ends_every_engine_which_loads_it_is_given_up(
 def test_a_graph_behind_one_that_ends_the_engine_is_loaded_all_the_same(
     start_daemon: StartDaemon, open_wire: OpenWire, chain: WireModel, private_dir: Path
 ) -> None:
-    """Only the graph that was being loaded is to blame, not those that wait for their turn."""
+    """Only the graph being loaded is to blame, not those waiting their turn."""
     daemon = start_daemon(failpoints="engine.load=kill:2")
     wire, innocent = open_wire(daemon), open_wire(daemon)
     with WireModel(write_chain(private_dir, 16, 5)) as other:

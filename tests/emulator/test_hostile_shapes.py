@@ -1,4 +1,4 @@
-"""Shape tensors are client memory: whatever stands in them, nothing but the own execution is refused."""
+"""Shape tensors are client memory: whatever they contain, only the client's own execution is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def graph(context: Context, tmp_path: Path) -> Graph:
-    """x [2..8, 16] f32 -> y of the same shape."""
+    """Return x [2..8, 16] f32 -> y of the same shape."""
     return graph_of(context, tmp_path, relu("[2..8,16]"))
 
 
@@ -37,7 +37,7 @@ def refused(run: Execution, result: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT) 
 
 
 def execution_error(context: Context, graph: Graph, result: ZeResult) -> str:
-    """Execute the graph with the memory that was set; why it is refused."""
+    """Execute the graph with the memory that was set; return the reason for its refusal."""
     fence = execute(context.create_command_queue(), inference(context, graph))
     return str(failure(lambda: fence.host_synchronize(LONG), result))
 
@@ -83,7 +83,7 @@ def test_memory_at_the_end_of_an_allocation_is_no_memory(context: Context, tmp_p
 
 
 def test_nothing_behind_the_memory_is_read_or_written(context: Context, tmp_path: Path) -> None:
-    """One allocation: x, y and their shape tensors side by side, y with less room than x asks for."""
+    """One allocation: x, y and their shape tensors side by side, y with less room than x requires."""
     graph = graph_of(context, tmp_path, relu("[?]"))
     view = context.alloc_host(64).view(np.uint8)
     for index, offset in {0: 16, 1: 0, 2: 48, 3: 4}.items():
@@ -111,7 +111,7 @@ def test_an_output_over_its_own_shape_tensor_is_refused(context: Context, graph:
 def test_a_shape_that_changes_all_the_time_is_right_or_refused(
     context: Context, tmp_path: Path, daemon: Daemon
 ) -> None:
-    """A process writes good shapes and too large ones into the tensor while the engine reads it."""
+    """A process writes valid and too large shapes into the tensor while the engine reads it."""
     run = Execution(context, graph_of(context, tmp_path, relu("[?,?]")), {"x": 4096, "y": 4096})
     run.put("x", np.ones((4, 8), np.float32))
     faults = daemon.engine().faults
@@ -138,7 +138,7 @@ def test_a_shape_that_changes_all_the_time_is_right_or_refused(
 
 
 def _flip(words: npt.NDArray[np.int64]) -> NoReturn:
-    """In a process of its own: a thread would stand still while the other one looks for the end."""
+    """Run in a separate process: a thread would stall while the other one waits for the end."""
     try:
         linux.die_with_parent(os.getppid())
         shapes = [[64, 64], [8, 4], [64, 64], [2, 16]]
@@ -147,7 +147,7 @@ def _flip(words: npt.NDArray[np.int64]) -> NoReturn:
             for value in values:
                 words[0] = value
     finally:
-        os._exit(1)  # nothing of the test may go on in here
+        os._exit(1)  # nothing of the test may continue here
 
 
 def test_a_result_that_never_fits_costs_nobody_else_anything(context: Context, tmp_path: Path) -> None:
@@ -168,11 +168,11 @@ def test_shapes_that_fail_do_not_spoil_the_image_for_others(context: Context, tm
     for rows in range(1, 9):
         run.put("x", np.full((rows, 4), 1, np.float32))
         run.put("y", np.full((rows + 1, 3), 1, np.float32))
-        refused(run)  # they do not fit each other
+        refused(run)  # they do not match each other
         run.put("y", np.full((rows, 4), 2, np.float32))
         run.run()
         assert (run.output("sum") == 3).all()
-    # OpenVINO's compiled model refuses right shapes for good once it has refused wrong ones
+    # after refusing wrong shapes, OpenVINO's compiled model refuses right ones for good
     model = sampled(8)
     graph = graph_of(context, tmp_path, model)
     mine, theirs = Execution(context, graph), Execution(context, graph_of(context, tmp_path, model))

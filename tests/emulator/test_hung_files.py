@@ -1,4 +1,4 @@
-"""Descriptors of files that do not answer: who sent them waits, nobody else does."""
+"""Descriptors of files that hang: only their sender waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.wire import NOTHING, OpenWire, Wire, WireContext, WireModel
 
 @pytest.fixture
 def other(daemon: Daemon, open_wire: OpenWire) -> Iterator[Wire]:
-    """Another session, which still works at the end."""
+    """Yield another session, which must still work at the end."""
     wire = open_wire(daemon)
     yield wire
     WireContext(wire).check_works()
@@ -38,7 +38,7 @@ def wire(daemon: Daemon, open_wire: OpenWire, other: Wire) -> Wire:
 
 @pytest.fixture
 def weights(private_dir: Path) -> Iterator[HungFile]:
-    """The weights of `scale`, on a file system that can hang."""
+    """Yield the weights of `scale`, on a file system that can hang."""
     xml = write_scale(private_dir, 2.0)
     with HungFile(private_dir, xml.with_suffix(".bin").read_bytes()) as file:
         yield file
@@ -47,7 +47,7 @@ def weights(private_dir: Path) -> Iterator[HungFile]:
 def test_a_descriptor_whose_fstat_fails_is_refused(wire: Wire) -> None:
     context = WireContext(wire)
     with subprocess.Popen(["sleep", "60"]) as process:
-        # a directory of /proc that ends with its process: fstat says ENOENT
+        # a /proc directory that ends with its process: fstat returns ENOENT
         fd = os.open(f"/proc/{process.pid}/fd", os.O_RDONLY | os.O_DIRECTORY)
         process.kill()
     try:
@@ -137,7 +137,7 @@ def test_a_load_whose_weights_hang_ends_and_the_next_one_is_served(
     weights.hang(reads_alone)
     hanging = guilty.wire.send(msg.GraphInitialize(graph=graph))
     behind = innocent.wire.send(msg.GraphInitialize(graph=other))
-    if busy:  # what runs beside it is no progress of the load
+    if busy:  # concurrent work is no progress of the load
         queue, buffer = worker.queue(), worker.alloc(4096, "control")
         end = threading.Event()
 

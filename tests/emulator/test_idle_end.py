@@ -1,4 +1,4 @@
-"""A client that comes while a daemon ends reaches that daemon or the next one, at whichever step it comes."""
+"""A client that arrives while a daemon ends reaches that daemon or the next one, at any step."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SERVED = "served by the daemon with pid"
 
 @pytest.fixture
 def stopped_at(start_daemon: StartDaemon) -> Callable[[str], Daemon]:
-    """A daemon whose idle time is over, and which has stopped itself (SIGSTOP) at this point of its end."""
+    """Return a function that starts a daemon stopped (SIGSTOP) at this point of its idle end."""
 
     def stopped(point: str) -> Daemon:
         daemon = start_daemon(failpoints=f"{point}=stop", idle_timeout_s=0.1)
-        daemon.status()  # the first client: from its end on the daemon is idle
+        daemon.status()  # the first client: the daemon is idle once it leaves
         wait_stopped(daemon.pid)
         return daemon
 
@@ -67,7 +67,7 @@ def come(start_python: StartPython, private_dir: Path) -> Callable[[], ClientPro
 
 
 def _serves(client: ClientProcess, served: list[int]) -> int:
-    """The pid of the daemon that a client has reached; it has worked there, and everything has ended."""
+    """Return the pid of the daemon that a client reached; it worked there, and everything has ended."""
     pid, size = served
     assert size == 64
     client.tell()
@@ -141,7 +141,7 @@ def test_a_daemon_waits_for_the_client_that_had_it_started(start_daemon: StartDa
 
 @contextmanager
 def _closing_server(place: Path) -> Iterator[list[int]]:
-    """Accept at `place` and close without an answer; the sizes of what it was sent."""
+    """Accept at `place` and close without an answer; yield the sizes of received messages."""
     heard: list[int] = []
     with endpoint.new_socket() as listener:
         listener.bind(str(place))

@@ -1,4 +1,4 @@
-"""Memory that was given back comes back, whatever happens to the engine meanwhile."""
+"""Reclaimed memory is restored, whatever happens to the engine meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZE = 2048
 
 
 def _own_memory(pid: int) -> int:
-    """Bytes of a process that no other has."""
+    """Return a process's private bytes."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 

@@ -1,4 +1,4 @@
-"""Injections on request: which operations are hit, who may ask, what is refused, how long it lasts."""
+"""Injections on request: affected operations, permissions, refusals, duration."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from tests.support.work import LONG, barrier, check_works, execute, failure, rec
 
 @pytest.fixture
 def daemon(lasting_daemon: LastingDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """The shared daemon, where `faults` finds it; no injection stays."""
+    """Yield the shared daemon, where `faults` finds it; no injection remains."""
     with lasting_daemon.unchanged() as daemon:
         monkeypatch.setenv(ENV_SOCKET, str(daemon.socket))
-    faults.clear([faults.inject("fail")])  # from the first one on the daemon keeps counters open
+    faults.clear([faults.inject("fail")])  # the first one makes the daemon keep counters open
     with lasting_daemon.unchanged() as daemon:
         yield daemon
         faults.clear()
 
 
 def hits(context: Context, operations: int) -> list[int]:
-    """Which of so many submissions fail, from 1."""
+    """Return which of this many submissions fail, from 1."""
     queue, failed = context.create_command_queue(), []
     for number in range(1, operations + 1):
         fence = execute(queue, barrier(context))
@@ -51,7 +51,7 @@ def hits(context: Context, operations: int) -> list[int]:
 
 
 def state_of(number: int) -> InjectionState:
-    """What `status` says of one."""
+    """Return an injection's status."""
     return next(state for state in faults.status() if state.id == number)
 
 
@@ -64,11 +64,11 @@ def test_all_that_the_daemon_counts_with_is_there_from_the_first_injection_on(
     faults.clear([faults.inject("delay", value="mem_alloc=1ms", socket=daemon.socket)], daemon.socket)
     with faults.injected("delay", value="mem_alloc=1ms", socket=daemon.socket):
         context.alloc_host(64)
-    # the supervisor closes a connection that ended a moment after its peer did
+    # the supervisor closes a connection shortly after its peer did
     wait_until(lambda: daemon.base_fd_count() <= before + 1, what="no more open than a segment")
 
 
-# ------------------------------------------------------------ which operations
+# ------------------------------------------------------------ affected operations
 
 
 def test_the_first_pass_and_then_so_many_are_hit_or_all_until_it_is_cleared(context: Context) -> None:
@@ -140,7 +140,7 @@ def test_devices_can_be_chosen(start_daemon: StartDaemon) -> None:
         failure(lambda: contexts[1].alloc_host(64), ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
 
 
-# ------------------------------------------------------------ how long
+# ------------------------------------------------------------ duration
 
 
 def test_what_has_not_hit_yet_outlives_an_engine_and_a_block_its_daemon(start_context: StartContext) -> None:
@@ -315,7 +315,7 @@ def test_every_request_can_be_named_but_those_of_daemons_and_monitors() -> None:
     assert set(REQUESTS) == tags - monitors - {"trace_join"}
 
 
-# ------------------------------------------------------------ inside of the engine
+# ------------------------------------------------------------ inside the engine
 
 
 def test_a_submission_counts_once_however_often_it_is_taken_up(context: Context) -> None:

@@ -1,8 +1,8 @@
-"""One session can neither read nor disturb what belongs to another, whatever ids and descriptors it sends.
+"""One session can neither read nor disturb another's objects, whatever ids and descriptors it sends.
 
 Handles are looked up in the tables of the session that names them; here one session tries those of another in
-every request, in every field of a ring's slot and in every command. What a process of the same user can do to
-the daemon through /proc is the operating system's business.
+every request, in every field of a ring's slot and in every command. Attacks on the daemon through /proc by
+the same user's processes are left to the operating system.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 
 class _Victim:
-    """A session with many objects, so that some of its handles name nothing in a younger session."""
+    """A session with many objects, so that some of its handles are unused in a younger session."""
 
     def __init__(self, context: Context, digits: Path, wire: Wire) -> None:
         self.loaded, self.expected = Loaded(context, digits), on_cpu(digits, image(3))
@@ -49,7 +49,7 @@ class _Victim:
         self.check()
 
     def check(self) -> None:
-        """Nothing of it has changed, and it still works."""
+        """Assert that nothing of it has changed, and it still works."""
         for memory in self.memory:
             assert memory.read() == _SECRET, "somebody has written here"
         for queue in self.queues:
@@ -64,7 +64,7 @@ def _handle(kind: HandleKind, slot: int, generation: int = 1) -> int:
 
 
 def _buffer(*commands: cmd.Command) -> bytes:
-    """A command buffer."""
+    """Return a command buffer."""
     return cmd.encode_buffer([cmd.encode_command(command) for command in commands])
 
 
@@ -80,13 +80,13 @@ def victim(daemon: Daemon, driver: Driver, digits: Path) -> Iterator[_Victim]:
 
 @pytest.fixture
 def thief(victim: _Victim, wire: Wire) -> Wire:
-    """A younger session, which has one context only."""
+    """Return a younger session with only one context."""
     assert victim.queues
     return wire
 
 
 def _requests(victim: _Victim) -> list[msg.Message]:
-    """Every request that names an object, with objects of the victim."""
+    """Return every request that names an object, with objects of the victim."""
     context = victim.context.handle
     memory, queue = victim.memory[-1].handle, victim.queues[-1].handle
     graph = _handle(HandleKind.GRAPH, 0)
@@ -149,7 +149,7 @@ def test_a_handle_that_both_sessions_have_names_ones_own(victim: _Victim, thief:
 
 
 def _commands(theirs: int, mine: int, graph: int) -> list[cmd.Command]:
-    """Every command with the memory or the graph of another session in one of its places."""
+    """Return every command with another session's memory or graph in one of its places."""
     at, own = MemoryAt(theirs, 0), MemoryAt(mine, 0)
     return [
         cmd.Fill(at, 64, b"\x00"),
@@ -172,7 +172,7 @@ def test_no_command_reaches_the_memory_or_a_graph_of_another_session(victim: _Vi
     mine, buffer, queue = context.alloc(4096), context.alloc(4096, "control"), context.queue()
     sibling.write(_SECRET)
     tried = set()
-    # contexts of one session are separate as well
+    # contexts of one session are also isolated
     for theirs in (victim.memory[-1].handle, victim.memory[20].handle, sibling.handle):
         for command in _commands(theirs, mine.handle, _handle(HandleKind.GRAPH, 0)):
             result = queue.run(_buffer(command), buffer)
@@ -192,7 +192,7 @@ def test_no_inference_reads_or_writes_the_memory_of_another_session(
     context = WireContext(thief)
     number = thief.send(chain.request(context), chain.fds)
     for guess in range(number + 2):
-        victim.wire.ask(msg.Cancel(request=guess), msg.Ok)  # reaches no compilation of another session
+        victim.wire.ask(msg.Cancel(request=guess), msg.Ok)  # reaches no other session's compilation
     created = thief.answer(number)
     assert isinstance(created, msg.GraphCreated)
     graph = created.graph
@@ -219,7 +219,7 @@ def test_no_slot_of_a_ring_reaches_another_session(victim: _Victim, thief: Wire)
     queue, buffer = context.queue(), context.alloc(4096, "control")
     commands = _buffer(cmd.Barrier())
     buffer.write(commands)
-    victim.memory[-1].write(commands)  # a command buffer of the other, which would run
+    victim.memory[-1].write(commands)  # a valid command buffer of the other
     theirs = victim.memory[-1].handle
     assert queue.wait(queue.submit(theirs, len(commands))) == ZeResult.ERROR_INVALID_ARGUMENT
     fence = queue.wait(queue.submit(buffer, len(commands), fence=theirs))
@@ -230,7 +230,7 @@ def test_no_slot_of_a_ring_reaches_another_session(victim: _Victim, thief: Wire)
 
 
 def _strange_descriptors(victim: _Victim) -> Iterator[tuple[str, int]]:
-    """Descriptors that are no exportable memory; the caller closes them."""
+    """Yield descriptors that are no exportable memory; the caller closes them."""
     yield "doorbell", os.dup(victim.context.doorbell)
     yield "status page", os.dup(victim.wire._fds[0])
     yield "socket", os.dup(victim.wire.socket.fileno())

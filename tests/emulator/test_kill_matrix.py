@@ -1,9 +1,9 @@
 """The kill matrix: every step of the protocol, every process that can die there, every way to die.
 
 Each cell kills a process at a fail-point while a client runs through the protocol (`tour`) and another
-session works. Then it checks: waiters get the right answer in bounded time, the other session is not
-affected, all resources come back, nothing is left behind (`nothing_left_behind` of every test), the next
-start is clean.
+session works. Then it checks: waiters get the right answer in bounded time, the other session is unaffected,
+all resources are reclaimed, nothing is left behind (`nothing_left_behind` of every test), the next start is
+clean.
 
 The full tier has the central steps of every process with SIGKILL, and each other way once; `-m soak` has all
 ways at all steps.
@@ -37,9 +37,9 @@ from tests.support.waiting import Stopwatch, wait_gone, wait_stopped, wait_until
 from tests.support.work import Loaded, check_works, same
 
 _TUNING = Tuning(min_hang_s=0.5, min_start_s=1.0, compiler_stall_s=0.5)
-_ANSWER_S = 60.0  # what a client may take on a machine with two cores that many share
+_ANSWER_S = 60.0  # a client's time limit on a machine with two cores shared by many
 _WAYS = ("kill", "stop", "abort", "memory", "descriptors")
-_NO_STEPS = {"idle", "end", "withdraw"}  # of no client: tests/emulator/test_idle_end.py is about them
+_NO_STEPS = {"idle", "end", "withdraw"}  # without a client: tested in tests/emulator/test_idle_end.py
 _CELLS = {
     "client": {
         *(f"{step}-kill" for step in ("connect", "map", "compile", "submit", "running", "completing")),
@@ -68,7 +68,7 @@ def _cells(victim: str) -> list[Any]:
 
 
 class Tour:
-    """Start clients that run through the protocol."""
+    """Starts clients that run through the protocol."""
 
     def __init__(self, start_python: StartPython, digits: Path) -> None:
         self._start_python, self._digits = start_python, digits
@@ -80,7 +80,7 @@ class Tour:
         return self._start_python(TOUR, environment=environment, socket=socket, xml=str(self._digits))
 
     def outcome(self, client: ClientProcess) -> dict[str, Any]:
-        """What it said; numbers have to be right."""
+        """Return a client's report, with its numbers checked."""
         outcome: dict[str, Any] = client.hear(_ANSWER_S)
         client.finish()
         if "numbers" in outcome:
@@ -94,7 +94,7 @@ def tour(start_python: StartPython, digits: Path) -> Tour:
 
 
 class _Bystander:
-    """A session that is no part of what happens, and must not notice."""
+    """An unrelated session, which must not notice anything."""
 
     def __init__(self, context: Context, digits: Path) -> None:
         self.context = context
@@ -178,7 +178,7 @@ def test_an_engine_that_dies(
 
 
 def _check_resets(daemon: Daemon, count: int) -> None:
-    """So many engines have died, and it was nobody's fault."""
+    """Assert that this many engines have died, and nobody is blamed."""
     wait_until(lambda: daemon.counts("restarts", "state") == (count, "ready"), what="the next engine")
     assert daemon.counts("aborted", "offences") == (0, 0)
 
@@ -211,7 +211,7 @@ def test_a_compiler_that_dies(
     failures = []
 
     def attempt(call: Any) -> Any:
-        """At each of its steps a worker may die under a job once; the next one does it."""
+        """At each of its steps a worker may die under a job once; the next one completes it."""
         for _ in range(len(steps) + 1):
             try:
                 return call()
@@ -252,7 +252,7 @@ def test_a_supervisor_that_dies(
     point: str,
     way: str,
 ) -> None:
-    # the first connection is that of the engine's watcher in this test, the bystander of no step
+    # in this test the first connection is the engine watcher's, the bystander's at no step
     skipped = 1 if point in ("supervisor.connect", "supervisor.handshake") else 0
     daemon = start_daemon(failpoints=f"{point}={way}:1:{skipped}")
     daemon.tracebacks_expected = way in ("memory", "descriptors")
@@ -261,7 +261,7 @@ def test_a_supervisor_that_dies(
     if way in ("memory", "descriptors"):
         outcome = tour.outcome(client)
         if point in ("supervisor.compile", "supervisor.import") and "numbers" not in outcome:
-            # the worker has compiled: what cannot be received is its blob
+            # the worker has compiled: its blob is what cannot be received
             assert "descriptors" in outcome["text"], outcome
         else:
             assert "numbers" in outcome or outcome["error"] == "ERROR_OUT_OF_HOST_MEMORY" or skipped, outcome
@@ -300,7 +300,7 @@ def test_a_supervisor_that_dies(
 def test_the_daemon_dies_while_a_client_is_at_a_step(
     start_context: StartContext, start_daemon: StartDaemon, tour: Tour, step: str, victim: str
 ) -> None:
-    """Steps at which the daemon does nothing: the client stops itself there, and goes on afterwards."""
+    """Steps without daemon activity: the client stops itself there, and continues afterwards."""
     daemon = start_daemon()
     client = tour.start(daemon, f"client.{step}=stop")
     wait_stopped(client.pid)

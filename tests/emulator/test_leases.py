@@ -1,4 +1,4 @@
-"""What a daemon leases to whom: shares, roles, and what it refuses."""
+"""The daemon's leases: shares, roles, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one session and one user may hold: each limit refuses by name, without effect, and is given back."""
+"""Limits of sessions and users: each is refused by name, without effect, and freed again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _mine(daemon: Daemon) -> UserStatus:
 
 
 def _check(info: ErrorInfo, result: ZeResult, limit: int, name: str) -> None:
-    """The refusal says what, how much of it, the limit, and the option that raises it."""
+    """Assert that the refusal gives the object, its amount, the limit, and the option that raises it."""
     assert info.result == result, info
     assert info.object
     assert f"{limit}" in info.expected, info
@@ -48,7 +48,7 @@ def _check(info: ErrorInfo, result: ZeResult, limit: int, name: str) -> None:
 
 
 class _Kind(NamedTuple):
-    """A kind of thing with a limit: how to ask for one more, and to give one back."""
+    """A limited kind of object: how to allocate and free one."""
 
     field: str
     limit: int
@@ -99,7 +99,7 @@ _OF_A_SESSION = [
 
 
 def _fill(wire: Wire, context: WireContext, kind: _Kind) -> tuple[list[Any], ErrorInfo]:
-    """Ask until it is refused."""
+    """Allocate until refused."""
     got: list[Any] = []
     while True:
         answer = wire.answer(wire.send(kind.ask(context)))
@@ -291,7 +291,7 @@ def test_metric_streams_of_a_user_have_a_limit_and_end_with_their_session(start_
     daemon = start_daemon()
 
     def fill(wire: Wire) -> tuple[int, ErrorInfo]:
-        """Open as many as there may be; close the first one and open one more."""
+        """Open as many as allowed; close the first one and open one more."""
         wire.hello()
         request = msg.MetricStreamOpen(context=WireContext(wire).handle, period=10**9)
         opened = []
@@ -406,7 +406,7 @@ def _program(length: int, inferences: int = 0) -> Program:
 
 
 def _engine_context(share: Share) -> EngineContext:
-    """One with the handles that programs are kept for."""
+    """Return a context with the handles that programs are kept for."""
     context = EngineContext(1, 1, os.eventfd(0), share, Staging(-1), lambda: None)
     for handle in (1, 7, 8):
         context.space.add_graph(handle, EngineImage(handle, memoryview(b"")))

@@ -1,4 +1,4 @@
-"""Loads of images take turns, so that many of one session keep nobody waiting."""
+"""Image loads take turns, so that one session's many loads delay nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines and compiler workers are locked in: a model that takes one over can do next to nothing there."""
+"""Engines and compiler workers are confined: a model that takes one over can do next to nothing there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ATTEMPTS = 45
 
 @pytest.fixture
 def place(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that processes which are locked in can read, with the library; beside it a secret."""
+    """Return a directory readable by confined processes, with the library; beside it a secret."""
     place = private_dir / "extensions"
     place.mkdir(0o700)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(place))
@@ -42,7 +42,7 @@ def test_foreign_code_reaches_nothing(
     rule = f"{point}=load({place}/foreign.so):1:{int(other == 'worker')}"
     daemon = start_daemon(devices=("4000", "4000"), failpoints=rule)
     context = open_context(daemon)
-    if other == "worker":  # the process that has forked the one of the library
+    if other == "worker":  # the process that forked the library's
         Loaded(context, digits)
         (target,) = daemon.status().compiler_pids
     else:
@@ -77,7 +77,7 @@ def test_an_engine_that_cuts_and_seals_all_its_files_costs_itself(
     (place / "cuts.c").write_text(_CUTS)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", place / "cuts.so", place / "cuts.c"], check=True)
     daemon = start_daemon(failpoints=f"engine.load=load({place}/cuts.so)")
-    faults.inject("fail", after=1000, socket=daemon.socket)  # its counters are shared as well
+    faults.inject("fail", after=1000, socket=daemon.socket)  # its counters are shared too
     context = open_context(daemon)
     loaded = Loaded(context, digits)
     assert same(loaded.infer(context.create_command_queue(), image()), on_cpu(digits, image()))

@@ -1,4 +1,4 @@
-"""The log of a daemon: what others named is in it, but begins no line and commands no terminal."""
+"""The daemon's log: foreign names appear in it, but start no line and control no terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_name_of_a_model_that_is_refused_is_a_part_of_its_line(daemon: Daemo
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("program", ["engine", "engine.cache_fill", "compiler"])
+@pytest.mark.parametrize("program", ["engine", "openvino.cache_fill", "compiler"])
 def test_what_ends_a_process_is_logged_in_lines_of_its_own(program: str) -> None:
     code = (
         f"from softnpu.emulator.{program} import __main__ as program\n"

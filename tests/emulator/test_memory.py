@@ -1,4 +1,4 @@
-"""Device memory: what may be asked for, what it costs, who may have how much, and that it comes back."""
+"""Device memory: valid requests, costs, quotas, and reclaim."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_sparse_memory_counts_by_its_pages_and_a_session_that_uses_too_much_is_e
         assert info.result == ZeResult.ERROR_OUT_OF_DEVICE_MEMORY
         large.write(b"x" * (3 * MIB))
         for _ in range(5):
-            greedy.send(msg.ContextMemory(context=one.handle))  # who looks does not hide the growth
+            greedy.send(msg.ContextMemory(context=one.handle))  # queries do not hide the growth
         number, ended = greedy.receive()
         while number:
             number, ended = greedy.receive()
@@ -155,7 +155,7 @@ def test_freed_sparse_memory_counts_as_long_as_a_submission_may_use_it(start_dae
         data = cmd.encode_buffer([cmd.encode_command(command) for command in commands])
         buffer.write(data)
         queue.submit(buffer, len(data))
-        context.check_works()  # by now the engine has decoded what was submitted before
+        context.check_works()  # by now the engine has decoded the earlier submissions
         wire.ask(msg.MemFree(memory=(large.handle,)), msg.Ok)
         info = wire.info(msg.MemAlloc(context=context.handle, kind="host", size=1 << 40, sparse=True))
         assert info.result == ZeResult.ERROR_OUT_OF_DEVICE_MEMORY

@@ -1,4 +1,4 @@
-"""Small models on a real device: once an engine knows their inferences it runs them in C++."""
+"""Small models on a real device: an engine runs known inferences in C++."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEEDS = range(1, 9)
 
 @pytest.fixture
 def ready(start_context: StartContext, digits: Path) -> tuple[Daemon, Context, CommandQueue, Loaded]:
-    """A daemon whose engine has a twin of the model, and has used it."""
+    """Return a daemon whose engine has a twin of the model, and has used it."""
     if native_library.library() is None:
         pytest.skip("the part of the engine in C++ is not built")
     daemon, context = start_context()
@@ -71,7 +71,7 @@ def test_after_the_death_of_an_engine_no_result_is_an_old_one(
     daemon, _, queue, loaded = ready
     for deaths in range(1, 4):
         daemon.kill_engine()
-        _check(loaded, queue, digits)  # while it comes back, and after
+        _check(loaded, queue, digits)  # during and after its reload
         daemon.wait_restarted(deaths)
         _warm_up(daemon, loaded, queue, deaths + 1)
         _check(loaded, queue, digits)

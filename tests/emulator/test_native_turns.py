@@ -1,4 +1,4 @@
-"""Known submissions in C++: the same life of a submission as in Python, and nothing but that."""
+"""Known submissions in C++: exactly the same life of a submission as in Python."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_words_of_a_queue_are_those_of_python() -> None:
     assert {name: getattr(link, name) for name in found} == {name: int(at) for name, at in found.items()}
 
 
-# ---------------------------------------------------------------- what is run
+# ---------------------------------------------------------------- work for C++
 
 
 def test_a_known_submission_ends_like_any_other(rig: Rig) -> None:
@@ -77,7 +77,7 @@ def test_a_known_submission_ends_like_any_other(rig: Rig) -> None:
     assert (_data(session, 63), _data(session, 64)) == (7, 0)
     assert rig.counters.submissions == before + 3
     assert rig.counters._words[StatusWord.WRITTEN] == 5 * 64
-    # the account of the session leaves out what the machine did meanwhile
+    # the session's account excludes the machine's other work meanwhile
     assert session.notes[link.STATE_SPENT] == rig.counters.busy_ns >= session.context.share.spent_ns[2] > 0
 
 
@@ -139,7 +139,7 @@ def test_a_fence_that_waits_for_another_submission_is_left_alone(rig: Rig) -> No
     assert not session.fence.is_signalled(ticket + 1)
 
 
-# ---------------------------------------------------------------- what is left to Python
+# ---------------------------------------------------------------- work left to Python
 
 
 def test_commands_that_have_changed_are_decoded_again(rig: Rig) -> None:
@@ -284,7 +284,7 @@ def test_the_session_with_the_least_time_comes_first(rig: Rig) -> None:
 
     assert rig.visit()
 
-    # after n turns a session has used about n times its number: that decides, not the order of submission
+    # after n turns a session has used about n times its number: that decides, not submission order
     assert sorted(order) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert order.index(3) < 3
     assert order[3:5].count(1) + order[3:5].count(2) == 2

@@ -1,6 +1,6 @@
-"""Processes of other users: refused unless the owner of the daemon allows them; then they may only use it.
+"""Processes of other users: refused unless the daemon's owner allows them; then they may only use it.
 
-The second user is real: a child process that gives its rights away before it speaks to the daemon.
+The second user is real: a child process that drops its privileges before it contacts a daemon.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MIB = 1 << 20
 
 @pytest.fixture
 def shared(start_daemon: StartDaemon, public_dir: Path) -> Daemon:
-    """A daemon that lets the guest in."""
+    """Return a daemon that admits the guest."""
     place = public_place(public_dir, users=(GUEST,))
     return start_daemon(socket=str(place), allow_users=(GUEST,), memory=64 * MIB)
 
 
-# ---------------------------------------------------------------- who may connect
+# ---------------------------------------------------------------- connecting
 
 
 @needs_root
@@ -90,7 +90,7 @@ def test_who_is_allowed_is_let_in_by_user_or_group_by_this_daemon_and_not_the_la
 
     for path in (daemon.socket.parent, daemon.socket):
         os.removexattr(path, "system.posix_acl_access")
-        path.chmod(0o777)  # somebody has opened it by hand: the daemon still asks the kernel who connects
+        path.chmod(0o777)  # opened by hand: the daemon still asks the kernel who connects
     refused = as_user(code, daemon).hear()
     assert refused["error"] == "ERROR_INSUFFICIENT_PERMISSIONS", refused
     for word in (f"user {GUEST}", f"--allow-user {GUEST}", f"user {os.getuid()}"):
@@ -131,7 +131,7 @@ def test_owner_and_root_may_command_and_nobody_else(monkeypatch: pytest.MonkeyPa
     assert "user 1000" in info.expected
 
 
-# ---------------------------------------------------------------- what a guest may do
+# ---------------------------------------------------------------- a guest's rights
 
 
 @needs_root

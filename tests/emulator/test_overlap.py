@@ -1,4 +1,4 @@
-"""Images for throughput: inferences start before their turn, and clients cannot tell."""
+"""Images for throughput: inferences start early, invisibly to clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def xml(private_dir: Path) -> Path:
-    """A network that takes some 10 ms."""
+    """Return a network that takes some 10 ms."""
     return write_chain(private_dir, _SIZE, 10)
 
 
@@ -46,7 +46,7 @@ def _matrix(seed: int) -> Array:
 
 
 def _several(context: Context, xml: Path, number: int) -> list[Loaded]:
-    """Graphs with memory of their own, fed and executed once each."""
+    """Return graphs with memory of their own, fed and executed once each."""
     queue = context.create_command_queue()
     loaded = [Loaded(context, xml, config=_CONFIG) for _ in range(number)]
     for seed, one in enumerate(loaded):
@@ -73,7 +73,7 @@ def _result(fence: Fence) -> ZeResult:
 
 
 def _run_in_turn(queue: CommandQueue, *lists: CommandList) -> None:
-    """Submit each list with a fence of its own, then wait for all."""
+    """Submit each list with its own fence, then wait for all."""
     assert all(fence.host_synchronize(LONG) for fence in [execute(queue, commands) for commands in lists])
 
 
@@ -93,7 +93,7 @@ def test_submissions_run_side_by_side(daemon: Daemon, context: Context, xml: Pat
     fences = [execute(several[number % queues], one.commands) for number, one in enumerate(loaded)]
     assert all(fence.host_synchronize(LONG) for fence in fences)
     _check(loaded, xml)
-    # each waits for nothing but its own turn: all but the first can start early
+    # each waits only for its own turn: all but the first can start early
     wait_until(lambda: daemon.engine().overlapped - before >= (3 if queues == 1 else 1))
 
 
@@ -198,7 +198,7 @@ def test_nothing_starts_early_for_a_while_after_an_engine_reset() -> None:
 
 
 def test_memory_of_inferences_is_let_go_with_their_context(daemon: Daemon, driver: Driver, xml: Path) -> None:
-    """At once: an engine that sleeps collects no garbage."""
+    """At once: a sleeping engine collects no garbage."""
     maps = Path(f"/proc/{daemon.engine().engine_pid}/maps")
 
     def segments() -> int:

@@ -1,4 +1,4 @@
-"""What is blamed when an engine ends: what the watchdog has named, and nothing that was beside it."""
+"""Blame for an engine's end: only the work named by the watchdog."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def states() -> Iterator[QueueStates]:
 
 
 def _running(states: QueueStates, sequence: int = 1) -> Queue:
-    """A queue of which an engine says that this submission runs."""
+    """Return a queue in which, by the engine's account, this submission runs."""
     nothing = cast(Any, None)
     queue = Queue(nothing, nothing, slots=16, priority=0, turbo=False, state=states.take(0))
     _say(states, queue, sequence)
@@ -75,7 +75,7 @@ def test_without_a_reason_each_has_two_attempts(states: QueueStates) -> None:
 
 @pytest.fixture
 def ends(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A library that ends its process as an engine does that cannot end a cancelled inference."""
+    """Return a library that ends its process like an engine unable to end a cancelled inference."""
     monkeypatch.setenv(library.DIRECTORY, str(private_dir))
     source, made = private_dir / "ends.c", private_dir / "ends.so"
     code = (

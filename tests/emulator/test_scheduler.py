@@ -1,4 +1,4 @@
-"""The rules of the scheduler with simulated time: exact, where real processes are only approximate."""
+"""The scheduler's rules in simulated time: exact, where real processes are only approximate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BACKGROUND, LOW, NORMAL, HIGH = range(LEVELS)
 
 
 class _Queue:
-    """As much of a queue as the scheduler looks at: it has work of `cost` as long as `waits`."""
+    """The scheduler's view of a queue: it has work of `cost` as long as `waits`."""
 
     def __init__(self, share: Share, level: int = NORMAL, cost: int = 2 * _MS, parts: int = 1) -> None:
         self.share = share
@@ -44,7 +44,7 @@ def _run(scheduler: Scheduler, queues: list[_Queue], until_ns: int, now: int = 0
         chosen = scheduler.pick(polled)
         assert chosen is not None
         chosen.ran_ns = now
-        for part in range(chosen.parts):  # as a long list: it looks up from its work, and goes on
+        for part in range(chosen.parts):  # like a long list: it yields at checkpoints
             if part:
                 scheduler.pick(polled)
             scheduler.charge(chosen, chosen.cost // chosen.parts)

@@ -1,4 +1,4 @@
-"""Commands that one engine begins and the next one finishes: results are right, effects happen once."""
+"""Commands begun by one engine and finished by the next: right results, effects exactly once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHAPE = (4, 1024)
 
 
 def _points(*points: str) -> pytest.MarkDecorator:
-    """Deaths of engines at these points; the later ones run on request only."""
+    """Parametrise engine deaths at these points; the later ones run on request only."""
     return pytest.mark.parametrize(
         "points", [points[0], *(pytest.param(point, marks=pytest.mark.soak) for point in points[1:])]
     )
@@ -40,7 +40,7 @@ Dying = Callable[[str], Context]
 
 @pytest.fixture
 def dying(start_context: StartContext) -> Iterator[Dying]:
-    """Open a context on a device whose engines die: at `staged:1` the second time they come there."""
+    """Open a context on a device whose engines die: `staged:1` means on the second arrival there."""
     expected = []
 
     def start(points: str) -> Context:
@@ -64,7 +64,7 @@ def _compiled(context: Context, folder: Path, model: ov.Model, **config: str) ->
 
 
 def _bind(context: Context, graph: Graph, shared: dict[str, str]) -> dict[str, Allocation]:
-    """Memory for all arguments by name; those in `shared` lie where the other one does."""
+    """Allocate all arguments by name; those in `shared` alias the other one."""
     memory = {a.name: context.alloc_host(max(64, a.byte_size)) for a in graph.meta.arguments}
     memory |= {name: memory[other] for name, other in shared.items()}
     for index, argument in enumerate(graph.meta.arguments):
@@ -158,7 +158,7 @@ def test_dynamic_and_strided_outputs_in_place_of_their_inputs_are_right(
 
 
 def _strided(context: Context, folder: Path) -> Graph:
-    """x [8, 16] -> y = x + 1; both take strides."""
+    """Return x [8, 16] -> y = x + 1; both take strides."""
     x = stateful.source((8, 16))
     model = stateful.model({"y": stateful.named(ops.add(x, np.float32(1)), "y")}, [], [x], "step")
     return _compiled(context, folder, model, NPU_ENABLE_STRIDES_FOR="x,y")
@@ -195,12 +195,12 @@ def test_outputs_that_overlap_each_other_or_themselves_are_refused_by_name(
             assert fence.host_synchronize(LONG)
 
 
-# ---------------------------------------------------------------- inferences that are cut off
+# ------------------------------------------------------------ interrupted inferences
 
 
 @pytest.fixture
 def long_model() -> ov.Model:
-    """x [512, 512] -> y: a few seconds of products; the state, of the same shape, goes up by one."""
+    """Return x [512, 512] -> y: a few seconds of products; the state, of the same shape, goes up by one."""
     x = stateful.source((512, 512))
     value = x
     for _ in range(400):
@@ -294,7 +294,7 @@ def test_a_list_that_overwrites_what_it_has_read_is_right(
         memory.view()[:] = number
 
     def record(commands: CommandList) -> None:
-        # behind the first command, after which the engine notes anyway
+        # after the first command, where the engine notes anyway
         commands.append_memory_fill(context.alloc_host(64), b"\1", 64)
         for target, source in copies:
             commands.append_memory_copy(blocks[target], blocks[source], 4096)
@@ -306,11 +306,11 @@ def test_a_list_that_overwrites_what_it_has_read_is_right(
     assert [memory.view()[0] for memory in blocks] == numbers
 
 
-# ---------------------------------------------------------------- what it costs
+# ------------------------------------------------------------ costs
 
 
 def _staging(daemon: Daemon) -> int:
-    """Bytes that the staging of the engine takes."""
+    """Return bytes of the engine's staging."""
     for entry in Path(f"/proc/{daemon.pid}/fd").iterdir():
         if "softnpu-staging" in os.readlink(entry):
             return entry.stat().st_blocks * 512
@@ -342,7 +342,7 @@ def test_staging_beyond_the_limit_of_the_session_is_refused(
     start_context: StartContext, tmp_path: Path
 ) -> None:
     _, context = start_context(session_memory=1 << 19)
-    x = stateful.source((512, 512))  # 1 MiB, and 4 KiB with rows that overlap
+    x = stateful.source((512, 512))  # 1 MiB, and 4 KiB with overlapping rows
     total = stateful.named(ops.reduce_sum(x, np.array([1])), "y")
     graph = _compiled(
         context, tmp_path, stateful.model({"y": total}, [], [x], "sum"), NPU_ENABLE_STRIDES_FOR="x"

@@ -1,4 +1,4 @@
-"""The self-check: what an engine loads computes the same in given memory as in OpenVINO's own."""
+"""The self-check: a loaded model computes the same in given memory as in OpenVINO's own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def load(context: Context, private_dir: Path) -> Load:
-    """Load a model as an engine does, in the process of the test."""
+    """Load a model as an engine does, in the test's process."""
 
     def loaded(model: ov.Model) -> LoadedImage:
         path = private_dir / "model.xml"
@@ -55,7 +55,7 @@ _RARE = ("empty", "scalar")
         pytest.param(kind, shape, id=f"{name}-{kind}", marks=[pytest.mark.soak] * (name in _RARE))
         for name, shape in _SHAPES.items()
         for kind in MODELS
-        if not (kind == "bystanders" and name in _RARE)  # TopK and Gather need an element of a dimension
+        if not (kind == "bystanders" and name in _RARE)  # TopK and Gather need a non-empty dimension
     ],
 )
 def test_an_image_that_is_bound_rightly_passes(load: Load, kind: str, shape: list[int]) -> None:
@@ -87,7 +87,7 @@ def test_a_model_of_random_numbers_cannot_be_compared(load: Load) -> None:
 
 
 def test_a_check_that_fails_leaves_no_shape_behind(load: Load) -> None:
-    """OpenVINO keeps sizes of an inference that has failed, and takes them for those of a later one."""
+    """OpenVINO keeps sizes of a failed inference, and applies them to a later one."""
     table, data = ops.parameter([-1, -1], np.float32), ops.parameter([8, 5, -1], np.float32)
     rows, updates = ops.constant([[2], [0]]), ops.constant(np.ones((2, 2), np.float32))
     none = ops.constant([0, 0, 0])

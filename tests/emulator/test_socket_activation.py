@@ -1,4 +1,4 @@
-"""Socket activation: a daemon on a listening socket that systemd, or the like, has made and keeps."""
+"""Socket activation: a daemon on a listening socket that systemd, or the like, owns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ os.dup2(int(sys.argv[1]), 3)
 os.environ["LISTEN_PID"] = str(os.getpid())
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""What systemd does between fork and exec: the socket becomes descriptor 3."""
+"""The steps of systemd between fork and exec: the socket becomes descriptor 3."""
 
 
 def _listener(path: Path, mode: int = 0o600, kind: int = socket.SOCK_SEQPACKET) -> socket.socket:
@@ -64,7 +64,7 @@ def test_clients_wait_for_the_daemon_and_for_the_next_one(private_dir: Path) -> 
             said = _end(daemon)
             assert daemon.returncode == 0, said
             assert f"passed by process {os.getpid()}" in said
-            assert path.is_socket()  # who made it goes on listening
+            assert path.is_socket()  # its creator keeps listening
             assert not path.with_name("npu.sock.lock").exists()
     path.unlink()
 

@@ -1,4 +1,4 @@
-"""The staging file of engines: pieces that outlive one, and memory that comes back."""
+"""The engines' staging file: pieces that outlive an engine, and reclaimed memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGE = 4096
 
 
 class _Queue:
-    """A queue that has noted this."""
+    """A queue with these notes."""
 
     def __init__(self, note: int | None) -> None:
         self.closed = False
@@ -42,7 +42,7 @@ def _used(file: int) -> int:
 
 
 def _pieces(staging: Staging, *sizes: int) -> list[Piece]:
-    """New pieces, which have to be 0; they are filled with 1, 2, and so on."""
+    """Allocate pieces, which must be 0, and fill them with 1, 2, and so on."""
     pieces = [staging.take(size, Share()) for size in sizes]
     for number, piece in enumerate(pieces, 1):
         assert piece.array.ctypes.data % 64 == 0
@@ -52,7 +52,7 @@ def _pieces(staging: Staging, *sizes: int) -> list[Piece]:
 
 
 def _next_engine(file: int, *notes: int | None) -> tuple[Staging, list[_Queue]]:
-    """The staging of an engine after one that has noted this."""
+    """Return the staging of an engine after one with these notes."""
     staging, queues = Staging(file), [_Queue(note) for note in notes]
     staging.recover(queues)
     return staging, queues
@@ -60,7 +60,7 @@ def _next_engine(file: int, *notes: int | None) -> tuple[Staging, list[_Queue]]:
 
 def test_pieces_share_no_byte(file: int) -> None:
     staging = Staging(file)
-    for _ in range(2):  # the second time in memory that was used
+    for _ in range(2):  # the second time in used memory
         pieces = _pieces(staging, 1, 10_000, 4000, 5 * _PAGE, 64)
         assert all((piece.array == number).all() for number, piece in enumerate(pieces, 1))
 

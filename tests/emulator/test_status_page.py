@@ -1,4 +1,4 @@
-"""What a monitor sees: the status page, which needs no session, and the tiles that inferences occupy."""
+"""A monitor's view: the status page, which needs no session, and the tiles occupied by inferences."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_graph_occupies_the_tiles_it_was_compiled_for(
         graph.set_argument_value(index, context.alloc_host(argument.byte_size))
     queue = context.create_command_queue()
     commands = recorded(context, *[lambda c: c.append_graph_execute(graph)] * 50)
-    run(queue, commands)  # checks the commands: time of the device, and of no tile
+    run(queue, commands)  # counts device time, on no tile
     before = daemon.engine()
     run(queue, commands)
     after = daemon.engine()

@@ -1,7 +1,7 @@
-"""The life of a submission (`docs/interface.md`, 9.1): what is reported to whom, and that it is true.
+"""The life of a submission (`docs/interface.md`, 9.1): its reports are right, and reach the right client.
 
-Nobody is told of the end of work that was not done, whatever the client does with its fences and events
-meanwhile, and wherever an engine dies.
+Nobody is told of the end of undone work, whatever the client does with its fences and events meanwhile, and
+wherever an engine dies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _await_end(queue: CommandQueue, sequence: int) -> None:
 
 
 def _kill_stopped(pid: int) -> None:
-    """Kill an engine that has come to the fail-point where it stops."""
+    """Kill an engine once it stops at the fail-point."""
     wait_stopped(pid)
     os.kill(pid, signal.SIGKILL)
 
@@ -95,7 +95,7 @@ def test_a_fence_that_is_armed_again_belongs_to_the_later_submission(context: Co
         told.host_reset()
         gate.host_reset()
         queue.execute_command_lists([tells], fence)
-        while not told.query_status():  # the end is learnt before the engine has signalled the fence
+        while not told.query_status():  # the end is seen before the engine has signalled the fence
             pass
         queue.execute_command_lists([gated], fence)
         _await_end(queue, ended)
@@ -212,7 +212,7 @@ def test_an_event_that_the_host_has_reset_is_not_signalled_again(
         lambda c: c.append_memory_copy(target, between, 64),
     )
     producer, consumer = context.create_command_queue(), context.create_command_queue()
-    # the first time it passes: what stops is the second list
+    # the first time it passes: the second list stops
     run(producer, signals(context, context.create_event()))
 
     source.view()[:] = 1
@@ -269,7 +269,7 @@ def test_a_wait_is_not_waited_for_again_after_engine_resets(start_context: Start
     assert list(counted.view()) == [0, 0, 1, 2, 3, 4, 5, 6]
 
 
-# ---------------------------------------------------------------- failures that a user asks for
+# ------------------------------------------------------------ requested failures
 
 
 def test_an_injected_failure_stays_decided_when_the_engine_dies(start_context: StartContext) -> None:
@@ -285,7 +285,7 @@ def test_an_injected_failure_stays_decided_when_the_engine_dies(start_context: S
         daemon.kill_engine()
         lost(fence)
         assert _has_hit(number)
-        del fence, queue  # a queue is destroyed by the engine, which the next injection may hang
+        del fence, queue  # the engine destroys a queue, and the next injection may hang it
 
 
 def _has_hit(number: int) -> bool:

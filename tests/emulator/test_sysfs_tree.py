@@ -1,4 +1,4 @@
-"""`softnpu daemon --sysfs`: the files that monitors of the real NPU read, and whose directory it may be."""
+"""`softnpu daemon --sysfs`: the files read by monitors of the real NPU, and the rights to their directory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_tree_that_a_killed_daemon_left_is_taken_over_and_links_in_it_are_not_
     daemon = start_daemon(sysfs=str(tree))
     device = tree / "class/accel/accel0/device"
     assert device.resolve() == tree / "devices/pci0000:00" / _SLOTS[0]
-    # a link in the place of a file is replaced
+    # a link in place of a file is replaced
     (device / "npu_memory_utilization").unlink()
     (device / "npu_memory_utilization").symlink_to(outside / "npu_busy_time_us")
     with Driver.open(daemon.socket) as driver:

@@ -1,4 +1,4 @@
-"""Virtual functions: each user of a device has an engine, in which no other user's memory is ever mapped."""
+"""Virtual functions: each user of a device has an engine that never maps other users' memory."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ while True:
 
 
 class _Guest:
-    """A process of another user with a context, which does what it is told."""
+    """Another user's process with a context, which obeys commands."""
 
     def __init__(self, process: ClientProcess) -> None:
         self._process = process
@@ -73,14 +73,14 @@ class _Guest:
 
 @pytest.fixture
 def shared(start_daemon: StartDaemon, public_dir: Path) -> Daemon:
-    """A daemon that lets two users in; their functions stay. Its engines are no copies of their parent."""
+    """Return a daemon that admits two users and keeps their functions. Its engines are not forks."""
     place = public_place(public_dir, users=(GUEST, STRANGER))
     return start_daemon(interpreter=True, socket=str(place), allow_users=(GUEST, STRANGER), tuning=_KEPT)
 
 
 @pytest.fixture
 def mine(shared: Daemon, open_context: OpenContext) -> Context:
-    """A context of the daemon's owner."""
+    """Return a context of the daemon's owner."""
     return open_context(shared)
 
 
@@ -90,7 +90,7 @@ def function_of(daemon: Daemon, uid: int, device: int = 0) -> FunctionStatus:
 
 
 def infer(context: Context, model: Path) -> bytes:
-    """The output of the model of digits, as bytes."""
+    """Return the output of the digits model, as bytes."""
     with GraphSource.from_ir(model) as source, context.create_graph(source) as graph:
         graph.initialize()
         places = [context.alloc_host(argument.byte_size) for argument in graph.meta.arguments]
@@ -107,14 +107,14 @@ def infer(context: Context, model: Path) -> bytes:
 
 
 def memory_files(pid: int) -> set[str]:
-    """The memory files that a process maps or has open, by inode and name."""
+    """Return the memory files that a process maps or has open, by inode and name."""
     places = [*Path(f"/proc/{pid}/map_files").iterdir(), *Path(f"/proc/{pid}/fd").iterdir()]
     links = {place: str(place.readlink()) for place in places}
     return {f"{place.stat().st_ino} {link}" for place, link in links.items() if "/memfd:" in link}
 
 
 def has_in_memory(pid: int, content: bytes) -> bool:
-    """Whether a process can read these bytes anywhere."""
+    """Return whether a process can read these bytes anywhere."""
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             found = re.match(r"([0-9a-f]+)-([0-9a-f]+) r", line)
@@ -159,7 +159,7 @@ def test_an_engine_has_nothing_of_another_user(
     assert not files[1] & files[2]
     assert [has_in_memory(pid, _SECRET) for pid in engines] == [False, False, True]
     assert shared.engine().inferences == 3
-    # others see themselves alone
+    # users see only themselves
     assert guest.do("status") == [GUEST]
 
 
@@ -200,7 +200,7 @@ def test_a_function_ends_when_nobody_uses_it_and_its_counters_stay(
     assert daemon.counts("submissions", "inferences", "busy_ns", "read_bytes") == counted
     assert daemon.counts("contexts", "memory_used", "restarts") == (0, 0, 0)
     wait_until(lambda: daemon.base_fd_count() == descriptors, what="the descriptors of the function")
-    # the page says the same, in its second half
+    # the page agrees, in its second half
     record = endpoint.read_record(daemon.socket)
     assert record is not None
     with open(record.status, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as page:
@@ -209,7 +209,7 @@ def test_a_function_ends_when_nobody_uses_it_and_its_counters_stay(
         both = words[at], words[at + records.others_offset(1) // 8]
         words.release()
     assert both == (0, 1)
-    # and it comes back
+    # and it is restored
     again = _Guest(as_user(_GUEST, daemon, xml=str(digits)))
     again.do("infer")
     assert daemon.counts("inferences") == (2,)
@@ -217,7 +217,7 @@ def test_a_function_ends_when_nobody_uses_it_and_its_counters_stay(
 
 def test_every_session_has_an_engine_if_asked(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(
-        interpreter=True,  # its engines are programs, not copies of their parent
+        interpreter=True,  # its engines are programs, not forks of their parent
         isolate=Isolation.SESSION,
         limits=ResourceLimits(user_functions=2),
         tuning=Tuning(function_idle_s=0.3),
@@ -258,7 +258,7 @@ def test_an_injected_fault_reaches_whom_it_concerns(
     guest.do("infer")
     (state,) = [each for each in faults.status() if each.id == number]
     assert (state.state, state.hits) == ("used up", 1)
-    # one for everybody counts in each function: who uses it up does so for himself
+    # a global one counts per function: a user exhausts only their own
     faults.inject("fail", count=1)
     with pytest.raises(AssertionError, match="injected fault"):
         guest.do("infer")
@@ -280,7 +280,7 @@ def test_a_worker_that_has_compiled_for_one_user_never_compiles_for_another(
     assert len(theirs) == 1
     infer(mine, digits)
     assert set(shared.status().compiler_pids) == {own, *theirs}
-    # both wait for work of their users: one ends for a third
+    # both wait for their users' work: one ends for a third
     stranger = _Guest(as_user(_GUEST, shared, STRANGER, xml=str(digits)))
     stranger.do("infer")
     pids = set(shared.status().compiler_pids)

@@ -1,4 +1,4 @@
-"""The watchdog: what makes no progress is ended, what only takes long is not, and the innocent go on."""
+"""The watchdog: stalled work is ended, slow work is not, and the innocent continue."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_stopped_engine_is_no_fault_of_what_it_was_running(
     assert not queue.lost
 
     engine = daemon.engine().engine_pid
-    os.kill(engine, signal.SIGSTOP)  # now though nothing runs on it
+    os.kill(engine, signal.SIGSTOP)  # now, although nothing runs on it
     run(queue, barrier(context))
     wait_gone(engine)
     assert daemon.engine().restarts == 2
@@ -100,7 +100,7 @@ def test_long_is_not_hung_and_many_short_commands_are_not_one_long_one(
 
     before = daemon.engine().busy_ns
     if limit_s:
-        for doubled in range(_TRIALS):  # until they take long enough, however fast the machine is
+        for doubled in range(_TRIALS):  # until they take long enough on any machine
             before = daemon.engine().busy_ns
             run(queue, fills(_FEW << doubled))
             if daemon.engine().busy_ns - before > 0.4e9:
@@ -180,7 +180,7 @@ def test_a_wait_for_nothing_is_given_up_though_another_queue_works(start_context
     assert "without progress" in lost(waiting).info.found
 
 
-# ---------------------------------------------------------------- long commands make room
+# ------------------------------------------------------------ preemption of long commands
 
 
 def test_a_buffer_of_two_million_commands_keeps_nobody_waiting(daemon: Daemon, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""When the engine gives back pages of large weights: as OpenVINO converts them, not all the time."""
+"""Release of large weights' pages: during OpenVINO's conversion, not all the time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEFORE = Resident(total=1 << 30, shared=1 << 28)
 
 
 class _Releases:
-    """Counts the times that a space was told to give back its pages."""
+    """Counts requests to a space to release its pages."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release = release
@@ -40,7 +40,7 @@ class _Releases:
 
 
 class _Looks:
-    """What the process has in memory, as a test says; `wait` waits until that was seen."""
+    """The process's resident memory, as set by a test; `wait` waits until that was seen."""
 
     def __init__(self) -> None:
         self.now = _BEFORE

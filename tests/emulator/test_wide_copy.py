@@ -1,4 +1,4 @@
-"""Large copies by several threads: exactly the bytes that were asked for, wherever they begin."""
+"""Large copies by several threads: exactly the requested bytes, at any alignment."""
 
 from __future__ import annotations
 

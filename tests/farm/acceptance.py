@@ -26,27 +26,27 @@ SHAPE = (1, 3, 64, 64)
 
 
 def frame(number: int) -> np.ndarray[Any, Any]:
-    """The input of a row; rows of one remainder have the same."""
+    """Return the input of a row; rows with the same remainder have the same input."""
     return np.random.default_rng(number % DISTINCT).random(SHAPE[1:], np.float32)
 
 
 def digest(array: np.ndarray[Any, Any]) -> str:
-    """What stands for a result: equal if every bit is."""
+    """Return a digest of a result: equal if every bit is."""
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 
 
 class Numbered(farm.Predictor):
-    """Computes frames from their numbers, and gives digests of the results."""
+    """Computes frames from their numbers, and returns digests of the results."""
 
     def __call__(self, batch: Any) -> Any:
-        """Rows with a number get a digest."""
+        """Add a digest to rows with a number."""
         images = np.stack([frame(int(number)) for number in batch["id"]])
         (outputs,) = super().__call__({"images": images}).values()
         return {"id": batch["id"], "digest": np.array([digest(output) for output in outputs])}
 
 
 def expected(path: Path) -> list[str]:
-    """The digests of OpenVINO's CPU device, in f32."""
+    """Return the digests of OpenVINO's CPU device, in f32."""
     import openvino as ov
 
     core = ov.Core()
@@ -57,7 +57,7 @@ def expected(path: Path) -> list[str]:
 
 
 class Consumer(threading.Thread):
-    """Takes the rows of a job and notes what comes how often, and whether it is right."""
+    """Receives the rows of a job and records how often each arrives, and whether it is right."""
 
     def __init__(self, predicted: Any, right: list[str]) -> None:
         super().__init__(daemon=True)
@@ -67,7 +67,7 @@ class Consumer(threading.Thread):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """To the last row."""
+        """Consume to the last row."""
         try:
             for row in self._predicted.iter_rows():
                 number = int(row["id"])
@@ -78,7 +78,7 @@ class Consumer(threading.Thread):
 
 
 def job(rows: int, nodes: int, every_s: float, seed: int) -> dict[str, Any]:
-    """Run it; the figures. Raises `AssertionError` for a result that is missing, doubled or wrong."""
+    """Run it; return the figures. Raise `AssertionError` for a missing, duplicate or wrong result."""
     import ray
 
     path = find_model("yolov8n", ()).path
@@ -98,7 +98,7 @@ def job(rows: int, nodes: int, every_s: float, seed: int) -> dict[str, Any]:
         consumer.start()
         dice, kills = random.Random(seed), 0
         begun = time.monotonic()
-        # Ray makes nodes in the main thread only
+        # Ray creates nodes in the main thread only
         while consumer.is_alive():
             consumer.join(every_s)
             if consumer.is_alive():
@@ -122,7 +122,7 @@ def job(rows: int, nodes: int, every_s: float, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--nodes", type=int, default=4)

@@ -1,4 +1,4 @@
-"""Nodes of Ray on this machine, with daemons; started with `-m farm`."""
+"""Ray nodes on this machine, with daemons; run with `-m farm`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from softnpu.tools.farm.local import LocalFarm, LocalNode, local_farm
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFarm]:
-    """A farm without nodes; compiled models are kept in a folder of its own."""
+    """A farm without nodes; compiled models are kept in its own folder."""
     pytest.importorskip("ray", reason="the farm needs Ray: pip install 'softnpu[ray]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("SOFTNPU_SOCKET", raising=False)
-        # what Ray imports by name has to be found in its workers too
+        # modules that Ray imports by name must be found in its workers too
         patch.setenv(
             "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
         )
@@ -49,6 +49,6 @@ def images() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def expected(images: np.ndarray) -> np.ndarray:
-    """What OpenVINO's CPU device computes of each, in f32."""
+    """The results of OpenVINO's CPU device for each digit, in f32."""
     compiled = ov.Core().compile_model(model_path(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return np.concatenate([compiled(images[i : i + 1])[0] for i in range(len(images))])

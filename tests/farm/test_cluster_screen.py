@@ -1,4 +1,4 @@
-"""`softnpu top --farm` and `softnpu farm status` on nodes of Ray that work, die, and end."""
+"""`softnpu top --farm` and `softnpu farm status` on Ray nodes that work, die, and end."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ WITHIN_S = 240.0
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> None:
-    """Looked at when the farm ends: until then Ray opens and starts what it likes."""
+    """Checked when the farm ends: until then Ray opens and starts what it likes."""
 
 
 def _printed(*arguments: str) -> str:
-    """What a command prints; not one of a fork server, which would live longer than the farm."""
+    """Return a command's output; not from a fork server, which would outlive the farm."""
     command = [sys.executable, "-P", "-m", "softnpu.tools.cli", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=WITHIN_S).stdout
 
 
 def _rows(app: FarmApp) -> dict[str, list[str]]:
-    """The rows of the table by platform, which is another one for each node here."""
+    """Return the rows of the table by platform, which differs for each node here."""
     table = app.query_one(DataTable)
     rows = [[str(cell).strip() for cell in table.get_row_at(row)] for row in range(table.row_count)]
     return {row[2]: row for row in rows}
@@ -55,7 +55,7 @@ async def _until(app: FarmApp, pilot: Pilot[None], holds: Callable[[], object]) 
         await asyncio.wait_for(pilot.pause(0.05), DEADLINE_S)  # the screen never waits for Ray
 
 
-def test_nodes_leases_and_rates_a_dead_node_and_a_cluster_that_ends(
+def test_the_screen_shows_nodes_leases_and_rates_and_survives_deaths(
     farm: LocalFarm, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray

@@ -1,4 +1,4 @@
-"""Tasks, actors and predictors on nodes of Ray: whose devices they see, what they compute, what deaths do."""
+"""Tasks, actors and predictors on Ray nodes: visible devices, results, and the effects of deaths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {"num_cpus": 0, "resources": {"softnpu_4000": 1}}
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> None:
-    """Looked at when the farm ends: until then Ray opens and starts what it likes."""
+    """Checked when the farm ends: until then Ray opens and starts what it likes."""
 
 
 def get(reference: Any) -> Any:
@@ -34,7 +34,7 @@ def get(reference: Any) -> Any:
 
 
 def _devices() -> tuple[list[str], list[str], str]:
-    """Names and platforms for the plugin, and the platform for unmodified OpenVINO."""
+    """Return names and platforms for the plugin, and the platform for unmodified OpenVINO."""
     import openvino as ov
 
     from softnpu.plugin import Core
@@ -54,7 +54,7 @@ def test_tasks_see_the_devices_that_ray_assigned(node: LocalNode) -> None:
     assert one == (["NPU"], ["3720"], "3720")
 
 
-def test_an_actor_of_any_kind_of_method_and_an_error_of_the_program(node: LocalNode) -> None:
+def test_actors_support_every_kind_of_method_and_pass_on_errors(node: LocalNode) -> None:
     class Actor:
         def __init__(self, start: int) -> None:
             self.calls = start
@@ -84,7 +84,7 @@ def test_an_asynchronous_function_is_a_task(node: LocalNode) -> None:
     assert get(public.remote(answer).remote()) == 42
 
 
-def test_a_lost_daemon_ends_the_worker_and_the_task_is_tried_again(node: LocalNode, tmp_path: Any) -> None:
+def test_a_lost_daemon_ends_the_worker_and_the_task_is_retried(node: LocalNode, tmp_path: Any) -> None:
     def survives(mark: str, pid: int) -> int:
         from softnpu.plugin import Core
 
@@ -133,7 +133,7 @@ def test_predictors_share_one_compilation_and_one_image(
         get(actors[0].__call__.remote({"images": images}))
 
 
-def test_a_predictor_goes_on_after_the_death_of_daemon_engine_and_store(
+def test_a_predictor_survives_the_death_of_daemon_engine_and_store(
     node: LocalNode, images: np.ndarray, expected: np.ndarray
 ) -> None:
     import ray
@@ -153,7 +153,7 @@ def test_a_predictor_goes_on_after_the_death_of_daemon_engine_and_store(
     assert np.array_equal(_numbers(_predictor(), images), expected)
 
 
-def test_ray_data_gets_each_row_once_though_an_actor_is_killed(
+def test_ray_data_gets_each_row_once_even_if_an_actor_is_killed(
     node: LocalNode, images: np.ndarray, expected: np.ndarray
 ) -> None:
     import ray
@@ -198,7 +198,7 @@ def test_a_model_that_cannot_be_compiled_is_reported_once(node: LocalNode, tmp_p
         get(actor.__call__.remote({}))
 
 
-def test_ray_serve_answers_several_requests_at_once(
+def test_ray_serve_answers_concurrent_requests(
     node: LocalNode, images: np.ndarray, expected: np.ndarray
 ) -> None:
     from ray import serve

@@ -1,4 +1,4 @@
-"""The parts of a farm that need no Ray: what is asked for, batches and inferences, whose the daemon is."""
+"""The parts of a farm that need no Ray: requested devices, batches and inferences, owners of daemons."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_devices_are_resources_by_platform() -> None:
 
 
 @pytest.mark.parametrize("devices", [0, -1, 1.5, 9, float("nan")])
-def test_a_number_of_devices_that_cannot_be_is_refused(devices: float) -> None:
+def test_an_impossible_number_of_devices_is_refused(devices: float) -> None:
     with pytest.raises(FarmError, match="whole devices"):
         wanted(devices, "4000")
 
 
-def test_what_ray_assigned_is_leased() -> None:
+def test_devices_assigned_by_ray_are_leased() -> None:
     assert Assigned.of({"CPU": 1.0}) is None
     assert Assigned.of({"CPU": 1.0, "softnpu_4000": 2.0}) == Assigned("4000", 2)
     assert Assigned.of({"softnpu_3720": 0.25}) == Assigned("3720", 1, 250)
@@ -75,18 +75,20 @@ def test_what_ray_assigned_is_leased() -> None:
     ("size", "count", "parts"),
     [(4, 8, [(0, 4), (4, 8)]), (4, 9, [(0, 4), (4, 8), (8, 9)]), (1, 2, [(0, 1), (1, 2)]), (4, 0, [])],
 )
-def test_a_fixed_batch_is_cut_into_its_size(size: int, count: int, parts: list[tuple[int, int]]) -> None:
+def test_rows_are_split_into_batches_of_a_fixed_size(
+    size: int, count: int, parts: list[tuple[int, int]]
+) -> None:
     rules = _rules(size, 3)
     assert [(part.start, part.stop) for part in rules.parts(count)] == parts
 
 
-def test_rows_that_are_missing_are_filled_up_with_the_last_one() -> None:
+def test_an_incomplete_batch_is_padded_with_its_last_row() -> None:
     target = np.zeros((4, 2), np.float32)
     _rules(4, 2).fill(target, np.array([[1, 2], [3, 4]], np.float32))
     assert target.tolist() == [[1, 2], [3, 4], [3, 4], [3, 4]]
 
 
-def test_a_dynamic_batch_is_one_inference() -> None:
+def test_a_dynamic_batch_takes_one_inference() -> None:
     rules = _rules(-1, 3)
     assert (rules.size, [(part.start, part.stop) for part in rules.parts(7)]) == (0, [(0, 7)])
     assert list(rules.parts(0)) == []
@@ -115,7 +117,7 @@ def test_a_batch_that_does_not_fit_is_refused_by_name(batch: Any, words: str) ->
     assert "double" in str(caught.value)
 
 
-def test_narrower_numbers_are_taken_and_columns_are_kept_that_are_named() -> None:
+def test_narrower_numbers_are_accepted_and_named_columns_are_kept() -> None:
     rows, count = _rules(4, 3).checked({"x": GOOD.astype(np.float16), "id": GOOD}, ["id"])
     assert (set(rows), count) == ({"x"}, 5)
     with pytest.raises(BatchError, match="no column id"):
@@ -164,7 +166,7 @@ def test_a_node_offers_its_devices_to_ray(private_dir: Path) -> None:
     assert node.found() is None
 
 
-def test_a_daemon_that_runs_is_found_and_has_to_fit(start_daemon: StartDaemon) -> None:
+def test_a_running_daemon_is_found_and_must_match(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(devices=("3720", "4000"), leased_only=True)
     found = Node(daemon.socket, ()).found()
     assert found is not None
@@ -173,12 +175,12 @@ def test_a_daemon_that_runs_is_found_and_has_to_fit(start_daemon: StartDaemon) -
         Node(daemon.socket, ("4000",)).found()
 
 
-def test_a_daemon_that_is_not_for_leases_is_refused(start_daemon: StartDaemon) -> None:
+def test_a_daemon_without_leases_is_refused(start_daemon: StartDaemon) -> None:
     with pytest.raises(ToolError, match="leased-only"):
         Node(start_daemon().socket, ()).found()
 
 
-def test_the_daemon_of_a_node_comes_back_and_ends_with_its_owner(private_dir: Path) -> None:
+def test_the_daemon_of_a_node_is_restarted_and_ends_with_its_owner(private_dir: Path) -> None:
     socket = private_dir / "n" / "npu.sock"
     owner = subprocess.Popen(["sleep", "600"])
     settings = msgspec.json.encode(DaemonSettings(socket=str(socket), leased_only=True)).decode()
@@ -200,7 +202,7 @@ def test_the_daemon_of_a_node_comes_back_and_ends_with_its_owner(private_dir: Pa
 
 
 def _serving(socket: Path, other_than: int = 0) -> int:
-    """The daemon that takes connections, 0 if it is this one or there is none."""
+    """The pid of the daemon that accepts connections; 0 if it is this one or there is none."""
     record = endpoint.read_record(socket)
     there = record is not None and record.pid != other_than and endpoint.accepts(socket)
     return record.pid if record is not None and there else 0

@@ -1,4 +1,4 @@
-"""A hostile client: it speaks the interface well enough to get in, and then breaks every rule of it.
+"""A hostile client: it speaks the interface well enough to connect, then breaks every rule of it.
 
-`python -m tests.fuzz --help`; `dice` has the seeds, `campaign` the whole of it.
+See `python -m tests.fuzz --help`; `dice` has the seeds, `campaign` the whole run.
 """

@@ -18,7 +18,7 @@ from tests.fuzz.shortage import LIMITS
 
 
 def main() -> int:
-    """The command line."""
+    """Parse and run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     plan = Plan()
     for name in ("frames", "raw", "rings", "blobs", "weights_files"):
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
-    """What random models take, besides --seed, --replay and --json."""
+    """Add the options of random models, besides --seed, --replay and --json."""
     group = parser.add_argument_group("random models")
     plan = models.Plan()
     group.add_argument("--models", type=int, metavar="N", help="so many random models, in place of all else")
@@ -89,7 +89,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_exceptions(parser: argparse.ArgumentParser) -> None:
-    """What exceptions at random lines take, besides --seed and --json."""
+    """Add the options of exceptions at random lines, besides --seed and --json."""
     group = parser.add_argument_group("exceptions at random lines")
     plan = exceptions.Plan()
     group.add_argument(
@@ -102,7 +102,7 @@ def _add_exceptions(parser: argparse.ArgumentParser) -> None:
 
 
 def _exceptions(given: argparse.Namespace) -> int:
-    """Exceptions at random lines; 1 if they were seen by others than those whose work it was."""
+    """Raise exceptions at random lines; return 1 if they affected anyone but the work that raised them."""
     plan = exceptions.Plan(
         lines=given.exceptions,
         every=given.every,
@@ -120,7 +120,7 @@ def _exceptions(given: argparse.Namespace) -> int:
 
 
 def _models(given: argparse.Namespace) -> int:
-    """Random models; 1 if something differs that is not known."""
+    """Run random models; return 1 for a difference that is not known."""
     plan = models.Plan(
         models=given.models,
         seed=given.seed,

@@ -1,4 +1,4 @@
-"""Rounds of structure-aware frames, each a session of its own, judged answer by answer."""
+"""Rounds of structure-aware frames, each in its own session, checked answer by answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHALLOW = ("control message", "control frame")
 
 @dataclass
 class Target:
-    """The daemon, and what the attacks have in hand."""
+    """The daemon, and the attacks' resources."""
 
     socket: Path
     models: list[Model]
@@ -37,7 +37,7 @@ class Target:
 
 
 def frames_round(target: Target, dice: Dice, count: int, jobs: float, tally: Tally) -> None:
-    """One session that sends `count` frames; raises `Violation`, `Hang` or `Closed`."""
+    """Run one session that sends `count` frames; raise `Violation`, `Hang` or `Closed`."""
     held, exports = OwnedObjects(), list(target.foreign_exports)
     opened: list[int] = []
     maker = FrameMaker(dice, held, target.models, target.hostile_objects, target.foreign, exports, jobs)
@@ -59,7 +59,7 @@ def frames_round(target: Target, dice: Dice, count: int, jobs: float, tally: Tal
 
 
 def longest_bodies(target: Target, dice: Dice, tally: Tally) -> None:
-    """The largest bodies of every request, six of each at once; the compiler works afterwards."""
+    """Send the largest bodies of every request, six of each at once; the compiler must work afterwards."""
     held = OwnedObjects()
     maker = FrameMaker(dice, held, target.models, target.hostile_objects, [], target.foreign_exports, 1.0)
     with Connection(target.socket) as connection:
@@ -88,7 +88,7 @@ def _keep_exports(frame: Frame, fds: list[int], exports: list[int], opened: list
 
 
 def checks(frame: Frame, answer: msg.Answer, held: OwnedObjects, tally: Tally) -> None:
-    """Whether this answer to this frame can be right, with what the session holds at this point."""
+    """Check that this answer to this frame is possible, given the session's holdings at this point."""
     tally.saw(frame.tag, answer)
     dead = held.dead_handle(frame.fields)
     told = f"{frame.tag} {str(frame.fields)[:300]} with {len(frame.fds)} descriptors"
@@ -106,7 +106,7 @@ def checks(frame: Frame, answer: msg.Answer, held: OwnedObjects, tally: Tally) -
 
 
 def _check_accounts(connection: Connection, session: int, held: OwnedObjects) -> None:
-    """What the daemon counts for this session is what its answers gave it."""
+    """Check that the daemon's counts for this session equal the sum of its answers."""
     for context in held.contexts:
         answer, _ = connection.ask(msg.ContextMemory(context=context))
         if not isinstance(answer, msg.ContextMemoryAnswer) or answer.allocated != held.allocated(context):
@@ -130,13 +130,13 @@ def _check_accounts(connection: Connection, session: int, held: OwnedObjects) ->
         return found == expected
 
     try:
-        wait_until(counted)  # memory of a context counts until the engine has let go
+        wait_until(counted)  # a context's memory counts until the engine has released it
     except AssertionError as error:
         raise Violation(f"accounts: expected {expected}, the daemon says {last}") from error
 
 
 def open_victim(connection: Connection) -> tuple[list[int], list[int]]:
-    """A session with many objects, whose handles others try: the handles, and its exportable segments."""
+    """Open a session with many objects for others to attack; return handles and exportable segments."""
     handles: list[int] = []
     exports: list[int] = []
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Blobs, IRs, weights and placements with damage behind their checksums, and executions of what is taken."""
+"""Blobs, IRs, weights and placements damaged behind valid checksums, and executions of accepted ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_BYTES = 1 << 20
 class Attempt:
     """One request with its descriptors.
 
-    `same`: nothing was changed that counts, so it must be taken. `wrong`: it must be refused.
+    `same`: no significant change, so it must be accepted. `wrong`: it must be refused.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Attempt:
 
 
 def blobs_round(target: Target, dice: Dice, count: int, tally: Tally) -> None:
-    """`count` imports, compilations and queries; what comes of an import is loaded and executed."""
+    """Run `count` imports, compilations and queries; load and execute successful imports."""
     arena = Arena(target, dice)
     try:
         for start in range(0, count, _AT_ONCE):
@@ -86,7 +86,7 @@ def _send(arena: Arena, attempts: list[Attempt], tally: Tally) -> None:
 
 
 def _execute(arena: Arena, created: msg.GraphCreated, tally: Tally) -> None:
-    """Loads it and executes it on memory of the size that its own metadata says."""
+    """Load and execute it on memory of the size given by its own metadata."""
     told, fds = arena.connection.ask(msg.GraphBlob(graph=created.graph))
     assert isinstance(told, msg.GraphBlobAnswer), told
     meta = BlobReader(os.pread(fds[0], told.blob_length, 0)).metadata()
@@ -129,7 +129,7 @@ def _attempt(target: Target, dice: Dice, context: int) -> Attempt:
 
 
 def _file(dice: Dice, data: bytes) -> int:
-    """A file with this content, sealed or not."""
+    """Return a file with this content, sealed or not."""
     if dice.chance(0.7):
         return linux.sealed_copy("fuzz", data)
     fd = linux.memfd("fuzz")
@@ -155,7 +155,7 @@ def _with_blob(dice: Dice, model: Model, context: int, data: bytes, inside: bool
 
 
 def packed(dice: Dice, sections: dict[int, bytes], tricks: bool = False) -> bytes:
-    """A blob of these sections with right checksums; with `tricks` its table says something wrong."""
+    """Build a blob of these sections with valid checksums; with `tricks` its table is corrupt."""
     entries, body = [], b""
     table_end = container.HEADER_SIZE + len(sections) * _ENTRY.size
     at = -(-table_end // PAGE) * PAGE
@@ -189,7 +189,7 @@ def _parts(data: bytes) -> dict[int, bytes]:
 
 
 def _sections(dice: Dice, model: Model, context: int) -> Attempt:
-    """Damage inside of sections whose checksums are right."""
+    """Damage sections but keep their checksums valid."""
     inside = dice.chance(0.5)
     parts = _parts(model.native if inside else model.blob)
     way = dice.randrange(6)
@@ -220,12 +220,12 @@ def _sections(dice: Dice, model: Model, context: int) -> Attempt:
 
 
 def _header(dice: Dice, model: Model, context: int) -> Attempt:
-    """A table that lies, or bytes that were changed, cut or added without a new checksum."""
+    """Corrupt the table, or change, cut or add bytes without a new checksum."""
     inside = dice.chance(0.5)
     whole = model.native if inside else model.blob
     if dice.chance(0.5):
         data = packed(dice, _parts(whole), tricks=True)
-        changed = False  # a flag of a section that everybody knows means nothing
+        changed = False  # the flag of a well-known section has no meaning
     elif dice.chance(0.7):
         _, start, size = dice.pick(BlobReader(whole).sections)
         at = start + dice.randrange(size) if dice.chance(0.8) else dice.randrange(len(whole))
@@ -243,7 +243,7 @@ def _header(dice: Dice, model: Model, context: int) -> Attempt:
 
 
 def _plain(record: msgspec.Struct) -> dict[str, Any]:
-    """All fields, also those with their default, as maps and lists that can be changed."""
+    """Return all fields, including defaults, as mutable maps and lists."""
     plain: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(msgspec.to_builtins(record)))
     return plain
 
@@ -276,7 +276,7 @@ def _other_meta(dice: Dice, data: bytes) -> bytes:
 
 
 def _other(dice: Dice, value: Any) -> Any:
-    """Another value of the same type, now and then of another one."""
+    """Return another value, mostly of the same type."""
     if dice.chance(0.05):
         return dice.pick((None, 1, "x", [], {}))
     if isinstance(value, bool):
@@ -295,7 +295,7 @@ def _other(dice: Dice, value: Any) -> Any:
 
 
 def _other_reference(dice: Dice, data: bytes, embedded: int) -> tuple[bytes, str]:
-    """Other constants, and what must be refused of them. `embedded`: bytes of constants in the blob."""
+    """Change constants; also return what must be refused. `embedded`: bytes of constants in the blob."""
     wrong = ""
     fields = _plain(msgspec.msgpack.decode(data, type=WeightsReference))
     if dice.chance(0.2) or not fields["constants"]:
@@ -317,7 +317,7 @@ def _other_reference(dice: Dice, data: bytes, embedded: int) -> tuple[bytes, str
 
 
 def _other_ir(dice: Dice, xml: bytes) -> bytes:
-    """An IR with another number or word somewhere."""
+    """Return an IR with a number or word changed."""
     numbers = [at for at in range(len(xml)) if xml[at : at + 1].isdigit()]
     way = dice.randrange(4)
     if way == 0 and numbers:
@@ -340,11 +340,11 @@ def _other_ir(dice: Dice, xml: bytes) -> bytes:
     return xml[: dice.randrange(1, len(xml))]
 
 
-# ------------------------------------------------------------ what comes with them
+# ------------------------------------------------------------ weights and IRs
 
 
 def _weights(dice: Dice, model: Model, context: int) -> Attempt:
-    """A good blob with ranges of weights that are none."""
+    """Pair a valid blob with invalid weight ranges."""
     sources = [msgspec.to_builtins(source) for source in model.sources]
     fds = [linux.sealed_copy("fuzz", model.blob)]
     if model.placement:
@@ -381,7 +381,7 @@ def _placement(dice: Dice, model: Model, context: int) -> Attempt:
 
 
 def _ir(dice: Dice, model: Model, context: int) -> Attempt:
-    """A model to compile, or to ask about, whose XML or weights are not what they should be."""
+    """Return a model to compile, or query, with invalid XML or weights."""
     xml = _other_ir(dice, model.xml)
     fields: dict[str, Any] = {
         "t": dice.pick(("graph_create", "graph_query")),

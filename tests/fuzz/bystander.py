@@ -1,4 +1,4 @@
-"""A client that breaks no rule: it infers without pause, and checks every number and its own memory.
+"""A well-behaved client: it infers continuously, and checks every number and its own memory.
 
 `python -m tests.fuzz.bystander SOCKET XML PARENT` prints a JSON line after its first inference, then one for
 each line of its input, and ends with it.
@@ -28,7 +28,7 @@ _HEAR_S = 60.0
 
 
 def main(socket: str, xml: str, parent: str) -> None:
-    """Works until its input ends."""
+    """Work until the input ends."""
     linux.die_with_parent(int(parent))
     chance = np.random.default_rng(5)
     images = [chance.random((1, 1, 8, 8), dtype=np.float32) for _ in range(_KINDS)]
@@ -69,7 +69,7 @@ def main(socket: str, xml: str, parent: str) -> None:
 
 
 class Bystander:
-    """That program, and what it has seen."""
+    """The running program, and its observations."""
 
     def __init__(self, socket: Path, xml: Path, parent: int) -> None:
         self._process = subprocess.Popen(
@@ -81,7 +81,7 @@ class Bystander:
         self._hear()
 
     def ask(self) -> dict[str, Any]:
-        """Counts so far, and the longest time since the last question."""
+        """Return counts so far, and the longest time since the last question."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""The whole of it: a daemon, a bystander, rounds of attacks, and the judgement at the end."""
+"""A whole campaign: a daemon, a bystander, rounds of attacks, and the final checks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.fuzz.shortage import folder_for_caches, short_of
 from tests.fuzz.weights_files import weights_files_round
 from tests.support.daemon import Daemon
 
-_TDR_MS = 100  # a wait for an event that nobody signals costs so long
+_TDR_MS = 100  # the cost of waiting for an event that nobody signals
 _CALM_S = 0.3
 
 
@@ -87,7 +87,7 @@ class Campaign:
         }
 
     def run(self) -> None:
-        """All rounds, or the one of a replay (`KIND:NUMBER`)."""
+        """Run all rounds, or the one of a replay (`KIND:NUMBER`)."""
         if self._plan.only:
             self._one(self._plan.only)
             return
@@ -153,7 +153,7 @@ def _surroundings(folder: Path) -> Iterator[Daemon]:
 
 
 def _use_staging(daemon: Daemon) -> None:
-    """The engine maps its staging file when it first needs it, and keeps it: not to be taken for a leak."""
+    """Make the engine map its staging file, which it keeps from first use on: not a leak."""
     with Driver.open(daemon.socket) as driver, driver.devices[0].create_context() as context:
         memory, commands = context.alloc_host(128), context.create_command_list()
         commands.append_memory_copy(memory.address + 32, memory, 64)
@@ -164,7 +164,7 @@ def _use_staging(daemon: Daemon) -> None:
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Tally:
-    """One campaign with a daemon of its own; all that was seen."""
+    """Run one campaign with its own daemon; return the tally."""
     tally = Tally()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-fuzz-")))

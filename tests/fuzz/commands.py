@@ -1,4 +1,4 @@
-"""Command buffers: right ones, wrong ones, and a second opinion on which is which."""
+"""Command buffers, valid and invalid, and an independent opinion on which is which."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _inside(at: MemoryAt, size: int, sizes: Mapping[int, int]) -> bool:
 
 
 def is_right(command: cmd.Command, sizes: Mapping[int, int]) -> bool | None:
-    """Whether a command must be executed or refused, with live memory of these sizes; None: who knows."""
+    """Return whether a command with memory of these sizes must be executed or refused; None: unknown."""
     match command:
         case cmd.Barrier():
             return True
@@ -48,7 +48,7 @@ def is_right(command: cmd.Command, sizes: Mapping[int, int]) -> bool | None:
 
 
 def _without(data: bytes, spared: Sequence[int]) -> bytes:
-    """The data with 0 for each of these handles. Handles stand at multiples of 8."""
+    """Zero each of these handles in the data. Handles lie at multiples of 8."""
     named = {struct.pack("=Q", handle) for handle in spared}
     found = [at for at in range(0, len(data) - 7, 8) if data[at : at + 8] in named]
     changed = bytearray(data)
@@ -86,7 +86,7 @@ class CommandMaker:
         self._sizes = {room.handle: room.size for room in (*memory, signals, *arguments)}
 
     def buffer(self, spared: Sequence[int]) -> tuple[list[str], bytes, bool | None]:
-        """Names of the commands, the bytes, and whether all of them must be executed, or the whole refused.
+        """Return command names, the bytes, and whether all must be executed, or the whole refused.
 
         `spared`: live handles that it must not name.
         """
@@ -100,7 +100,7 @@ class CommandMaker:
         for command in commands:
             opinion = is_right(command, self._sizes)
             if opinion is None and way >= 0.3:
-                opinion = True  # an execution as it should be
+                opinion = True  # a valid execution
             right = None if opinion is None and right else right and opinion
         names = [type(command).__name__ for command in commands]
         data = cmd.encode_buffer([cmd.encode_command(command) for command in commands])
@@ -111,7 +111,7 @@ class CommandMaker:
         return names, _without(data, spared), right
 
     def pair(self) -> tuple[bytes, bytes]:
-        """A right buffer, and one like it that reaches outside of its memory; both of `PAIR_SIZE` bytes."""
+        """Return a valid buffer, and a variant that exceeds its memory; both of `PAIR_SIZE` bytes."""
         dice, room = self._dice, self._dice.pick(self._memory)
         near = dice.pick((room.size - 1, room.size, room.size + 64, 2**63, 2**64 - 8))
         here, beyond = MemoryAt(room.handle, 0), MemoryAt(room.handle, near)
@@ -161,7 +161,7 @@ class CommandMaker:
         if way < 13:
             return cmd.EventReset(self._event())
         if way < 14:
-            # signalled before the submission; one that is not costs a tenth of a second
+            # signalled before the submission; an unsignalled one costs a tenth of a second
             return cmd.EventWait(MemoryAt(self._signals.handle, 64 if dice.chance(0.02) else 128))
         if way < 15:
             return cmd.Barrier()
@@ -177,7 +177,7 @@ class CommandMaker:
         return cmd.GraphExecute(self._graph, 1, tuple(MemoryAt(room.handle, 0) for room in self._arguments))
 
     def _changed(self, command: cmd.Command) -> cmd.Command:
-        """The command with one field of another value."""
+        """Return the command with one field changed."""
         dice = self._dice
         if isinstance(command, cmd.GraphExecute):
             return self._changed_execution(command)
@@ -244,7 +244,7 @@ class CommandMaker:
         return dice.damaged(data, 3)
 
     def _with_noise(self, commands: list[cmd.Command]) -> bytes:
-        """Commands of unknown types, NOPs of any length, and wrong counts of arguments between them."""
+        """Insert commands of unknown types, NOPs of any length, and wrong argument counts."""
         dice = self._dice
         parts = [cmd.encode_command(command) for command in commands]
         kind = dice.pick((0x001, 0x001, 0x7777, *map(int, cmd.CommandType)))

@@ -1,4 +1,4 @@
-"""A connection of the fuzzer: many frames at once, every answer counted, every wait with a deadline."""
+"""A fuzzer connection: many frames at once, every answer counted, every wait with a deadline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR
 from tests.support.wire import raw_socket
 
 ANSWER_S = 60.0
-"""Later is a hang. A loaded machine takes a few seconds for the slowest job of a compiler."""
+"""A later answer is a hang. On a loaded machine the slowest compiler job takes a few seconds."""
 
 
 class Closed(Exception):
@@ -22,11 +22,11 @@ class Closed(Exception):
 
 
 class Hang(Exception):
-    """No answer within `ANSWER_S`."""
+    """No answer came within `ANSWER_S`."""
 
 
 class Connection:
-    """A session, or what is to become one. Descriptors of answers are closed unless `keep` takes them."""
+    """A session, or a future one. Descriptors of answers are closed unless `keep` takes them."""
 
     def __init__(self, path: Path) -> None:
         self.socket: socket.socket = raw_socket(path)
@@ -42,7 +42,7 @@ class Connection:
         return answer
 
     def send(self, body: bytes, fds: Sequence[int] = ()) -> int:
-        """Sends one frame; its number."""
+        """Send one frame; return its number."""
         self._number += 1
         try:
             self.channel.send(self._number, body, fds)
@@ -53,7 +53,7 @@ class Connection:
         return self._number
 
     def receive(self) -> tuple[int, msg.Answer, list[int]]:
-        """The next answer, its request, and its descriptors, which are the caller's."""
+        """Return the next answer, its request, and its descriptors, which the caller owns."""
         try:
             packet = self.channel.receive()
         except TimeoutError as error:
@@ -67,7 +67,7 @@ class Connection:
             return packet.request, answer, packet.take_fds(packet.fd_count)
 
     def exchange(self, frames: Sequence[tuple[bytes, Sequence[int]]]) -> list[tuple[msg.Answer, list[int]]]:
-        """Sends all, then waits for the final answer to each; the answers in the order of the frames."""
+        """Send all frames, await the final answer to each; return answers in frame order."""
         numbers = [self.send(body, fds) for body, fds in frames]
         answers: dict[int, tuple[msg.Answer, list[int]]] = {}
         while len(answers) < len(numbers):
@@ -82,7 +82,7 @@ class Connection:
         return [answers[number] for number in numbers]
 
     def ask(self, request: msg.Message, fds: Sequence[int] = ()) -> tuple[msg.Answer, list[int]]:
-        """One request and its answer."""
+        """Send one request; return its answer."""
         return self.exchange([(msg.encode(request), fds)])[0]
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ def close_all(fds: Sequence[int]) -> None:
 
 
 def drained(connection: Connection) -> msg.Answer | None:
-    """Reads a connection to its end; the last answer, if any came."""
+    """Read a connection to its end; return the last answer, if any."""
     last = None
     while True:
         try:

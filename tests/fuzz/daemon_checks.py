@@ -1,4 +1,4 @@
-"""Checks of a daemon from outside: nothing died, no other client noticed, everything came back."""
+"""External checks of a daemon: no deaths, no effect on other clients, no leaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SUPERVISOR_GROWTH = 48 << 20
 
 @dataclass(frozen=True)
 class _Level:
-    """What the daemon holds: of memory files, descriptors, mappings, threads."""
+    """The daemon's holdings: memory files, descriptors, mappings, threads."""
 
     memory: int
     sessions: int
@@ -38,12 +38,12 @@ class _Level:
     threads: int
 
     def is_within(self, other: _Level) -> bool:
-        """Whether nothing is more; the bystander may free what its first inferences needed."""
+        """Return whether nothing has grown; the bystander may free memory of its first inferences."""
         return all(mine <= its for mine, its in zip(astuple(self), astuple(other), strict=True))
 
 
 class DaemonChecks:
-    """Looks at a daemon from outside. `check` after every round, `finish` when all sessions are gone."""
+    """Checks a daemon from outside: `check` after every round, `finish` after all sessions have ended."""
 
     def __init__(self, daemon: Daemon, bystander: Bystander) -> None:
         self._daemon = daemon
@@ -59,11 +59,11 @@ class DaemonChecks:
         self._resident = self._memory()
 
     def restarts(self) -> int:
-        """Engine restarts so far."""
+        """Count the engine restarts so far."""
         return self._status().engines[0].restarts if self._daemon.alive else -1
 
     def check(self, restarts: int) -> None:
-        """The daemon answers, has the engine that it had, and the bystander has got all its numbers."""
+        """Check that the daemon answers, kept its engine, and gave the bystander right numbers."""
         if not self._daemon.alive:
             raise Violation(f"the daemon died: {self._daemon.log[-1500:]}")
         engine = self._status().engines[0]
@@ -80,7 +80,7 @@ class DaemonChecks:
         self.inferences = said["count"]
 
     def finish(self) -> None:
-        """Check that the daemon holds no more of anything than at the beginning."""
+        """Check that the daemon holds no more of anything than at the start."""
         if not self._daemon.alive:
             raise Violation("the daemon is dead")
         last: list[_Level] = []
@@ -107,7 +107,7 @@ class DaemonChecks:
 
     @property
     def growth(self) -> tuple[int, int]:
-        """Bytes that supervisor and engine have more than at the beginning."""
+        """The growth of supervisor and engine in bytes."""
         now = self._memory()
         return now[0] - self._resident[0], now[1] - self._resident[1]
 

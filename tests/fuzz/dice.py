@@ -1,4 +1,4 @@
-"""Chance with a seed, and the values that break things more often than others."""
+"""Seeded randomness, biased to values that break things."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = (
 
 
 class Dice(random.Random):
-    """Chance that is the same for the same words."""
+    """Randomness determined by its seed words."""
 
     def __init__(self, *words: object) -> None:
         super().__init__("/".join(map(str, words)))
@@ -32,7 +32,7 @@ class Dice(random.Random):
         return values[int(self.random() * len(values))]
 
     def integer(self) -> int:
-        """An integer that fits into 64 bits, most often one at an edge."""
+        """Return an integer that fits into 64 bits, mostly near a boundary."""
         if self.chance(0.7):
             return self.pick(INTEGERS)
         if self.chance(0.5):
@@ -40,7 +40,7 @@ class Dice(random.Random):
         return max(-(2**63), min(2**64 - 1, self.pick(INTEGERS) + self.randint(-9, 9)))
 
     def unsigned(self, bits: int) -> int:
-        """An integer of so many bits, most often one at an edge."""
+        """Return an integer of this many bits, mostly near a boundary."""
         return self.integer() % (1 << bits)
 
     def text(self) -> str:
@@ -49,7 +49,7 @@ class Dice(random.Random):
         return "".join(chr(self.pick((65, 0x20, 0x22, 0x3D, 0x7F, 0xFF, 0x3042, 0x1F4A9))) for _ in range(12))
 
     def damaged(self, data: bytes, most: int = 4) -> bytes:
-        """The data with some bytes changed."""
+        """Return the data with some bytes changed."""
         if not data:
             return data
         changed = bytearray(data)

@@ -1,6 +1,6 @@
-"""Structure-aware frames: requests as a driver would send them, of which many are wrong in one place.
+"""Structure-aware frames: a driver's requests, many of them with one error.
 
-The places come from the message types themselves, so a new field is fuzzed without a word here.
+The error places come from the message types themselves, so new fields are fuzzed automatically.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPES: dict[str, type[msg.Message]] = {
 }
 _FIELDS = {tag: msgspec.structs.fields(kind) for tag, kind in TYPES.items()}
 _encode = msgspec.msgpack.Encoder().encode
-# how often each is sent: jobs of the compiler cost milliseconds, everything else microseconds
+# relative frequencies: compiler jobs cost milliseconds, everything else microseconds
 _WEIGHTS = {
     "mem_alloc": 26, "mem_free": 16, "mem_import": 8, "mem_import_part": 4,
     "queue_create": 8, "queue_workload": 4,
@@ -43,14 +43,14 @@ _WEIGHTS = {
 }  # fmt: skip
 _JOBS = {"graph_create", "graph_import", "graph_export", "graph_query", "compiler_options"}
 SYNC = set(TYPES) - _JOBS - {"hello", "stop", "graph_initialize"}
-"""Requests that must be honoured when nothing is wrong with them and no limit is reached."""
+"""Requests that must succeed if they are valid and within limits."""
 _IMPORTS = {"mem_import", "mem_import_part"}
 _MOST_CONTEXTS, _MOST_MEMORY, _MOST_QUEUES, _MOST_GRAPHS = 4, 60, 12, 6
 
 
 @dataclass
 class Frame:
-    """One request. `wrong`: what is wrong for sure; `changed`: something may be wrong."""
+    """One request. `wrong`: a certain error; `changed`: a possible error."""
 
     tag: str
     fields: dict[str, Any]
@@ -61,7 +61,7 @@ class Frame:
 
 
 class FrameMaker:
-    """Makes frames for one session. `foreign`: handles of another session, `exports`: segments to import."""
+    """Makes frames for one session. `foreign`: another session's handles, `exports`: segments to import."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class FrameMaker:
         self._weights = [_WEIGHTS.get(tag, 0.5) * (jobs if tag in _JOBS else 1) for tag in self._tags]
 
     def make(self) -> Frame:
-        """The next frame, encoded."""
+        """Return the next frame, encoded."""
         tag = self._dice.choices(self._tags, self._weights)[0]
         held = self._held
         if tag == "context_create" and len(held.contexts) >= _MOST_CONTEXTS:
@@ -103,14 +103,14 @@ class FrameMaker:
             self._break(frame)
         return self._finished(frame)
 
-    # ------------------------------------------------------------ requests that are right
+    # ------------------------------------------------------------ valid requests
 
     def _made(self, tag: str) -> Frame:
         frame: Frame = getattr(self, f"_{tag}", lambda: self._right(tag))()
         return frame
 
     def _right(self, tag: str) -> Frame:
-        """A request that needs no more than live handles."""
+        """Build a request that needs only live handles."""
         names = [one.name for one in _FIELDS[tag] if one.required]
         return Frame(tag, {name: self._live(HANDLE_FIELDS[name]) for name in names})
 
@@ -122,7 +122,7 @@ class FrameMaker:
         return Frame("hello", {"major": 1, "minor": 0, "client": "again"}, wrong="a second hello")
 
     def _softly(self, tag: str) -> Frame:
-        """A request that would be honoured if it were right: to stop, or to inject faults."""
+        """Add an unknown mandatory field: a valid request would stop the daemon, or inject faults."""
         fields = {one.name: self._of_type(one.type) for one in _FIELDS[tag] if one.required}
         return Frame(tag, fields | {"must": ("softly",)}, wrong="a field that nobody knows")
 
@@ -156,7 +156,7 @@ class FrameMaker:
         return Frame("context_create", {"device": 0})
 
     def _metric_stream_open(self) -> Frame:
-        # long periods: what a stream writes is not what is tried here
+        # long periods: a stream's output is not under test here
         period = self._dice.randint(10**9, MAX_PERIOD_NS)
         return Frame("metric_stream_open", {"context": self._live("contexts"), "period": period})
 
@@ -252,7 +252,7 @@ class FrameMaker:
             fields["value"] = "2"
         return Frame("compiler_options", fields)
 
-    # ------------------------------------------------------------ and what is done to them
+    # ------------------------------------------------------------ damage to them
 
     def _break(self, frame: Frame) -> None:
         ways = (self._handle, self._value, self._value, self._type, self._missing, self._unknown, self._must,
@@ -273,7 +273,7 @@ class FrameMaker:
         frame.fields[name] = self._bad_handle(HandleKind[name.upper()])
 
     def _bad_handle(self, kind: HandleKind) -> int:
-        """Stale, of another session, of another kind, or forged next to a live one."""
+        """Return a handle that is stale, foreign, of another kind, or forged next to a live one."""
         dice, held = self._dice, self._held
         live = [*held.contexts, *held.memory, *held.queues, *held.graphs, *held.streams]
         way = dice.randrange(7)
@@ -292,7 +292,7 @@ class FrameMaker:
         return dice.integer()
 
     def _value(self, frame: Frame) -> None:
-        """Another value of the right type for one field."""
+        """Give one field another value of the right type."""
         one = self._dice.pick(_FIELDS[frame.tag])
         if one.name == "must":
             return
@@ -347,7 +347,7 @@ class FrameMaker:
             frame.wrong = f"{name} is missing"
 
     def _unknown(self, frame: Frame) -> None:
-        """A field of a later version: it is skipped."""
+        """Add a field of a later version, to be skipped."""
         frame.fields["z" + self._dice.pick(("", "later", "é"))] = self._dice.pick(
             (1, "x", [1, {"a": 2}], None)
         )
@@ -375,16 +375,16 @@ class FrameMaker:
             frame.fds = list(frame.fds)
             frame.fds[dice.randrange(len(frame.fds))] = kinds[name]
         frame.changed = f"descriptors: {name}"
-        foreign = frame.fields.get("foreign") and name == "open memory"  # that others can cut
+        foreign = frame.fields.get("foreign") and name == "open memory"  # that others can truncate
         if frame.tag in _IMPORTS and (len(frame.fds) != 1 or (name in NO_ROOM and not foreign)):
             frame.wrong = frame.changed
         if kinds["socket"] in frame.fds:
             frame.wrong = "a socket"
         elif frame.tag in SYNC - _IMPORTS:
-            frame.changed = ""  # closed, and that is all
+            frame.changed = ""  # closed, nothing more
 
     def longest(self) -> list[Frame]:
-        """Every request with a text, at the largest size that there is: what is made of it may be longer."""
+        """Return every request with a text, at maximum size: derived messages may be longer."""
         frames = []
         for tag in sorted(set(_WEIGHTS) - {"stop"}):
             for one in _FIELDS[tag]:
@@ -401,7 +401,7 @@ class FrameMaker:
         frame.fields[name] = "x" * room
 
     def _padding(self, frame: Frame) -> None:
-        """A body of the largest size there is, or next to it, by a text or by a field that is skipped."""
+        """Pad a body to or near the maximum size, with a text or a skipped field."""
         texts = [one.name for one in _FIELDS[frame.tag] if one.type is str]
         name = self._dice.pick(texts) if texts and self._dice.chance(0.5) else "zz"
         self._pad(frame, name, MAX_BODY - self._dice.pick((0, 0, 1, 2, 3)))
@@ -410,7 +410,7 @@ class FrameMaker:
 
     def _finished(self, frame: Frame) -> Frame:
         body = _encode({"t": frame.tag, **frame.fields})
-        if len(body) > MAX_BODY:  # several long texts: too long for any frame
+        if len(body) > MAX_BODY:  # several long texts exceed any frame
             frame.fields = {
                 name: "x" if isinstance(value, str) else value for name, value in frame.fields.items()
             }

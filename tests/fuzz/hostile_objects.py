@@ -1,4 +1,4 @@
-"""What the fuzzer shows the daemon: models, blobs, and descriptors of every kind there is."""
+"""The fuzzer's inputs to the daemon: models, blobs, and every kind of descriptor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPARSE = 1 << 40
 
 @dataclass
 class Model:
-    """One model: its XML and weights, and what the compiler made of it: contents, and sealed files."""
+    """A model: its XML and weights, and its compiled forms: contents, and sealed files."""
 
     name: str
     xml: bytes
@@ -82,7 +82,7 @@ def _dynamic() -> ov.Model:
 
 
 def make_models(folder: Path, connection: Connection) -> list[Model]:
-    """Small models with all forms of their blobs, compiled by the daemon behind the connection."""
+    """Make small models with all forms of their blobs, compiled by the connection's daemon."""
     answer, fds = connection.ask(msg.ContextCreate(device=0))
     assert isinstance(answer, msg.ContextCreated)
     os.close(fds[0])
@@ -119,7 +119,7 @@ def _compile(model: Model, context: int, connection: Connection) -> None:
 
 
 class Descriptors:
-    """Descriptors that have no business in a request, by what they are; open until it is closed."""
+    """Descriptors that are invalid in a request, by kind; open until this is closed."""
 
     def __init__(self, folder: Path) -> None:
         self.by_kind: dict[str, int] = {}
@@ -179,4 +179,4 @@ class Descriptors:
 
 
 NO_ROOM = ("immutable memory", "memory to read", "memory without pages", "open memory", "empty memory")
-"""Kinds that `mem_import` must refuse, because no engine could write to them or their size may change."""
+"""Kinds that `mem_import` must refuse: no engine could write to them, or their size may change."""

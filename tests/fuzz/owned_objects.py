@@ -1,4 +1,4 @@
-"""What a session holds, by the answers that it got: the checker of what must be refused."""
+"""A session's holdings, tracked from its answers, to check which requests must be refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HANDLE_FIELDS = {"context": "contexts", "queue": "queues", "graph": "graphs", "s
 
 @dataclass
 class Held:
-    """A live object: the context that it belongs to, its bytes, and whether it is the ring of a queue."""
+    """A live object: its context, its bytes, and whether it is a queue's ring."""
 
     context: int
     size: int = 0
@@ -22,7 +22,7 @@ class Held:
 
 @dataclass
 class OwnedObjects:
-    """Live objects by handle, and handles that were live once."""
+    """Live objects by handle, and handles that were once live."""
 
     contexts: dict[int, Held] = field(default_factory=dict)
     memory: dict[int, Held] = field(default_factory=dict)
@@ -32,10 +32,10 @@ class OwnedObjects:
     rings: dict[int, int] = field(default_factory=dict)
     stale: list[int] = field(default_factory=list)
     leaving: set[int] = field(default_factory=set)
-    """Rings of queues that are on their way out: they may be freed early."""
+    """Rings of queues being destroyed: they may be freed early."""
 
     def dead_handle(self, fields: dict[str, Any]) -> bool:
-        """Whether a request with these fields names something that is not there: it has to be refused."""
+        """Return whether a request with these fields names a missing object: it must be refused."""
         for name, kind in HANDLE_FIELDS.items():
             if name in fields:
                 value = fields[name]
@@ -50,14 +50,14 @@ class OwnedObjects:
         )
 
     def apply(self, tag: str, fields: dict[str, Any], answer: msg.Answer) -> None:
-        """A request was honoured."""
+        """Record a successful request."""
         match answer:
             case msg.ContextCreated():
                 self.contexts[answer.context] = Held(answer.context)
             case msg.MemAllocated():
                 size = answer.segment_size if tag == "mem_import" else fields["size"]
                 if answer.sparse and tag == "mem_alloc":
-                    size = 0  # it counts by its pages, and nobody uses any
+                    size = 0  # it counts by its pages, and none are used
                 self.memory[answer.memory] = Held(fields["context"], size)
             case msg.QueueCreated():
                 size = records.ring_size(fields["slots"])
@@ -97,5 +97,5 @@ class OwnedObjects:
             self.stale.append(fields["stream"])
 
     def allocated(self, context: int) -> int:
-        """Bytes of a context that the daemon has to count."""
+        """Return the bytes of a context that the daemon must count."""
         return sum(held.size for held in self.memory.values() if held.context == context)

@@ -1,4 +1,4 @@
-"""Frames that are none: random bytes, cut and stretched frames, wrong lengths, half-open connections."""
+"""Malformed frames: random bytes, truncated and stretched frames, wrong lengths, half-open connections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEEP = 20_000
 
 
 def raw_round(target: Target, dice: Dice, count: int, tally: Tally) -> None:
-    """`count` frames; every connection ends with a refusal of the frame, or answers all that follows."""
+    """Send `count` frames; every connection ends with a refusal, or answers all later frames."""
     connection: Connection | None = None
     try:
         for number in range(count):
@@ -54,7 +54,7 @@ def raw_round(target: Target, dice: Dice, count: int, tally: Tally) -> None:
 
 
 def _send_one(connection: Connection, dice: Dice, target: Target, tally: Tally, number: int) -> bool:
-    """Sends one thing and a marker; whether the connection lives on."""
+    """Send one malformed frame and a marker; return whether the connection survives."""
     packet, fds = _packet(dice, target)
     marker = frames.encode(0xFFFFFFFF, msg.encode(msg.Cancel(request=number)))
     try:
@@ -63,7 +63,7 @@ def _send_one(connection: Connection, dice: Dice, target: Target, tally: Tally, 
     except TimeoutError as error:
         raise Hang("the daemon does not read") from error
     except OSError:
-        _last_words(connection, tally)  # closed meanwhile, or more than the socket takes
+        _last_words(connection, tally)  # closed meanwhile, or the socket is full
         return False
     try:
         while True:
@@ -124,14 +124,14 @@ def _packet(dice: Dice, target: Target) -> tuple[bytes, list[int]]:
 
 
 def _nested(dice: Dice) -> bytes:
-    """Arrays or maps inside each other, deeper than any stack."""
+    """Nest arrays or maps deeper than any stack."""
     depth = dice.pick((10, 1000, _DEEP))
     key = b"\x82\xa1t\xa8mem_free\xa6memory"
     return key + dice.pick((b"\x91", b"\x81\xa1a")) * depth + b"\x00"
 
 
 def _claims(dice: Dice) -> bytes:
-    """Sizes that nothing backs: of an array, a map, a text, bytes."""
+    """Claim sizes without content: of an array, a map, a text, bytes."""
     size = dice.pick((2**32 - 1, 2**31, 2**24, 65537)).to_bytes(4, "big")
     name = dice.pick(
         (b"\xa8mem_free\xa6memory", b"\xaecontext_memory\xa4must", b"\xacgraph_create\xa6config")
@@ -140,7 +140,7 @@ def _claims(dice: Dice) -> bytes:
 
 
 def _abandon(target: Target, dice: Dice) -> None:
-    """A connection that is left in the middle of something."""
+    """Leave a connection in the middle of a message."""
     connection = Connection(target.socket)
     way = dice.randrange(6)
     try:
@@ -166,7 +166,7 @@ def _abandon(target: Target, dice: Dice) -> None:
 
 
 def lingering(target: Target, tally: Tally) -> None:
-    """Descriptors whose closing takes a minute: the last one to close them must not be the supervisor."""
+    """Send descriptors that take a minute to close: the supervisor must not be the last to close them."""
     with Connection(target.socket) as connection:
         connection.hello()
         for _ in range(3):
@@ -179,7 +179,7 @@ def lingering(target: Target, tally: Tally) -> None:
 
 
 def _unread_stream() -> int:
-    """A TCP connection with bytes that nobody will read, which waits for that when it is closed."""
+    """Return a TCP connection with unread bytes, which delays its closing."""
     listener = socket.create_server(("127.0.0.1", 0))
     sender = socket.create_connection(listener.getsockname())
     receiver, _ = listener.accept()
@@ -195,7 +195,7 @@ def _unread_stream() -> int:
 
 
 def slow_reader(target: Target, tally: Tally) -> None:
-    """Asks and never reads: it is disconnected, and everybody else is served meanwhile."""
+    """Ask and never read: it is disconnected, and everybody else is served meanwhile."""
     connection = Connection(target.socket)
     connection.hello()
     connection.socket.settimeout(1)

@@ -1,4 +1,4 @@
-"""What came out: answers, what was reached, and every violation with the command that shows it again."""
+"""Results: answers, coverage, and every violation with the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST = 20
 
 
 class Violation(Exception):
-    """The daemon did what it must not do."""
+    """The daemon broke a rule."""
 
 
 @dataclass
 class Tally:
-    """Counts of one run. `accepted` and `refused` by what was sent, `results` by result code."""
+    """Counts of one run. `accepted` and `refused` by request, `results` by result code."""
 
     cases: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
@@ -34,7 +34,7 @@ class Tally:
     innocent_ms: dict[str, float] = field(default_factory=dict)
 
     def saw(self, what: str, answer: msg.Answer) -> None:
-        """One answer. A refusal must have a code that the interface knows, and must name an object."""
+        """Record one answer. A refusal must have a known code and name an object."""
         if isinstance(answer, msg.Failed):
             self.refused[what] += 1
             self.info(answer.info)
@@ -49,7 +49,7 @@ class Tally:
         self.worker_deaths += info.object == "compiler worker"
 
     def violate(self, where: str, error: BaseException) -> None:
-        """One more violation."""
+        """Record one more violation."""
         self.violations.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
 
     @property
@@ -57,7 +57,7 @@ class Tally:
         return len(self.violations) >= _MOST
 
     def summary(self) -> str:
-        """A few lines for people."""
+        """Return a few lines for people."""
         lines = []
         for kind, count in self.cases.items():
             seconds = self.seconds[kind]

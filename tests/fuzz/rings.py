@@ -1,4 +1,4 @@
-"""Rings, slots and command buffers of a hostile client, while another process rewrites them."""
+"""Rings, slots and command buffers of a hostile client, rewritten concurrently by another process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KNOWN = {int(result) for result in ZeResult}
 
 
 class Arena:
-    """A session with a queue, a command buffer, memory between guards that no command names, and a graph."""
+    """A session with a queue, a command buffer, memory between unnamed guards, and a graph."""
 
     def __init__(self, target: Target, dice: Dice, number: int = 0) -> None:
         self.dice = dice
@@ -65,7 +65,7 @@ class Arena:
         os.close(self.doorbell)
 
     def room(self, size: int, kind: str = "host") -> WireMemory:
-        """An allocation, zeroed."""
+        """Return an allocation, zeroed."""
         made, fds = self.connection.ask(msg.MemAlloc(context=self.context, kind=kind, size=size))
         assert isinstance(made, msg.MemAllocated), made
         room = self.adopt(made, size, fds)
@@ -73,14 +73,14 @@ class Arena:
         return room
 
     def adopt(self, made: msg.MemAllocated, size: int, fds: list[int]) -> WireMemory:
-        """What was allocated, mapped."""
+        """Map a finished allocation."""
         if made.fresh:
             self._segments[made.segment] = SharedMapping(fds[0], made.segment_size)
         close_all(fds)
         return WireMemory(made.memory, self._segments[made.segment], made.offset, size)
 
     def guarded(self, size: int, kind: str = "host") -> None:
-        """Memory that nothing may change."""
+        """Allocate memory that must not change."""
         room, content = self.room(size, kind), self.dice.randbytes(size)
         room.write(content)
         self._guards.append((room, content))
@@ -91,12 +91,12 @@ class Arena:
                 raise Violation(f"memory {room.handle:#x} was written, which no command named")
 
     def new_queue(self) -> None:
-        """A queue in the place of the one that is lost."""
+        """Replace the lost queue by a new one."""
         self.connection.ask(msg.QueueDestroy(queue=self.queue.handle))
         self.queue = Queue(self, 1 << self.dice.randint(1, 4))
 
     def check_works(self) -> None:
-        """The session itself is served as before."""
+        """Assert that the session itself is served as before."""
         place = MemoryAt(self._proof.handle, 0)
         value = bytes([self.dice.randrange(256)])
         data = cmd.encode_buffer([cmd.encode_command(cmd.Fill(place, 4096, value))])
@@ -108,7 +108,7 @@ class Arena:
             raise Violation("a good submission has done nothing")
 
     def spared(self) -> list[int]:
-        """Handles that no command may name: the proofs would not hold."""
+        """Return handles that no command may name, or the proofs would fail."""
         own = [self._proof.handle, self._proof_buffer.handle, self.queue.ring.handle]
         return own + [room.handle for room, _ in self._guards]
 
@@ -136,7 +136,7 @@ class Queue(WireQueue):
         self.ring = arena.adopt(made.ring, records.ring_size(slots), fds)
 
     def wait(self, number: int) -> int:
-        """The result of a submission, once it has ended."""
+        """Return the result of a submission, once it has ended."""
         end = time.monotonic() + _END_S
         spins = 0
         while (completed := self.completed) < number:
@@ -153,7 +153,7 @@ class Queue(WireQueue):
         return self._word("=I", records.RING_RESULT) if self._word("=Q", records.RING_FAILED) == number else 0
 
     def info(self) -> ErrorInfo:
-        """What the engine says of the submission that failed last."""
+        """Return the engine's error for the last failed submission."""
         size = min(records.RING_TEXT_MAX, self._word("=I", records.RING_TEXT_SIZE))
         text = self.ring.read(size, records.RING_TEXT)
         try:
@@ -163,7 +163,7 @@ class Queue(WireQueue):
 
 
 def rings_round(target: Target, dice: Dice, count: int, tally: Tally, number: int) -> None:
-    """`count` submissions of one session; in every fourth round a process changes them all the time."""
+    """Make `count` submissions in one session; every fourth round a process rewrites them continuously."""
     arena = Arena(target, dice, number)
     try:
         rooms = [*arena.memory, arena.buffer]
@@ -207,7 +207,7 @@ def _submit_one(arena: Arena, maker: CommandMaker, tally: Tally, steady: bool) -
         name = dice.pick(("buffer", "offset", "size", "flags", "fence", "fence_offset"))
         slot[name] = dice.unsigned(32 if name in ("size", "flags") else 64)
     if not steady and dice.chance(0.7):
-        slot["size"] = PAIR_SIZE  # the other process writes them
+        slot["size"] = PAIR_SIZE  # written by the other process
     elif len(data) <= _BUFFER:
         arena.buffer.write(data)
     else:
@@ -234,7 +234,7 @@ def _submit_one(arena: Arena, maker: CommandMaker, tally: Tally, steady: bool) -
 
 
 def _spoil_ring(arena: Arena, dice: Dice, tally: Tally) -> None:
-    """A ring of its own is overwritten; only that queue is lost."""
+    """Overwrite an owned ring; only that queue may be lost."""
     victim = Queue(arena, 1 << dice.randint(1, 4))
     way = dice.randrange(6)
     edges = (2**64 - 1, 0, 2**63, 2**40, 2**32, 1, 17)
@@ -269,7 +269,7 @@ def _spoil_ring(arena: Arena, dice: Dice, tally: Tally) -> None:
 
 @contextmanager
 def _flipping(arena: Arena, maker: CommandMaker) -> Iterator[None]:
-    """A process that rewrites command buffer, slots, signals and arguments all the time."""
+    """Run a process that continuously rewrites command buffer, slots, signals and arguments."""
     pairs = [maker.pair() for _ in range(12)]
     noise = arena.dice.randbytes(64)
 
@@ -288,7 +288,7 @@ def _flipping(arena: Arena, maker: CommandMaker) -> Iterator[None]:
 
 @contextmanager
 def _again_and_again(work: Callable[[], None]) -> Iterator[None]:
-    """A process that does this all the time."""
+    """Run a process that repeats this continuously."""
     parent = os.getpid()
     child = os.fork()
     if not child:
@@ -306,7 +306,7 @@ def _again_and_again(work: Callable[[], None]) -> Iterator[None]:
 
 
 def restless_tail(target: Target, tally: Tally) -> None:
-    """The tail of a lost ring changes all the time: everybody else is served as before."""
+    """Change the tail of a lost ring continuously: everybody else must be served as before."""
     arena, other = Arena(target, Dice("restless")), Arena(target, Dice("honest"))
     restless, numbers = Queue(arena, 2), itertools.count(5, 0x9E3779B97F4A7C15)
 
@@ -331,14 +331,14 @@ def restless_tail(target: Target, tally: Tally) -> None:
 
 
 def huge_regions(target: Target, tally: Tally) -> None:
-    """Regions of hundreds of megabytes that overlap: others do not wait for their end."""
+    """Use overlapping regions of hundreds of megabytes: others must not wait for them."""
     arena = Arena(target, Dice("regions"))
     try:
         size = 384 << 20
         made, fds = arena.connection.ask(msg.MemAlloc(context=arena.context, kind="host", size=size))
         close_all(fds)
         if not isinstance(made, msg.MemAllocated):
-            return  # this machine has not so much
+            return  # this machine has less
         half = size // 2
         region = cmd.CopyRegion(
             MemoryAt(made.memory, 4096), 8192, MemoryAt(made.memory, 0), 8192, 8192, half // 8192

@@ -1,4 +1,4 @@
-"""The fuzzer against a daemon of its own: in short in every run, with all of its numbers by `-m soak`."""
+"""The fuzzer against its own daemon: short in every run, full with `-m soak`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ _NEVER_HONOURED = {
     "hello", "stop", "inject", "trace_start", "trace_rings", "trace_stop", "trace_join",
     "lease_take",
 }  # fmt: skip
-"""Requests that would end or spoil the run if they were right, and what may come once only. Right tracers are
-tried by `tools/test_trace`, right leases by `emulator/test_leases`."""
+"""Requests that would end or spoil the run if valid, and those allowed only once.
+
+`tools/test_trace` tests valid tracers, `emulator/test_leases` valid leases.
+"""
 _NAMES = {CommandType.MEMORY_FILL: "Fill", CommandType.GRAPH_INITIALIZE: "GraphInit"}
 
 
 def _fuzz(folder: Path, deadline_s: float, **cases: object) -> dict[str, Any]:
-    """One run of the command; what it counted. Fails with what it printed."""
+    """Run the command once; return its counts. Fail with its output."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in cases.items()]
     found = folder / "fuzz.json"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Weights files in the safetensors format with damage: refused, or every tensor lies inside the file."""
+"""Damaged safetensors files: refused, or every tensor lies inside the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TYPES = ("F32", "F16", "I64", "BOOL", "F128", "")
 
 
 def weights_files_round(dice: Dice, count: int, tally: Tally) -> None:
-    """`count` files, read in this process: they never come to the daemon."""
+    """Check `count` files, read in this process: they never reach the daemon."""
     fd = linux.memfd("safetensors")
     try:
         for _ in range(count):

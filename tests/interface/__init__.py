@@ -1,1 +1,1 @@
-"""The firmware interface: frozen byte vectors, and how each side treats what it must not trust."""
+"""The firmware interface: frozen byte vectors, and how each side treats untrusted input."""

@@ -1,4 +1,4 @@
-"""Tests of this folder start no daemon: the check for leftovers runs once a module."""
+"""Tests of this folder start no daemon: the check for leftovers runs once per module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.leaks import Surroundings
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind_by_the_module() -> Iterator[None]:
-    """The module leaves the machine as it found it."""
+    """Check that the module leaves the machine as it found it."""
     with tempfile.TemporaryDirectory(prefix="softnpu-test-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_SOCKET, str(Path(folder, "npu.sock")))
         patch.setenv(ENV_AUTOSTART, "0")

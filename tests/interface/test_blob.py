@@ -1,4 +1,4 @@
-"""The compiled-model container: its bytes, its versions, and that damage is always noticed."""
+"""The compiled-model container: its bytes, its versions, and detection of all damage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _refusal(data: bytes) -> Refused:
 
 
 def _resealed(data: bytes | bytearray) -> bytes:
-    """The blob with a right header checksum, as an attacker or a newer writer would make it."""
+    """Return the blob with a valid header checksum, as an attacker or a newer writer would make it."""
     changed = bytearray(data)
     count = struct.unpack_from("<I", changed, 12)[0]
     table_end = min(_HEADER_SIZE + count * _ENTRY_SIZE, len(changed))
@@ -148,7 +148,7 @@ def test_a_bad_header_is_refused_by_field(data: bytes, field: str) -> None:
     assert _refusal(data).info.object == f"blob, {field}"
 
 
-def test_a_section_that_overlaps_or_leaves_the_blob_is_refused() -> None:
+def test_an_overlapping_or_out_of_bounds_section_is_refused() -> None:
     wrong = [(0, 10), (4097, 10), (4096, 4097), (4096, 2**64 - 1), (2**64 - 4096, 4096), (4096 * 1000, 0)]
     for offset, size in wrong:
         assert "section" in _refusal(_changed(_HEADER_SIZE + 8, "<QQ", offset, size)).info.object
@@ -166,7 +166,7 @@ def test_an_unknown_section_is_skipped_and_an_unknown_required_one_is_refused() 
     assert "required type 77" in _refusal(_changed(entry, "<II", 77, 1)).info.found
 
 
-def test_metadata_may_have_more_fields_and_not_another_shape() -> None:
+def test_metadata_may_have_more_fields_but_no_other_structure() -> None:
     plain = msgspec.msgpack.decode(_SECTIONS[Section.METADATA])
     newer = msgspec.msgpack.encode(plain | {"colour": "red"})
     assert BlobReader(container.pack({Section.METADATA: newer})).metadata() == _META
@@ -192,7 +192,7 @@ def test_every_flipped_bit_in_header_table_and_sections_is_noticed() -> None:
     st.lists(st.tuples(st.integers(0, 319), st.integers(0, 255)), min_size=1, max_size=6),
     st.integers(0, len(_BLOB)),
 )
-def test_a_forged_header_with_a_right_checksum_never_reads_outside(
+def test_a_forged_header_with_a_valid_checksum_never_reads_outside(
     changes: list[tuple[int, int]], length: int
 ) -> None:
     data = bytearray(_BLOB)

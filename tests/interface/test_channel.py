@@ -1,4 +1,4 @@
-"""A channel carries frames and descriptors, refuses bad frames, and never leaks a descriptor."""
+"""Channels carry frames and descriptors, refuse bad frames, and never leak a descriptor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ends() -> Iterator[Ends]:
 
 @pytest.fixture
 def pipes() -> Iterator[list[int]]:
-    """20 descriptors to send, the read ends and write ends of ten pipes."""
+    """20 descriptors to send: the read ends and write ends of ten pipes."""
     fds = [fd for _ in range(10) for fd in os.pipe()]
     try:
         yield fds
@@ -103,7 +103,7 @@ def test_descriptors_arrive_in_order_and_name_the_same_files(ends: Ends, pipes: 
             os.close(fd)
 
 
-def test_a_packet_closes_the_descriptors_that_were_not_taken(ends: Ends, pipes: list[int]) -> None:
+def test_a_packet_closes_its_untaken_descriptors(ends: Ends, pipes: list[int]) -> None:
     raw, channel = ends
     before = _open_fds()
     Channel(raw).send(1, b"", pipes[:3])
@@ -159,7 +159,7 @@ def test_a_peer_that_left_without_reading_or_writing_is_none(ends: Ends) -> None
         (_frame(20), 20, "20 descriptors"),
     ],
 )
-def test_a_malformed_frame_is_refused_its_descriptors_are_closed_and_the_channel_goes_on(
+def test_a_malformed_frame_is_refused_and_the_channel_continues(
     ends: Ends, pipes: list[int], frame: bytes, fds: int, found: str
 ) -> None:
     raw, channel = ends
@@ -175,7 +175,7 @@ def test_a_sender_refuses_more_than_16_descriptors(ends: Ends, pipes: list[int])
         Channel(ends[0]).send(1, b"", pipes[:17])
 
 
-def test_a_full_socket_that_may_not_wait_says_so(ends: Ends) -> None:
+def test_a_full_non_blocking_socket_is_reported(ends: Ends) -> None:
     raw, _ = ends
     raw.setblocking(False)
 

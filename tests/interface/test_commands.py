@@ -1,4 +1,4 @@
-"""Command buffers: the bytes of every command, and that a decoder survives any bytes."""
+"""Command buffers: the bytes of every command, and a decoder that survives any bytes."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def test_a_buffer_keeps_its_bytes_and_nops_of_any_size_are_skipped() -> None:
         (_BUFFER[:12] + b"\2" + _BUFFER[13:], "end", "16 bytes after command 2"),
     ],
 )
-def test_a_malformed_buffer_is_refused_by_what_is_wrong(data: bytes, object: str, found: str) -> None:
+def test_a_malformed_buffer_is_refused_naming_the_error(data: bytes, object: str, found: str) -> None:
     info = _refusal(data).info
     assert info.object == f"command buffer, {object}"
     assert found in info.found
 
 
 @pytest.mark.parametrize("length", [0, 4, 7, 9, 12, 17, 24, 2**32 - 8])
-def test_a_command_length_that_is_odd_or_leaves_the_buffer_is_refused(length: int) -> None:
+def test_an_odd_or_overlong_command_length_is_refused(length: int) -> None:
     nop = struct.pack("<HHIQ", CommandType.NOP, 0, length, 0)
     assert _refusal(_buffer(nop)).info.object == "command buffer, command 0"
 
@@ -160,7 +160,7 @@ def test_a_command_of_another_size_than_its_type_has_is_refused(name: str) -> No
         assert (info.found, info.expected) == (f"{size} bytes", f"{len(right)}")
 
 
-def test_an_argument_count_that_disagrees_with_the_size_or_is_above_1024_is_refused() -> None:
+def test_an_argument_count_inconsistent_with_the_size_or_above_1024_is_refused() -> None:
     for count in (0, 1, 3, 1025, 2**32 - 1):
         execute = bytearray(bytes.fromhex(_VECTORS["graph_execute"][1]))
         struct.pack_into("<I", execute, 24, count)
@@ -183,7 +183,7 @@ def test_a_fill_pattern_must_be_1_2_4_or_8_bytes() -> None:
     st.integers(0, 16),
     st.binary(max_size=200),
 )
-def test_any_bytes_are_refused_or_decoded_to_what_encodes_to_the_same(
+def test_any_bytes_are_refused_or_decoded_and_encoded_to_the_same(
     recorded: list[bytes], changes: list[tuple[int, int]], cut: int, noise: bytes
 ) -> None:
     mutated = bytearray(_buffer(*recorded))

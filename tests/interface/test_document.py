@@ -1,4 +1,4 @@
-"""`docs/interface.md` says what the code does: it is compared with the description, field by field."""
+"""`docs/interface.md` matches the code: it is compared with the description, field by field."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _NAMES = {int: "int", float: "float", str: "str", bytes: "bytes", bool: "bool", 
 
 
 def _section(title: str) -> str:
-    """The text under a heading up to the next heading."""
+    """Return the text under a heading up to the next heading."""
     match = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", _TEXT, re.MULTILINE | re.DOTALL)
     assert match, f"no section {title!r}"
     return match.group(1)
 
 
 def _tables(text: str, header: str) -> Iterator[list[list[str]]]:
-    """The rows of every table in `text` whose header line starts with these columns."""
+    """Return the rows of every table in `text` whose header line starts with these columns."""
     pattern = rf"^{re.escape(header)}.*\n\| ---.*\n((?:\|.*\n)+)"
     for match in re.finditer(pattern, text, re.MULTILINE):
         yield [
@@ -61,7 +61,7 @@ def _rows(text: str, header: str) -> list[list[str]]:
 
 
 def _items(text: str) -> dict[str, str]:
-    """Name and text of every item of a list in `text`, in one line each."""
+    """Return name and text of every item of a list in `text`, in one line each."""
     items = re.findall(r"^- `?(\w+)`?(?:: )?(.*(?:\n  .*)*)", text, re.MULTILINE)
     return {name: re.sub(r"\s+", " ", rest) for name, rest in items}
 
@@ -74,7 +74,7 @@ def _numbers(rows: list[list[str]], name: int, number: int) -> dict[str, int]:
 
 
 def _notation(kind: Any) -> str:
-    """A type of a field as section 4 writes it."""
+    """Return a field's type in the notation of section 4."""
     if get_origin(kind) is Annotated:
         return str(kind.__metadata__[0].title)
     if get_origin(kind) is tuple:
@@ -107,7 +107,7 @@ def _default(value: object) -> str:
 
 
 def _fields(cls: type[msgspec.Struct]) -> str:
-    """The fields of a message or record as a cell of the document."""
+    """Return the fields of a message or record as a cell of the document."""
     hints = get_type_hints(cls, include_extras=True)
     cells = []
     for field in msgspec.structs.fields(cls):
@@ -122,7 +122,7 @@ def _fields(cls: type[msgspec.Struct]) -> str:
 
 
 def _documented_fields(section: str) -> dict[str, str]:
-    """The fields in every item of a list, without remarks in brackets and what follows behind them."""
+    """Return the fields in every item of a list, without remarks in brackets and anything after them."""
     return {
         name: re.sub(r" \([^)]*\)", "", re.split(r"\.(?= |$)", text)[0])
         for name, text in _items(_section(section)).items()

@@ -1,4 +1,4 @@
-"""Where a daemon is found, and the record in its lock file."""
+"""The place of a daemon, and the record in its lock file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_missing_or_unreadable_record_is_none(tmp_path: Path) -> None:
         assert endpoint.read_record(tmp_path / "s") is None
 
 
-def test_the_files_lie_beside_the_socket_that_the_environment_chooses(
+def test_the_files_lie_beside_the_socket_chosen_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOFTNPU_SOCKET", str(tmp_path / "mine.sock"))
@@ -42,9 +42,7 @@ def test_the_files_lie_beside_the_socket_that_the_environment_chooses(
     assert endpoint.log_path(path) == tmp_path / "mine.sock.log"
 
 
-def test_the_default_lies_in_a_directory_that_only_its_owner_can_enter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_lies_in_a_private_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOFTNPU_SOCKET", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     folder = endpoint.default_socket().parent
@@ -58,7 +56,7 @@ def test_the_default_lies_in_a_directory_that_only_its_owner_can_enter(
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A directory whose path is short enough to build paths of exactly 107 and 108 bytes in it."""
+    """A directory with a path short enough for paths of exactly 107 and 108 bytes in it."""
     with tempfile.TemporaryDirectory(prefix="s") as folder:
         yield Path(folder)
 

@@ -1,4 +1,4 @@
-"""Variables are read in one form and within bounds, and refused by their name."""
+"""Environment variables: one form, bounds, and refusal by name."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_an_idle_time_is_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
         '{"a":"\\u0000"}', '{"a":"\\ud800"}', "[" * 100_000,
     ],
 )  # fmt: skip
-def test_a_saved_environment_that_run_does_not_write_is_refused(text: str) -> None:
+def test_a_saved_environment_not_written_by_run_is_refused(text: str) -> None:
     _assert_refused(lambda: saved_environment({ENV_SAVED_ENV: text}), ENV_SAVED_ENV)
 
 
-def test_a_saved_environment_comes_back() -> None:
+def test_a_saved_environment_is_restored() -> None:
     saved = json.dumps({"A": "1", "B": "", "C": "\udcff"})
     assert saved_environment({"B": "2", "D": "4", ENV_SAVED_ENV: saved}) == {
         "A": "1",

@@ -1,4 +1,4 @@
-"""Whose files and directories: what others may have put there is refused, by its name and the reason."""
+"""Ownership of files and directories: those that others may have placed are refused, by name and reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(private_dir: Path) -> Path:
 # ---------------------------------------------------------------- directories
 
 
-def test_a_directory_of_ours_is_good_unless_others_can_replace_files(folder: Path) -> None:
+def test_an_own_directory_is_trusted_unless_others_can_replace_files(folder: Path) -> None:
     for mode in (0o700, 0o755, 0o711, 0o1777, 0o1770):
         folder.chmod(mode)
         daemon_files.check_folder(folder)
@@ -50,7 +50,7 @@ def test_a_directory_of_ours_is_good_unless_others_can_replace_files(folder: Pat
 
 
 @needs_root
-def test_a_directory_of_somebody_else_and_one_below_it_are_refused(folder: Path) -> None:
+def test_a_foreign_directory_and_those_below_it_are_refused(folder: Path) -> None:
     below = folder / "mine"
     below.mkdir()
     os.chown(folder, SOMEBODY, SOMEBODY)
@@ -61,7 +61,7 @@ def test_a_directory_of_somebody_else_and_one_below_it_are_refused(folder: Path)
 
 
 @needs_root
-def test_a_link_of_somebody_else_on_the_way_is_refused_and_one_of_ours_is_not(
+def test_a_foreign_link_in_the_path_is_refused_and_an_own_one_is_not(
     folder: Path,
 ) -> None:
     link = folder.with_name("link")
@@ -74,7 +74,7 @@ def test_a_link_of_somebody_else_on_the_way_is_refused_and_one_of_ours_is_not(
 
 
 @pytest.mark.parametrize("target", ["loop", "nowhere"])
-def test_a_way_that_leads_nowhere_is_refused(private_dir: Path, target: str) -> None:
+def test_a_dangling_path_is_refused(private_dir: Path, target: str) -> None:
     (private_dir / "loop").symlink_to(target)
     with pytest.raises(Refused, match=str(private_dir)) as caught:
         daemon_files.check_folder(private_dir / "loop")
@@ -90,7 +90,7 @@ def test_a_group_of_one_user_alone_counts_as_that_user(folder: Path) -> None:
 
 
 @needs_root
-def test_an_access_list_that_lets_somebody_write_is_seen(folder: Path) -> None:
+def test_an_access_list_that_lets_others_write_is_detected(folder: Path) -> None:
     nobody = 0xFFFFFFFF
     entries = [(1, 7, nobody), (2, 7, SOMEBODY), (4, 0, nobody), (0x10, 7, nobody), (0x20, 0, nobody)]
     packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
@@ -99,7 +99,7 @@ def test_an_access_list_that_lets_somebody_write_is_seen(folder: Path) -> None:
 
 
 @needs_root
-def test_a_directory_for_the_daemon_of_another_user(folder: Path) -> None:
+def test_a_directory_of_another_users_daemon_is_judged_by_its_owner(folder: Path) -> None:
     for owner, mode in ((SOMEBODY, 0o755), (SOMEBODY, 0o710), (0, 0o755)):
         os.chown(folder, owner, owner)
         folder.chmod(mode)
@@ -114,7 +114,7 @@ def test_a_directory_for_the_daemon_of_another_user(folder: Path) -> None:
 # ---------------------------------------------------------------- files
 
 
-def test_a_file_is_made_for_its_owner_alone(folder: Path) -> None:
+def test_a_file_is_created_for_its_owner_alone(folder: Path) -> None:
     os.close(daemon_files.open_own(folder / "file", os.O_RDWR, "lock file"))
     assert stat.S_IMODE((folder / "file").stat().st_mode) == 0o600
     os.close(daemon_files.open_own(folder / "file", os.O_RDWR, "lock file"))
@@ -154,7 +154,7 @@ def _open_to_all(path: Path) -> None:
         (_open_to_all, "mode 666"),
     ],
 )
-def test_what_another_user_can_have_put_there_is_not_opened(
+def test_files_that_another_user_may_have_placed_are_not_opened(
     folder: Path, make: Callable[[Path], None], found: str
 ) -> None:
     make(folder / "file")
@@ -168,7 +168,7 @@ def test_what_another_user_can_have_put_there_is_not_opened(
         assert (folder / "precious").read_text() == "precious"
 
 
-def test_a_file_of_ours_is_trusted(folder: Path) -> None:
+def test_an_own_file_is_trusted(folder: Path) -> None:
     (folder / "file").write_text("said")
     for mode in (0o600, 0o440, 0o644):
         (folder / "file").chmod(mode)
@@ -179,7 +179,9 @@ def test_a_file_of_ours_is_trusted(folder: Path) -> None:
 @pytest.mark.parametrize(
     "make", [_link, _pipe, pytest.param(_foreign, marks=needs_root), _open_to_all, Path.mkdir]
 )
-def test_what_others_may_have_said_is_not_trusted(folder: Path, make: Callable[[Path], None]) -> None:
+def test_files_that_others_may_have_written_are_not_trusted(
+    folder: Path, make: Callable[[Path], None]
+) -> None:
     make(folder / "file")
     with pytest.raises(OSError, match=r"link|regular|user|mode"):
         file_ownership.open_trusted(folder / "file")

@@ -35,7 +35,7 @@ def test_a_frame_keeps_its_bytes() -> None:
         (_FRAME, 3, ZeResult.ERROR_INVALID_ARGUMENT, "3 descriptors received, header says 2"),
     ],
 )
-def test_a_malformed_frame_is_refused_by_what_is_wrong(
+def test_a_malformed_frame_is_refused_naming_the_error(
     frame: bytes, fds: int, result: ZeResult, found: str
 ) -> None:
     with pytest.raises(Refused) as caught:

@@ -1,4 +1,4 @@
-"""Handles: their bits, and that a handle of a destroyed object never works again."""
+"""Handles: their bits, and that a stale handle never works again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_full_table_refuses_and_says_how_many() -> None:
     table.check_room()
 
 
-def test_a_slot_whose_generations_are_used_up_is_never_used_again() -> None:
+def test_a_slot_with_exhausted_generations_is_never_reused() -> None:
     table: HandleTable[int] = HandleTable(HandleKind.MEMORY, 1, generations=4)
     seen = []
     for number in range(6):
@@ -75,7 +75,7 @@ def test_a_forged_handle_finds_an_object_only_if_it_is_exactly_right(handle: int
 
 
 class HandlesNeverRevive(RuleBasedStateMachine):
-    """Add and remove at random: every handle ever given out is live and right, or refused as stale."""
+    """Add and remove at random: every handle ever issued is live and right, or refused as stale."""
 
     def __init__(self) -> None:
         super().__init__()

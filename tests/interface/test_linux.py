@@ -45,7 +45,7 @@ def _child(code: str, *args: int, fds: tuple[int, ...] = ()) -> Iterator[subproc
 
 
 def _line(process: subprocess.Popen[bytes]) -> bytes:
-    """The next line of the child, b"" at its end; fails after the deadline."""
+    """Return the child's next line, b"" at its end; fail after the deadline."""
     assert process.stdout is not None
     assert wait_readable(process.stdout.fileno()), "the child said nothing before the deadline"
     return process.stdout.readline()
@@ -90,7 +90,7 @@ def test_one_wake_wakes_all_waiters(shared: tuple[int, mmap.mmap]) -> None:
             assert _line(waiter) == b"awake 0\n"
 
 
-def test_a_wait_lets_other_threads_of_the_process_run(shared: tuple[int, mmap.mmap]) -> None:
+def test_other_threads_run_during_a_wait(shared: tuple[int, mmap.mmap]) -> None:
     address = linux.address_of(shared[1])
     done = threading.Event()
 
@@ -102,7 +102,7 @@ def test_a_wait_lets_other_threads_of_the_process_run(shared: tuple[int, mmap.mm
     waiter.start()
 
     def woken() -> bool:
-        linux.futex_wake(address)  # it counts only once the thread sleeps
+        linux.futex_wake(address)  # returns 1 only once the thread sleeps
         return done.wait(0.001)
 
     wait_until(woken, what="the end of the wait")
@@ -113,17 +113,17 @@ def test_a_wait_lets_other_threads_of_the_process_run(shared: tuple[int, mmap.mm
     ("expected", "timeout_ns"), [(0, 20_000_000), (1 << 32, 20_000_000), (0, 0), (0, -1)]
 )
 def test_a_wait_ends_at_its_time_out(shared: tuple[int, mmap.mmap], expected: int, timeout_ns: int) -> None:
-    """The test ends at all: nothing changes the word, nothing wakes. The word is compared modulo 2^32."""
+    """Nothing changes the word, nothing wakes, and yet the wait ends. The word is compared modulo 2^32."""
     linux.futex_wait(linux.address_of(shared[1]), expected, timeout_ns)
 
 
-def test_a_wait_on_no_memory_says_which_address() -> None:
+def test_a_wait_on_unmapped_memory_names_the_address() -> None:
     with pytest.raises(OSError, match="futex wait on 0x1000") as caught:
         linux.futex_wait(0x1000, 0, _LONG_NS)
     assert caught.value.errno == errno.EFAULT
 
 
-def test_a_fence_can_be_asked_for_anywhere() -> None:
+def test_a_memory_fence_can_be_issued_anywhere() -> None:
     # also while another thread, or this one under a signal handler, is inside a fence
     linux.memory_fence()
     with linux._fence_lock:
@@ -133,7 +133,7 @@ def test_a_fence_can_be_asked_for_anywhere() -> None:
 # ---------------------------------------------------------------- seals
 
 
-def test_a_memory_file_of_fixed_size_refuses_another_size_and_can_be_reserved(
+def test_a_memory_file_of_fixed_size_cannot_be_resized_and_can_be_reserved(
     shared: tuple[int, mmap.mmap],
 ) -> None:
     fd, _ = shared
@@ -166,7 +166,7 @@ def test_a_sealed_copy_has_the_content_and_refuses_every_change() -> None:
         os.close(fd)
 
 
-def test_a_file_that_is_mapped_writable_cannot_become_immutable_and_a_pipe_has_no_seals(
+def test_a_writably_mapped_file_cannot_become_immutable_and_a_pipe_has_no_seals(
     shared: tuple[int, mmap.mmap],
 ) -> None:
     with pytest.raises(OSError, match="busy") as caught:
@@ -215,7 +215,7 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
             os.close(fd)
 
 
-def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
+def test_a_child_whose_parent_has_already_ended_ends_at_once() -> None:
     code = """
 import os
 from softnpu.emulator.common import linux

@@ -1,7 +1,7 @@
-"""Control messages: frozen bytes, how messages grow, and that a decoder survives any bytes.
+"""Control messages: frozen bytes, forward compatibility, and a decoder that survives any bytes.
 
-`vectors.json` has two bodies of every message: one with all fields, one with required fields only. They were
-written once and never change; a new message gets two more (`messages.encode(...).hex()`).
+`vectors.json` has two bodies of every message: one with all fields, one with required fields only. They
+never change; a new message gets two more (`messages.encode(...).hex()`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _frozen(tag: str, form: str = "minimal") -> bytes:
 
 
 def _with(tag: str, **fields: object) -> bytes:
-    """The minimal message of `tag` with more or other fields, as a newer peer would send it."""
+    """Return the minimal message of `tag` with more or other fields, as a newer peer would send it."""
     plain: dict[str, Any] = msgspec.msgpack.decode(_frozen(tag))
     return msgspec.msgpack.encode(plain | fields)
 
@@ -58,7 +58,7 @@ def test_every_message_has_vectors() -> None:
 
 @pytest.mark.parametrize("tag", _TYPES)
 def test_a_message_keeps_its_bytes_field_by_field(tag: str) -> None:
-    """What is decoded has the values of the bytes, by name, and is encoded to the same bytes again."""
+    """Decoded messages have the values of the bytes, by name, and encode to the same bytes again."""
     fields = msgspec.structs.fields(_TYPES[tag])
     expected = {
         "full": {field.name for field in fields},
@@ -76,7 +76,7 @@ def test_a_message_keeps_its_bytes_field_by_field(tag: str) -> None:
 
 
 @pytest.mark.parametrize("tag", _TYPES)
-def test_a_message_without_one_of_its_required_fields_is_refused_by_its_name(tag: str) -> None:
+def test_a_missing_required_field_is_refused_by_its_name(tag: str) -> None:
     plain: dict[str, Any] = msgspec.msgpack.decode(_frozen(tag))
     for name in plain.keys() - {"t"}:
         body = msgspec.msgpack.encode({key: value for key, value in plain.items() if key != name})
@@ -97,7 +97,7 @@ def test_an_unknown_required_field_is_refused_by_its_name() -> None:
         assert caught.value.info.found == "required field 'colour'"
 
 
-def test_the_order_of_the_fields_is_free() -> None:
+def test_fields_may_come_in_any_order() -> None:
     body = msgspec.msgpack.encode({"minor": 0, "client": "test", "major": 1, "t": "hello"})
     assert messages.decode_request(body) == messages.Hello(major=1, minor=0, client="test")
 

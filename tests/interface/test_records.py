@@ -1,4 +1,4 @@
-"""Fixed records in shared memory: frozen bytes. `test_document.py` has offsets and numbers."""
+"""Fixed records in shared memory: frozen bytes. `test_document.py` checks offsets and numbers."""
 
 from __future__ import annotations
 

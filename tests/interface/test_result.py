@@ -1,4 +1,4 @@
-"""`ErrorInfo` keeps its bytes, and says object, found, expected, next step."""
+"""`ErrorInfo` keeps its bytes, and names object, found, expected, next step."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_an_error_reads_as_object_found_expected_next_step() -> None:
     assert _FULL.name == "ZE_RESULT_ERROR_INVALID_ARGUMENT"
 
 
-def test_an_error_names_the_property_that_it_is_about() -> None:
+def test_an_error_names_its_property() -> None:
     info = refuse(ZeResult.ERROR_INVALID_ARGUMENT, "model 'm'", found="'x'", property="NPU_TILES").info
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=ErrorInfo).property == "NPU_TILES"
     assert info.shortened() == info
 
 
-def test_no_next_step_begins_with_a_command_which_a_capital_would_change() -> None:
+def test_no_next_step_begins_with_a_command_that_a_capital_would_change() -> None:
     keywords = [
         (place, node.value)
         for folder in ("emulator", "driver", "plugin", "tools")
@@ -66,7 +66,7 @@ def test_an_unknown_code_still_decodes_and_shows_its_number() -> None:
     assert msgspec.msgpack.decode(body, type=ErrorInfo).name == "ze_result_t 0x7800abcd"
 
 
-def test_a_refusal_carries_its_error_and_says_it() -> None:
+def test_a_refusal_carries_and_prints_its_error() -> None:
     error = refuse(ZeResult.ERROR_INVALID_SIZE, "ring", found="0 slots", expected="2 at least")
     assert error.info == ErrorInfo(result=0x78000008, object="ring", found="0 slots", expected="2 at least")
     assert str(error) == "ZE_RESULT_ERROR_INVALID_SIZE: ring: 0 slots; expected 2 at least"

@@ -30,7 +30,7 @@ def ends() -> tuple[DriverRing, DeviceRing]:
         os.close(fd)
 
 
-def test_submissions_arrive_in_order_and_their_results_come_back(ends: tuple[DriverRing, DeviceRing]) -> None:
+def test_submissions_arrive_in_order_and_results_are_returned(ends: tuple[DriverRing, DeviceRing]) -> None:
     driver, device = ends
     for sequence in range(1, 2 * _SLOTS + 1):
         driver.fill(sequence, buffer=7, size=64, fence=9, fence_offset=128, ticket=100 + sequence)
@@ -47,14 +47,14 @@ def test_submissions_arrive_in_order_and_their_results_come_back(ends: tuple[Dri
     assert driver.slot(8) == (8, 7, 0, 64, 0, 9, 128, 108, 8, 0)
 
 
-def test_the_driver_rings_the_doorbell_of_a_device_that_sleeps(ends: tuple[DriverRing, DeviceRing]) -> None:
+def test_the_driver_rings_the_doorbell_of_a_sleeping_device(ends: tuple[DriverRing, DeviceRing]) -> None:
     driver, device = ends
     assert not driver.needs_doorbell()
     device.set_asleep(True)
     assert driver.needs_doorbell()
 
 
-def test_the_driver_does_not_sleep_for_what_has_ended(ends: tuple[DriverRing, DeviceRing]) -> None:
+def test_the_driver_does_not_sleep_for_ended_submissions(ends: tuple[DriverRing, DeviceRing]) -> None:
     driver, device = ends
     device.completed = 1
     device.publish()

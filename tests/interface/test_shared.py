@@ -1,4 +1,4 @@
-"""Fences and events in mapped memory: which bytes each side writes, and that sleepers elsewhere wake."""
+"""Fences and events in mapped memory: the bytes that each side writes, and wake-ups across processes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_nothing_outside_the_64_bytes_is_written(memory: tuple[int, SharedMappin
     assert not any(mapping.buffer[_OFFSET + 64 :])
 
 
-def test_a_sleep_announces_the_waiter_and_ends_at_its_time_out(memory: tuple[int, SharedMapping]) -> None:
+def test_a_sleep_marks_its_waiter_and_ends_at_its_timeout(memory: tuple[int, SharedMapping]) -> None:
     mapping = memory[1]
     FenceRecord(mapping, _OFFSET).sleep(5, 20_000_000)
     assert _fence(mapping)[1] == 1
@@ -132,7 +132,7 @@ def test_a_sleep_announces_the_waiter_and_ends_at_its_time_out(memory: tuple[int
     assert _event(mapping)[2] == 1
 
 
-def test_a_sleep_on_what_is_signalled_ends_at_once(memory: tuple[int, SharedMapping]) -> None:
+def test_a_sleep_on_a_signalled_record_ends_at_once(memory: tuple[int, SharedMapping]) -> None:
     fence = FenceRecord(memory[1], _OFFSET)
     fence.arm(5)
     fence.signal(5, 0)

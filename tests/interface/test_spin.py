@@ -16,7 +16,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
 
 
-def test_eight_misses_in_a_row_stop_it_but_for_one_try_in_32() -> None:
+def test_eight_misses_in_a_row_stop_spinning_except_one_try_in_32() -> None:
     spin = SpinBudget(50_000)
     for _ in range(100):
         assert spin.limit_ns() == 50_000

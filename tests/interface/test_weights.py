@@ -1,4 +1,4 @@
-"""The weights space, canonical offsets and placements: where constants lie."""
+"""The weights space, canonical offsets and placements: locations of constants."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def source(offset: int, length: int) -> WeightSource:
 # ---------------------------------------------------------------- layout
 
 
-def test_sources_lie_on_pages_of_their_own_at_their_offset_in_the_page() -> None:
+def test_sources_lie_on_their_own_pages_at_their_offset_in_the_page() -> None:
     layout = SpaceLayout([source(0, 1), source(4097, 4095), source(100, 4000), source(8192, 4096)])
     assert layout.starts == [0, 4097, 8292, 16384]
     assert (layout.size, layout.end) == (20480, 20480)
@@ -82,14 +82,14 @@ def test_sources_never_share_a_page(ranges: list[tuple[int, int]]) -> None:
     assert layout.size == end
 
 
-def test_a_range_has_to_lie_in_one_source() -> None:
+def test_a_range_must_lie_in_one_source() -> None:
     layout = SpaceLayout([source(100, 50), source(0, 10)])
     inside = [(100, 50), (149, 1), (150, 0), (4096, 1)]
     outside = [(100, 51), (99, 1), (140, 4000), (-1, 1), (4096, -1), (2**64, 1)]
     assert [layout.holds(*each) for each in (*inside, *outside)] == [True] * 4 + [False] * 6
 
 
-def test_too_many_sources_and_ranges_that_no_address_space_holds_are_refused() -> None:
+def test_too_many_sources_and_ranges_beyond_any_address_space_are_refused() -> None:
     weights.check_sources([source(0, 1)] * weights.MAX_SOURCES, "model")
     with refused(ZeResult.ERROR_UNSUPPORTED_SIZE):
         weights.check_sources([source(0, 1)] * (weights.MAX_SOURCES + 1), "model")
@@ -101,7 +101,7 @@ def test_too_many_sources_and_ranges_that_no_address_space_holds_are_refused() -
 # ---------------------------------------------------------------- mapping
 
 
-def test_the_space_shows_every_source_and_what_lies_behind_them() -> None:
+def test_the_space_maps_every_source_and_embedded_constants_behind_them() -> None:
     first, second, blob = b"a" * 5000, b"0123456789" * 1000, bytes(4096) + b"embedded"
     with memory_files(first, second, blob) as fds:
         space = WeightSpace([source(0, 5000), source(4200, 10)], fds[:2], "model", (fds[2], 4096, 8))
@@ -177,7 +177,7 @@ def test_a_constant_that_the_blob_does_not_list_is_refused() -> None:
         with_actual_offsets(xml, {0: 0})
 
 
-def test_a_placement_survives_its_journey_and_nothing_else_is_one() -> None:
+def test_a_placement_survives_transport_and_malformed_ones_are_refused() -> None:
     placement = Placement(offsets=(0, 2**40, 5))
     assert Placement.decode(placement.encode()) == placement
     for other in (b"", b"\xc1", msgspec.msgpack.encode({"offsets": ["x"]}), b"\x91" * 5000):

@@ -1,4 +1,4 @@
-"""The headers of the native driver are those that the description of the wire gives."""
+"""The native driver's headers match the description of the wire."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The life of a submission (docs/interface.md, 9.1) as a model of which every order of steps is explored."""
+"""A model of the life of a submission (docs/interface.md, 9.1), explored in every order of steps."""

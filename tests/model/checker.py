@@ -18,33 +18,33 @@ _MAX_STATES = 400_000
 
 @dataclass(frozen=True)
 class Process:
-    """`phases` by name, each a generator function; it begins with the one called "start".
+    """A process with `phases` by name, each a generator function; it starts with the one called "start".
 
-    A process that `dies` may do so before each of its steps, as often as the model allows: then it begins
-    again with the phase "restart", and the words that are `lost` with it have their first values again.
+    A process that `dies` may do so before each of its steps, as often as the model allows: then it restarts
+    with the phase "restart", and the words that are `lost` with it have their initial values again.
     """
 
     name: str
     phases: Mapping[str, Callable[..., Steps]]
     dies: bool = False
     lost: frozenset[str] = frozenset()
-    background: bool = False  # it need not come to an end
+    background: bool = False  # it need not end
 
 
 @dataclass(frozen=True)
 class Model:
-    """Memory at the beginning, who works on it, how often a process may die, and what holds in the end."""
+    """Initial memory, the processes, how often one may die, and the condition at the end."""
 
     name: str
     memory: Memory
     processes: tuple[Process, ...]
     deaths: int = 0
-    hides: bool = True  # hidden steps are taken first; not if a process can end what another one does
+    hides: bool = True  # hidden steps are taken first; not if one process can end another's work
     at_end: Callable[[Memory], None] = lambda _: None
 
 
 class Position(NamedTuple):
-    """Where a process is: its phase, and what it was sent since that began."""
+    """The position of a process: its phase, and what it was sent since that began."""
 
     phase: Then
     sent: tuple[Value, ...]
@@ -55,7 +55,7 @@ _RESTART, _ENDED = Position(Then("restart"), ()), Position(Then("ended"), ())
 
 @dataclass
 class Finding:
-    """What went wrong, and how it came to that."""
+    """An error, and the trace that leads to it."""
 
     model: str
     what: str
@@ -68,7 +68,7 @@ class Finding:
 
 @dataclass
 class Result:
-    """Every state that was reached, or the first violation."""
+    """The number of states reached, or the first violation."""
 
     states: int
     finding: Finding | None = None
@@ -90,7 +90,7 @@ class _Exploration:
         self._positions: list[Position] = []
         self._next: list[
             Operation | str | None
-        ] = []  # what comes at each position; what went wrong; None at the end
+        ] = []  # what comes at each position; the error; None at the end
         self._numbers: dict[tuple[int, Position], int] = {}
         self._moves_to: dict[tuple[int, int, Value], int] = {}
         self._parents: dict[State, tuple[State | None, str]] = {}
@@ -133,7 +133,7 @@ class _Exploration:
             if isinstance(operation, str):
                 raise _Stop(operation)
             if operation.pure or (operation.hidden and self._model.hides):
-                # it commutes with all that others do: nothing is missed if they come later
+                # it commutes with everything that others do: nothing is missed if they come later
                 yield from self._moves(state, index, operation)
                 return
             able.append((index, operation))
@@ -186,10 +186,10 @@ class _Exploration:
         except Violation as violation:
             raise _Stop(str(violation)) from None
 
-    # ------------------------------------------------------------ what a process does next
+    # ------------------------------------------------------------ the next step of a process
 
     def _number(self, index: int, position: Position) -> int:
-        """The number of a position; all positions at which a process has ended are one."""
+        """Return the number of a position; all positions of ended processes are one."""
         if (index, position) in self._numbers:
             return self._numbers[index, position]
         following = self._replay(index, position)

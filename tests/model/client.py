@@ -1,6 +1,6 @@
-"""A program and its driver, access by access, as `command_queue.py`, `outcomes.py` and `fence.py` do it.
+"""A program and its driver, access by access, as in `command_queue.py`, `outcomes.py` and `fence.py`.
 
-What a client is told is compared with what has happened: with the words of the model, and with the outputs.
+The results that a client receives are compared with the facts: the words of the model, and the outputs.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Fence:
 
 @dataclass
 class Queue:
-    """What a thread knows of a queue."""
+    """A thread's view of a queue."""
 
     name: str
     tail: int = 0
     destroyed: bool = False
-    mark: int = 0  # only with the defect "one high-water mark": failures up to here count as told
+    mark: int = 0  # only with the defect "one high-water mark": failures up to here count as reported
 
 
 class Client:
-    """One thread of a program, with a driver of its own."""
+    """One thread of a program, with its own driver."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -54,13 +54,13 @@ class Client:
         self._fences: dict[tuple[str, str], Fence] = {}
 
     def fence(self, queue: str, place: str) -> Fence:
-        """The fence of a queue at a place."""
+        """Return the fence of a queue at a place."""
         return self._fences.setdefault((queue, place), Fence(queue, place))
 
     # ------------------------------------------------------------ submitting
 
     def submit(self, queue: str, works: list[str], fence: Fence | None = None) -> Steps:
-        """`execute_command_lists`."""
+        """Model `execute_command_lists`."""
         own, world = self.queues[queue], self.world
         needed = own.tail + len(works) - world.slots
         while needed > 0:
@@ -107,7 +107,7 @@ class Client:
         return done
 
     def _read(self, queue: str, completed: int) -> Steps:
-        """As `Outcomes.read`, under the lock of the queue; the results that are known."""
+        """Model `Outcomes.read`, under the queue's lock; return the known results."""
 
         def run(memory: Memory) -> tuple[str, ...]:
             results: tuple[str, ...] = memory[f"{queue}.outcomes"]
@@ -122,7 +122,7 @@ class Client:
         return (yield change(f"reads results up to {queue}{completed}", run))
 
     def _take_unreported(self, queue: str, only: int = 0) -> Steps:
-        """The failures that were not reported, which count as reported from now on."""
+        """Return the unreported failures, which count as reported from now on."""
 
         def run(memory: Memory) -> tuple[tuple[int, str], ...]:
             unreported = memory[f"{queue}.unreported"]
@@ -134,14 +134,14 @@ class Client:
         return dict((yield change("takes what nobody was told of", run)))
 
     def fence_of_another_thread(self, queue: str, place: str, work: str) -> Fence:
-        """A fence that another thread has given to the first submission of all."""
+        """Return a fence that another thread has given to the very first submission."""
         self._works[f"{queue}1"] = work
         return Fence(queue, place, Execution(queue, 1, 1, 1))
 
     # ------------------------------------------------------------ waiting
 
     def wait_fence(self, fence: Fence) -> Steps:
-        """`host_synchronize`: SUCCESS, a failure, or NOT_READY if it will not be signalled for that."""
+        """Model `host_synchronize`: SUCCESS, a failure, or NOT_READY if it will not be signalled for that."""
         execution = fence.execution
         assert execution is not None
         place, ticket, queue = fence.place, execution.ticket, self.queues[execution.queue]
@@ -164,7 +164,7 @@ class Client:
             )
         result = yield load(f"{place}.result")
         several, world = execution.first != execution.last, self.world
-        # armed again meanwhile, it may be the result of another submission
+        # armed again meanwhile, so it may have the result of another submission
         other = (yield load(f"{place}.given")) != ticket
         if world.has("the result in a fence is believed"):
             other = False
@@ -182,7 +182,7 @@ class Client:
         return result
 
     def synchronize(self, queue: str) -> Steps:
-        """`zeCommandQueueSynchronize`: the failures that were not reported."""
+        """Model `zeCommandQueueSynchronize`: return the unreported failures."""
         own = self.queues[queue]
         yield wait(f"{queue} has ended all", lambda memory: memory[f"{queue}.done"] >= own.tail)
         yield from self._release_ended(own)
@@ -195,23 +195,23 @@ class Client:
         return unreported
 
     def wait_event(self, event: str) -> Steps:
-        """`zeEventHostSynchronize`."""
+        """Model `zeEventHostSynchronize`."""
         yield wait(f"{event} is signalled", lambda memory: memory[event].state == SIGNALLED)
 
     # ------------------------------------------------------------ other calls
 
     def cancel(self, fence: Fence) -> Steps:
-        """`Fence.cancel`."""
+        """Model `Fence.cancel`."""
         assert fence.execution is not None
         yield store(f"{fence.place}.cancel", fence.execution.ticket)
 
     def reset_fence(self, fence: Fence) -> Steps:
-        """`zeFenceReset`, of a fence that no submission is to signal; and what destroying it does."""
+        """Model `zeFenceReset` of a fence that no submission will signal, and the effect of destroying it."""
         yield store(f"{fence.place}.armed", 0)
         fence.execution = None
 
     def set_event(self, event: str, state: str) -> Steps:
-        """`zeEventHostSignal`, `zeEventHostReset`: four of the eight bytes."""
+        """Model `zeEventHostSignal`, `zeEventHostReset`: four of the eight bytes."""
 
         def run(memory: Memory) -> None:
             memory[event] = Event(state, memory[event].changes)
@@ -219,15 +219,15 @@ class Client:
         yield change(f"{event} is {state} by the host", run)
 
     def reset_event(self, event: str) -> Steps:
-        """`zeEventHostReset`."""
+        """Model `zeEventHostReset`."""
         yield from self.set_event(event, RESET)
 
     def create_fence(self, place: str) -> Steps:
-        """`zeFenceCreate`, in memory that the engine knows."""
+        """Model `zeFenceCreate`, in memory that the engine knows."""
         yield change(f"allocates {place}", lambda memory: _send(memory, "memory", place))
 
     def destroy(self, queue: str) -> Steps:
-        """`zeCommandQueueDestroy`: returns when the engine runs nothing of it any more."""
+        """Model `zeCommandQueueDestroy`: return once the engine no longer runs any of its work."""
         self.queues[queue].destroyed = True
         yield change(f"asks to destroy {queue}", lambda memory: _send(memory, "drop", queue))
         if not self.world.has("destruction is not waited for"):
@@ -237,12 +237,12 @@ class Client:
         """Write its own memory."""
         yield store(word, value)
 
-    # ------------------------------------------------------------ what it is told
+    # ------------------------------------------------------------ results
 
     def _report(
         self, queue: str, sequences: range, result: str, unreported: dict[int, str] | None = None
     ) -> Steps:
-        """The client learns how these submissions ended. `unreported`: that of each that failed."""
+        """Report to the client how these submissions ended. `unreported`: the result of each that failed."""
         what = result if unreported is None else f"{dict(unreported)}" if unreported else SUCCESS
 
         def run(memory: Memory) -> None:
@@ -254,7 +254,7 @@ class Client:
                 said = result if unreported is None else unreported.get(sequence, SUCCESS)
                 before = memory[f"-told {name}"]
                 if ended == SUCCESS and unreported is None and said != SUCCESS:
-                    continue  # another one of the call has failed
+                    continue  # another submission of the call has failed
                 if said == SUCCESS and ended != SUCCESS and not (unreported is not None and before == ended):
                     raise Violation(f"told {what} for {name}, which has ended with {ended}")
                 if said != SUCCESS and unreported is not None and said != ended:
@@ -267,7 +267,7 @@ class Client:
         yield change(f"is told {what}", run)
 
     def _check_done(self, memory: Memory, name: str) -> None:
-        """Everything that a submission was to do has been done, exactly once."""
+        """Check that everything a submission was to do has been done, exactly once."""
         work = self._works[name]
         changes = []
         for step, command in enumerate(self.world.lists[work]):
@@ -295,7 +295,7 @@ class Client:
 
 
 def check_all_reported(memory: Memory, injections: int) -> None:
-    """Every failure was reported to somebody, every hit that was counted as well, and no state is torn."""
+    """Check that every failure and every counted hit was reported to somebody, and no state is torn."""
     hits = sum(word.startswith("-hit") and bool(result) for word, result in memory.items())
     if injections - memory["hits"] != hits:
         raise Violation(f"{injections - memory['hits']} hits were counted, {hits} were told")

@@ -1,4 +1,4 @@
-"""What commands do, access by access, as `program.py`, `inference.py` and `staging.py` do it."""
+"""The commands, access by access, as in `program.py`, `inference.py` and `staging.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CUT_OFF, WAITS = "cut off", "waits"
 
 
 class Commands:
-    """The commands. One answers "" when it is done, else why its submission does not go on."""
+    """The commands. Each returns "" when it is done, else why its submission does not continue."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -32,14 +32,14 @@ class Commands:
         return (yield from getattr(self, name)(queue, slot, step, command.target))
 
     def note(self, queue: str, slot: Slot, step: int, value: Value, event: str = "") -> Steps:
-        """Note the effect of a step before it begins; a death in between leaves no note."""
+        """Record the effect of a step before it begins; a death in between leaves no record."""
         yield store_own(f"{queue}.effect", (0, 0))
         yield store_own(f"{queue}.value", value)
         yield store_own(f"{queue}.effect event", event)
         yield store_own(f"{queue}.effect", (slot.sequence, step))
 
     def pending(self, queue: str, slot: Slot) -> Steps:
-        """Whether a dead engine has staged the results of the step at which this submission goes on."""
+        """Return whether a dead engine has staged the results of the step where this submission continues."""
         effect = yield load_own(f"{queue}.effect")
         event = yield load_own(f"{queue}.effect event")
         step = yield load_own(f"{queue}.step")
@@ -101,7 +101,7 @@ class Commands:
     # ------------------------------------------------------------ inferences
 
     def _update(self, queue: str, slot: Slot, step: int, state: str) -> Steps:
-        """An inference whose output is its input: what it computes lies in staging until it is noted."""
+        """An inference whose output is its input: results stay in staging until the effect is recorded."""
         staging = f"{state}.staging"
         if not (yield from self.pending(queue, slot)) or self.world.has("staging is not noted"):
             low = yield load(f"{state}.low")
@@ -124,7 +124,7 @@ class Commands:
         return waits
 
     def _infer(self, queue: str, slot: Slot, _step: int, _: str) -> Steps:
-        """As `Binding.run`: goes on with what has begun early."""
+        """Model `Binding.run`: continue an inference that has begun early."""
         work = slot.work
         begun = yield load(f"{work}.begun")
         yield change(f"takes {work} over", _setter(f"{work}.begun", False))
@@ -146,7 +146,7 @@ class Commands:
         return ""
 
     def cancel_early(self, work: str) -> Steps:
-        """End what has begun early; after that it writes nothing."""
+        """End the inferences that have begun early; after that they write nothing."""
 
         def run(memory: Memory) -> None:
             if memory[f"{work}.begun"]:
@@ -157,7 +157,7 @@ class Commands:
     # ------------------------------------------------------------ between two commands
 
     def checkpoint(self, queue: str, slot: Slot, step: int) -> Steps:
-        """As `Runner._checkpoint`: messages, cancellation, others with precedence."""
+        """Model `Runner._checkpoint`: messages, cancellation, preemption."""
         yield store_own(f"{queue}.reached", (slot.sequence, step))
         waits = yield from self.poll(queue, slot)
         if waits:
@@ -170,7 +170,7 @@ class Commands:
         return ""
 
     def poll(self, queue: str, slot: Slot) -> Steps:
-        """As `Runner.is_cancelled`: whether the submission must end now."""
+        """Model `Runner.is_cancelled`: whether the submission must end now."""
         if not self.world.looks or not (yield choose("polls", lambda _: (False, True), hidden=True)):
             return ""
         yield from self.read_messages(queue)
@@ -184,14 +184,14 @@ class Commands:
         return (yield load_own("abort"))
 
     def is_cancelled(self, slot: Slot) -> Steps:
-        """Whether the driver does not want the submission any more."""
+        """Return whether the driver has cancelled the submission."""
         if not slot.fence:
             return False
         cancel = yield load(f"{slot.fence}.cancel")
         return bool(cancel) if self.world.has("cancel is a flag") else cancel == slot.ticket
 
     def read_messages(self, running: str) -> Steps:
-        """Handle what the supervisor has sent; dropping the queue that runs is reported after its turn."""
+        """Handle the supervisor's messages; dropping the running queue is reported after its turn."""
 
         def run(memory: Memory) -> None:
             for message, name in memory["messages"]:
@@ -216,7 +216,7 @@ class Commands:
 
 
 def write(queue: str, slot: Slot, target: str, source: str | None) -> Value:
-    """A write to memory of the client, of what the source holds now; None: half of it."""
+    """Write the current content of the source to client memory; None: half of it."""
     name = f"{queue}{slot.sequence}"
 
     def run(memory: Memory) -> None:
@@ -227,7 +227,7 @@ def write(queue: str, slot: Slot, target: str, source: str | None) -> Value:
 
 
 def check_may_write(memory: Memory, queue: str, name: str, target: str) -> None:
-    """Nothing writes to memory that was given back to the client."""
+    """Check that nothing writes to memory that was returned to the client."""
     if memory[f"-gone {queue}"]:
         raise Violation(f"submission {name} writes {target} after the destruction of {queue} was answered")
     if memory[f"-told {name}"]:

@@ -1,4 +1,4 @@
-"""Defects that this device has had, or could have: each put into the model, and the program that shows it."""
+"""Past and possible defects of this device: each one put into the model, and the program that shows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Defect(NamedTuple):
-    """`switches` put it into the model; `scenario` shows it; `found`: part of what is then reported."""
+    """`switches` put it into the model; `scenario` shows it; `found` is part of the resulting report."""
 
     switches: tuple[str, ...]
     scenario: str

@@ -24,10 +24,10 @@ from tests.model.world import CANCELLED, LOST, SIGNALLED, SUCCESS, Slot
 
 
 class Engine(Commands):
-    """One engine after the other."""
+    """Successive engines."""
 
     def process(self) -> Process:
-        """The engine, for the checker."""
+        """Return the engine for the checker."""
         phases: Mapping[str, Callable[..., Steps]] = {
             "start": self.serve,
             "restart": self.resume,
@@ -39,7 +39,7 @@ class Engine(Commands):
     # ------------------------------------------------------------ after a dead engine
 
     def resume(self) -> Steps:
-        """Everything is announced, every queue is settled, and only then something runs."""
+        """Announce everything, settle every queue, and only then run something."""
         yield change("supervisor announces all", self._announce)
         for queue in self.world.queues:
             if not (yield load_own(f"{queue}.closed")):
@@ -59,11 +59,11 @@ class Engine(Commands):
     def _announce(self, memory: Memory) -> None:
         memory["messages"], memory["known"] = (), frozenset(self.world.fences)
         for queue in self.world.queues:
-            # no engine runs anything of a queue whose destruction was asked for: it is answered
+            # no engine runs any of a queue whose destruction was requested: the request is answered
             memory[f"-gone {queue}"] = memory[f"{queue}.closed"] = memory[f"-leaving {queue}"]
 
     def settle(self, queue: str) -> Steps:
-        """As `EngineQueue.resume`."""
+        """Model `EngineQueue.resume`."""
         completed = yield load_own(f"{queue}.completed")
         reached = yield load_own(f"{queue}.reached")
         step = reached[1] if reached[0] == completed + 1 else 0
@@ -130,7 +130,7 @@ class Engine(Commands):
         return tuple(found)
 
     def _waits(self, memory: Memory, queue: str) -> bool:
-        """Whether it would only wait: whoever signals an event or cancels rings the doorbell."""
+        """Return whether it would only wait: whoever signals an event or cancels rings the doorbell."""
         aside = memory[f"{queue}.aside"]
         slot: Slot = memory[f"{queue}.slot{memory[f'{queue}.completed'] % self.world.slots}"]
         cancelled = slot.fence and memory[f"{slot.fence}.cancel"] == slot.ticket
@@ -139,7 +139,7 @@ class Engine(Commands):
     # ------------------------------------------------------------ one slice of one submission
 
     def run(self, queue: str) -> Steps:
-        """As `Runner.run`."""
+        """Model `Runner.run`."""
         world = self.world
         completed = yield load_own(f"{queue}.completed")
         slot: Slot = yield load(f"{queue}.slot{completed % world.slots}")
@@ -169,7 +169,7 @@ class Engine(Commands):
     def _is_unwanted(self, queue: str, slot: Slot) -> Steps:
         unwanted = yield from self.is_cancelled(slot)
         if unwanted and not self.world.has("half of an effect is left"):
-            # it comes too late for an effect that has begun: half of that may have happened
+            # too late for an effect that has begun: half of that may have happened
             unwanted = not (yield from self.pending(queue, slot))
         return unwanted
 
@@ -228,7 +228,7 @@ class Engine(Commands):
         return ""
 
     def _inject(self, queue: str, slot: Slot) -> Steps:
-        """An injection of a user: noted before it counts, and counted before it acts."""
+        """A user's injection: recorded before it counts, and counted before it acts."""
         result = self.world.injections.get(slot.work)
         if result is None:
             return ""
@@ -286,10 +286,10 @@ class Engine(Commands):
                 yield from self.cancel_early(entry[2])
                 yield change(f"drops {entry}", partial(_without, entry=entry))
 
-    # ------------------------------------------------------------ the end
+    # ------------------------------------------------------------ end of a submission
 
     def finish(self, queue: str, slot: Slot, result: str) -> Steps:
-        """As `EngineQueue.finish`."""
+        """Model `EngineQueue.finish`."""
         world, at = self.world, (slot.sequence - 1) % self.world.slots
         early = world.has("fence is signalled before the end is noted")
         late = world.has("result is written after the end is noted")
@@ -311,7 +311,7 @@ class Engine(Commands):
         yield store(f"{queue}.done", slot.sequence)
 
     def signal(self, fence: str, ticket: int, result: str, look: bool = True) -> Steps:
-        """As `FenceRecord.signal`."""
+        """Model `FenceRecord.signal`."""
         if look and (yield load(f"{fence}.armed")) != ticket:
             return
         yield store(f"{fence}.result", result)
@@ -337,7 +337,7 @@ def stream(work: str) -> Process:
 
 
 def watchdog() -> Process:
-    """Ask at any moment, once, that the first submission of A is aborted."""
+    """Request once, at any moment, that the first submission of A is aborted."""
 
     def poll(memory: Memory) -> None:
         memory["messages"] += (("abort", "A1"),)

@@ -1,7 +1,7 @@
-"""What a process of a model does in one indivisible step: one access to memory, or one choice.
+"""The indivisible steps of a process in a model: one access to memory, or one choice.
 
-A process is a generator that yields operations and is sent their results. It must depend on nothing else, so
-its state is what it was sent since its last `Then`: that is what makes states comparable.
+A process is a generator that yields operations and is sent their results. It must depend on nothing else:
+then its state is what it was sent since its last `Then`, and states are comparable.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Hashable
 from typing import Any, NamedTuple
 
 Value = Any
-"""What a word holds: hashable, never changed in place."""
+"""The value of a word: hashable, never changed in place."""
 Memory = dict[str, Value]
 
 
@@ -19,12 +19,12 @@ class Violation(Exception):
 
 
 class Operation(NamedTuple):
-    """One step. `label` names it in a trace; "": it is not worth a line. `run` changes the memory and gives
+    """One step. `label` names it in a trace; "" leaves it out. `run` changes the memory and returns
     the result; with `ready` it waits until that holds.
 
-    `hidden`: it touches words that no other process does, so that others need not run in between. The
-    process may die there all the same. `pure`: it only reads such a word. `choices`: alternatives, given
-    the memory; the result is the one that was taken.
+    `hidden`: it touches words that no other process uses, so that others need not run in between. The
+    process may still die there. `pure`: it only reads such a word. `choices`: alternatives, given
+    the memory; the result is the one taken.
     """
 
     label: str
@@ -36,7 +36,7 @@ class Operation(NamedTuple):
 
 
 class Then(NamedTuple):
-    """How a process goes on when its generator has returned: with this one and these arguments."""
+    """The continuation of a process whose generator has returned: this phase with these arguments."""
 
     phase: str
     arguments: tuple[Hashable, ...] = ()
@@ -70,15 +70,15 @@ def store_own(word: str, value: Value) -> Operation:
 
 
 def wait(label: str, ready: Callable[[Memory], bool]) -> Operation:
-    """Go on when this holds. A waiter looks again after 50 ms at most, so it never misses it for good."""
+    """Continue when this holds. A waiter looks again after 50 ms at most, so it never misses it for good."""
     return Operation(f"waited: {label}", lambda _: None, ready=ready)
 
 
 def change(label: str, run: Callable[[Memory], Value], hidden: bool = False) -> Operation:
-    """Several accesses at once: one machine access, together with what only the model notes of it."""
+    """Several accesses at once: one machine access, together with the model's own bookkeeping."""
     return Operation(label, run, hidden=hidden)
 
 
 def choose(label: str, choices: Callable[[Memory], tuple[Value, ...]], hidden: bool = False) -> Operation:
-    """Any of these may come next; waits while there are none."""
+    """Any of these may come next; wait while there are none."""
     return Operation(label, lambda _: None, choices=choices, hidden=hidden)

@@ -20,7 +20,7 @@ from tests.model.operations import Memory, Steps
 FENCE_AT, EVENT_AT = 2048, 2112
 TICKET = 7
 MEMORY = 1
-"""The handle of the only memory: the ring, a fence and an event lie in it."""
+"""The handle of the only memory, which holds the ring, a fence and an event."""
 _SLOTS = 2
 _SLOT = records.RING_HEADER
 
@@ -67,7 +67,7 @@ class Words:
 
 
 class RecordedQueue:
-    """A queue A with one submission, which signals a fence; `log`: what an engine has accessed, in order."""
+    """A queue A with one submission, which signals a fence; `log` has the engine's accesses, in order."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -75,7 +75,7 @@ class RecordedQueue:
         real = SharedMapping(fd, mmap.PAGESIZE)
         os.close(fd)
         self.real = real
-        # a name belongs to one width: the other one would take a neighbour for it
+        # a name belongs to one width: the other width would access its neighbour too
         short = {at for at, name in _SHARED.items() if "result" in name or at > EVENT_AT}
         words = {at // 4: name for at, name in _SHARED.items() if at in short}
         longs = {at // 8: name for at, name in _SHARED.items() if at not in short}
@@ -94,7 +94,7 @@ class RecordedQueue:
         real.longs[(FENCE_AT + records.FENCE_ARMED) >> 3] = TICKET
 
     def engine(self) -> EngineQueue:
-        """The queue in an engine: the first one, or one that follows a dead one."""
+        """Return the queue in an engine: the first one, or the successor of a dead one."""
         memory = SimpleNamespace(mapping=SimpleNamespace(shared=self.shared), offset=0, size=mmap.PAGESIZE)
         space = SimpleNamespace(memory=lambda _: memory, own_memory=lambda _: memory)
         context = SimpleNamespace(share=Share(), number=1, session=0, space=space, users=HandleUsers())
@@ -108,7 +108,7 @@ class RecordedQueue:
 
     @property
     def event(self) -> EventRecord:
-        """The event."""
+        """Return the event."""
         return EventRecord(self.shared, EVENT_AT)
 
 
@@ -125,7 +125,7 @@ class _Log(dict[str, Any]):
 
 
 def accesses(steps: Steps, memory: Memory) -> list[str]:
-    """What these steps of the model access, alone and in order, of the words that the real engine has."""
+    """Return the accesses of these steps of the model, alone and in order, to words of the real engine."""
     recorded = _Log(memory)
     try:
         operation = next(steps)

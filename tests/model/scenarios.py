@@ -18,7 +18,7 @@ TWO = ("A", "B")
 
 @dataclass(frozen=True)
 class Scenario:
-    """What there is, and the calls of each thread of a program, separated by `;` (see `_call`)."""
+    """The world, and the calls of each thread of a program, separated by `;` (see `_call`)."""
 
     world: World
     threads: tuple[str, ...]
@@ -49,7 +49,7 @@ def _thread(client: Client, calls: str) -> Steps:
 
 
 def _call(client: Client, verb: str, *arguments: str) -> Steps:
-    """One call. `A@place` is the fence of queue A at this place."""
+    """Make one call. `A@place` is the fence of queue A at this place."""
     first, *rest = arguments
     queue, _, place = first.partition("@")
     fence = client.fence(queue, place)
@@ -81,7 +81,7 @@ def _call(client: Client, verb: str, *arguments: str) -> Steps:
             yield from client.wait_event(first)
         case "reset_event":
             yield from client.reset_event(first)
-        case "beside":  # another thread waits for the fence of the first submission of all
+        case "beside":  # another thread waits for the fence of the very first submission
             yield wait("A has work", lambda memory: memory["A.tail"] >= 1)
             yield from client.wait_fence(client.fence_of_another_thread("A", first, "x"))
         case "updated":  # a cancelled update has happened or not, and the result says which
@@ -184,7 +184,7 @@ SCENARIOS = {
         World({"x": (SIGNAL, FAIL), "y": (COPY,)}),
         ("submit A@fence x; wait_event event; submit A@fence y; synchronize A", "beside fence"),
     ),
-    "a wait that is cancelled": Scenario(  # what comes behind it runs
+    "a wait that is cancelled": Scenario(  # its successors run
         World({"x": (COPY, WAIT, COPY), "y": (COPY,)}),
         ("submit A@fence x; submit A y; cancel A@fence; wait A@fence CANCELLED; synchronize A",),
         deaths=2,
@@ -201,7 +201,7 @@ SCENARIOS = {
         ("submit B@fence y; submit A x; wait B@fence SUCCESS; synchronize A; holds state.low 1",),
         deaths=2,
     ),
-    "slices": Scenario(  # a long command makes room; what comes behind it happens once
+    "slices": Scenario(  # a long command yields; its successors run once
         World({"x": (LONG, SIGNAL), "y": (COPY,)}, queues=TWO, slices=True),
         ("submit A@fence x; submit B y; wait A@fence SUCCESS; synchronize B",),
     ),

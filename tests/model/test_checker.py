@@ -1,4 +1,4 @@
-"""The checker itself: it finds what a model can do wrong, by a shortest way, and visits every state once."""
+"""The checker itself: it finds errors of a model by a shortest trace, and visits every state once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _end_with(expected: int) -> Callable[[Memory], None]:
     return check
 
 
-def test_it_finds_an_update_that_is_lost_between_two_processes() -> None:
+def test_it_finds_an_update_lost_between_two_processes() -> None:
     both = (Process("one", {"start": _adds}), Process("two", {"start": _adds}))
 
     finding = explore(Model("adding", {"count": 0}, both, at_end=_end_with(2))).finding
@@ -33,7 +33,7 @@ def test_it_finds_an_update_that_is_lost_between_two_processes() -> None:
     ]
 
 
-def test_it_finds_who_waits_for_ever() -> None:
+def test_it_finds_an_endless_wait() -> None:
     def waits() -> Steps:
         yield wait("the count is 1", lambda memory: memory["count"] == 1)
 

@@ -1,4 +1,4 @@
-"""The engine accesses memory in the order of the model, and defects that the model has found stay fixed."""
+"""The engine accesses memory in the order of the model, and defects found by the model stay fixed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_submission_ends_in_the_order_of_the_model(
     assert recorded.log[-1] == "A.done"
 
 
-def test_what_a_dead_engine_has_not_reported_is_reported_in_the_order_of_the_model(
+def test_reports_missing_from_a_dead_engine_follow_the_order_of_the_model(
     recorded: RecordedQueue,
 ) -> None:
     recorded.noted[link.STATE_COMPLETED] = 1
@@ -105,7 +105,7 @@ def test_an_event_is_changed_in_the_order_of_the_model(recorded: RecordedQueue) 
     assert recorded.event.changes == 1
 
 
-def test_an_injection_is_noted_in_the_order_of_the_model(recorded: RecordedQueue) -> None:
+def test_an_injection_is_recorded_in_the_order_of_the_model(recorded: RecordedQueue) -> None:
     queue = recorded.engine()
     recorded.log.clear()
 
@@ -114,7 +114,7 @@ def test_an_injection_is_noted_in_the_order_of_the_model(recorded: RecordedQueue
     assert recorded.log == ["A.injected", "A.injected result", "A.injection hits", "A.injected"]
 
 
-def test_a_hit_that_a_dead_engine_has_noted_and_not_counted_is_counted_and_reported(
+def test_a_hit_recorded_but_not_counted_by_a_dead_engine_is_counted_and_reported(
     recorded: RecordedQueue,
 ) -> None:
     counters, injection = InjectionCounters.new(1), Injection(kind=FaultKind.FAIL)
@@ -146,10 +146,10 @@ def test_a_hit_that_a_dead_engine_has_noted_and_not_counted_is_counted_and_repor
     counters.close()
 
 
-# ---------------------------------------------------------------- what the model has found
+# ---------------------------------------------------------------- found by the model
 
 
-def test_an_effect_that_has_not_begun_is_not_taken_for_the_change_of_another_queue(
+def test_an_effect_not_begun_is_not_mistaken_for_another_queues_change(
     recorded: RecordedQueue,
 ) -> None:
     _note_event(recorded, changes=0)
@@ -161,7 +161,7 @@ def test_an_effect_that_has_not_begun_is_not_taken_for_the_change_of_another_que
     assert queue.step == 0
 
 
-def test_a_long_command_that_went_on_later_is_noted_as_done_before_the_next_begins(
+def test_a_resumed_long_command_is_recorded_as_done_before_the_next_begins(
     recorded: RecordedQueue,
 ) -> None:
     queue = recorded.engine()
@@ -169,20 +169,20 @@ def test_a_long_command_that_went_on_later_is_noted_as_done_before_the_next_begi
     reached = []
     steps = (lambda: None, lambda: reached.append(recorded.noted[link.STATE_REACHED]))
     program = programs.Program(data=b"", uses=frozenset(), steps=steps, commands=2, inferences=0, noted=True)
-    queue.parts = iter([None])  # of step 0: the rest was put aside
+    queue.parts = iter([None])  # of step 0: the rest was deferred
 
     runner._run_steps(queue, program)
 
     assert reached == [1 << link.REACHED_BITS | 1]
 
 
-def test_a_queue_that_was_dropped_while_its_fence_was_looked_up_does_not_run(
+def test_a_queue_dropped_during_the_lookup_of_its_fence_does_not_run(
     recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = recorded.engine()
     lookup = queue.context.space.own_memory
 
-    def memory(handle: int) -> Any:  # not known: the orders are read, and this is one of them
+    def memory(handle: int) -> Any:  # unknown, so messages are read, and this is one of them
         queue.closed = True
         return lookup(handle)
 
@@ -196,9 +196,7 @@ def test_a_queue_that_was_dropped_while_its_fence_was_looked_up_does_not_run(
     assert recorded.noted[link.STATE_COMPLETED] == 0
 
 
-def test_an_abort_that_comes_when_it_is_preempted_counts(
-    recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_during_preemption_counts(recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = recorded.engine()
     runner = _runner()
 
@@ -242,7 +240,7 @@ def _result(recorded: RecordedQueue) -> int:
 
 
 def _runner() -> Runner:
-    """A runner without an engine: it gets no messages, and counts no time."""
+    """Return a runner without an engine: it gets no messages, and counts no time."""
     nothing = cast(Any, lambda *_, **__: None)
     counters = SimpleNamespace(
         submissions=0, busy_ns=0, publish=nothing, count_fault=nothing, count_tiles=nothing

@@ -1,4 +1,4 @@
-"""Every order of steps of small programs and the engine, and its death at each, keeps what is promised."""
+"""Every order of steps of small programs and the engine, and its death at each, keeps the guarantees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.model.scenarios import SCENARIOS
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_every_order_of_steps_keeps_what_is_promised(name: str) -> None:
+def test_every_order_of_steps_keeps_the_guarantees(name: str) -> None:
     result = explore(SCENARIOS[name].model(name))
 
     assert result.finding is None, str(result.finding)
@@ -30,7 +30,7 @@ def test_a_defect_is_found(name: str) -> None:
     print(f"{name}\n{result.finding}")  # shown with `pytest -s`, or if the line above fails
 
 
-def test_every_switch_of_the_model_is_a_defect_that_is_found() -> None:
+def test_every_switch_of_the_model_is_used_by_a_detected_defect() -> None:
     """A switch that no defect uses would be a part of the model that nothing proves to matter."""
     used = {switch for defect in DEFECTS.values() for switch in defect.switches}
 

@@ -1,11 +1,11 @@
-"""What a model is made of: queues, fences, events, command lists, and the words in memory that hold them.
+"""The parts of a model: queues, fences, events, command lists, and the words in memory that hold them.
 
 `A.tail`, `A.done` (the ring's `completed`), `A.failed`, `A.slot0` and `A.result0` are words of the ring
 of queue A. `A.completed`, `A.reached`, `A.effect`, `A.value` and `A.injected` outlive the engine;
 `A.step`, `A.rest`, `A.closed` and `A.condemned` die with it. `A.outcomes`, `A.unreported` and `fence.given`
 are the driver's. `fence.armed` and so on is a place for a fence, `event` an event: its state and its
-number of changes. `in.x` is what the list x reads, `out.x` what it writes. Words that begin with `-` are
-known to the model alone: what has really happened.
+number of changes. `in.x` is read by the list x, `out.x` is written by it. Words that begin with `-` are
+known to the model alone: the facts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tests.model.operations import Memory
 
 MINE = "mine"
-"""What a client writes into memory that nobody else may touch any more."""
+"""A client's data in memory that nobody else may touch any more."""
 SUCCESS, FAILED, CANCELLED, LOST = "SUCCESS", "FAILED", "CANCELLED", "DEVICE_LOST"
 RESET, SIGNALLED = "reset", "signalled"
 
@@ -25,7 +25,7 @@ class Command(NamedTuple):
     """A command of a list. `kind`:
 
     `copy` of `in` to `out`; `long`, the same in two parts between which others may run; `infer`, the same
-    by a stream of its own; `fail` is refused; `signal`, `reset` and `wait` concern the event `target`;
+    by its own stream; `fail` is refused; `signal`, `reset` and `wait` concern the event `target`;
     `update` adds 1 to both halves of the state `target`, which is its input and its output.
     """
 
@@ -34,7 +34,7 @@ class Command(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What a driver writes into a slot of a ring."""
+    """The content that a driver writes into a slot of a ring."""
 
     sequence: int
     work: str
@@ -43,7 +43,7 @@ class Slot(NamedTuple):
 
 
 class Event(NamedTuple):
-    """The 8 bytes of an event that commands store at once."""
+    """The 8 bytes of an event, stored by commands at once."""
 
     state: str = RESET
     changes: int = 0
@@ -51,10 +51,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """What there is. `lists`: the commands of each command list.
+    """The objects. `lists`: the commands of each command list.
 
-    `fences`: places for fences; those in `late` are told to the engine when a queue is destroyed.
-    `looks`: the engine reads messages and cancellations while it works; `slices`: it may also make room for
+    `fences`: places for fences; those in `late` are announced to the engine when a queue is destroyed.
+    `looks`: the engine reads messages and cancellations while it works; `slices`: it may also yield to
     another queue; `decodes`: it looks while it decodes a list; `watchdog`: the first submission of A may
     be aborted. `injections`: lists that a user's injection may hit, and how they end. `defects`: see
     `defects.py`.
@@ -70,25 +70,25 @@ class World:
     decodes: bool = False
     watchdog: bool = False
     injections: dict[str, str] = field(default_factory=dict)
-    submissions: int = 3  # of one queue, at most
+    submissions: int = 3  # at most, per queue
     defects: frozenset[str] = frozenset()
 
     def has(self, defect: str) -> bool:
-        """Whether this defect was put into the model."""
+        """Return whether this defect was put into the model."""
         return defect in self.defects
 
     def targets(self, kind: str) -> list[str]:
-        """What commands of this kind concern."""
+        """Return the targets of commands of this kind."""
         commands = [command for work in self.lists.values() for command in work]
         return sorted({command.target for command in commands if command.kind == kind})
 
     @property
     def inferences(self) -> list[str]:
-        """The lists that are one inference."""
+        """Return the lists that are one inference."""
         return [name for name, work in self.lists.items() if work[0].kind == "infer"]
 
     def memory(self) -> Memory:
-        """Every word, with its first value."""
+        """Return every word with its initial value."""
         memory: Memory = {
             "messages": (),
             "known": frozenset(self.fences) - self.late,
@@ -126,7 +126,7 @@ class World:
 
     @property
     def lost(self) -> frozenset[str]:
-        """The words that die with the engine."""
+        """Return the words that die with the engine."""
         words = {f"{queue}.{word}" for queue in self.queues for word in _OF_THE_ENGINE}
         if self.inferences:
             words |= {"early"} | {

@@ -1,4 +1,4 @@
-"""Build the native driver for tests: once for each state of its sources, outside of the repository."""
+"""Build the native driver for tests: once for each state of its sources, outside the repository."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _BUILD_S = 900
 
 
 def build(*options: str) -> NativeLibrary:
-    """The libraries, with these CMake options; skip the test where there is no compiler.
+    """Return the libraries built with these CMake options; skip the test without a compiler.
 
-    `SOFTNPU_NATIVE_DIR` names a directory with libraries to test in place of them.
+    `SOFTNPU_NATIVE_DIR` names a directory with libraries to test instead.
     """
     chosen = os.environ.get(ENV_NATIVE_DIR)
     if chosen and not options:
@@ -62,7 +62,7 @@ def _run(*command: str) -> None:
 
 
 def compile_program(name: str, native: NativeLibrary, folder: Path, *flags: str) -> Path:
-    """One of the C++ programs in `PROGRAMS`, built as a user of Level Zero would build it."""
+    """Build one of the C++ programs in `PROGRAMS` as a user of Level Zero would."""
     source = next(file for place in PROGRAMS if (file := place / f"{name}.cpp").exists())
     made = folder / name
     include = f"-I{SOURCES / 'src'}"

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the native driver: the library, and programs that use it."""
+"""Fixtures of the native driver's tests: the library, and programs that use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 220.0
 
 CPU = {"INFERENCE_PRECISION_HINT": "f32", **saturated_sums.properties()}
-"""What the CPU device takes to compute as the emulated one does."""
+"""Settings with which the CPU device computes like the emulated one."""
 OPENVINO = (
     f"CPU = {CPU}"
     + """
@@ -58,7 +58,7 @@ for name, case in json.loads(sys.argv[-1]).items():
         failed[name] = traceback.format_exc()
 assert not failed, "\\n".join(f"{name}: {text}" for name, text in failed.items())
 """
-"""Run every case with names and a `Core` of its own, and say which ones failed."""
+"""Run every case with its own names and its own `Core`, and print which ones failed."""
 
 
 def finished(
@@ -67,7 +67,7 @@ def finished(
     check: bool = True,
     deadline_s: float = DEADLINE_S,
 ) -> subprocess.CompletedProcess[str]:
-    """The output and exit code of a program; with `check` it has to succeed."""
+    """Return the output and exit code of a program; with `check` it must succeed."""
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
     )
@@ -77,7 +77,7 @@ def finished(
 
 
 class Run(Protocol):
-    """Run Python code in a process of its own, with the native driver in its environment."""
+    """Run Python code in its own process, with the native driver in its environment."""
 
     def __call__(
         self, code: str, *arguments: str, check: bool = True, environment: Mapping[str, str] | None = None
@@ -99,7 +99,7 @@ def surroundings(native: NativeLibrary, private_dir: Path) -> dict[str, str]:
 
 @pytest.fixture
 def run(surroundings: dict[str, str]) -> Run:
-    """The output and exit code of a program; with `check` it has to succeed."""
+    """Run a program; return its output and exit code. With `check` it must succeed."""
 
     def start(
         code: str, *arguments: str, check: bool = True, environment: Mapping[str, str] | None = None
@@ -111,7 +111,7 @@ def run(surroundings: dict[str, str]) -> Run:
 
 
 class RunCases(Protocol):
-    """Run cases of code with unmodified OpenVINO; `helpers` are for all of them."""
+    """Run cases of code with unmodified OpenVINO; `helpers` are available to all of them."""
 
     def __call__(self, cases: Mapping[str, str], helpers: str = "") -> None: ...
 
@@ -132,7 +132,7 @@ def run_cases(shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path) -> 
 def client(
     code: str, environment: Mapping[str, str], line: str, *words: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """A program that one talks to while it runs; it has said `line`, and has to end well."""
+    """A program to talk to while it runs; it has printed `line`, and must succeed."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code, *words],
         env=environment,
@@ -152,7 +152,7 @@ def client(
 
 @pytest.fixture
 def program(native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path) -> RunProgram:
-    """Build a C++ program against the drop-in loader and run it; its output."""
+    """Build a C++ program against the drop-in loader, run it, and return its output."""
 
     def start(name: str, *arguments: str) -> str:
         return finished([compile_program(name, native, tmp_path), *arguments], surroundings).stdout

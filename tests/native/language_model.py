@@ -1,7 +1,7 @@
-"""A small language model with random weights, of the form that exports for OpenVINO GenAI have.
+"""A small language model with random weights, structured like exports for OpenVINO GenAI.
 
-Decoder layers with rotary positions; keys and values seen so far are states, whose rows `beam_idx` chooses.
-NPUW, which runs such models on an NPU, knows these patterns and wants at least four layers.
+Decoder layers with rotary positions; past keys and values are states, whose rows `beam_idx` selects.
+NPUW, which runs such models on an NPU, recognises these patterns and requires at least four layers.
 Run as a program it writes the model into a directory: `python language_model.py DIRECTORY`.
 """
 
@@ -21,7 +21,7 @@ POSITION_BASE = 10000.0
 
 
 class _Weights:
-    """Constants as exports have them: f16 in the file, f32 for the arithmetic, a name for each."""
+    """Constants as in exports: f16 in the file, f32 in the arithmetic, a name for each."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ class _Weights:
 
 
 def language_model(seed: int = 11) -> ov.Model:
-    """The model, its shapes dynamic.
+    """Return the model, with dynamic shapes.
 
     Inputs `input_ids`, `attention_mask`, `position_ids` [batch, tokens] i64, `beam_idx` [batch] i32; output
     `logits` [batch, tokens, 320] f32.
@@ -112,9 +112,9 @@ def _rotated(data: ov.Output, rotation: tuple[ov.Output, ov.Output]) -> ov.Outpu
 
 
 def _allowed(mask: ov.Node, positions: ov.Node) -> ov.Output:
-    """What is added to the scores, [batch, 1, tokens, tokens so far]: nothing, or as good as minus infinity.
+    """Return the mask added to the scores, [batch, 1, tokens, tokens so far]: 0, or nearly minus infinity.
 
-    Positions are compared and not indices: the pipeline for the NPU pads on either side.
+    Positions are compared instead of indices: the pipeline for the NPU pads on either side.
     """
     columns = op.subtract(op.cum_sum(mask, _ints(1)), _ints(1))
     causal = op.less_equal(op.unsqueeze(columns, _ints([1, 2])), op.unsqueeze(positions, _ints([1, 3])))
@@ -155,7 +155,7 @@ def _heads(data: ov.Output) -> ov.Output:
 
 
 def _so_far(name: str, new: ov.Output, batch: ov.Output, beams: ov.Node, assigns: list[ov.Node]) -> ov.Output:
-    """The rows of the state that `beams` chooses, with the new ones behind them; they are the next state."""
+    """Return the rows of the state that `beams` selects, followed by the new ones: the next state."""
     shape = op.concat([batch, _ints([HEADS, 0, HEAD])], 0)
     empty = op.broadcast(op.constant(np.float32(0)), shape)
     info = ov.op.util.VariableInfo()

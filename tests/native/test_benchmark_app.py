@@ -26,8 +26,8 @@ WAYS = [way if way in ("throughput", "layers") else pytest.param(way, marks=SOAK
 
 TOOL = "from openvino.tools.benchmark.main import main; main()"
 
-# The tool of 2026.4.1 refuses every blob, for any device: it takes precisions that nobody gave for given,
-# and would then hand import_model a path. Both are put right from outside here.
+# The tool of 2026.4.1 refuses every blob, for any device: it assumes precisions that nobody gave,
+# and would then pass import_model a path. Both are patched from outside here.
 WITH_BLOB = """
 import io
 from pathlib import Path
@@ -49,7 +49,7 @@ Benchmark = Callable[..., str]
 
 @pytest.fixture
 def benchmark_app(shared_daemon: Daemon, surroundings: dict[str, str]) -> Benchmark:
-    """Run the tool to its end; what it says."""
+    """Run the tool to its end; return its output."""
 
     def start(model: Path, *words: str, code: str = TOOL) -> str:
         command = [sys.executable, "-P", "-c", code]
@@ -73,7 +73,7 @@ open(sys.argv[2], "wb").write(blob.getvalue() if hasattr(blob, "getvalue") else 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_benchmark_app_takes_a_blob(
+def test_benchmark_app_accepts_a_blob(
     benchmark_app: Benchmark, shared_daemon: Daemon, run: Run, digits: Path, tmp_path: Path, way: str
 ) -> None:
     blob = tmp_path / "digits.blob"

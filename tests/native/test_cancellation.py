@@ -1,4 +1,4 @@
-"""Threads that are cancelled (`pthread_cancel`) in the midst of a call, and memory that runs out in one."""
+"""Threads cancelled (`pthread_cancel`) during a call, and allocations that fail in one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.native.conftest import RunProgram
 from tests.support.waiting import wait_until
 
 
-def test_thread_that_is_cancelled_while_it_waits_for_an_answer_leaves_the_session_whole(
+def test_cancelling_a_thread_that_awaits_an_answer_keeps_the_session_intact(
     start_daemon: StartDaemon, native: NativeLibrary, surroundings: dict[str, str], tmp_path: Path
 ) -> None:
     daemon = start_daemon(tdr_ms=60000)
@@ -32,7 +32,7 @@ def test_thread_that_is_cancelled_while_it_waits_for_an_answer_leaves_the_sessio
         assert program.stdout.readline() == "cancelled\n"
         assert program.stdout.readline() == "go on\n"
         os.kill(daemon.pid, signal.SIGCONT)
-        said, _ = program.communicate("\n", timeout=25)  # nobody waits 30 s for an answer that has come
+        said, _ = program.communicate("\n", timeout=25)  # nobody waits 30 s for an answer that has arrived
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
         program.kill()
@@ -42,14 +42,14 @@ def test_thread_that_is_cancelled_while_it_waits_for_an_answer_leaves_the_sessio
     wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
 
 
-def test_thread_that_is_cancelled_while_it_waits_for_the_device_leaves_the_fence_whole(
+def test_cancelling_a_thread_that_awaits_the_device_keeps_the_fence_intact(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:
     start_daemon(tdr_ms=60000)
     assert program("cancelled", "fence").splitlines() == ["cancelled", "done"]
 
 
-def test_memory_that_runs_out_in_a_call_is_reported_and_nobody_hangs(
+def test_a_failed_allocation_in_a_call_is_reported_without_a_hang(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:
     start_daemon()

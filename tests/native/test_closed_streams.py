@@ -1,4 +1,4 @@
-"""Programs without standard streams: whoever prints there must not write into what is the driver's."""
+"""Programs without standard streams: output must not land in the driver's descriptors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print("done", file=said, flush=True)
 
 
 @pytest.mark.parametrize("driver", ["python", "native"])
-def test_driver_and_the_daemon_that_it_starts_leave_the_numbers_of_streams_alone(
+def test_driver_and_daemon_leave_standard_stream_numbers_alone(
     run: Run, private_dir: Path, tmp_path: Path, driver: str
 ) -> None:
     environment = {"SOFTNPU_AUTOSTART": "1", "SOFTNPU_IDLE_S": "0.5"}
@@ -61,7 +61,7 @@ open(sys.argv[1], "w").write(str(found))
 """
 
 
-def test_program_of_a_private_daemon_finds_its_streams_closed_as_they_were(
+def test_program_of_a_private_daemon_keeps_its_streams_closed(
     surroundings: dict[str, str], tmp_path: Path
 ) -> None:
     program = [sys.executable, "-c", SHOW, str(tmp_path / "said")]

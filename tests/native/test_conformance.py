@@ -1,4 +1,4 @@
-"""The behaviours of the conformance suite on the native driver: a part of them in every run.
+"""The conformance suite on the native driver: a part of it in every run.
 
 pytest tests/conformance/behaviour --driver=native    all of them
 """
@@ -32,7 +32,7 @@ MODULES = (
 )
 
 
-def test_native_driver_behaves_as_the_suite_says(native: NativeLibrary, start_daemon: StartDaemon) -> None:
+def test_native_driver_conforms_to_the_suite(native: NativeLibrary, start_daemon: StartDaemon) -> None:
     assert native.loader.exists()
     daemon = start_daemon(devices=PLATFORMS, tdr_ms=TDR * 1000 // SECOND)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"]

@@ -1,4 +1,4 @@
-"""Unmodified OpenVINO and states that grow: refused in words, because its plugin has no shape for a state."""
+"""Unmodified OpenVINO refuses dynamic states with a message: its plugin has no shape for a state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ else:
 """
 
 
-def test_openvino_runs_no_state_that_grows(shared_daemon: Daemon, run: Run, tmp_path: Path) -> None:
+def test_openvino_refuses_dynamic_states(shared_daemon: Daemon, run: Run, tmp_path: Path) -> None:
     path, blob = tmp_path / "attention.xml", tmp_path / "attention.blob"
     ov.save_model(growing.attention(), path)
     core, model = Core(shared_daemon.socket), growing.attention(bound=64, reorders=False, batch=2)

@@ -1,4 +1,4 @@
-"""Too little of something: the documented result, and everything works again afterwards."""
+"""Exhausted resources: the documented result, and everything works again afterwards."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ print(api.ze_mem_alloc_host(context, HostMemDesc(), 64 << 20).result.name)
 )
 
 
-def test_no_room_in_the_address_space_is_out_of_device_memory(shared_daemon: Daemon, run: Run) -> None:
+def test_no_space_in_the_address_space_is_out_of_device_memory(shared_daemon: Daemon, run: Run) -> None:
     environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
     assert run(ADDRESSES, environment=environment).stdout.splitlines() == [
         "{'ERROR_OUT_OF_DEVICE_MEMORY'} 0",
@@ -77,8 +77,8 @@ sys.exit(done.returncode)
 """
 
 
-def test_full_dev_shm_is_nobodys_problem(run: Run, digits: Path, private_dir: Path) -> None:
-    # the daemon that starts there has it full as well; nothing is ever created in it
+def test_full_dev_shm_affects_nobody(run: Run, digits: Path, private_dir: Path) -> None:
+    # for the daemon that starts there it is full as well; nothing is ever created in it
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs to mount")
     environment = {"SOFTNPU_AUTOSTART": "1", "SOFTNPU_IDLE_S": "2"}

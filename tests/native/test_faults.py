@@ -1,4 +1,4 @@
-"""Injected faults reach unmodified OpenVINO through the native driver, and it goes on afterwards."""
+"""Injected faults reach unmodified OpenVINO through the native driver, and it recovers afterwards."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ faults.clear()
 """
 
 
-def test_openvino_meets_faults(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
+def test_openvino_reports_faults_and_recovers(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
     start_daemon()
     cases = {name: case + LAST for name, case in CASES.items()}
     run(OPENVINO + FAILING + CASES_LOOP, str(digits), json.dumps(cases))
 
 
-def test_openvino_meets_the_death_of_the_daemon(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
+def test_openvino_reports_the_death_of_the_daemon(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
     daemon = start_daemon()
     run(OPENVINO + FAILING + DAEMON_DEATH, str(digits))
     assert daemon.process.wait(10) == -9

@@ -1,10 +1,10 @@
-"""Generation on the NPU: OpenVINO's NPUW cuts a language model into static parts, which the driver gets."""
+"""Generation on the NPU: OpenVINO's NPUW splits a language model into static parts for the driver."""
 
 from __future__ import annotations
 
 from tests.native.conftest import RunCases
 
-# what the pipeline of OpenVINO GenAI sets for an NPU; the CPU device gets the model as it is
+# what the pipeline of OpenVINO GenAI sets for an NPU; the CPU device gets the model unchanged
 GENERATE = """
 from tests.native.language_model import VOCABULARY, language_model
 CONFIG = {

@@ -1,4 +1,4 @@
-"""What the library looks like from outside: its symbols, what it needs, its tables."""
+"""The library from outside: its symbols, dependencies and tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_nothing_but_level_zero_is_exported(native: NativeLibrary) -> None:
     assert others == set()
 
 
-def test_it_needs_nothing_beyond_the_c_library(native: NativeLibrary) -> None:
+def test_it_depends_only_on_the_c_library(native: NativeLibrary) -> None:
     for library in (native.driver, native.loader):
         told = subprocess.run(
             ["objdump", "-p", str(library)], capture_output=True, text=True, check=True, timeout=30
@@ -88,11 +88,11 @@ def test_table_of_an_older_loader_is_not_overrun(native: NativeLibrary) -> None:
     library = ctypes.CDLL(str(native.driver))
     table = (ctypes.c_void_p * 64)()
     assert library.zeGetCommandListProcAddrTable(ctypes.c_uint32(1 << 16 | 3), table) == 0
-    assert table[21] is not None  # what 1.0 had last of what an NPU answers
+    assert table[21] is not None  # the last one in 1.0 that an NPU implements
     assert table[28] is None  # zeCommandListHostSynchronize came with 1.9
 
 
-def test_tables_of_what_an_npu_has_not_stay_empty(native: NativeLibrary) -> None:
+def test_tables_of_features_that_an_npu_lacks_stay_empty(native: NativeLibrary) -> None:
     library = ctypes.CDLL(str(native.driver))
     for name in ("Module", "Kernel", "Image"):
         table = (ctypes.c_void_p * 64)()
@@ -100,7 +100,7 @@ def test_tables_of_what_an_npu_has_not_stay_empty(native: NativeLibrary) -> None
         assert not any(table)
 
 
-def test_functions_that_an_npu_has_not_are_an_unsupported_feature(native: NativeLibrary) -> None:
+def test_functions_that_an_npu_lacks_are_an_unsupported_feature(native: NativeLibrary) -> None:
     library = ctypes.CDLL(str(native.loader))
     absent = [call.name for call in CALLS if call.header in EXPORTING and call.status is Status.ABSENT]
     for name in absent:
@@ -115,7 +115,7 @@ def test_loader_reports_its_version(native: NativeLibrary) -> None:
     assert library.zelGetLoaderVersion(told) == 0
     assert bytes(told)[:6] == b"loader"
     assert told[16] == API
-    assert tuple(told[17:20]) >= (1, 18, 5)  # from there on programs call zeInitDrivers
+    assert tuple(told[17:20]) >= (1, 18, 5)  # from this version on programs call zeInitDrivers
 
 
 ENTRIES = Path(__file__).parents[2] / "driver" / "native" / "src" / "entry"
@@ -132,7 +132,7 @@ _TRIVIAL = {
 
 
 def test_no_exception_leaves_a_call() -> None:
-    """Every function that a program can call runs in `guarded`, or passes all of it on to one that does."""
+    """Every function that a program can call runs in `guarded`, or forwards entirely to one that does."""
     texts = [file.read_text() for file in sorted(ENTRIES.glob("*.cpp"))]
     bodies = {found[1]: found[2] for text in texts for found in _FUNCTION.finditer(text)}
     assert len(bodies) > 130

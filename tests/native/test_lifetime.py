@@ -1,4 +1,4 @@
-"""The end of the daemon, of the process, and a forked child."""
+"""The end of the daemon, the end of the process, and forked children."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ except RuntimeError as failure:
 """
 
 
-def test_openvino_in_mid_inference_gets_an_error_and_ends_in_order(
+def test_openvino_gets_an_error_in_mid_inference_and_exits_cleanly(
     start_daemon: StartDaemon, surroundings: dict[str, str], digits: Path
 ) -> None:
     daemon = start_daemon()
@@ -220,7 +220,7 @@ print(*(result.name for result in ends))
 )
 
 
-def test_forked_child_gets_a_clear_error_and_then_a_session_of_its_own(
+def test_forked_child_gets_a_clear_error_and_then_its_own_session(
     start_daemon: StartDaemon, run: Run
 ) -> None:
     start_daemon()
@@ -241,7 +241,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_forked_child_of_an_openvino_program_learns_why_it_has_no_npu(
+def test_forked_child_of_an_openvino_program_is_told_why_it_has_no_npu(
     shared_daemon: Daemon, run: Run, digits: Path
 ) -> None:
     environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket)}
@@ -264,7 +264,7 @@ os._exit(0)
 )
 
 
-def test_daemon_learns_of_the_parents_end_though_its_child_lives_on(
+def test_daemon_notices_the_parents_end_while_its_child_lives_on(
     start_daemon: StartDaemon, surroundings: dict[str, str]
 ) -> None:
     daemon = start_daemon()
@@ -292,7 +292,7 @@ print("end", flush=True)
 )
 
 
-def test_process_may_end_with_everything_alive_and_the_library_closed(
+def test_process_may_exit_with_everything_alive_and_the_library_closed(
     start_daemon: StartDaemon, run: Run
 ) -> None:
     daemon = start_daemon()
@@ -406,7 +406,7 @@ print(all(untouched(fd) for fd in mine))
 
 
 @pytest.mark.parametrize("kind", ["file", "eventfd"])
-def test_descriptors_that_the_program_has_closed_are_not_used(
+def test_descriptors_closed_by_the_program_are_not_used(
     start_daemon: StartDaemon, run: Run, tmp_path: Path, kind: str
 ) -> None:
     start_daemon()

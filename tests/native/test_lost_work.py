@@ -1,4 +1,4 @@
-"""What a program learns of work that ended with its daemon, and what it cannot take to the next one."""
+"""Work lost with its daemon: how programs learn of it, and what does not carry over to the next daemon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def next_daemon():
 
 @pytest.fixture
 def printed(start_daemon: StartDaemon, surroundings: dict[str, str]) -> Printed:
-    """What a program prints whose daemon is replaced whenever it is ready, by one with these faults."""
+    """Return the output of a program whose daemon is replaced, when it is ready, by one with these faults."""
 
     def run(code: str, *, restarts: int = 1, inject: str = "", **variables: str) -> list[str]:
         daemon = start_daemon(tdr_ms=60000)
@@ -66,7 +66,7 @@ def printed(start_daemon: StartDaemon, surroundings: dict[str, str]) -> Printed:
     return run
 
 
-def test_work_that_was_lost_is_reported_once_by_the_queue_of_the_next_session(printed: Printed) -> None:
+def test_lost_work_is_reported_once_by_the_queue_of_the_next_session(printed: Printed) -> None:
     code = """
 idle, asked, used = queue_in(context), hold(), hold()
 memory = next_daemon()
@@ -84,7 +84,7 @@ print(execute(used, filling(memory)), synchronize(used), synchronize(used), api.
     ]
 
 
-def test_lost_work_is_reported_though_the_next_daemon_is_lost_too(printed: Printed) -> None:
+def test_lost_work_is_reported_even_if_the_next_daemon_is_lost_too(printed: Printed) -> None:
     code = """
 queue = hold()
 next_daemon()
@@ -94,7 +94,7 @@ print(synchronize(queue), synchronize(queue))
     assert printed(code, restarts=2) == [f"{_LOST} SUCCESS"]
 
 
-def test_lost_work_that_a_waiter_or_a_fence_has_reported_is_not_reported_again(printed: Printed) -> None:
+def test_lost_work_reported_by_a_waiter_or_fence_is_not_reported_again(printed: Printed) -> None:
     code = """
 waited, fenced = hold(), queue_in(context)
 fence = api.ze_fence_create(fenced, FenceDesc()).get()
@@ -142,7 +142,7 @@ print(api.ze_fence_query_status(fence).name, api.ze_fence_query_status(again).na
     ]
 
 
-def test_a_queue_that_is_destroyed_meanwhile_leaves_no_other_lost(printed: Printed) -> None:
+def test_destroying_a_queue_meanwhile_loses_no_other_queue(printed: Printed) -> None:
     code = """
 from softnpu.driver import Driver
 from tests.support.waiting import wait_until
@@ -167,7 +167,7 @@ with Driver.open(role="monitor") as monitor:
     assert said == ["SUCCESS SUCCESS", "SUCCESS SUCCESS", "SUCCESS SUCCESS", "2"]
 
 
-def test_a_queue_of_background_work_stays_one(printed: Printed) -> None:
+def test_a_background_queue_stays_one(printed: Printed) -> None:
     code = """
 from softnpu.driver import faults
 background, back_again, other = (queue_in(context) for _ in range(3))

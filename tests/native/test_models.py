@@ -1,6 +1,6 @@
-"""Unmodified OpenVINO with models of every kind, real ones among them: features and models.
+"""Unmodified OpenVINO with models of every kind, including real ones: features and models.
 
-The numbers are those of its CPU device, bit by bit where weights are constants.
+The numbers are those of its CPU device, bit for bit where weights are constants.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ assert results("NPU", {}) == results("CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
 
 def test_openvino_with_arguments_of_compressed_types(run_cases: RunCases) -> None:
-    """Those of weights: in an int4 language model that NPUW splits they are inputs."""
+    """Types of weights: in an int4 language model that NPUW splits, weights are inputs."""
     kinds = ("i4", "u4", "u2", "nf4", "f8e4m3", "f8e5m2", "f8e8m0")
     run_cases({kind: f"KIND = {kind!r}\n{COMPRESSED}" for kind in kinds}, HELPERS)
 

@@ -257,7 +257,7 @@ os.close(fd)
 
 
 def test_tensors_in_memory_of_the_program(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
-    """The injection counts the imports: those in sealed memory happen, others are tried."""
+    """The injection counts imports: those in sealed memory succeed, others are attempted."""
     start_daemon()
     run(OPENVINO + MEMORY_OF_THE_PROGRAM, str(digits))
 
@@ -269,9 +269,7 @@ for name in ("NPU", f"NPU.{sys.argv[2]}"):
 """
 
 
-def test_openvino_uses_the_first_device_that_it_may_see(
-    start_daemon: StartDaemon, run: Run, digits: Path
-) -> None:
+def test_openvino_uses_the_first_visible_device(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
     # the plugin asks the driver for one device only, whatever the name in the program
     start_daemon(devices=("4000", "3720"))
     for mask, platform in (("", "4000"), ("1", "3720")):
@@ -296,16 +294,14 @@ assert killed.is_set() and not wrong
 """
 
 
-def test_engine_that_is_killed_meanwhile_changes_no_result(
-    start_daemon: StartDaemon, run: Run, digits: Path
-) -> None:
+def test_killing_the_engine_changes_no_result(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
     daemon = start_daemon()
     daemon.wait_restarted(0)
     run(OPENVINO + ENGINE_KILLED, str(digits), str(daemon.engine().engine_pid))
     daemon.wait_restarted(1)
 
 
-def test_without_a_daemon_openvino_has_no_npu_and_goes_on(run: Run, digits: Path) -> None:
+def test_without_a_daemon_openvino_has_no_npu_and_continues(run: Run, digits: Path) -> None:
     done = run("import openvino as ov; print(ov.Core().available_devices)", str(digits))
     assert done.stdout == "['CPU']\n"
     assert "softnpu daemon" in done.stderr

@@ -9,13 +9,13 @@ from tests.native.conftest import RunProgram
 from tests.support.waiting import wait_until
 
 
-def test_empty_command_makes_its_round_trip(start_daemon: StartDaemon, program: RunProgram) -> None:
+def test_empty_command_completes_its_round_trip(start_daemon: StartDaemon, program: RunProgram) -> None:
     start_daemon()
     median, ninth = map(float, program("round_trip", "500").split())
     assert 0 < median <= ninth
 
 
-def test_many_threads_make_use_and_destroy_everything(
+def test_many_threads_create_use_and_destroy_everything(
     start_daemon: StartDaemon, program: RunProgram, digits: Path
 ) -> None:
     daemon = start_daemon()
@@ -25,13 +25,13 @@ def test_many_threads_make_use_and_destroy_everything(
     wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
 
 
-def test_contexts_are_made_on_every_device(start_daemon: StartDaemon, program: RunProgram) -> None:
+def test_contexts_are_created_on_every_device(start_daemon: StartDaemon, program: RunProgram) -> None:
     daemon = start_daemon(devices=("4000", "3720"))
     assert program("two_devices") == "done\n"
     wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
 
 
-def test_calls_from_the_last_destructors_of_a_program_find_their_log(
+def test_calls_from_the_last_destructors_of_a_program_can_log(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:
     start_daemon()
@@ -40,7 +40,7 @@ def test_calls_from_the_last_destructors_of_a_program_find_their_log(
     assert program("late_calls").splitlines() == [f"{caller}: {log}" for caller in callers]
 
 
-def test_the_end_of_many_objects_costs_no_more_than_their_making(
+def test_destroying_many_objects_costs_no_more_than_creating_them(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:
     start_daemon()

@@ -1,4 +1,4 @@
-"""OpenVINO's remote tensors, which only its C++ interface has whole."""
+"""OpenVINO's remote tensors, which only its C++ interface offers completely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.native.conftest import finished
 from tests.support.daemon import Daemon
 
 
-def test_memory_of_every_origin_is_a_tensor(
+def test_memory_of_every_origin_works_as_a_tensor(
     shared_daemon: Daemon, native: NativeLibrary, surroundings: dict[str, str], digits: Path, tmp_path: Path
 ) -> None:
     package = Path(openvino.__file__).parent

@@ -1,4 +1,4 @@
-"""Finding the daemon: there, not there, started, another version."""
+"""Finding the daemon: present, absent, started, another version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(*(hex(ze.zeInit(flags)) for flags in (0, 1, 2, 3)))
 """
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT = "0x0", "0x78000001", "0x78000004"
 FOUND = [SUCCESS, "1", SUCCESS, UNINITIALIZED, SUCCESS, SUCCESS]
-"""What INIT prints with a daemon; the flag 1 alone names no NPU."""
+"""Output of INIT with a daemon; the flag 1 alone names no NPU."""
 
 
 @pytest.mark.quick
@@ -39,7 +39,7 @@ def test_driver_is_found(start_daemon: StartDaemon, run: Run) -> None:
     assert run(INIT).stdout.split() == FOUND
 
 
-def test_without_a_daemon_it_is_uninitialized_and_reports_that_once(run: Run, private_dir: Path) -> None:
+def test_a_missing_daemon_is_uninitialized_and_reported_once(run: Run, private_dir: Path) -> None:
     done = run(INIT)
     assert done.stdout.split() == [UNINITIALIZED, "0", *[UNINITIALIZED] * 4]
     (line,) = [line for line in done.stderr.splitlines() if "npu.sock" in line]
@@ -57,7 +57,7 @@ for value in sys.argv[1:]:
 """
 
 
-def test_a_wrong_variable_is_refused_by_name(shared_daemon: Daemon, run: Run) -> None:
+def test_an_invalid_variable_is_refused_by_name(shared_daemon: Daemon, run: Run) -> None:
     environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket), "SOFTNPU_SPIN_US": WRONG[0]}
     done = run(INIT + EACH, *WRONG, RIGHT[-1], environment=environment)
     assert done.stdout.split()[:5:2] == [INVALID_ARGUMENT] * 3
@@ -67,16 +67,16 @@ def test_a_wrong_variable_is_refused_by_name(shared_daemon: Daemon, run: Run) ->
 
 
 @pytest.mark.parametrize("value", RIGHT)
-def test_a_right_variable_is_accepted(shared_daemon: Daemon, run: Run, value: str) -> None:
+def test_a_valid_variable_is_accepted(shared_daemon: Daemon, run: Run, value: str) -> None:
     environment = {"SOFTNPU_SOCKET": str(shared_daemon.socket), "SOFTNPU_SPIN_US": value}
     assert run(INIT, environment=environment).stdout.split() == FOUND
 
 
-def test_without_a_daemon_it_is_silent_if_asked(run: Run) -> None:
+def test_a_missing_daemon_is_silent_on_request(run: Run) -> None:
     assert run(INIT, environment={"SOFTNPU_LOG": "off"}).stderr == ""
 
 
-def test_a_daemon_has_nothing_of_the_program_but_a_short_list(
+def test_a_daemon_inherits_nothing_of_the_program_but_a_short_list(
     surroundings: dict[str, str], private_dir: Path, tmp_path: Path
 ) -> None:
     code = (

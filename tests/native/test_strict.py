@@ -1,4 +1,4 @@
-"""Unmodified OpenVINO and a strict daemon: refused in words, and HETERO leaves the rest to the CPU."""
+"""Unmodified OpenVINO and a strict daemon: refused with a message, and HETERO leaves the rest to the CPU."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ print(api.ze_fence_host_synchronize(fence, LONG).name, api.read(memory, 1))
 """
 
 
-def test_engine_reset_signals_no_fence_in_the_place_of_an_earlier_one(
+def test_engine_reset_does_not_signal_a_fence_in_a_reused_slot(
     start_daemon: StartDaemon, surroundings: dict[str, str]
 ) -> None:
     daemon = start_daemon(tdr_ms=60000)
@@ -96,10 +96,10 @@ print(api.ze_fence_host_synchronize(mine, LONG).name, api.read(memory + 64, 1))
 """
 
 
-def test_end_of_a_destroyed_queue_signals_no_fence_that_took_the_place(
+def test_end_of_a_destroyed_queue_does_not_signal_a_fence_in_a_reused_slot(
     start_daemon: StartDaemon, run: Run
 ) -> None:
-    # the first submission has run, and its fence is signalled when its place belongs to another
+    # the first submission has run, and its fence is signalled when its slot belongs to another
     start_daemon(tdr_ms=60000, failpoints="engine.ended=sleep(2000)")
     said = run(HELPERS + DESTROYED_QUEUE).stdout
     assert said.splitlines() == ["ERROR_INVALID_NULL_HANDLE", "NOT_READY b'\\x00'", "SUCCESS b'\\x02'"]
@@ -122,7 +122,7 @@ print(api.ze_event_query_status(told).name)
 """
 
 
-def test_event_that_the_host_has_reset_is_not_signalled_again_by_the_next_engine(
+def test_event_reset_by_the_host_is_not_signalled_again_by_the_next_engine(
     start_daemon: StartDaemon, surroundings: dict[str, str]
 ) -> None:
     daemon = start_daemon(tdr_ms=60000)
@@ -187,14 +187,14 @@ print(api.read(target, 1), api.read(other, 1))
 )
 
 
-def test_list_is_submitted_as_it_was_when_the_queue_took_it(start_daemon: StartDaemon, run: Run) -> None:
+def test_list_is_submitted_as_it_was_when_the_queue_accepted_it(start_daemon: StartDaemon, run: Run) -> None:
     start_daemon(tdr_ms=60000)
     said = run(HELPERS + LIST_RECORDED_ANEW).stdout
     assert said.splitlines() == ["SUCCESS SUCCESS", "b'\\x07' b'\\x00'"]
 
 
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
-def test_every_append_of_many_threads_to_one_immediate_list_happens(
+def test_concurrent_appends_to_one_immediate_list_all_happen(
     start_daemon: StartDaemon, program: RunProgram, mode: str
 ) -> None:
     start_daemon()

@@ -1,4 +1,4 @@
-"""Whose daemon the driver talks to, and whose wishes it obeys. Other users are real: it needs root."""
+"""The daemons that the driver trusts, and the variables that it obeys. Other users are real: needs root."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start pr
 
 
 class Pretender:
-    """A process of another user that serves a socket, and says how many bytes its first client has sent."""
+    """Another user's process that serves a socket, and reports how many bytes its first client has sent."""
 
     def __init__(self, place: Path, user: int) -> None:
         reader, writer = os.pipe()
@@ -37,7 +37,7 @@ class Pretender:
             os.setresuid(user, user, user)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             listener.bind(str(place))
-            listener.listen()  # the kernel notes whose it is here
+            listener.listen()  # here the kernel records its user
             os.write(writer, b"ready")
             client, _ = listener.accept()
             os.write(writer, b"%d" % len(client.recv(1 << 16)))
@@ -46,7 +46,7 @@ class Pretender:
         assert os.read(reader, 16) == b"ready"
 
     def heard(self) -> int:
-        """Bytes of the first message; 0 if the client has gone without one."""
+        """Return the bytes of the first message; 0 if the client left without one."""
         assert wait_readable(self._reader)
         return int(os.read(self._reader, 16))
 
@@ -66,7 +66,7 @@ def pretender(place: Path, user: int = STRANGER) -> Iterator[Pretender]:
 
 
 def folder_of(owner: int, mode: int, at: Path) -> Path:
-    """A new directory with this owner and mode, which everybody can reach."""
+    """Return a new directory with this owner and mode, which everybody can reach."""
     at.parent.chmod(0o711)
     at.mkdir()
     at.chmod(mode)
@@ -76,7 +76,7 @@ def folder_of(owner: int, mode: int, at: Path) -> Path:
 
 @needs_root
 @pytest.mark.parametrize("mode", [0o1777, 0o777])
-def test_daemon_of_another_user_in_a_directory_of_everybody_gets_nothing(
+def test_daemon_of_another_user_in_a_world_writable_directory_gets_nothing(
     run: Run, private_dir: Path, mode: int
 ) -> None:
     place = folder_of(0, mode, private_dir / "shared") / "npu.sock"
@@ -89,9 +89,7 @@ def test_daemon_of_another_user_in_a_directory_of_everybody_gets_nothing(
 
 
 @needs_root
-def test_daemon_of_another_user_at_a_place_below_anothers_directory_gets_nothing(
-    run: Run, private_dir: Path
-) -> None:
+def test_daemon_of_another_user_below_a_foreign_directory_gets_nothing(run: Run, private_dir: Path) -> None:
     folder_of(STRANGER - 1, 0o755, private_dir / "third")
     place = folder_of(STRANGER, 0o755, private_dir / "third" / "own") / "npu.sock"
     with pretender(place) as other:
@@ -102,7 +100,7 @@ def test_daemon_of_another_user_at_a_place_below_anothers_directory_gets_nothing
 
 
 @needs_root
-def test_daemon_of_another_user_that_was_named_is_believed_in_a_directory_of_its_own(
+def test_explicitly_named_daemon_of_another_user_is_trusted_in_its_own_directory(
     run: Run, private_dir: Path
 ) -> None:
     place = folder_of(STRANGER, 0o755, private_dir / "own") / "npu.sock"
@@ -113,7 +111,7 @@ def test_daemon_of_another_user_that_was_named_is_believed_in_a_directory_of_its
 
 
 @needs_root
-def test_daemon_of_another_user_gets_nothing_at_the_default_place(run: Run, private_dir: Path) -> None:
+def test_daemon_of_another_user_at_the_default_place_gets_nothing(run: Run, private_dir: Path) -> None:
     folder = private_dir / "softnpu"
     folder.mkdir(mode=0o700)
     private_dir.chmod(0o711)
@@ -140,7 +138,7 @@ def their_default_place() -> Iterator[Path]:
 def test_privileged_program_obeys_no_variable_and_starts_no_daemon(
     native: NativeLibrary, surroundings: dict[str, str], private_dir: Path, their_default_place: Path
 ) -> None:
-    # an installation whose Python says that it was run, and a program with the rights of GUEST that uses it
+    # an installation whose Python reports that it was run, and a program with GUEST's rights that uses it
     prefix = folder_of(0, 0o755, private_dir / "prefix")
     libraries = prefix / "lib" / "python3" / "site-packages" / "softnpu" / "driver" / "native" / "lib"
     libraries.mkdir(parents=True)
@@ -183,7 +181,7 @@ def test_privileged_program_obeys_no_variable_and_starts_no_daemon(
     assert sorted(entry.name for entry in proofs.iterdir()) == ["bin"]
 
 
-def test_daemon_that_ends_before_it_answers_hello_is_not_the_last_one(run: Run, private_dir: Path) -> None:
+def test_a_daemon_that_ends_before_answering_hello_is_replaced(run: Run, private_dir: Path) -> None:
     place = private_dir / "npu.sock"
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""The driver's own code watched by sanitizers (address, undefined behaviour, threads) and valgrind; for long.
+"""The driver's code under sanitizers (address, undefined behaviour, threads) and valgrind; for long.
 
 pytest -m soak tests/native/test_verification.py
 """
@@ -21,7 +21,7 @@ DEADLINE_S = 1800.0
 
 @dataclass(frozen=True)
 class Tool:
-    """What watches: CMake options of the library, compiler flags of programs, what these run under."""
+    """A checker: CMake options of the library, compiler flags of programs, the command to run them under."""
 
     options: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ PROGRAMS = {
 
 
 def words(program: str, digits: Path) -> list[str]:
-    """The arguments of a program."""
+    """Return the arguments of a program."""
     model = [str(digits), str(digits.with_suffix(".bin"))]
     return [word for given in PROGRAMS[program] for word in (model if given == MODEL else [given])]
 
@@ -82,7 +82,7 @@ def test_driver_is_clean(
 
 @pytest.mark.soak
 @pytest.mark.timeout(DEADLINE_S)
-def test_hundred_thousand_inferences_leave_nothing(
+def test_hundred_thousand_inferences_leave_nothing_behind(
     start_daemon: StartDaemon, program: RunProgram, digits: Path
 ) -> None:
     daemon = start_daemon()

@@ -1,4 +1,4 @@
-"""Weights separation with unmodified OpenVINO: blobs without weights, which come from the client's file."""
+"""Weights separation with unmodified OpenVINO: blobs without weights, taken from the client's file."""
 
 from __future__ import annotations
 

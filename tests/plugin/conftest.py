@@ -17,7 +17,7 @@ from tests.support.daemon import Daemon
 
 @pytest.fixture
 def core(daemon: Daemon) -> Iterator[Core]:
-    """A core on a private daemon; it gives everything back at the end."""
+    """A core on a private daemon; releases everything at the end."""
     core = Core(daemon.socket)
     yield core
     core.unload_plugin()
@@ -25,7 +25,7 @@ def core(daemon: Daemon) -> Iterator[Core]:
 
 @pytest.fixture
 def shared_core(shared_daemon: Daemon) -> Iterator[Core]:
-    """A core on the daemon that many tests use; it gives everything back at the end."""
+    """A core on the shared daemon; releases everything at the end."""
     core = Core(shared_daemon.socket)
     yield core
     core.unload_plugin()
@@ -33,13 +33,13 @@ def shared_core(shared_daemon: Daemon) -> Iterator[Core]:
 
 @pytest.fixture(scope="module")
 def digits_file() -> Path:
-    """`digits`, for fixtures that serve a whole module."""
+    """`digits`, for module-scoped fixtures."""
     return DIGITS
 
 
 @pytest.fixture
 def reference() -> ov.Core:
-    """OpenVINO itself."""
+    """Plain OpenVINO."""
     return ov.Core()
 
 
@@ -59,7 +59,7 @@ def two_by_two() -> ov.Model:
 
 @pytest.fixture
 def log_level_restored() -> Iterator[None]:
-    """Restores LOG_LEVEL, which is one for the process."""
+    """Restore LOG_LEVEL, which is process-wide."""
     log = logging.getLogger("softnpu.plugin")
     level, handlers = log.level, list(log.handlers)
     yield

@@ -1,4 +1,4 @@
-"""For every property that can be set: values that differ from the default, in the forms that users give."""
+"""Sample values for every writable property, different from the default, in the forms that users give."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ SAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "ENABLE_CPU_PINNING": _YES,
     "LOG_LEVEL": [(Level.ERR, Level.ERR), ("LOG_WARNING", Level.WARNING), (Level.TRACE, Level.TRACE)],
     "DEVICE_ID": [("0", "0"), ("4000", "4000")],
-    "CACHING_PROPERTIES": [],  # test_properties_errors has what may be added and what not
+    "CACHING_PROPERTIES": [],  # test_properties_errors covers what may be added
 }
-"""Given, and as it is kept."""
+"""The given value and the stored one."""
 
 REFUSED: dict[str, list[Any]] = {
     "INFERENCE_PRECISION_HINT": ["f12", 16, ov.Type.i8],
@@ -134,15 +134,15 @@ REFUSED: dict[str, list[Any]] = {
     "DEVICE_ID": [0, None],
     "CACHING_PROPERTIES": [1, ["NPU_TURBO", 1]],
 }
-"""Values that are not allowed; what is not here is YES or NO."""
+"""Invalid values; properties not listed here are YES or NO."""
 
 
 def writable() -> list[str]:
-    """The properties that can be set."""
+    """Return the writable properties."""
     return [name for name, record in PROPERTIES.items() if record.access is Access.RW]
 
 
 def refused() -> list[tuple[str, Any]]:
-    """Every property that can be set, with every value that it refuses."""
+    """Return every writable property with each value that it refuses."""
     switch = ["MAYBE", 1, 0, None, "", "on/off"]
     return [(name, value) for name in writable() for value in REFUSED.get(name, switch)]

@@ -1,4 +1,4 @@
-"""What other processes of the tests do with remote tensors: functions that `multiprocessing` can start."""
+"""Remote tensors in other processes: functions that `multiprocessing` can start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def doubler() -> ov.Model:
 
 
 def double_in_place(socket: str, source: Any, target: Any) -> int:
-    """Runs the model on these tensors; the bytes that were staged for it."""
+    """Run the model on these tensors; return the bytes staged for it."""
     compiled = Core(socket).compile_model(doubler(), "NPU")
     request = compiled.create_infer_request()
     request.set_tensor("y", target)
@@ -29,13 +29,13 @@ def double_in_place(socket: str, source: Any, target: Any) -> int:
 
 
 def run_once(socket: str, source: Any, target: Any, answers: Any) -> None:
-    """As `double_in_place`, started with the tensors as arguments."""
+    """Run `double_in_place` with the tensors as process arguments."""
     answers.put(double_in_place(socket, source, target))
 
 
 def send_back(inbox: Any, outbox: Any) -> None:
-    """Sends the tensor that it gets on, with a number added."""
+    """Send the received tensor back, with a number added."""
     tensor = inbox.get()
     tensor.data[:] += 1
     outbox.put(tensor)
-    inbox.get()  # the sender of a descriptor has to live until it was taken
+    inbox.get()  # the sender of a descriptor must live until it has been received

@@ -27,26 +27,24 @@ def padded() -> ov.Model:
     return ov.Model([pad.output(0)], [x], "padded")
 
 
-def test_a_constant_of_the_copy_lives_as_long_as_its_record(padded: ov.Model) -> None:
+def test_a_copied_constant_lives_as_long_as_its_record(padded: ov.Model) -> None:
     nodes = serialize_ir(padded, "padded")[1]
     gc.collect()
     assert [bytes(node.view()) for node in nodes if node.length == 4] == [bytes(4)]
 
 
 @pytest.mark.parametrize("form", [copying_form, no_copy_form])
-def test_both_serialised_forms_have_it(padded: ov.Model, form: object) -> None:
+def test_both_serialised_forms_contain_the_constant(padded: ov.Model, form: object) -> None:
     data = bytes(form(padded, (1, 0)))  # type: ignore[operator]
-    assert b'mp="' not in data or data.count(b'mp="') == 2  # of the constants that the model has itself
+    assert b'mp="' not in data or data.count(b'mp="') == 2  # the model's own constants
 
 
-def test_it_pads_with_zeros(padded: ov.Model, core: Core) -> None:
+def test_a_pad_without_a_value_pads_with_zeros(padded: ov.Model, core: Core) -> None:
     found = core.compile_model(padded, "NPU").create_infer_request().infer([VALUES])[0]
     np.testing.assert_array_equal(found, np.pad(VALUES, ((1, 1), (2, 1))))
 
 
-def test_it_is_found_in_the_model_that_an_import_without_weights_is_given(
-    padded: ov.Model, core: Core
-) -> None:
+def test_weightless_imports_find_the_constant_in_the_given_model(padded: ov.Model, core: Core) -> None:
     stream = core.compile_model(padded, "NPU", {"ENABLE_WEIGHTLESS": "YES"}).export_model()
     found = core.import_model(stream, "NPU", model=padded).create_infer_request().infer([VALUES])[0]
     np.testing.assert_array_equal(found, np.pad(VALUES, ((1, 1), (2, 1))))

@@ -29,7 +29,7 @@ def compiled(shared_core: Core, two_by_two: ov.Model) -> CompiledModel:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(completions, "_IDLE_S", 0.05)  # each test waits for the end of the thread
+    monkeypatch.setattr(completions, "_IDLE_S", 0.05)  # each test waits for the thread to end
     yield
     wait_until(
         lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("callbacks of")],
@@ -37,7 +37,7 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
 
 
-def test_a_callback_gets_its_userdata_when_the_results_are_there(compiled: CompiledModel) -> None:
+def test_callbacks_get_their_userdata_once_results_are_ready(compiled: CompiledModel) -> None:
     request = compiled.create_infer_request()
     seen: list[tuple[object, bool]] = []
     request.set_callback(
@@ -52,7 +52,7 @@ def test_a_callback_gets_its_userdata_when_the_results_are_there(compiled: Compi
 
 
 @pytest.mark.parametrize("failure", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_a_callback_that_raises_harms_nobody(
+def test_a_raising_callback_affects_nothing_else(
     compiled: CompiledModel, caplog: pytest.LogCaptureFixture, failure: type[BaseException]
 ) -> None:
     def fail(_: object) -> None:
@@ -112,10 +112,10 @@ def test_waiting_in_a_callback_chain_waits_for_the_callback_of_the_last(compiled
     assert ended == [1, 2]
 
 
-def test_who_learns_late_of_an_end_does_not_end_the_next_inference(
+def test_a_late_waiter_does_not_end_the_next_inference(
     compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The callback has started the next one before the waiting thread comes to look."""
+    """The callback starts the next inference before the waiting thread looks."""
     request, event = compiled.create_infer_request(), compiled.context.create_event()
     seen, begun = threading.Event(), threading.Event()
     totals: list[float] = []
@@ -148,7 +148,7 @@ def test_who_learns_late_of_an_end_does_not_end_the_next_inference(
     assert totals == [2, 3]
 
 
-def test_waiting_does_not_end_an_inference_that_is_only_being_started(compiled: CompiledModel) -> None:
+def test_waiting_does_not_end_an_inference_that_is_still_starting(compiled: CompiledModel) -> None:
     request, event = compiled.create_infer_request(), compiled.context.create_event()
     entered, go = threading.Event(), threading.Event()
 
@@ -162,7 +162,7 @@ def test_waiting_does_not_end_an_inference_that_is_only_being_started(compiled: 
     thread = threading.Thread(target=request.start_async, args=([Slow(), LEFT],))
     thread.start()
     assert entered.wait(DEADLINE_S)
-    request.wait()  # for the one before, which has ended
+    request.wait()  # the previous one, which has ended
     request._executable.queue().execute_command_lists([waits(compiled.context, event)])
     go.set()
     thread.join(DEADLINE_S)

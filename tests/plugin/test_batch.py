@@ -1,4 +1,4 @@
-"""NPU_BATCH_MODE: who splits a batch, what is refused and why, and what the log says of it."""
+"""NPU_BATCH_MODE: who splits a batch, what is refused and why, and what the log reports."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _shapes(compiled: Any) -> list[str]:
     return [str(port.partial_shape) for port in (*compiled.inputs, *compiled.outputs)]
 
 
-# ------------------------------------------------------------ what is split
+# ------------------------------------------------------------ split
 
 
 @pytest.mark.parametrize("net", [conv_net, matmul_net, columns_net])
-def test_auto_has_the_plugin_split_what_is_independent(
+def test_auto_splits_independent_samples_in_the_plugin(
     shared_core: Core, net: Callable[[Any], ov.Model]
 ) -> None:
     axis = 1 if net is columns_net else 0
@@ -57,12 +57,12 @@ def test_auto_has_the_plugin_split_what_is_independent(
             data = random(*shape)
             found = compiled(data)
             same(found, on_cpu(model, [data]))
-            for sample in range(count):  # bit by bit
+            for sample in range(count):  # bit for bit
                 expected = alone(data.take([sample], axis))[0]
                 np.testing.assert_array_equal(found[0].take([sample], axis), expected)
 
 
-def test_the_compiler_keeps_the_batch_if_that_is_asked_for(shared_core: Core) -> None:
+def test_the_compiler_keeps_the_batch_on_request(shared_core: Core) -> None:
     model = conv_net(4)
     compiled = shared_core.compile_model(model, "NPU", COMPILER)
     assert compiled.get_property("NPU_BATCH_MODE") == "COMPILER"
@@ -84,7 +84,7 @@ def test_a_model_without_a_batch_passes_through_every_mode_unchanged(shared_core
                 compiled(random(2, 1, 8, 8))
 
 
-def test_rows_of_a_matrix_are_no_batch_unless_the_user_says_so(shared_core: Core) -> None:
+def test_matrix_rows_are_a_batch_only_if_the_user_says_so(shared_core: Core) -> None:
     model = matmul_net(4, layout="")
     assert shared_core.compile_model(model, "NPU", F32).meta.arguments[0].shape == (4, 6)
     compiled = shared_core.compile_model(model, "NPU", PLUGIN)
@@ -114,7 +114,7 @@ def test_two_batched_inputs_on_different_axes(shared_core: Core) -> None:
         same(compiled(inputs), on_cpu(model, inputs))
 
 
-def test_several_rows_a_sample_come_out_side_by_side(shared_core: Core) -> None:
+def test_samples_with_several_output_rows_are_concatenated(shared_core: Core) -> None:
     x = parameter("x", (-1, 4, 6), "NHW")
     model = model_of(ops.reshape(ops.relu(x), ops.constant([-1, 6]), False), x)
     compiled = shared_core.compile_model(model, "NPU", F32)
@@ -126,7 +126,7 @@ def test_several_rows_a_sample_come_out_side_by_side(shared_core: Core) -> None:
     assert _shapes(shared_core.compile_model(bounded)) == ["[1..5,4,6]", "[4..20,6]"]
 
 
-def test_shapes_of_the_call_come_before_the_batch(shared_core: Core) -> None:
+def test_shapes_of_the_call_are_applied_before_the_batch(shared_core: Core) -> None:
     model = conv_net(-1)
     static = shared_core.compile_model(model, "NPU", F32, shapes={"x": [2, 3, 16, 16]})
     assert static.get_property("BATCH_MODE") == "PLUGIN"
@@ -139,7 +139,7 @@ def test_shapes_of_the_call_come_before_the_batch(shared_core: Core) -> None:
 
 
 def test_an_input_that_is_an_output_keeps_all_of_its_names(shared_core: Core) -> None:
-    # OpenVINO forgets one when it copies such a model
+    # OpenVINO loses one when it copies such a model
     x = parameter("x", (-1, 4))
     x.output(0).add_names({"a"})
     result = ops.result(x)
@@ -152,7 +152,7 @@ def test_an_input_that_is_an_output_keeps_all_of_its_names(shared_core: Core) ->
         same(compiled(data), [data])
 
 
-# ------------------------------------------------------------ what is not
+# ------------------------------------------------------------ not split
 
 
 def _softmax_over_batch(batch: Any) -> ov.Model:
@@ -191,7 +191,7 @@ def _states(batch: Any) -> ov.Model:
 
 
 def _summing(x: Any, shape: tuple[int, ...]) -> ov.Model:
-    """The sum of all inputs so far, in a state."""
+    """The sum of all inputs so far, kept in a state."""
     zeros = ops.constant(np.zeros(shape, np.float32))
     state = ops.read_value(zeros, "state", ov.Type.f32, ov.PartialShape(list(shape)))
     total = ops.add(x, state)
@@ -210,7 +210,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_split_goes_to_the_compiler_with_the_reason_and_plugin_is_refused(
+def test_inseparable_batches_go_to_the_compiler_and_plugin_mode_is_refused(
     shared_core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, (build, reason) in REFUSED.items():
@@ -254,7 +254,7 @@ def test_states_without_a_batch_pass_through_every_mode(shared_core: Core) -> No
             np.testing.assert_allclose(request.infer([data])[0], data * step, rtol=1e-6)
 
 
-def test_inputs_whose_layouts_contradict_each_other_are_reported(shared_core: Core) -> None:
+def test_inputs_with_contradicting_layouts_are_reported(shared_core: Core) -> None:
     left, right = parameter("left", (4, 3), "NC"), parameter("right", (8, 3), "NC")
     model = model_of([ops.relu(left), ops.relu(right)], left, right)
     with pytest.raises(CompileError, match="inputs have different batches: 4 of 'left', 8 of 'right'"):
@@ -262,7 +262,7 @@ def test_inputs_whose_layouts_contradict_each_other_are_reported(shared_core: Co
     assert shared_core.compile_model(model, "NPU", F32).get_property("BATCH_MODE") == "COMPILER"
 
 
-def test_an_output_whose_layout_says_otherwise_is_not_split(shared_core: Core) -> None:
+def test_an_output_with_a_contradicting_layout_is_not_split(shared_core: Core) -> None:
     model = matmul_net(4)
     model.get_results()[0].set_layout(ov.Layout("CN"))
     with pytest.raises(CompileError, match="samples on axis 0, and on axis 1 by its layout"):
@@ -271,7 +271,7 @@ def test_an_output_whose_layout_says_otherwise_is_not_split(shared_core: Core) -
     assert shared_core.compile_model(model, "NPU", PLUGIN).get_property("BATCH_MODE") == "PLUGIN"
 
 
-def test_a_second_dynamic_dimension_is_the_compilers(shared_core: Core) -> None:
+def test_a_second_dynamic_dimension_is_left_to_the_compiler(shared_core: Core) -> None:
     x = parameter("x", (-1, ov.Dimension(1, 8)), "NC")
     model = model_of(ops.relu(x), x)
     with pytest.raises(CompileError, match="axis 1 of input 'x' is dynamic too"):
@@ -282,7 +282,7 @@ def test_a_second_dynamic_dimension_is_the_compilers(shared_core: Core) -> None:
     same(compiled(data), on_cpu(model, [data]))
 
 
-def test_plugin_trusts_the_user_for_operations_that_nobody_knows(
+def test_plugin_mode_trusts_the_user_for_unknown_operations(
     shared_core: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
     x = parameter("x", (2, 1, 4, 4), "NCHW")
@@ -294,7 +294,7 @@ def test_plugin_trusts_the_user_for_operations_that_nobody_knows(
     assert "trusting the layouts that samples are independent in 'SpaceToBatch" in caplog.text
 
 
-# ------------------------------------------------------------ what is told
+# ------------------------------------------------------------ reported
 
 
 def test_the_log_reports_the_decision_with_the_batch(
@@ -313,7 +313,7 @@ def test_the_log_reports_the_decision_with_the_batch(
     ]
 
 
-def test_strides_of_the_user_and_of_the_batch_go_together(shared_core: Core) -> None:
+def test_user_strides_and_batch_strides_combine(shared_core: Core) -> None:
     model = columns_net()
     compiled = shared_core.compile_model(model, "NPU", {**F32, "NPU_ENABLE_STRIDES_FOR": "x"})
     assert [argument.strides for argument in compiled.meta.arguments] == [True, True]

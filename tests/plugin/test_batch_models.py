@@ -1,4 +1,4 @@
-"""Real models with a batch, split by the plugin: the numbers of OpenVINO's CPU device for the real batch."""
+"""Real models with a batch split by the plugin equal OpenVINO's CPU device on the real batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _inputs(model: ov.Model, shapes: dict[str, list[int]]) -> list[Any]:
         pytest.param("magika", -1, marks=pytest.mark.soak),
     ],
 )
-def test_the_numbers_are_those_of_the_real_batch(shared_core: Core, name: str, batch: int) -> None:
+def test_results_equal_the_unsplit_batch(shared_core: Core, name: str, batch: int) -> None:
     one = {port: list(shape) for port, shape in lookup(name).shapes.items()}
     model = ov.Core().read_model(get(name))
     asked = {port: [batch, *shape[1:]] for port, shape in one.items()}
@@ -89,7 +89,7 @@ def test_a_scan_finds_what_openvino_finds(private_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [{""}, {"", "x"}])
-def test_an_empty_tensor_name_is_none(shared_core: Core, private_dir: Path, names: set[str]) -> None:
+def test_an_empty_tensor_name_is_ignored(shared_core: Core, private_dir: Path, names: set[str]) -> None:
     x = parameter("x", (-1,))
     x.output(0).get_tensor().set_names(names)
     y = opset13.relu(x)
@@ -104,7 +104,7 @@ def test_an_empty_tensor_name_is_none(shared_core: Core, private_dir: Path, name
     assert quick.inputs[0].names == scan_model(model).inputs[0].names
 
 
-def test_what_a_scan_does_not_understand_is_left_to_openvino(private_dir: Path) -> None:
+def test_a_scan_leaves_unknown_xml_to_openvino(private_dir: Path) -> None:
     for text in (b"", b"<net>", b'<layer id="0" name="x" type="Parameter"><data/></layer>', b"x" * 5000,
                  b'<layer id="0" name="x" type="Parameter"><data shape="1,a"/></layer>',
                  b'<layer id="0" name="x" type="Parameter"><data shape="1"/></layer><body/>'):  # fmt: skip

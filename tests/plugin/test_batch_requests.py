@@ -1,4 +1,4 @@
-"""Infer requests of models whose batch the plugin splits: any number of samples, in place, many at once."""
+"""Infer requests of models with a split batch: any number of samples, in place, many at once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _close(found: Any, expected: Any) -> None:
 # ------------------------------------------------------------ tensors
 
 
-def test_a_static_model_begins_with_its_batch_and_takes_any_other(core: Core, daemon: Daemon) -> None:
+def test_a_static_model_starts_with_its_own_batch_and_accepts_others(core: Core, daemon: Daemon) -> None:
     model, before = matmul_net(4), daemon.engine().staged_bytes
     compiled = core.compile_model(model, "NPU", F32)
     request = compiled.create_infer_request()
@@ -88,9 +88,7 @@ def test_a_static_model_begins_with_its_batch_and_takes_any_other(core: Core, da
         assert list(request.get_tensor("y").shape) == [count, 4]
 
 
-def test_samples_with_gaps_are_copied_by_the_device_and_others_are_not(
-    core: Core, product: CompiledModel, daemon: Daemon
-) -> None:
+def test_the_device_copies_only_samples_with_gaps(core: Core, product: CompiledModel, daemon: Daemon) -> None:
     first, second = product.create_infer_request(), product.create_infer_request()
     data, before = random(5, 6), daemon.engine().staged_bytes
     first.infer([data])
@@ -122,7 +120,7 @@ def test_an_output_tensor_for_another_batch_is_refused_and_nothing_runs(
     _close(out, _product(data))
 
 
-def test_bounds_of_the_batch_hold(core: Core) -> None:
+def test_batches_outside_the_bounds_are_refused(core: Core) -> None:
     compiled = core.compile_model(matmul_net(ov.Dimension(1, 4)), "NPU", F32)
     assert compiled.get_property("BATCH_MODE") == "PLUGIN"
     compiled([random(4, 6)])
@@ -130,7 +128,7 @@ def test_bounds_of_the_batch_hold(core: Core) -> None:
         compiled([random(5, 6)])
 
 
-# ------------------------------------------------------------ how many samples
+# ------------------------------------------------------------ number of samples
 
 
 def test_inputs_with_different_batches_are_refused_before_any_effect(sums: CompiledModel) -> None:
@@ -147,7 +145,7 @@ def test_inputs_with_different_batches_are_refused_before_any_effect(sums: Compi
     _close(request.infer()[0], left + right.T)
 
 
-def test_no_samples_are_refused(product: CompiledModel) -> None:
+def test_an_empty_batch_is_refused(product: CompiledModel) -> None:
     request = product.create_infer_request()
     says = r"input 'x': shape \[0, 6\], 0 on axis 0, that of the batch; expected at least 1"
     with pytest.raises(InputError, match=says):
@@ -169,7 +167,7 @@ def test_more_samples_than_commands_fit_are_refused(core: Core, daemon: Daemon) 
     assert daemon.engine().submissions == before
 
 
-# ------------------------------------------------------------ many at once
+# ------------------------------------------------------------ concurrency
 
 
 def test_the_same_batch_again_allocates_nothing_and_records_nothing(
@@ -271,7 +269,7 @@ def test_the_cache_directory_keeps_models_of_different_batches_apart(core: Core,
             same(compiled([data]), on_cpu(model, [data]))
 
 
-def test_what_a_file_says_of_a_batch_has_to_fit_its_graph(core: Core) -> None:
+def test_the_batch_of_a_file_must_match_its_graph(core: Core) -> None:
     compiled = core.compile_model(columns_net(), "NPU", F32)
     good, meta = compiled._executable.signature, compiled.meta
     assert batch_mismatch(good, meta) == ""
@@ -308,7 +306,7 @@ def test_throughput_of_a_dynamic_batch_is_measured_with_one_sample(core: Core) -
     static=st.booleans(),
     operation=st.sampled_from(["softmax", "reduce", "flatten", "transpose", "scale"]),
 )
-def test_results_are_those_of_the_real_batch(
+def test_results_equal_the_real_batch(
     shared_core: Core, sizes: list[int], axis: int, count: int, static: bool, operation: str
 ) -> None:
     axis = min(axis, len(sizes))

@@ -1,6 +1,6 @@
-"""Whether samples of a batch meet inside a model: what is proven, what is refused, and why.
+"""Batch analysis: which models mix samples, which provably do not, and the reasons given.
 
-Each model that passes is computed as well, once as a batch and once sample by sample.
+Every accepted model is also computed, once as a batch and once sample by sample.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _constant(*shape: int) -> Any:
 
 
 def _broadcast_zeros(x: Any) -> Any:
-    """Zeros of shape [N, 6], made of the shape of x: how frameworks begin a recurrence."""
+    """Zeros of shape [N, 6], derived from the shape of x: how frameworks begin a recurrence."""
     target = ops.gather(ops.shape_of(x), const([0, 2]), const(0))
     return ops.broadcast(const(np.float32(0.5)), target)
 
@@ -106,7 +106,7 @@ INDEPENDENT: dict[str, Build] = {
 }
 
 
-def test_samples_that_do_not_meet_are_proven_to() -> None:
+def test_independent_samples_are_proven_independent() -> None:
     data = random(3, 4, 6)
     for name, build in INDEPENDENT.items():
         with case(name):
@@ -195,7 +195,7 @@ MIXING: dict[str, tuple[Build, str]] = {
 }
 
 
-def test_samples_that_meet_are_refused_with_the_operation() -> None:
+def test_mixed_samples_are_refused_with_the_operation() -> None:
     for name, (build, says) in MIXING.items():
         with case(name):
             with pytest.raises(NotSplittable, match=says) as refused:
@@ -214,7 +214,7 @@ def test_an_unknown_operation_ends_the_proof_unless_it_is_trusted() -> None:
     assert "SpaceToBatch" in tracked.trusted[0]
 
 
-def test_two_inputs_and_one_that_samples_share() -> None:
+def test_two_batched_inputs_and_a_shared_one() -> None:
     left, right, scale = parameter("left", (-1, 4)), parameter("right", (-1, 4)), parameter("scale", (4,))
     model = model_of(ops.multiply(ops.add(left, right), scale), left, right, scale)
     assert track(model, [0, 0, None]).outputs == ((0, (1, 4)),)

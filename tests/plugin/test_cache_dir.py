@@ -1,4 +1,4 @@
-"""CACHE_DIR: exported models in a directory, imported in place of compiling; it never makes anything fail."""
+"""CACHE_DIR: exported models in a directory, imported instead of compiled; it never makes a call fail."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _check(compiled: CompiledModel) -> bool:
-    """The numbers are right; whether it came from the cache."""
+    """Check the numbers; return whether the model came from the cache."""
     expected = ov.Core().compile_model(dense_model(), "CPU", F32)(INPUT)[0]
     np.testing.assert_array_equal(compiled(INPUT)[0], expected)
     return bool(compiled.get_property(ov.properties.loaded_from_cache))
@@ -122,7 +122,7 @@ def test_optimize_size_keeps_no_weights(
         {"NPU_COMPILATION_MODE": "DefaultHW"},
     ],
 )
-def test_what_changes_a_model_makes_another_entry(
+def test_a_changed_model_makes_another_entry(
     shared_core: Core, ir: Path, folder: Path, config: dict[str, Any], other: dict[str, Any]
 ) -> None:
     shared_core.compile_model(ir, "NPU", config)
@@ -135,7 +135,7 @@ def test_what_changes_a_model_makes_another_entry(
         assert again.get_property(name) == compiled.get_property(name)
 
 
-def test_what_holds_for_running_does_not(shared_core: Core, ir: Path, config: dict[str, Any]) -> None:
+def test_run_time_properties_share_an_entry(shared_core: Core, ir: Path, config: dict[str, Any]) -> None:
     shared_core.compile_model(ir, "NPU", config)
     fast = shared_core.compile_model(ir, "NPU", config | {"NPU_TURBO": True, "MODEL_PRIORITY": "HIGH"})
     assert fast.get_property("LOADED_FROM_CACHE")
@@ -163,7 +163,7 @@ def test_other_weights_and_other_shapes_make_other_entries(
     assert again.inputs[0].shape == ov.Shape([3, SIZE])
 
 
-def test_the_digest_of_weights_is_remembered_by_file(ir: Path, folder: Path) -> None:
+def test_the_digest_of_weights_is_cached_by_file(ir: Path, folder: Path) -> None:
     folder.mkdir()
 
     def content(settled_ns: int = 0) -> bytes:
@@ -182,7 +182,7 @@ def test_the_digest_of_weights_is_remembered_by_file(ir: Path, folder: Path) -> 
     assert content() != before
 
 
-# ---------------------------------------------------------------- what may go wrong
+# ---------------------------------------------------------------- failures
 
 
 def test_a_damaged_entry_is_compiled_again_and_replaced(
@@ -207,7 +207,7 @@ def test_a_damaged_entry_is_compiled_again_and_replaced(
             assert _check(shared_core.compile_model(ir, "NPU", config))
 
 
-def test_a_directory_that_cannot_be_made_is_reported_and_nothing_else(
+def test_a_directory_that_cannot_be_made_is_only_reported(
     shared_core: Core, ir: Path, private_dir: Path, caplog: Any
 ) -> None:
     file = private_dir / "file"
@@ -217,7 +217,7 @@ def test_a_directory_that_cannot_be_made_is_reported_and_nothing_else(
     assert any("cannot be used" in text for text in caplog.messages)
 
 
-def test_a_full_disk_is_reported_and_nothing_else(
+def test_a_full_disk_is_only_reported(
     shared_core: Core, ir: Path, folder: Path, config: dict[str, Any], caplog: Any, monkeypatch: Any
 ) -> None:
     def full(*_: Any) -> int:
@@ -233,7 +233,7 @@ def test_a_full_disk_is_reported_and_nothing_else(
     assert _check(shared_core.compile_model(ir, "NPU", config))
 
 
-def test_what_a_killed_process_left_is_removed_later(
+def test_leftovers_of_a_killed_process_are_removed_later(
     shared_core: Core, ir: Path, folder: Path, config: dict[str, Any]
 ) -> None:
     folder.mkdir()
@@ -260,7 +260,7 @@ hear()
 """
 
 
-def test_of_many_processes_at_once_one_compiles(
+def test_only_one_of_many_processes_compiles(
     daemon: Daemon, start_python: StartPython, ir: Path, folder: Path, private_dir: Path, reference: ov.Core
 ) -> None:
     np.save(private_dir / "input.npy", INPUT)

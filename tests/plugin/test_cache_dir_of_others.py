@@ -1,4 +1,4 @@
-"""A CACHE_DIR that others may write: what they put there is not believed, nor written through."""
+"""A CACHE_DIR that other users may write: their files are not trusted, nor written through."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def _is_right(compiled: CompiledModel, seed: int = 0) -> bool:
 
 
 @forgeries
-def test_a_digest_that_others_may_have_noted_is_not_believed(
+def test_a_digest_that_others_may_have_written_is_not_trusted(
     private_dir: Path, folder: Path, forge: Callable[[Path], None]
 ) -> None:
     ir = write_dense(private_dir)
     right = _content(_cache(folder), ir)
     (note,) = folder.glob("*.digest")
-    # the note of another model's weights under the identity of these
+    # the digest of another model's weights under the identity of these
     other = private_dir / "other"
     other.mkdir()
     weights = write_dense(other, seed=1).with_suffix(".bin").read_bytes()
@@ -101,9 +101,7 @@ def _identity_of(weights: Path) -> bytes:
     return f"{info.st_dev}:{info.st_ino}:{info.st_size}:{times}:0:{info.st_size}".encode()
 
 
-def test_a_note_takes_the_place_of_a_link_and_is_not_written_through_it(
-    private_dir: Path, folder: Path
-) -> None:
+def test_a_digest_file_replaces_a_link_and_is_not_written_through_it(private_dir: Path, folder: Path) -> None:
     ir = write_dense(private_dir)
     precious = private_dir / "precious"
     precious.write_text("precious")
@@ -142,7 +140,7 @@ def test_an_entry_that_others_may_have_written_is_compiled_again(
     assert shared_core.compile_model(ir, "NPU", config).get_property("LOADED_FROM_CACHE"), "it was replaced"
 
 
-def test_an_entry_takes_the_place_of_a_link_and_is_not_written_through_it(
+def test_an_entry_replaces_a_link_and_is_not_written_through_it(
     shared_core: Core, private_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ir = write_dense(private_dir)
@@ -151,7 +149,7 @@ def test_an_entry_takes_the_place_of_a_link_and_is_not_written_through_it(
     claimed = ModelCache.claimed
 
     def plant(cache: ModelCache, key: str) -> Any:
-        # after the entry was looked for: whoever may write the directory can do it at any moment
+        # after the lookup: whoever may write the directory can do this at any moment
         planted.append(cache.path(key))
         planted[0].symlink_to(precious)
         return claimed(cache, key)

@@ -1,4 +1,4 @@
-"""The check before an import: requirements as a line of text, SUPPORTED or not, and the reason."""
+"""Compatibility checks before an import: requirements as a line of text, SUPPORTED or not, and why."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_property_answers_as_openvino_names_it(shared_core: Core) -> None:
         shared_core.get_property("NPU", "COMPATIBILITY_CHECK", {"RUNTIME_REQUIREMENTS": 1})
 
 
-def test_what_is_missing_is_the_reason() -> None:
+def test_the_reason_names_the_missing_requirement() -> None:
     cases: list[tuple[str, str]] = [
         (
             GOOD.replace("4000", "3720"),
@@ -74,7 +74,7 @@ def test_what_is_missing_is_the_reason() -> None:
             assert reason in found.reason
 
 
-def test_the_processor_is_asked_only_if_that_matters() -> None:
+def test_the_processor_is_queried_only_if_it_matters() -> None:
     def never() -> list[str]:
         raise AssertionError("asked")
 

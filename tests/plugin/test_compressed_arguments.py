@@ -1,4 +1,4 @@
-"""Inputs and outputs of the types of compressed weights: several elements in a byte, or floats of 8 bits."""
+"""Inputs and outputs of compressed weight types: several elements per byte, or 8-bit floats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
 def _model(kind: str, shape: list[int]) -> ov.Model:
-    """The values as f32, the same reshaped, the input itself, and a f32 input converted."""
+    """The values as f32, the same reshaped, the input itself, and a converted f32 input."""
     packed = ov.op.Parameter(getattr(ov.Type, kind), ov.PartialShape(shape))
     other = ops.parameter(shape, np.float32)
     results = [ops.convert(packed, "f32"), ops.unsqueeze(packed, ops.constant([0])), packed]
@@ -33,7 +33,7 @@ def _results(core: Any, device: str, kind: str, config: dict[str, str]) -> list[
 
 
 def _bits(tensor: Any) -> bytes:
-    """The bits of all elements. What is behind the last one, in its byte, nobody writes."""
+    """The bits of all elements. Nobody writes the padding behind the last one in its byte."""
     data = tensor.data.reshape(-1).view(np.uint8)
     count = int(np.prod(tuple(tensor.shape))) * tensor.element_type.bitwidth
     return bytes(np.unpackbits(data, bitorder="little")[:count])
@@ -45,7 +45,7 @@ def test_arguments_of_compressed_types_have_the_bits_of_the_cpu_device(shared_co
 
 
 @pytest.mark.parametrize("kind", ["i4", "f8e4m3"])
-def test_a_tensor_of_the_program_is_copied_and_one_of_the_device_is_not(shared_core: Core, kind: str) -> None:
+def test_host_tensors_are_copied_and_device_tensors_are_not(shared_core: Core, kind: str) -> None:
     element = getattr(ov.Type, kind)
     compiled = shared_core.compile_model(_model(kind, [3, 5]), "NPU")
     request = compiled.create_infer_request()

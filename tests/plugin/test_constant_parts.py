@@ -54,7 +54,7 @@ def test_no_inference_changes_the_next_one(shared_core: Core, reference: ov.Core
     for tail in TAILS:
         compiled = shared_core.compile_model(_model(head, tail), "NPU", F32)
         for x in (np.array([0.75], np.float32), np.array([-2.5], np.float32)):
-            # OpenVINO's own numbers are right once
+            # only OpenVINO's first result is right
             expected = reference.compile_model(_model(head, tail), "CPU", F32)([x])[0]
             for _ in range(3):
                 np.testing.assert_array_equal(compiled.create_infer_request().infer([x])[0], expected, tail)
@@ -62,9 +62,7 @@ def test_no_inference_changes_the_next_one(shared_core: Core, reference: ov.Core
 
 @pytest.mark.parametrize("element_type", ["i8", "u8", "i16"])
 @pytest.mark.parametrize("kind", [ops.matmul, ops.maximum, ops.power, ops.multiply])
-def test_what_is_folded_depends_on_the_type(
-    shared_core: Core, kind: Callable[..., Any], element_type: str
-) -> None:
+def test_folding_depends_on_the_type(shared_core: Core, kind: Callable[..., Any], element_type: str) -> None:
     numbers = np.array([[1, 2], [3, 1]], _DTYPES[element_type])
     flags = (False, False) if kind is ops.matmul else ()
     x = ops.parameter([2, 2], getattr(ov.Type, element_type))
@@ -85,6 +83,6 @@ def test_a_constant_is_normalised_once(shared_core: Core) -> None:
     model = ov.Model([ops.result(ops.multiply(normal, x))], [x], "normal")
     expected = data / np.sqrt(np.square(data, dtype=np.float64).sum(1, keepdims=True) + 1e-5)
     compiled = shared_core.compile_model(model, "NPU", F32)
-    for _ in range(3):  # OpenVINO's own numbers are wrong from the first inference on
+    for _ in range(3):  # OpenVINO's own numbers are wrong from the first inference
         scaled = compiled({0: np.full((4, 5), 2, np.float32)})[0]
         np.testing.assert_allclose(scaled, expected * 2, rtol=1e-6)

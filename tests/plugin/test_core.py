@@ -1,4 +1,4 @@
-"""`Core`: models from memory and from files, progress, and the daemon that ends."""
+"""`Core`: models from memory and from files, progress, and the end of the daemon."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_an_operation_may_have_a_blank_name(shared_core: Core, name: str) -> Non
     x = ops.parameter([2, 3], ov.Type.f32, name="x")
     negative = ops.negative(x)
     negative.set_friendly_name(name)
-    # with new shapes OpenVINO notes the names of operations, and cannot read blank ones back
+    # for new shapes OpenVINO writes down the names of operations, and cannot read blank ones back
     compiled = shared_core.compile_model(ov.Model([negative], [x]), shapes={"x": [4, 3]})
     np.testing.assert_array_equal(compiled(np.ones((4, 3), np.float32))[0], -np.ones((4, 3)))
 
 
 def _with_odd_names(folder: Path) -> Path:
-    """A model with a dynamic batch, all of whose names have a byte that is not UTF-8."""
+    """A model with a dynamic batch whose names all contain a byte that is not UTF-8."""
     x, y = (ops.parameter([-1, 3], np.float32, name=f"{name}~operation") for name in "xy")
     x.output(0).set_names({"x~tensor"})
     offset = ops.constant(np.ones((1, 3), np.float32))

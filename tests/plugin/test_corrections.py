@@ -1,4 +1,4 @@
-"""Operations that OpenVINO's CPU device computes wrongly: here they are what they say."""
+"""Operations that OpenVINO's CPU device computes wrongly: softnpu follows their specification."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_tile_with_more_or_less_repeats_than_dimensions(
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("batch_dims", [1, -1])
 def test_a_gather_of_one_batch(shared_core: Core, count: int, batch_dims: int) -> None:
-    """More indices lie behind those of the input: OpenVINO takes them."""
+    """More indices follow those of the input in memory: OpenVINO reads them."""
     rows = np.arange(count, dtype=np.int32)[::-1].reshape(1, count)
     data = _numbers(1, 5, 2, 3)
     array, indices = ops.parameter([1, 5, 2, 3], np.float32), ops.parameter([1, count], np.int32)
@@ -133,7 +133,7 @@ def test_a_product_over_nothing_is_zero(
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8, np.int64])
 @pytest.mark.parametrize("rows", [2, -1], ids=["static", "dynamic"])
-def test_a_pad_with_a_value_that_is_computed(shared_core: Core, dtype: type[Any], rows: int) -> None:
+def test_a_pad_with_a_computed_value(shared_core: Core, dtype: type[Any], rows: int) -> None:
     array, value = ops.parameter([rows, 3], dtype), ops.parameter([], dtype)
     padded = ops.pad(array, ops.constant([1, -1]), ops.constant([0, 2]), "constant", value)
     request = shared_core.compile_model(ov.Model([padded], [array, value], "m"), "NPU").create_infer_request()
@@ -156,7 +156,7 @@ def test_the_shape_of_a_transpose_without_an_order(shared_core: Core) -> None:
 
 
 def _iterated(data: Any) -> Any:
-    """Three times one and a half of it, in a Loop."""
+    """The input times 1.5, three times, in a Loop."""
     loop = ops.loop(ops.constant(3), ops.constant(True))
     value = ops.parameter([-1, 5, 3, 1], np.float32)
     result = ops.result(ops.multiply(value, ops.constant(np.float32(1.5))))
@@ -177,10 +177,10 @@ BEHIND: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", BEHIND)
-def test_what_follows_a_loop_finds_its_result_when_memory_moves(
+def test_successors_of_a_loop_find_its_result_when_memory_moves(
     shared_core: Core, reference: ov.Core, kind: str
 ) -> None:
-    """It does when another part of the model has another shape, and the loop the one that it had."""
+    """The memory moves when another part of the model gets another shape and the loop keeps its own."""
     beside, data = ops.parameter([-1, 8, 5, 3, 1], np.float32), ops.parameter([-1, 5, 3, 1], np.float32)
     weights = ops.constant(_numbers(7, 8, 1, 1, 1))
     outputs = [

@@ -41,7 +41,7 @@ _INT_MAX = 2**31 - 1
 
 
 def entry(record: Property) -> str:
-    """A property as the document describes it."""
+    """A property as documented."""
     names = " or ".join(f"`{name}`" for name in (record.name, *record.aliases))
     access = record.access.value + (", live" if record.live else "")
     facts = [access, _LEVELS[record.level], record.use.value]
@@ -57,7 +57,7 @@ def entry(record: Property) -> str:
 
 
 def entries() -> str:
-    """Both lists of properties: those of the README in its order, then all others."""
+    """Both lists of properties: those of the README in its order, then the others."""
     own = dict(zip(README[::2], README[1::2], strict=True))
     first = [entry(PROPERTIES[name]) for name in own]
     others = [entry(record) for name, record in PROPERTIES.items() if name not in own]
@@ -66,7 +66,7 @@ def entries() -> str:
     )
 
 
-def test_the_properties_are_described_as_the_code_has_them() -> None:
+def test_the_documented_properties_match_the_code() -> None:
     assert entries() in DOCUMENT.read_text(), f"expected in the document:\n{entries()}"
     for name, access in zip(README[::2], README[1::2], strict=True):
         assert PROPERTIES[name].access.value == access, name
@@ -76,7 +76,7 @@ def test_the_properties_are_described_as_the_code_has_them() -> None:
             assert record.access is Access.RW
 
 
-def test_the_table_of_the_hints_is_that_of_the_code() -> None:
+def test_the_table_of_hints_matches_the_code() -> None:
     rows = re.findall(r"^\| (\d{4}) \|(.*)\|$", DOCUMENT.read_text(), re.MULTILINE)
     table = {platform: [cell.strip() for cell in cells.split("|")] for platform, cells in rows}
     expected = {}

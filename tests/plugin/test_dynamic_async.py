@@ -1,4 +1,4 @@
-"""Dynamic shapes with several inferences at once, and results that need more memory on the way."""
+"""Dynamic shapes with several inferences in flight, and results that outgrow their memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_queue_of_requests_takes_any_shapes(core: Core) -> None:
     assert found == {count: (1, count) for count in counts}
 
 
-def test_a_callback_is_called_once_when_the_result_had_to_grow(core: Core) -> None:
+def test_a_callback_runs_once_when_the_result_had_to_grow(core: Core) -> None:
     request = by_compiler(core, non_zero("[?]")).create_infer_request()
     seen: list[tuple[int, ...]] = []
     request.set_callback(lambda _: seen.append(request.results[0].shape))
@@ -64,8 +64,8 @@ def test_a_callback_is_called_once_when_the_result_had_to_grow(core: Core) -> No
     assert request.failure is None
 
 
-def test_many_threads_wait_for_a_result_that_grows(core: Core) -> None:
-    """Whoever waits sees the end of the second attempt, never the failure or the end of the first."""
+def test_many_threads_wait_for_a_growing_result(core: Core) -> None:
+    """Every waiter sees the end of the second attempt, never the failure or the end of the first."""
     compiled = by_compiler(core, non_zero("[?]"))
     for size in (FIRST_BYTES // 2, FIRST_BYTES):
         request = compiled.create_infer_request()
@@ -88,8 +88,8 @@ def test_many_threads_wait_for_a_result_that_grows(core: Core) -> None:
         assert ends == [(1, size)] * 6
 
 
-def test_a_request_that_grew_goes_without_the_cycle_collector(core: Core, shared_daemon: Daemon) -> None:
-    """What had to run again leaves no exception behind that keeps the request and its memory."""
+def test_a_request_that_grew_is_freed_without_the_cycle_collector(core: Core, shared_daemon: Daemon) -> None:
+    """A rerun leaves no exception behind that keeps the request and its memory alive."""
     compiled = by_compiler(core, non_zero("[?]"))
     context = compiled.context
     request = compiled.create_infer_request()
@@ -101,14 +101,14 @@ def test_a_request_that_grew_goes_without_the_cycle_collector(core: Core, shared
         gone = weakref.ref(request)
         del request
         assert gone() is None
-        del compiled  # its graph has the arguments that were recorded last
+        del compiled  # its graph keeps the arguments recorded last
         context._memory.flush()
         assert shared_daemon.memory_used() < before
     finally:
         gc.enable()
 
 
-def test_a_result_that_did_not_fit_is_not_run_again_after_cancel(core: Core, shared_daemon: Daemon) -> None:
+def test_a_cancelled_inference_is_not_rerun_for_a_larger_result(core: Core, shared_daemon: Daemon) -> None:
     request = by_compiler(core, non_zero("[?]")).create_infer_request()
     before = shared_daemon.engine().submissions
     request.start_async(np.ones(FIRST_BYTES, np.float32))

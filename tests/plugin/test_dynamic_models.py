@@ -1,4 +1,4 @@
-"""Real models with dynamic dimensions: the numbers are those of OpenVINO's CPU device at every shape."""
+"""Real models with dynamic dimensions equal OpenVINO's CPU device at every shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamic shapes in the plugin: any allowed shape at every inference, with the numbers of the CPU device."""
+"""Dynamic shapes in the plugin: any allowed shape in every inference, with the CPU device's numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def core(shared_core: Core) -> Core:
 
 
 def check(request: InferRequest, cpu: ov.InferRequest, inputs: Sequence[Array]) -> None:
-    """One inference on both: all outputs have the same type, shape and bits."""
+    """Infer on both; compare type, shape and bits of all outputs."""
     found = request.infer(list(inputs))
     expected = cpu.infer(list(inputs))
     for index in range(len(request.model_outputs)):
@@ -66,7 +66,7 @@ def test_bounds_can_be_given_when_compiling(core: Core, private_dir: Path) -> No
     assert kept.inputs[0].partial_shape.is_static, "the model of the user was changed"
 
 
-def test_bounds_that_are_none_are_refused(core: Core) -> None:
+def test_invalid_bounds_are_refused(core: Core) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"x": ["1..8", "much"]}, r"input 'x'.*much.*1\.\.8"),
         ({"z": [-1, 16]}, r"input 'z'.*'x'"),
@@ -92,7 +92,7 @@ def test_upper_bounds_as_a_static_shape(core: Core) -> None:
 
 
 @pytest.mark.parametrize("mode", ["AUTO", "COMPILER"])
-def test_a_model_that_was_exported_and_imported_is_dynamic_again(core: Core, mode: str) -> None:
+def test_an_exported_and_imported_model_stays_dynamic(core: Core, mode: str) -> None:
     exported = io.BytesIO()
     core.compile_model(non_zero("[1..8,?]"), "NPU", {"NPU_BATCH_MODE": mode}).export_model(exported)
     imported = core.import_model(exported.getvalue(), "NPU")
@@ -107,7 +107,7 @@ def test_a_model_that_was_exported_and_imported_is_dynamic_again(core: Core, mod
 
 _SHAPES = st.lists(
     st.tuples(st.integers(1, 8), st.integers(1, 8)), min_size=1, max_size=6
-)  # several inferences of one request: what one shape leaves behind must not show in the next
+)  # several inferences per request: one shape must leave nothing behind for the next
 
 
 def _elementwise() -> ov.Model:
@@ -146,7 +146,7 @@ _MODELS = [_elementwise, _matmul, _reshape, data_dependent, _top, _tied]
 @pytest.mark.parametrize("make", _MODELS)
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(shapes=_SHAPES, seed=st.integers(0, 1000))
-def test_numbers_are_those_of_the_cpu_device_in_any_order_of_shapes(
+def test_results_equal_the_cpu_device_in_any_order_of_shapes(
     lasting: Callable[[Callable[[], ov.Model]], Pair],
     make: Callable[[], ov.Model],
     shapes: list[tuple[int, int]],
@@ -184,7 +184,7 @@ def test_empty_tensors(core: Core) -> None:
 # ---------------------------------------------------------------- tensors
 
 
-def test_inputs_are_used_where_they_are_and_nothing_is_staged(core: Core) -> None:
+def test_inputs_are_used_in_place_and_nothing_is_staged(core: Core) -> None:
     compiled = by_compiler(core, relu("[1..8,16]"))
     request = compiled.create_infer_request()
     tensor = request.get_tensor("x")
@@ -237,8 +237,8 @@ def test_a_foreign_output_that_cannot_take_the_result_is_an_error(core: Core) ->
     assert (request.infer(np.ones((2, 16), np.float32))[0] == 1).all()
 
 
-def test_a_device_output_never_reaches_beyond_the_tensor_of_the_user(core: Core) -> None:
-    """Two outputs in one allocation: the first one's memory ends where the other begins."""
+def test_a_device_output_stays_inside_the_users_tensor(core: Core) -> None:
+    """Two outputs in one allocation: the first one's memory ends where the second begins."""
     x = source("[?]")
     model = ov.Model([named(ops.relu(x), "a"), named(ops.negative(x), "b")], [x], "two")
     compiled = by_compiler(core, model)
@@ -256,7 +256,7 @@ def test_a_device_output_never_reaches_beyond_the_tensor_of_the_user(core: Core)
     assert (memory[64:].view(np.float32) == -1).all()
 
 
-def test_a_large_upper_bound_takes_no_memory_until_it_is_needed(core: Core, shared_daemon: Daemon) -> None:
+def test_a_large_upper_bound_takes_no_memory_until_needed(core: Core, shared_daemon: Daemon) -> None:
     compiled = by_compiler(core, relu("[..100000,100000]"))  # 37 GiB at most
     before = shared_daemon.memory_used()
     request = compiled.create_infer_request()
@@ -264,14 +264,14 @@ def test_a_large_upper_bound_takes_no_memory_until_it_is_needed(core: Core, shar
     assert (request.infer(np.ones((3, 100000), np.float32))[0] == 1).all()
 
 
-def test_an_output_that_grows_runs_again_once_and_only_then(core: Core, shared_daemon: Daemon) -> None:
+def test_only_an_output_that_grows_is_rerun_and_only_once(core: Core, shared_daemon: Daemon) -> None:
     compiled = by_compiler(core, non_zero("[?]"))
     request = compiled.create_infer_request()
     fits, too_large = FIRST_BYTES // 8, FIRST_BYTES // 8 + 1
     before = shared_daemon.engine()
 
     def runs_and_faults(expected: int) -> int:
-        """How many of so many submissions since then have failed."""
+        """How many submissions since then were run, and how many of them failed."""
         wait_until(lambda: shared_daemon.engine().submissions == before.submissions + expected)
         return shared_daemon.engine().faults - before.faults
 
@@ -310,7 +310,7 @@ def test_a_shape_outside_the_bounds_is_refused_before_anything_happens(
             wait_until(lambda count=before + 2: shared_daemon.engine().submissions == count)  # type: ignore[misc]
 
 
-def test_a_dimension_whose_bounds_contradict_each_other_is_as_on_the_cpu_device(
+def test_a_dimension_with_contradicting_bounds_behaves_as_on_the_cpu_device(
     core: Core, shared_daemon: Daemon
 ) -> None:
     rows = source("[1..9,2]")
@@ -325,7 +325,7 @@ def test_a_dimension_whose_bounds_contradict_each_other_is_as_on_the_cpu_device(
     assert shared_daemon.engine().engine_pid == engine
 
 
-def test_a_tensor_that_was_given_another_shape_later_is_refused_when_it_is_used(core: Core) -> None:
+def test_a_tensor_that_was_reshaped_later_is_refused_on_use(core: Core) -> None:
     compiled = by_compiler(core, relu("[1..8,?]"))
     request = compiled.create_infer_request()
     tensor = ov.Tensor(np.ones((8, 16), np.float32))
@@ -338,7 +338,7 @@ def test_a_tensor_that_was_given_another_shape_later_is_refused_when_it_is_used(
     assert tuple(request.get_tensor("y").shape) == (4, 32)
 
 
-def test_an_own_tensor_that_is_too_small_says_what_to_do(core: Core) -> None:
+def test_an_own_tensor_that_is_too_small_gives_a_hint(core: Core) -> None:
     request = by_compiler(core, relu("[?,?]")).create_infer_request()
     tensor = request.get_tensor("x")
     with pytest.raises(InputError, match=r"input 'x': shape \[1000, 1000\].*Give the array to infer"):

@@ -1,4 +1,4 @@
-"""States that grow: caches of attention, against OpenVINO's CPU device after every step."""
+"""States that grow: attention caches, compared with OpenVINO's CPU device after every step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LENGTHS = (5, 1, 1, 3, 1, 700, 1, 1, 900, 1, 1)
 
 
 def lengths(model: ov.Model) -> Steps:
-    """Inputs of these many rows or positions for a model of `growing`."""
+    """Inputs of the given numbers of rows or positions for a model of `growing`."""
     if len(model.inputs) == 2:
         return growing.steps(LENGTHS)
     random = np.random.default_rng(2)
@@ -38,7 +38,7 @@ def lengths(model: ov.Model) -> Steps:
 
 
 def tokens(count: int, past: int, batch: int, seed: int, beams: Sequence[int]) -> list[ov.Tensor]:
-    """Inputs of `language_model`: attention mask, beams, tokens and positions, in the order of the names."""
+    """Inputs of `language_model`: attention mask, beams, tokens and positions, ordered by name."""
     ids = np.random.default_rng(seed).integers(0, VOCABULARY, (batch, count))
     named = {
         "attention_mask": np.ones((batch, past + count), np.int64),
@@ -73,7 +73,7 @@ MODELS: dict[str, Callable[[], ov.Model]] = {
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys())
-def test_the_numbers_are_those_of_the_cpu_device_after_every_step(
+def test_results_equal_the_cpu_device_after_every_step(
     shared_core: Core, make: Callable[[], ov.Model]
 ) -> None:
     model = make()
@@ -83,7 +83,7 @@ def test_the_numbers_are_those_of_the_cpu_device_after_every_step(
     assert stateful.run(request, steps, resets) == stateful.on_cpu(model, steps, resets)
 
 
-def test_what_does_not_fit_advances_no_state_twice(shared_core: Core) -> None:
+def test_an_outgrown_result_advances_no_state_twice(shared_core: Core) -> None:
     grows_fast = growing.doubling(), [[ov.Tensor(np.ones((1000, 3), np.float32))]] * 5
     large_output = (
         growing.beside_a_static_one(),
@@ -96,7 +96,7 @@ def test_what_does_not_fit_advances_no_state_twice(shared_core: Core) -> None:
 
 
 def only_name(model: ov.Model) -> str:
-    """The name of the only variable; nothing if there are several, which fit each other."""
+    """The name of the only variable; empty if there are several, which fit each other."""
     names = [variable.info.variable_id for variable in model.get_variables()]
     return names[0] if len(names) == 1 else ""
 
@@ -126,7 +126,7 @@ def test_with_other_hints(shared_core: Core, hint: dict[str, str]) -> None:
 # ---------------------------------------------------------------- query, set, reset
 
 
-def test_a_state_is_a_view_of_the_shape_that_it_has_now(summing: InferRequest) -> None:
+def test_a_state_is_a_view_of_its_current_shape(summing: InferRequest) -> None:
     state = only(summing)
     assert (state.name, list(state.state.shape), repr(state)) == (
         "rows",
@@ -167,7 +167,7 @@ def test_a_state_is_set_in_any_shape_that_fits(shared_core: Core) -> None:
     ],
     ids=["width", "rank", "type", "text"],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(summing: InferRequest, value: Any) -> None:
+def test_a_misfitting_value_is_refused_and_changes_nothing(summing: InferRequest, value: Any) -> None:
     summing.infer(rows(2))
     with pytest.raises(InputError, match=r"'rows'.*f32\[\?,3\]"):
         only(summing).state = value
@@ -180,7 +180,7 @@ def _other_length(state: Any) -> None:
 
 @pytest.mark.parametrize("change", [_other_length, lambda state: state.reset()], ids=["set", "reset"])
 @pytest.mark.parametrize("which", [0, 1], ids=["keys", "values"])
-def test_one_state_of_an_attention_is_not_changed_alone(
+def test_states_of_one_attention_cannot_be_changed_alone(
     shared_core: Core, change: Callable[[Any], None], which: int
 ) -> None:
     model, steps = growing.attention(), growing.steps((6, 1, 1, 1))
@@ -201,11 +201,11 @@ def test_one_state_of_an_attention_is_not_changed_alone(
 
 
 def _played(request: Any, seed: int, count: int) -> list[list[bytes]]:
-    """What random steps, resets, and states that are saved and set again give."""
+    """Results of random steps, resets, and states saved and set again."""
     dice = np.random.default_rng(seed)
     saved: list[dict[str, Any]] = []
     found: list[list[bytes]] = []
-    has_begun = False  # the CPU device takes no caches of nothing
+    has_begun = False  # the CPU device refuses empty caches
     for number in range(count):
         what = dice.integers(0, 10)
         if what == 0:
@@ -236,7 +236,7 @@ def test_random_sequences(shared_core: Core, seed: int) -> None:
 # ---------------------------------------------------------------- failures
 
 
-def test_an_inference_that_fails_or_is_cancelled_leaves_the_state_as_it_was(shared_core: Core) -> None:
+def test_a_failed_or_cancelled_inference_leaves_the_state_unchanged(shared_core: Core) -> None:
     request = shared_core.compile_model(growing.attention(1, fused=False)).create_infer_request()
     first, second = growing.steps((3, 1))
     request.infer(first)
@@ -261,9 +261,7 @@ def test_an_inference_that_fails_or_is_cancelled_leaves_the_state_as_it_was(shar
 
 
 @pytest.mark.parametrize("point", ["engine.running", "engine.ended"])
-def test_an_engine_that_dies_takes_no_state_with_it_and_advances_none_twice(
-    start_daemon: StartDaemon, point: str
-) -> None:
+def test_states_survive_an_engine_death_and_advance_once(start_daemon: StartDaemon, point: str) -> None:
     daemon = start_daemon(failpoints=f"{point}=kill:1:2")
     core = Core(daemon.socket)
     model, steps = growing.attention(1), growing.steps((5, 1, 2, 600, 1, 1))
@@ -276,7 +274,7 @@ def test_an_engine_that_dies_takes_no_state_with_it_and_advances_none_twice(
 # ---------------------------------------------------------------- memory
 
 
-def test_memory_grows_by_doubling_and_is_given_back(core: Core, daemon: Daemon) -> None:
+def test_memory_grows_by_doubling_and_is_released(core: Core, daemon: Daemon) -> None:
     compiled = core.compile_model(growing.history())
 
     def grown() -> tuple[InferRequest, list[int]]:
@@ -292,12 +290,12 @@ def test_memory_grows_by_doubling_and_is_given_back(core: Core, daemon: Daemon) 
     assert used[-1] - used[0] < 4 * 40 * 12_000
     del request
     again = grown()
-    # what was outgrown, and what the first request had, is given back when the engine has let go of it
+    # outgrown memory, and that of the first request, is returned once the engine has released it
     wait_until(lambda: daemon.memory_used() <= used[-1])
     del again
 
 
-def test_a_state_that_grows_beyond_the_memory_of_the_session_stays_as_it_was(
+def test_a_state_that_outgrows_the_session_memory_stays_unchanged(
     start_daemon: StartDaemon,
 ) -> None:
     daemon = start_daemon(session_memory=16 << 20)
@@ -319,7 +317,7 @@ def test_a_state_that_grows_beyond_the_memory_of_the_session_stays_as_it_was(
     core.unload_plugin()
 
 
-def test_a_guess_that_there_is_no_memory_for_is_none(
+def test_a_size_guess_beyond_the_memory_is_dropped(
     start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the guess for two caches of 700 positions would be 11 MB each
@@ -333,7 +331,7 @@ def test_a_guess_that_there_is_no_memory_for_is_none(
     core.unload_plugin()
 
 
-def test_only_a_result_that_was_not_expected_is_computed_twice(core: Core, daemon: Daemon) -> None:
+def test_only_an_unexpected_size_is_computed_twice(core: Core, daemon: Daemon) -> None:
     def inferences(model: ov.Model, steps: Steps) -> int:
         request = core.compile_model(model).create_infer_request()
         before = daemon.engine().inferences
@@ -359,7 +357,7 @@ def test_requests_have_states_of_their_own(shared_core: Core) -> None:
     assert [request.get_output_tensor().data[0] for request in queue] == lengths_now
 
 
-def test_two_clients_that_take_turns(shared_core: Core, shared_daemon: Daemon) -> None:
+def test_two_clients_taking_turns(shared_core: Core, shared_daemon: Daemon) -> None:
     model, other = growing.attention(), Core(shared_daemon.socket)
     requests = [core.compile_model(model).create_infer_request() for core in (shared_core, other)]
     steps = [growing.steps((4, 1, 600, 1, 1), seed=seed) for seed in range(2)]

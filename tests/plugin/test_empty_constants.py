@@ -1,4 +1,4 @@
-"""Models with constants without elements, on every way to the device."""
+"""Models with empty constants, on every path to the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operations make of nothing: what they are defined to, never what memory held before."""
+"""Operations on empty tensors give their defined result, never stale memory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _DIRTY = "MALLOC_PERTURB_"
 
 
 class Case(NamedTuple):
-    """An operation on f32 inputs, shapes without elements, others with some, and what it makes of the first.
+    """An operation on f32 inputs, empty shapes, others with elements, and the result for the former.
 
-    `axes`: which dimensions are open in the dynamic form, for each input; none: it has no such form.
+    `axes`: the dynamic dimensions of each input; none: there is no dynamic form.
     """
 
     make: Callable[..., Any]
@@ -239,7 +239,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def dirty_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose processes find numbers in the memory that they get from the heap."""
+    """A daemon whose processes get heap memory filled with numbers."""
     socket = tmp_path_factory.mktemp("dirty") / "npu.sock"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_DIRTY, "85")
@@ -262,7 +262,7 @@ def dirty_core(dirty_daemon: Daemon) -> Iterator[Core]:
 
 
 def _model(case: Case, *, dynamic: bool) -> ov.Model:
-    """The operation as an output, and within the model: one more than it."""
+    """The operation as an output, and inside the model: one more than it."""
     parameters = []
     for at, shape in enumerate(case.empty):
         axes = case.axes[at] if dynamic and case.axes else ()
@@ -287,15 +287,15 @@ def _check(request: Any, inputs: list[Array], expected: Array) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_of_known_shapes(dirty_core: Core, name: str) -> None:
+def test_operations_of_known_shapes(dirty_core: Core, name: str) -> None:
     case = CASES[name]
     request = dirty_core.compile_model(_model(case, dynamic=False), "NPU").create_infer_request()
     _check(request, [np.ones(shape, np.float32) for shape in case.empty], case.expected)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.axes is not None])
-def test_of_open_shapes(dirty_core: Core, reference: ov.Core, name: str) -> None:
-    """Before and after, other inferences of other requests have elements, and the right results."""
+def test_operations_of_open_shapes(dirty_core: Core, reference: ov.Core, name: str) -> None:
+    """Other requests infer with elements before and after, with the right results."""
     case = CASES[name]
     model = _model(case, dynamic=True)
     compiled = dirty_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"})
@@ -316,8 +316,8 @@ def test_of_open_shapes(dirty_core: Core, reference: ov.Core, name: str) -> None
                 np.testing.assert_array_equal(ours, theirs)
 
 
-def test_nothing_within_a_model_of_inputs_with_elements(dirty_core: Core) -> None:
-    """A Slice of a short input leaves nothing, and what NonZero finds depends on values."""
+def test_empty_tensors_inside_a_model_with_full_inputs(dirty_core: Core) -> None:
+    """A Slice of a short input is empty, and the size of NonZero's result depends on values."""
     data = ops.parameter([1, -1, 3], np.float32)
     rest = ops.slice(data, _numbers(5), _numbers(2**31 - 1), _numbers(1), _numbers(1))
     state = _gru(rest, _weights(1, 1, 2, value=1))
@@ -340,8 +340,8 @@ def test_nothing_within_a_model_of_inputs_with_elements(dirty_core: Core) -> Non
         request.infer([np.ones((1, 9, 3), np.float32)])
 
 
-def test_a_cache_that_begins_with_nothing_is_left_as_it_is() -> None:
-    """Language models begin with an empty cache: what is appended makes attention safe, also behind it."""
+def test_models_with_an_initially_empty_cache_are_not_rewritten() -> None:
+    """Language models begin with an empty cache: appending makes attention and its successors safe."""
     past, new = ops.parameter([1, -1, 4], np.float32), ops.parameter([1, -1, 4], np.float32)
     keys = ops.concat([past, new], 1)
     queries = ops.parameter([1, -1, 4], np.float32)
@@ -352,8 +352,8 @@ def test_a_cache_that_begins_with_nothing_is_left_as_it_is() -> None:
     assert empty_tensors.guard(model, frozenset({(0, 1), (1, 1)}))
 
 
-def test_open_images_are_left_as_they_are() -> None:
-    """A Convolution behind others has something to read if the image has, and is fused with what follows."""
+def test_images_of_open_size_are_not_rewritten() -> None:
+    """A Convolution after others has data to read if the image has, and is fused with its successors."""
     image = ops.parameter([-1, 2, -1, -1], np.float32)
     found = image
     for _ in range(3):

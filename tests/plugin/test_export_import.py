@@ -39,7 +39,7 @@ def file(compiled: CompiledModel, private_dir: Path) -> Path:
     return path
 
 
-def test_a_stream_is_written_and_rewound_as_by_openvino(compiled: CompiledModel) -> None:
+def test_a_stream_is_written_and_rewound_as_openvino_does(compiled: CompiledModel) -> None:
     stream, returned = io.BytesIO(), compiled.export_model()
     assert compiled.export_model(stream) is None
     assert type(returned) is io.BytesIO
@@ -49,7 +49,7 @@ def test_a_stream_is_written_and_rewound_as_by_openvino(compiled: CompiledModel)
 
 
 class _OneWay(io.RawIOBase):
-    """A stream that only writes or only reads, a few bytes at a time, as a connection does."""
+    """A stream that only writes or only reads, a few bytes at a time, like a connection."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
@@ -85,7 +85,9 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def test_an_exported_model_is_imported_from(shared_core: Core, compiled: CompiledModel, file: Path) -> None:
+def test_an_exported_model_is_imported_from_every_kind_of_source(
+    shared_core: Core, compiled: CompiledModel, file: Path
+) -> None:
     for form, source in SOURCES.items():
         with case(form):
             imported = shared_core.import_model(source(file), "NPU")
@@ -125,7 +127,7 @@ def test_a_pipe_gets_the_same_bytes(compiled: CompiledModel, file: Path, private
     assert got == [file.read_bytes()]
 
 
-def test_what_is_no_stream_is_refused(shared_core: Core, compiled: CompiledModel) -> None:
+def test_objects_that_are_not_streams_are_refused(shared_core: Core, compiled: CompiledModel) -> None:
     with pytest.raises(TypeError, match="path or a binary stream"):
         compiled.export_model(7)
     with pytest.raises(TypeError, match=r"int given.*path, a binary stream"):
@@ -134,10 +136,10 @@ def test_what_is_no_stream_is_refused(shared_core: Core, compiled: CompiledModel
         shared_core.import_model(io.StringIO("text"))
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- preserved
 
 
-def test_ports_are_those_of_the_compiled_model(shared_core: Core, two_by_two: ov.Model) -> None:
+def test_ports_match_the_compiled_model(shared_core: Core, two_by_two: ov.Model) -> None:
     two_by_two.inputs[0].node.set_layout(ov.Layout("NC"))
     compiled = shared_core.compile_model(two_by_two)
     imported = shared_core.import_model(compiled.export_model())
@@ -150,7 +152,7 @@ def test_ports_are_those_of_the_compiled_model(shared_core: Core, two_by_two: ov
     assert imported.meta == compiled.meta
 
 
-def test_it_is_known_how_the_model_was_compiled(shared_core: Core, digits: Path) -> None:
+def test_an_imported_model_reports_its_compile_properties(shared_core: Core, digits: Path) -> None:
     config = {"PERFORMANCE_HINT": "THROUGHPUT", "NPU_TILES": 3, "PERF_COUNT": True, "NPU_TURBO": True}
     compiled = shared_core.compile_model(digits, "NPU", config)
     imported = shared_core.import_model(compiled.export_model())
@@ -162,7 +164,7 @@ def test_it_is_known_how_the_model_was_compiled(shared_core: Core, digits: Path)
     assert request.get_profiling_info()
 
 
-def test_another_value_than_the_compiled_one_is_refused(shared_core: Core, file: Path) -> None:
+def test_values_other_than_the_compiled_ones_are_refused(shared_core: Core, file: Path) -> None:
     same = shared_core.import_model(file, "NPU", {"PERFORMANCE_HINT": "LATENCY"})
     assert same.get_property("PERFORMANCE_HINT").name == "LATENCY"
     with pytest.raises(PropertyError, match=r"PERFORMANCE_HINT.*THROUGHPUT.*compiled with.*LATENCY"):
@@ -177,7 +179,7 @@ def test_an_imported_model_is_exported_as_it_was(shared_core: Core, file: Path) 
     assert again.getvalue() == file.read_bytes()
 
 
-def test_a_raw_blob_is_the_drivers_alone(shared_core: Core, digits: Path, file: Path) -> None:
+def test_a_raw_blob_has_no_metadata(shared_core: Core, digits: Path, file: Path) -> None:
     raw = shared_core.compile_model(digits, "NPU", {"NPU_EXPORT_RAW_BLOB": True})
     data = (raw.export_model() or io.BytesIO()).getvalue()
     assert data == bytes(raw._executable.graph.get_native_binary2())
@@ -186,7 +188,7 @@ def test_a_raw_blob_is_the_drivers_alone(shared_core: Core, digits: Path, file: 
     imported = shared_core.import_model(data, "NPU", {"NPU_IMPORT_RAW_BLOB": True})
     assert imported.inputs[0].any_name == "image"
     np.testing.assert_array_equal(imported(IMAGE)[0], raw(IMAGE)[0])
-    # also that of a file with metadata
+    # also from a file with metadata
     imported = shared_core.import_model(file, "NPU", {"NPU_IMPORT_RAW_BLOB": True})
     np.testing.assert_array_equal(imported(IMAGE)[0], raw(IMAGE)[0])
 
@@ -204,7 +206,7 @@ def test_weights_go_by_descriptor_and_the_small_blob_is_the_compiled_one(
     head, placement = imported._executable.graph.get_weightless_blob()
     assert head == compiled._executable.graph.get_weightless_blob()[0]
     assert placement is not None
-    # the engine maps the file itself, and no copy of it
+    # the engine maps the file itself, not a copy
     lines = Path(f"/proc/{daemon.engine().engine_pid}/maps").read_text().splitlines()
     assert {Path(line.split()[-1]).name for line in lines if "digits" in line} == {
         "digits.bin",
@@ -212,7 +214,7 @@ def test_weights_go_by_descriptor_and_the_small_blob_is_the_compiled_one(
     }
 
 
-def test_constants_that_the_compiler_had_inside_stay_inside(shared_core: Core, digits: Path) -> None:
+def test_embedded_constants_stay_embedded(shared_core: Core, digits: Path) -> None:
     context = shared_core._devices.context("NPU")
     with GraphSource.from_ir(digits) as source:
         graph = compile_source(context, source, config={"NPU_WEIGHTS_EMBED_THRESHOLD": "1000"})
@@ -227,7 +229,7 @@ def test_constants_that_the_compiler_had_inside_stay_inside(shared_core: Core, d
     assert len(stripped.offsets) == len(placement.offsets)
 
 
-def test_memory_that_cannot_change_gives_one_image_with_the_compiled_model(
+def test_sealed_memory_shares_the_image_of_the_compiled_model(
     core: Core, daemon: Daemon, two_by_two: ov.Model
 ) -> None:
     compiled = core.compile_model(two_by_two)  # its weights are in sealed memory
@@ -247,7 +249,7 @@ def test_a_file_that_cannot_be_written_is_an_error(compiled: CompiledModel, priv
         compiled.export_model("/dev/full")
 
 
-def test_a_failed_export_leaves_the_file_as_it_was(shared_core: Core, private_dir: Path) -> None:
+def test_a_failed_export_leaves_the_file_unchanged(shared_core: Core, private_dir: Path) -> None:
     model = write_scale(private_dir, 2.0)
     compiled = shared_core.compile_model(model)
     target = private_dir / "model.blob"

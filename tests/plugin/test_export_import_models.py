@@ -1,4 +1,4 @@
-"""Real models, exported and imported: the same numbers bit by bit, in other processes that share them."""
+"""Real models, exported and imported: the same bits, in other processes that share them."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_from_imports_work_as_with_openvino() -> None:
     assert hint is openvino.properties.hint
 
 
-def test_a_name_that_nobody_has_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(
         AttributeError, match=r"'softnpu.plugin' has no attribute 'Kore', and neither has 'openvino'"
     ):
@@ -110,7 +110,7 @@ def test_no_method_is_missing() -> None:
 
 
 def _python_methods() -> list[tuple[str, str]]:
-    """Those of which OpenVINO has a signature: its others are made by pybind11."""
+    """Methods with a Python signature: OpenVINO's others are made by pybind11."""
     found = []
     for name in _CLASSES:
         kind = getattr(openvino, name)
@@ -128,7 +128,7 @@ def test_arguments_have_the_names_order_and_defaults_of_openvino() -> None:
                 list(inspect.signature(getattr(getattr(module, name), method)).parameters.values())
                 for module in (ov, openvino)
             )
-            # more may follow, by keyword; a device has to be named there, and may be left out here
+            # more may follow, by keyword; OpenVINO requires a device, which is optional here
             for mine, other in zip(ours, theirs, strict=False):
                 assert (mine.name, mine.kind) == (other.name, other.kind)
                 if mine.name != "device_name":
@@ -137,7 +137,7 @@ def test_arguments_have_the_names_order_and_defaults_of_openvino() -> None:
             assert all(extra.kind is extra.KEYWORD_ONLY for extra in ours[len(theirs) :])
 
 
-def test_calls_with_keywords_are_those_of_openvino(
+def test_keyword_calls_work_as_in_openvino(
     shared_core: Core, reference: openvino.Core, two_by_two: openvino.Model
 ) -> None:
     cases: list[tuple[str, dict[str, Any]]] = [
@@ -169,7 +169,7 @@ def test_a_batch_in_several_tensors_is_refused(shared_core: Core, two_by_two: op
         request.set_tensors(several, several)
 
 
-def test_tensors_that_were_set_together_are_used(shared_core: Core, two_by_two: openvino.Model) -> None:
+def test_tensors_set_together_are_used(shared_core: Core, two_by_two: openvino.Model) -> None:
     compiled = shared_core.compile_model(two_by_two, "NPU")
     request = compiled.create_infer_request()
     outcome = compiled.get_context().create_tensor(ov.Type.f32, [2, 3])
@@ -179,7 +179,7 @@ def test_tensors_that_were_set_together_are_used(shared_core: Core, two_by_two: 
     assert np.array_equal(outcome.data, LEFT + RIGHT)
 
 
-def test_a_tensor_without_an_index_is_that_of_the_only_port(
+def test_a_tensor_without_an_index_belongs_to_the_only_port(
     shared_core: Core, two_by_two: openvino.Model
 ) -> None:
     data = ov.opset13.parameter([2, 3], ov.Type.f32, name="data")
@@ -198,7 +198,7 @@ def test_a_tensor_without_an_index_is_that_of_the_only_port(
 # ------------------------------------------------------------ results
 
 
-def test_results_are_used_as_those_of_openvino(
+def test_results_are_used_as_in_openvino(
     shared_core: Core, reference: openvino.Core, two_by_two: openvino.Model
 ) -> None:
     for core, device in ((reference, "CPU"), (shared_core, "NPU")):
@@ -253,7 +253,7 @@ def test_release_memory_gives_the_tensors_of_calls_back(
     assert np.array_equal(compiled([LEFT, RIGHT])["total"], LEFT + RIGHT)
 
 
-def test_there_is_no_runtime_model_and_it_says_what_there_is(
+def test_runtime_models_are_refused_with_the_alternative(
     shared_core: Core, two_by_two: openvino.Model
 ) -> None:
     with pytest.raises(ov.NpuError, match=r"get_runtime_model: .*expected use of its ports"):

@@ -1,4 +1,4 @@
-"""Indices that no model allows: an error or a value of the model's own, never memory of the engine."""
+"""Out-of-range indices: an error or one of the model's own values, never engine memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAR = (-2_000_000_000, -5_000_000, -5, 4, 5, 7, 5_000_000, 2_000_000_000)
 
 
 class Case(NamedTuple):
-    """A model, its other inputs, right indices, and what is allowed beside an error for wrong ones."""
+    """A model, its other inputs, valid indices, and results allowed beside an error for invalid ones."""
 
     make: Callable[[Any, Any], Any]
     data: Array
@@ -49,7 +49,7 @@ def _never(_result: Array) -> bool:
 def _tree(steps: Any, lengths: Any) -> Any:
     parents = ops.constant(np.zeros((3, 1, 2), np.int32))
     tree = ops.gather_tree(steps, parents, lengths, ops.constant(np.int32(9)))
-    return ops.add(tree, ops.constant(np.int32(1)))  # what it leaves unwritten is then memory of the engine
+    return ops.add(tree, ops.constant(np.int32(1)))  # elements it leaves unwritten are then engine memory
 
 
 def _regions(images: Any, numbers: Any) -> Any:
@@ -134,7 +134,7 @@ CASES = {
 
 
 def model(case: Case, *, dynamic: bool) -> ov.Model:
-    """The model of a case; with dynamic dimensions its guards compute the limits in each inference."""
+    """The model of a case; with dynamic dimensions, its guards compute the limits in each inference."""
     data = ops.parameter([-1] * case.data.ndim if dynamic else case.data.shape, case.data.dtype)
     indices = ops.parameter(case.right.shape, case.right.dtype)
     return ov.Model([case.make(data, indices)], [data, indices], "indices")
@@ -145,7 +145,7 @@ def test_no_index_reaches_memory_of_the_engine(shared_core: Core, reference: ov.
     case = CASES[name]
     for dynamic in (False, True):
         if dynamic and name in ("GatherND in a body", "PSROIPooling"):
-            continue  # OpenVINO wants static dimensions there
+            continue  # OpenVINO requires static dimensions there
         graph = model(case, dynamic=dynamic)
         request = shared_core.compile_model(graph, "NPU").create_infer_request()
         expected = reference.compile_model(graph, "CPU", F32)([case.data, case.right])[0]
@@ -193,7 +193,7 @@ SIZES: dict[str, tuple[Callable[[Any], Any], Shape, Shape, Shape]] = {
     "RegionYolo": (_yolo(False), (1, -1, 2, 3), (1, 16, 2, 3), (1, 2, 2, 3)),
     "RegionYolo with softmax": (_yolo(True), (1, -1, 2, 3), (1, 16, 2, 3), (1, 2, 2, 3)),
 }
-"""What is made of data, its shape with an open dimension, a right one, and one that is too small."""
+"""A builder, its data shape with an open dimension, a valid size, and one that is too small."""
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -305,7 +305,7 @@ VALUES: dict[str, tuple[Callable[..., Any], Array, Sequence[Any], Sequence[Seque
         ([4, 4, 0, 2], [4, 4, -2, 2], [4000, 4, 2, 2], [4, 4, 3, 2], [-4, 4, 2, 2], [0, 0, 2, 2]),
     ),
 }  # fmt: skip
-"""What is made of data and numbers that an input gives, data, right numbers, and wrong ones."""
+"""A builder taking data and numbers from inputs, its data, valid numbers, and invalid ones."""
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ VALUES: dict[str, tuple[Callable[..., Any], Array, Sequence[Any], Sequence[Seque
         if dynamic or name not in ("RDFT, axes", "IRDFT, axes")
     ],
 )
-def test_numbers_that_would_end_the_engine_are_refused(
+def test_numbers_that_would_crash_the_engine_are_refused(
     shared_core: Core, shared_daemon: Daemon, reference: ov.Core, name: str, dynamic: bool
 ) -> None:
     make, data, right, wrong = VALUES[name]
@@ -445,7 +445,7 @@ def test_a_region_that_is_no_number_is_refused(shared_core: Core, shared_daemon:
 
 
 def test_a_scatter_on_a_scalar_is_refused(shared_core: Core) -> None:
-    """In a body OpenVINO's own check does not see it."""
+    """Inside a body, OpenVINO's own check does not see it."""
     outer = [ops.parameter([], kind) for kind in (np.bool_, np.float32, np.int32, np.float32)]
     bodies = []
     for scatters in (True, False):

@@ -1,4 +1,4 @@
-"""`CompiledModel` and `InferRequest`: ports, tensors in place, copies that are counted, many threads."""
+"""`CompiledModel` and `InferRequest`: ports, tensors in place, counted copies, many threads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_inputs_by_name_index_order_or_port(request_: InferRequest, two_by_two: 
             assert list(results) == request_.model_outputs
 
 
-def test_writing_into_a_tensor_is_the_input_and_copies_nothing(
+def test_writing_into_a_tensor_sets_the_input_without_a_copy(
     request_: InferRequest, compiled: CompiledModel, shared_daemon: Daemon
 ) -> None:
     before = shared_daemon.engine().staged_bytes
@@ -80,7 +80,7 @@ def test_a_tensor_of_another_request_is_used_in_place(compiled: CompiledModel) -
     assert compiled.staged_bytes == 0
 
 
-def test_a_foreign_tensor_that_was_set_is_copied_at_every_inference(
+def test_a_foreign_tensor_is_copied_in_every_inference(
     request_: InferRequest, compiled: CompiledModel
 ) -> None:
     mine, out = LEFT.copy(), np.zeros((2, 3), np.float32)
@@ -99,7 +99,7 @@ def _read_only(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return array
 
 
-# as it is shared, and forms that OpenVINO copies once
+# shared as it is, and forms that OpenVINO copies once
 ARRAYS: dict[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] = {
     "whole": lambda base: base[:2],
     "part": lambda base: base[1:3],
@@ -108,7 +108,7 @@ ARRAYS: dict[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]] 
 }
 
 
-def test_a_shared_array_is_read_anew_by_every_inference(
+def test_every_inference_rereads_a_shared_array(
     request_: InferRequest, reference: ov.Core, two_by_two: ov.Model
 ) -> None:
     for share in [True, False]:
@@ -126,7 +126,7 @@ def test_a_shared_array_is_read_anew_by_every_inference(
                 )
 
 
-def test_an_array_that_is_not_shared_goes_where_the_tensor_is(
+def test_an_unshared_array_is_copied_into_the_tensor(
     request_: InferRequest, reference: ov.Core, two_by_two: ov.Model
 ) -> None:
     found = []
@@ -175,7 +175,7 @@ def test_a_wrong_input_is_refused_and_changes_nothing(request_: InferRequest) ->
             np.testing.assert_array_equal(request_.infer()["total"], LEFT + RIGHT)
 
 
-def test_integers_of_another_width_are_taken_if_they_fit(shared_core: Core) -> None:
+def test_integers_of_another_width_are_accepted_if_they_fit(shared_core: Core) -> None:
     x = ops.parameter([3], ov.Type.i32, name="x")
     request = shared_core.compile_model(
         ov.Model([ops.result(ops.add(x, x))], [x], "doubled")
@@ -208,7 +208,7 @@ def test_many_requests_from_many_threads(compiled: CompiledModel) -> None:
         assert all(pool.map(work, range(8)))
 
 
-def test_dropped_requests_and_models_give_their_memory_back(
+def test_dropped_requests_and_models_release_their_memory(
     core: Core, two_by_two: ov.Model, daemon: Daemon
 ) -> None:
     core.compile_model(two_by_two)([LEFT, RIGHT])

@@ -1,4 +1,4 @@
-"""A dynamic inner dimension is that of the weights: OpenVINO would read behind a shorter input."""
+"""Dynamic inner dimensions must equal the weights': OpenVINO would read past a shorter input."""
 
 from __future__ import annotations
 

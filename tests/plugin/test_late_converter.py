@@ -1,4 +1,4 @@
-"""The model converter of OpenVINO is imported when a program uses it, and is OpenVINO's own then."""
+"""OpenVINO's model converter is imported on first use, and is then OpenVINO's own."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def _run(program: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_way_to_use_it_finds_the_one_of_openvino() -> None:
+def test_every_way_to_use_it_finds_openvinos() -> None:
     for way, use in _USES.items():
         with case(way):
             _run(f"{_BEGIN}{use}{_END}")
 
 
-def test_a_program_that_has_imported_openvino_has_it_already() -> None:
+def test_a_program_that_imported_openvino_already_has_it() -> None:
     _run(
         "import sys, openvino\nbefore = openvino.convert_model\nimport softnpu.plugin as ov\n"
         "assert ov.convert_model is before and '__getattr__' not in vars(openvino)"
     )
 
 
-def test_a_name_that_openvino_does_not_have_is_an_attribute_error() -> None:
+def test_a_name_that_openvino_lacks_is_an_attribute_error() -> None:
     _run(
         f"{_BEGIN}assert not hasattr(openvino, 'nothing') and not hasattr(openvino.tools, 'nothing')\n"
         "assert 'openvino.tools.ovc' not in sys.modules"
     )
 
 
-def test_where_it_is_not_installed_there_is_none() -> None:
+def test_the_converter_is_absent_where_it_is_not_installed() -> None:
     _run(
         f"{_BEGIN}sys.modules['openvino.tools.ovc'] = None\n"
         "assert not hasattr(openvino, 'convert_model') and not hasattr(ov, 'convert_model')"

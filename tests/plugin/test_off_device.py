@@ -1,4 +1,4 @@
-"""Compiling for a platform that is not here: exported, refused by other devices, run by the right one."""
+"""Compiling for an absent platform: exported, refused by other devices, run by the right one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_model_for_another_platform_reports_that_platform(shared_core: Core, d
             assert [port.any_name for port in compiled.inputs] == ["image"]
 
 
-def test_it_cannot_run_here_and_says_where(shared_core: Core, digits: Path) -> None:
+def test_it_is_refused_here_naming_its_platform(shared_core: Core, digits: Path) -> None:
     compiled = shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720"})
     for attempt in (compiled.create_infer_request, lambda: compiled(IMAGE)):
         with pytest.raises(
@@ -39,7 +39,9 @@ def test_it_cannot_run_here_and_says_where(shared_core: Core, digits: Path) -> N
     assert compiled.load_ms == 0
 
 
-def test_it_runs_where_its_platform_is(start_daemon: StartDaemon, digits: Path, private_dir: Path) -> None:
+def test_it_runs_on_a_device_of_its_platform(
+    start_daemon: StartDaemon, digits: Path, private_dir: Path
+) -> None:
     blob = private_dir / "digits.blob"
     here = Core(start_daemon(socket=str(private_dir / "here.sock")).socket)
     here.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720"}).export_model(blob)
@@ -54,14 +56,14 @@ def test_it_runs_where_its_platform_is(start_daemon: StartDaemon, digits: Path, 
     there.unload_plugin()
 
 
-def test_tiles_are_those_of_the_platform(shared_core: Core, digits: Path) -> None:
+def test_tiles_match_the_platform(shared_core: Core, digits: Path) -> None:
     with pytest.raises(PropertyError, match="NPU_TILES: value 3; expected at most 2"):
         shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": "3720", "NPU_TILES": 3})
     compiled = shared_core.compile_model(digits, "NPU", {"NPU_TILES": 3})
     assert compiled.get_property("NPU_TILES") == 3
 
 
-def test_platforms_do_not_meet_in_the_drivers_cache(
+def test_the_drivers_cache_keeps_platforms_apart(
     daemon: Daemon, digits: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZE_INTEL_NPU_CACHE_DIR", str(private_dir / "cache"))
@@ -76,8 +78,6 @@ def test_platforms_do_not_meet_in_the_drivers_cache(
     core.unload_plugin()
 
 
-def test_a_device_that_is_not_here_is_refused_with_the_way_to_compile_for_it(
-    shared_core: Core, digits: Path
-) -> None:
+def test_an_absent_device_is_refused_with_a_hint_for_compiling(shared_core: Core, digits: Path) -> None:
     with pytest.raises(PropertyError, match=r"'NPU\.3720': no such device.*NPU_PLATFORM compiles for"):
         shared_core.compile_model(digits, "NPU.3720")

@@ -1,4 +1,4 @@
-"""Properties of a core and of a compiled model: types, defaults, every accepted form, which value wins."""
+"""Properties of a core and of a compiled model: types, defaults, every accepted form, precedence."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ AT_MODEL = [name for name, record in PROPERTIES.items() if Level.MODEL in record
 DEVICE = {"NPU_MAX_TILES": 6, "NPU_STEPPING": 0}
 COMPUTED = {**DEVICE, "COMPILATION_NUM_THREADS": os.cpu_count(), "CACHING_PROPERTIES": cached_names()}
 COMPILED = {**DEVICE, "NPU_TILES": 4, "NPU_DMA_ENGINES": 2, "NPU_PLATFORM": "4000"}
-"""Values that the compilation for LATENCY on 4000 determines."""
+"""Values determined by compiling for LATENCY on 4000."""
 
 
 @pytest.fixture(scope="module")
 def values(lasting_daemon: LastingDaemon, digits_file: Path) -> dict[str, dict[str, Any]]:
-    """Every property of a new core, and of a model that was compiled without any."""
+    """Every property of a new core, and of a model compiled without any."""
     with lasting_daemon.unchanged() as daemon:
         core = Core(daemon.socket)
         at_core = {name: core.get_property("NPU", name) for name in AT_CORE}
@@ -91,7 +91,7 @@ def test_capabilities_and_versions_are_those_of_host_driver_and_compiler(
     assert all(isinstance(part, int) for part in (version.major, version.minor, version.patch))
 
 
-def test_supported_properties_are_all_with_their_access(values: dict[str, Any]) -> None:
+def test_supported_properties_lists_all_with_their_access(values: dict[str, Any]) -> None:
     core, model = values["core"], values["model"]
     expected = {name: PROPERTIES[name].access.value for name in AT_CORE}
     assert core["SUPPORTED_PROPERTIES"] == expected
@@ -112,7 +112,7 @@ def test_a_model_reports_its_name_and_device(values: dict[str, Any]) -> None:
     assert {name: values["model"][name] for name in expected} == expected
 
 
-def test_a_value_is_read_back_whatever_its_form(shared_core: Core) -> None:
+def test_a_value_in_any_form_is_read_back(shared_core: Core) -> None:
     assert sorted(SAMPLES) == sorted(writable())
     for name, samples in SAMPLES.items():
         for value, stored in samples:
@@ -156,7 +156,7 @@ def test_the_environment_gives_the_default_of_the_log_level(
     assert shared_core.get_property("NPU", "LOG_LEVEL") == LogLevel.ERR
 
 
-def test_memory_is_what_this_process_has_asked_for(shared_core: Core) -> None:
+def test_memory_counts_the_allocations_of_this_process(shared_core: Core) -> None:
     context = shared_core._devices.context("NPU")
     before = shared_core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE")
     block = context.alloc_host(1 << 20)
@@ -179,7 +179,7 @@ def test_every_platform_has_its_hints() -> None:
 # ---------------------------------------------------------------- compiled models
 
 
-def test_every_value_given_to_compile_model_is_reported(shared_core: Core, digits: Path) -> None:
+def test_every_value_passed_to_compile_model_is_reported(shared_core: Core, digits: Path) -> None:
     other_tests = {"INFERENCE_PRECISION_HINT", "DEVICE_ID", "CACHE_DIR", "WEIGHTS_PATH"}
     samples = {name: pairs[0] for name, pairs in SAMPLES.items() if pairs and name not in other_tests}
     compiled = shared_core.compile_model(digits, "NPU", {name: value for name, (value, _) in samples.items()})
@@ -187,7 +187,7 @@ def test_every_value_given_to_compile_model_is_reported(shared_core: Core, digit
         assert compiled.get_property(name) == ("4000" if name == "NPU_PLATFORM" else stored), name
 
 
-def test_settings_of_the_core_hold_unless_the_call_says_otherwise(shared_core: Core, digits: Path) -> None:
+def test_the_call_overrides_settings_of_the_core(shared_core: Core, digits: Path) -> None:
     shared_core.set_property("NPU", {"NPU_TURBO": True, "PERFORMANCE_HINT": "THROUGHPUT", "NPU_TILES": 5})
     inherited = shared_core.compile_model(digits)
     own = shared_core.compile_model(digits, "NPU", {"NPU_TURBO": False, "PERFORMANCE_HINT": "LATENCY"})

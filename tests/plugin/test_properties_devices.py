@@ -80,7 +80,7 @@ def test_device_id_selects_the_device_for_npu(core: Core, digits: Path, device_i
     assert core.compile_model(digits, "NPU", {"DEVICE_ID": "1"}).meta.platform == "4000"
 
 
-def test_a_name_and_a_device_id_that_contradict_are_refused(core: Core, digits: Path) -> None:
+def test_a_contradicting_name_and_device_id_are_refused(core: Core, digits: Path) -> None:
     with pytest.raises(PropertyError, match=r"device 'NPU\.1', property DEVICE_ID: value '0'; expected '1'"):
         core.compile_model(digits, "NPU.1", {"DEVICE_ID": "0"})
     with pytest.raises(PropertyError, match="DEVICE_ID"):

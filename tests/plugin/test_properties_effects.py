@@ -26,7 +26,7 @@ from tests.support.daemon import Daemon
 IMAGE = np.ones((1, 1, 8, 8), np.float32)
 
 # The driver's compiler takes them from native programs. Here the plugin acts on them itself, or they belong
-# to ways of handing a model over that it does not use.
+# to ways of passing a model that it does not use.
 _NOT_HANDED_ON = {
     "CACHE_MODE", "DEVICE_ID", "ENABLE_WEIGHTLESS", "MODEL_PRIORITY", "NPU_BATCH_MODE",
     "NPU_MAX_TILES", "NPU_MODEL_SERIALIZER_VERSION",
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("log_level_restored")
 # ---------------------------------------------------------------- compiler
 
 
-def test_the_compiler_knows_what_is_handed_to_it() -> None:
+def test_the_compiler_knows_every_property_it_is_given() -> None:
     handed = {name for name, record in PROPERTIES.items() if record.use is Use.COMPILER}
     assert handed <= OPTIONS.keys()
     for name in handed:
@@ -64,7 +64,7 @@ def test_the_model_is_compiled_with_the_values(shared_core: Core, digits: Path) 
     assert config.items() <= shared_core.compile_model(digits, "NPU", config).meta.config.items()
 
 
-def test_inference_precision_is_the_one_that_is_computed_in(
+def test_inference_precision_is_the_precision_of_the_computation(
     shared_core: Core, digits: Path, reference: ov.Core
 ) -> None:
     host = shared_core.get_property("NPU", "OPTIMIZATION_CAPABILITIES")
@@ -79,7 +79,7 @@ def test_inference_precision_is_the_one_that_is_computed_in(
         np.testing.assert_array_equal(compiled(IMAGE)[0], expected)
 
 
-def test_f16_saturates_or_overflows_but_for_the_layers_in_f32(shared_core: Core) -> None:
+def test_f16_saturates_or_overflows_except_in_f32_layers(shared_core: Core) -> None:
     left = ops.parameter([4], np.float32, name="left")
     product = ops.multiply(left, ops.constant(np.float32(3)))
     model = ov.Model([ops.result(product)], [left], "product")
@@ -97,19 +97,19 @@ def test_f16_saturates_or_overflows_but_for_the_layers_in_f32(shared_core: Core)
         np.testing.assert_array_equal(compiled([given])[0], np.array(expected, np.float32))
 
 
-def test_the_platform_of_the_device_is_accepted_by_all_its_names(shared_core: Core, digits: Path) -> None:
+def test_the_platform_is_accepted_by_all_its_names(shared_core: Core, digits: Path) -> None:
     for value in ["AUTO_DETECT", "4000", "NPU4000", "VPU4000"]:
         with case(value):
             compiled = shared_core.compile_model(digits, "NPU", {"NPU_PLATFORM": value})
             assert compiled.get_property("NPU_PLATFORM") == compiled.meta.platform == "4000"
 
 
-def test_strides_are_compiled_for(shared_core: Core, digits: Path) -> None:
+def test_the_model_is_compiled_for_strides(shared_core: Core, digits: Path) -> None:
     compiled = shared_core.compile_model(digits, "NPU", {"NPU_ENABLE_STRIDES_FOR": "image"})
     assert [argument.strides for argument in compiled.meta.arguments] == [True, False]
 
 
-def test_tiles_follow_the_hints_unless_they_are_given(shared_core: Core, digits: Path) -> None:
+def test_tiles_follow_the_hints_unless_given(shared_core: Core, digits: Path) -> None:
     cases: list[tuple[dict[str, Any], int]] = [
         ({}, 4),
         ({"PERFORMANCE_HINT": "THROUGHPUT"}, 2),
@@ -188,9 +188,9 @@ def test_workload_type_takes_effect_on_the_compiled_model(
 
 
 def _runs_before(daemon: Daemon, urgent: CompiledModel, patient: CompiledModel) -> bool:
-    """Whether `urgent` runs before `patient` when both wait for the device.
+    """Return whether `urgent` runs before `patient` when both wait for the device.
 
-    `patient` is started first, and has not run for longer: of equals it would be the first. It reads what
+    `patient` starts first and has not run longer: among equals it would win. It reads what
     `urgent` writes, so that its result tells. The engine is stopped while both are started.
     """
     writer, reader = urgent.create_infer_request(), patient.create_infer_request()
@@ -208,13 +208,13 @@ def _runs_before(daemon: Daemon, urgent: CompiledModel, patient: CompiledModel) 
     return bool(reader.results["total"][0, 0] == 11)
 
 
-def test_turbo_makes_a_queue_that_waits_busily(shared_core: Core, digits: Path) -> None:
+def test_turbo_makes_a_busy_waiting_queue(shared_core: Core, digits: Path) -> None:
     for turbo in (False, True):
         compiled = shared_core.compile_model(digits, "NPU", {"NPU_TURBO": turbo})
         assert isinstance(compiled._executable.queue().spin, TurboBudget) == turbo
 
 
-def test_a_background_queue_stays_one_after_the_device_gave_up_on_it(
+def test_a_background_queue_keeps_its_level_after_it_was_lost(
     start_daemon: StartDaemon, two_by_two: ov.Model
 ) -> None:
     daemon = start_daemon(tdr_ms=200)
@@ -235,9 +235,7 @@ def test_a_background_queue_stays_one_after_the_device_gave_up_on_it(
 # ---------------------------------------------------------------- requests
 
 
-def test_inferences_of_a_model_run_in_the_order_in_which_they_were_started(
-    shared_core: Core, two_by_two: ov.Model
-) -> None:
+def test_inferences_run_in_the_order_of_their_start(shared_core: Core, two_by_two: ov.Model) -> None:
     for config in [{}, {"NPU_RUN_INFERENCES_SEQUENTIALLY": True}, {"EXCLUSIVE_ASYNC_REQUESTS": True}]:
         with case(config):
             compiled = shared_core.compile_model(two_by_two, "NPU", config)
@@ -255,9 +253,7 @@ def test_inferences_of_a_model_run_in_the_order_in_which_they_were_started(
                 assert requests[-1].results["total"][0, 0] == start + 16
 
 
-def test_the_optimal_number_is_not_more_than_the_application_will_use(
-    shared_core: Core, digits: Path
-) -> None:
+def test_the_optimal_number_is_capped_by_the_applications_hint(shared_core: Core, digits: Path) -> None:
     cases: list[tuple[int, int]] = [(3, 3), (100, 8), (0, 8), (1, 1)]
     for asked, expected in cases:
         with case(asked, expected):
@@ -266,7 +262,7 @@ def test_the_optimal_number_is_not_more_than_the_application_will_use(
             assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == expected
 
 
-def test_the_optimal_number_is_measured_if_that_is_asked_for(
+def test_the_optimal_number_is_measured_on_request(
     shared_core: Core, shared_daemon: Daemon, digits: Path
 ) -> None:
     compiled = shared_core.compile_model(digits, "NPU", {"NPU_MEASURE_OPTIMAL_REQUESTS": True})
@@ -278,7 +274,7 @@ def test_the_optimal_number_is_measured_if_that_is_asked_for(
     assert ran > sum(throughput.values()) / 10, "the numbers come from inferences"
     best = max(throughput.values())
     assert optimal == min(count for count, rate in throughput.items() if rate >= 0.95 * best)
-    # asked again, it is not measured again
+    # a second query does not measure again
     assert shared_daemon.engine().inferences - before == ran
     assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == optimal
 
@@ -287,7 +283,7 @@ def test_measuring_a_slow_model_ends_in_time(monkeypatch: pytest.MonkeyPatch) ->
     from softnpu.plugin.requests import optimal_requests
 
     class Slow:
-        """A request whose inference takes 0.9 s, on a clock that only it moves."""
+        """A request whose inference takes 0.9 s, on a clock that only it advances."""
 
         model_inputs = input_tensors = ()
 
@@ -323,7 +319,7 @@ def test_the_log_level_of_a_model_shows_its_compilation(
     assert {record.name for record in caplog.records} == {"softnpu.plugin.core"}
 
 
-def test_the_log_level_of_the_core_is_that_of_the_plugins_logger(
+def test_the_log_level_of_the_core_sets_the_plugins_logger(
     shared_core: Core, digits: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logger = logging.getLogger("softnpu.plugin")
@@ -351,4 +347,4 @@ def test_messages_go_to_stderr_if_the_application_handles_none(
     assert [type(handler) for handler in logger.handlers] == [logging.StreamHandler]
 
 
-# ---------------------------------------------------------------- what has no effect
+# ---------------------------------------------------------------- no effect

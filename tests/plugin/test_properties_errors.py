@@ -1,4 +1,4 @@
-"""Values and names that properties refuse: each error has the property, the value and the allowed values."""
+"""Invalid values and names of properties: each error has the property, the value and the allowed values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _names(**fields: Any) -> list[str]:
     ]
 
 
-def test_a_value_that_is_not_allowed_is_refused(shared_core: Core, digits: Path) -> None:
+def test_an_invalid_value_is_refused(shared_core: Core, digits: Path) -> None:
     for name, value in refused():
         with pytest.raises(PropertyError, match=rf"^property {name}: value .*; expected \S+"):
             shared_core.set_property("NPU", {name: value})
@@ -77,7 +77,7 @@ def test_a_read_only_property_cannot_be_set(shared_core: Core, compiled: Compile
                 compiled.set_property({name: SAMPLES[name][0][0] if name in SAMPLES else 1})
 
 
-def test_a_property_is_read_where_it_is(shared_core: Core, compiled: CompiledModel) -> None:
+def test_a_property_is_readable_only_on_its_owner(shared_core: Core, compiled: CompiledModel) -> None:
     for name in _names(level=Level.CORE):
         with pytest.raises(PropertyError, match=rf"property {name}: .*Core\.get_property"):
             compiled.get_property(name)
@@ -95,7 +95,7 @@ def test_one_bad_value_changes_nothing(shared_core: Core, compiled: CompiledMode
     assert PROPERTIES["WORKLOAD_TYPE"].text(compiled.get_property("WORKLOAD_TYPE")) == "DEFAULT"
 
 
-def test_more_tiles_than_there_are_is_refused(shared_core: Core, digits: Path) -> None:
+def test_more_tiles_than_the_device_has_are_refused(shared_core: Core, digits: Path) -> None:
     def check(config: dict[str, int], message: str, *, setting: bool = True) -> None:
         if setting:
             with pytest.raises(PropertyError, match=message):
@@ -166,7 +166,7 @@ def test_a_refusal_of_the_compiler_names_the_property(
         shared_core.compile_model(digits, "NPU", {"INFERENCE_PRECISION_HINT": "f16", **layers})
 
 
-def test_caching_properties_can_be_extended_but_not_cut(shared_core: Core) -> None:
+def test_caching_properties_can_be_extended_but_not_reduced(shared_core: Core) -> None:
     more = [*cached_names(), "NPU_TURBO"]
     shared_core.set_property("NPU", {"CACHING_PROPERTIES": more})
     assert shared_core.get_property("NPU", "CACHING_PROPERTIES") == sorted(more)

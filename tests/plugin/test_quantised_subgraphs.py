@@ -1,7 +1,7 @@
 """Quantised layers that OpenVINO's CPU runtime fuses and computes wrongly: the numbers are the model's.
 
-With such subgraphs the CPU device of this host may differ or crash, so numpy and the CPU device without them
-are the references.
+The CPU device of this host may be wrong or crash with such subgraphs, so the references are numpy
+and the CPU device without them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_a_chain_of_quantised_layers(
 ) -> None:
     value = np.random.default_rng(3).normal(0, 1, (4, sizes[0])).astype(np.float32)
     found = _result(shared_core, "NPU", chain(sizes, low, high), {"NPU_BATCH_MODE": "COMPILER"}, value)
-    # a value in the middle of two steps may be rounded to either
+    # a value halfway between two steps may be rounded to either
     expected = in_numpy(sizes, low, high, value.astype(np.float64))
     assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
 
@@ -49,7 +49,9 @@ def test_quantised_attention(shared_core: Core, reference: ov.Core, tokens: int,
     np.testing.assert_array_equal(_result(shared_core, "NPU", model, {}, value), expected)
 
 
-def test_elementwise_subgraphs_beside_quantised_layers_stay(shared_core: Core, reference: ov.Core) -> None:
+def test_elementwise_subgraphs_beside_quantised_layers_are_kept(
+    shared_core: Core, reference: ov.Core
+) -> None:
     x = ops.parameter([2, 3], ov.Type.f32)
     one, other = (ops.parameter([2, 3], ov.Type.u8) for _ in range(2))
     levels = ops.fake_quantize(x, *(ops.constant(np.float32(bound)) for bound in (-1, 1, -1, 1)), 256)
@@ -66,7 +68,7 @@ def test_elementwise_subgraphs_beside_quantised_layers_stay(shared_core: Core, r
 
 
 @pytest.mark.parametrize("kind", ["GatherND", "ScatterElementsUpdate"])
-def test_checked_indices_leave_quantised_numbers_alone(
+def test_index_checks_do_not_change_quantised_numbers(
     shared_core: Core, reference: ov.Core, kind: str
 ) -> None:
     x = ops.parameter([ov.Dimension(0, 9), 3], ov.Type.f32)
@@ -87,7 +89,7 @@ def test_checked_indices_leave_quantised_numbers_alone(
 
 
 def test_one_dimension_beside_a_chain_of_quantised_layers(shared_core: Core) -> None:
-    """Without subgraphs OpenVINO refuses it."""
+    """Without subgraphs, OpenVINO refuses it."""
     model = chain((16, 16, 16, 16), -1.0, 2.0)
     row = ops.parameter([3], ov.Type.f32)
     wide, narrow = (
@@ -106,7 +108,7 @@ def test_one_dimension_beside_a_chain_of_quantised_layers(shared_core: Core) -> 
 def test_a_group_normalisation_beside_a_chain_of_quantised_layers(
     shared_core: Core, reference: ov.Core
 ) -> None:
-    """OpenVINO makes a subgraph of it, and refuses it without."""
+    """OpenVINO makes a subgraph of it, and refuses it without one."""
     model = chain((16, 16, 16, 16), -1.0, 2.0)
     image = ops.parameter([2, 6, 4, 3], ov.Type.f32)
     generator = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""Files in other formats than IR are read by OpenVINO once: what is kept is used only for that very file."""
+"""Files in other formats than IR: OpenVINO reads them once, and the cached IR serves that very file only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 @pytest.fixture
 def cache(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of kept IRs, in the cache of the driver."""
+    """The directory of cached IRs, in the driver's cache."""
     monkeypatch.setenv(ENV_CACHE_DIR, str(private_dir / "cache"))
     return private_dir / "cache" / FOLDER
 
@@ -51,7 +51,7 @@ def entries(cache: Path) -> list[Path]:
 
 
 def scaled(path: Path, factor: float) -> None:
-    """Change the weights in place: the file has the same length, and other numbers."""
+    """Change the weights in place: same length, other numbers."""
     import onnx
 
     model = onnx.load(path)
@@ -73,7 +73,7 @@ def test_the_next_compilation_does_not_read_the_file(
     assert shared_core.compile_model(other, "NPU", F32).get_property("NETWORK_NAME") == "other name"
 
 
-def test_it_lies_in_cache_dir_if_there_is_one(
+def test_the_cached_ir_lies_in_cache_dir_if_set(
     shared_core: Core, private_dir: Path, cache: Path, reads: list[Path]
 ) -> None:
     path = write_onnx(private_dir, external=False)
@@ -83,7 +83,7 @@ def test_it_lies_in_cache_dir_if_there_is_one(
     assert (len(reads), len(entries(private_dir / "own" / FOLDER)), entries(cache)) == (1, 1, [])
 
 
-def test_another_content_is_read(
+def test_changed_content_is_read_again(
     shared_core: Core, private_dir: Path, cache: Path, reads: list[Path]
 ) -> None:
     path = write_onnx(private_dir, external=False)
@@ -135,7 +135,7 @@ def test_a_damaged_entry_is_read_again(
     assert len(reads) == 2
 
 
-def test_what_other_files_or_the_program_decide_is_not_kept(
+def test_models_depending_on_other_files_or_the_program_are_not_kept(
     shared_core: Core, private_dir: Path, cache: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(shared_core, write_onnx(private_dir))
@@ -144,7 +144,9 @@ def test_what_other_files_or_the_program_decide_is_not_kept(
     assert (len(reads), entries(cache)) == (2, [])
 
 
-def test_a_refused_extension_decides_nothing(shared_core: Core, private_dir: Path, cache: Path) -> None:
+def test_a_refused_extension_does_not_prevent_caching(
+    shared_core: Core, private_dir: Path, cache: Path
+) -> None:
     with pytest.raises(RuntimeError, match=r"no_such_library"):
         shared_core.add_extension("/no_such_library.so")
     check(shared_core, write_onnx(private_dir, external=False))

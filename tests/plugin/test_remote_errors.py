@@ -1,4 +1,4 @@
-"""Invalid remote tensors: every refusal has the object, the value, what was expected, and the next step."""
+"""Invalid remote tensors: every error has the object, the value, the expectation, and the next step."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_tensor_without_a_size_is_refused(context: RemoteContext) -> None:
                     create(kind, shape)
 
 
-def test_more_than_the_device_has_is_refused(context: RemoteContext) -> None:
+def test_more_memory_than_the_device_has_is_refused(context: RemoteContext) -> None:
     with pytest.raises(NpuError, match=r"remote tensor on NPU: .*expected"):
         context.create_tensor(F32, [1 << 44])
 
@@ -150,7 +150,7 @@ def test_memory_of_the_program_is_refused_with_the_reason(context: RemoteContext
         part.export()
 
 
-def test_a_file_that_does_not_fit_is_refused(context: RemoteContext, private_dir: Path) -> None:
+def test_a_file_of_the_wrong_size_is_refused(context: RemoteContext, private_dir: Path) -> None:
     path = private_dir / "short"
     path.write_bytes(bytes(10))
     properties = {"MEM_TYPE": "MMAPED_FILE", "FILE_DESCRIPTOR": (path, 4)}
@@ -208,10 +208,10 @@ def test_a_context_of_another_daemon_is_refused(
     other.unload_plugin()
 
 
-# ------------------------------------------------------------ after the end of the session
+# ------------------------------------------------------------ after the session ends
 
 
-def test_after_the_end_of_the_session_everything_says_so(
+def test_everything_fails_by_name_after_the_session_ends(
     daemon: Daemon, core: Core, two_by_two: ov.Model
 ) -> None:
     assert daemon.alive

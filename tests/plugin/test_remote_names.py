@@ -1,4 +1,4 @@
-"""Remote tensors over memory with a POSIX name: of another program, and published for one."""
+"""Remote tensors over memory with a POSIX name: another program's, and published for one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = 5000
 
 @pytest.fixture
 def camera(posix_name: str) -> Iterator[mmap.mmap]:
-    """What another program has published under `posix_name`."""
+    """Memory that another program has published under `posix_name`."""
     memory = posix_ipc.SharedMemory(posix_name, posix_ipc.O_CREX, size=SIZE)
     with mmap.mmap(memory.fd, SIZE) as mapping:
         os.close(memory.fd)
@@ -55,7 +55,7 @@ def test_a_request_reads_and_writes_memory_of_other_programs_in_place(
 
 
 @pytest.mark.usefixtures("camera")
-def test_memory_that_was_cut_is_a_lost_device_for_its_request_alone(
+def test_truncated_memory_is_device_lost_for_its_request_alone(
     core: npu.Core, posix_name: str, digits: Path
 ) -> None:
     compiled = core.compile_model(digits, "NPU")
@@ -73,9 +73,7 @@ def test_memory_that_was_cut_is_a_lost_device_for_its_request_alone(
     os.truncate(f"/dev/shm{posix_name}", SIZE)
 
 
-def test_a_name_without_memory_or_meaning_is_refused(
-    core: npu.Core, camera: mmap.mmap, posix_name: str
-) -> None:
+def test_a_missing_or_invalid_name_is_refused(core: npu.Core, camera: mmap.mmap, posix_name: str) -> None:
     del camera
     context = core.get_default_context("NPU")
     for properties, kind, text in (

@@ -1,4 +1,4 @@
-"""Remote tensors in several processes: one memory, no copy, and each process may end."""
+"""Remote tensors in several processes: one memory, no copy, and any process may end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MULTIPROCESSING = """
 """
 _METHODS = ("spawn", "forkserver")
 _DEADLINE_S = 120.0
-"""For the first word of a process that has to load OpenVINO first, on a machine that may be busy."""
+"""For the first message of a process that must first load OpenVINO, on a possibly busy machine."""
 
 
 # ------------------------------------------------------------ by descriptor
@@ -95,7 +95,7 @@ def test_tensors_are_arguments_of_a_process(daemon: Daemon, run_python: RunPytho
     assert found == [0, [2, 4, 6, 8], 0]
 
 
-def test_a_tensor_that_was_received_can_be_sent_on(daemon: Daemon, run_python: RunPython) -> None:
+def test_a_received_tensor_can_be_sent_on(daemon: Daemon, run_python: RunPython) -> None:
     found = run_python(
         _MULTIPROCESSING
         + """
@@ -116,7 +116,7 @@ def test_a_tensor_that_was_received_can_be_sent_on(daemon: Daemon, run_python: R
     assert found == [[12, 3, 4, 5], "SHARED_BUF", "NPU", 0]
 
 
-def test_a_forked_child_learns_how_to_get_the_tensor(daemon: Daemon, run_python: RunPython) -> None:
+def test_a_forked_child_is_told_how_to_get_the_tensor(daemon: Daemon, run_python: RunPython) -> None:
     message = run_python(
         _MULTIPROCESSING
         + """
@@ -140,7 +140,7 @@ def test_a_forked_child_learns_how_to_get_the_tensor(daemon: Daemon, run_python:
     assert "Start the process with the method 'spawn'" in message
 
 
-# ------------------------------------------------------------ who ends first
+# ------------------------------------------------------------ lifetime
 
 
 def test_the_memory_outlives_the_process_that_made_it(
@@ -169,7 +169,7 @@ def test_the_memory_outlives_the_process_that_made_it(
     assert daemon.memory_used() >= tensor.byte_size
 
 
-def test_the_memory_of_killed_processes_is_given_back_with_the_last_user(
+def test_memory_of_killed_processes_is_released_with_the_last_user(
     daemon: Daemon, core: Core, start_python: StartPython
 ) -> None:
     tensor = core.get_default_context("NPU").create_tensor(ov.Type.u8, [1 << 20])
@@ -206,7 +206,7 @@ def test_the_memory_of_killed_processes_is_given_back_with_the_last_user(
 
 
 def _mapped(pid: int) -> int:
-    """Bytes of device memory that a process maps, control memory apart, by its own segment's size."""
+    """Return the bytes of device memory that a process maps, without control memory, by segment size."""
     total = 0
     with open(f"/proc/{pid}/maps") as maps:
         for line in maps:

@@ -1,4 +1,4 @@
-"""Remote tensors and contexts: made as in OpenVINO, used in place by requests, alive as long as needed."""
+"""Remote tensors and contexts: created as in OpenVINO, used in place by requests, alive as long as needed."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ pytestmark = pytest.mark.quick
 # ------------------------------------------------------------ as in openvino
 
 
-def test_the_methods_of_openvino_are_there_with_their_arguments() -> None:
+def test_openvinos_methods_exist_with_their_arguments() -> None:
     for own, theirs in ((RemoteContext, ov.RemoteContext), (RemoteTensor, ov.RemoteTensor)):
         missing = [name for name in dir(theirs) if not name.startswith("_") and not hasattr(own, name)]
         assert missing == []
 
 
-def test_every_way_to_a_context_ends_at_the_same_device_and_level_zero_context(
+def test_every_way_to_a_context_gives_the_same_device_and_level_zero_context(
     shared_core: Core, compiled: CompiledModel, two_by_two: ov.Model
 ) -> None:
     own = compiled.get_context()
@@ -118,7 +118,7 @@ def test_a_request_uses_remote_tensors_in_place(compiled: CompiledModel, context
     assert compiled.staged_bytes == 0
 
 
-def test_part_of_device_memory_is_a_tensor_by_its_address(
+def test_a_tensor_is_made_from_the_address_of_device_memory(
     compiled: CompiledModel, context: RemoteContext
 ) -> None:
     whole = context.create_tensor(ov.Type.f32, [2, *SHAPE])
@@ -141,7 +141,7 @@ def test_a_tensor_is_filled_from_a_file(context: RemoteContext, private_dir: Pat
 # ------------------------------------------------------------ lifetime
 
 
-def test_memory_is_given_back_with_the_last_reference(daemon: Daemon, core: Core) -> None:
+def test_memory_is_released_with_the_last_reference(daemon: Daemon, core: Core) -> None:
     before = core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE")
     tensor = core.create_context("NPU", {}).create_tensor(ov.Type.u8, [1 << 20])
     assert core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE") - before >= 1 << 20

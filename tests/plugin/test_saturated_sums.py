@@ -1,4 +1,4 @@
-"""Quantised models where OpenVINO may not use VNNI, as on processors without: the numbers are the model's."""
+"""Quantised models where OpenVINO may not use VNNI, as on CPUs without it: the numbers are the model's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.quantised import chain, in_numpy
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 SIZES, BOUNDS = (64, 256, 64), (-1.0, 2.0)
 WRONG = 0.1
-"""Of the largest value; sums that saturate are wrong by 0.28, roundings by 0.0003."""
+"""Fraction of the largest value; saturated sums are wrong by 0.28, roundings by 0.0003."""
 PLAIN = """
 import sys
 import numpy as np, openvino as ov
@@ -57,10 +57,10 @@ def test_a_quantised_model_is_right_without_vnni(
     core.unload_plugin()
 
 
-def test_weights_of_8_bits_are_taken_without_vnni(
+def test_weights_of_8_bits_are_accepted_without_vnni(
     start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenVINO would quantise their inputs if the processor can, and oneDNN would then refuse."""
+    """OpenVINO would quantise their inputs if the CPU can, and oneDNN would then refuse."""
     monkeypatch.setenv(LIMIT, "AVX2")
     core = Core(start_daemon().socket)
     weights = np.random.default_rng(1).integers(-127, 128, (256, SIZES[0])).astype(np.int8)
@@ -75,8 +75,8 @@ def test_weights_of_8_bits_are_taken_without_vnni(
 
 @pytest.mark.parametrize("limit", ["", "avx2", "AVX512_CORE", "AVX2_VNNI", "AVX512_CORE_VNNI", "other"])
 @pytest.mark.parametrize("variable", [LIMIT, "DNNL_MAX_CPU_ISA"])
-def test_the_cpu_device_is_wrong_where_it_may_not_use_vnni(variable: str, limit: str, tmp_path: Path) -> None:
-    """If it no longer is, what `saturated_sums` does can go."""
+def test_the_cpu_device_is_wrong_without_vnni(variable: str, limit: str, tmp_path: Path) -> None:
+    """When this fails, `saturated_sums` can be removed."""
     model, value, result = tmp_path / "model.xml", tmp_path / "value.npy", tmp_path / "result.npy"
     ov.save_model(chain(SIZES, *BOUNDS), model, compress_to_fp16=False)
     np.save(value, _value())
@@ -91,7 +91,7 @@ def test_the_cpu_device_is_wrong_where_it_may_not_use_vnni(variable: str, limit:
     assert (_error(np.load(result)) > WRONG) == (done.stdout.strip() == "False")
 
 
-def test_a_model_that_does_not_quantise_is_compiled_as_ever(reference: ov.Core, digits: Path) -> None:
+def test_an_unquantised_model_is_compiled_unchanged(reference: ov.Core, digits: Path) -> None:
     images = load_test_set()[0][:1]
     plain = {"INFERENCE_PRECISION_HINT": "f32"}
     ways = [reference.compile_model(digits, "CPU", plain | more) for more in ({}, IN_F32)]

@@ -25,7 +25,7 @@ def mapped(private_dir: Path) -> ov.Model:
 
 
 def _in_files(model: ov.Model, options: SourceOptions) -> tuple[int, int]:
-    """Bytes of weights that go as a file of the user's, and as a copy in memory."""
+    """Bytes of weights passed as a file of the user's, and as a copy in memory."""
     from_file = copied = 0
     with from_model(model, "dense", options) as source:
         for file in source.weights:
@@ -36,7 +36,7 @@ def _in_files(model: ov.Model, options: SourceOptions) -> tuple[int, int]:
     return from_file, copied
 
 
-def test_small_constants_are_copied_below_the_threshold(mapped: ov.Model) -> None:
+def test_constants_below_the_threshold_are_copied(mapped: ov.Model) -> None:
     cases: list[tuple[int, tuple[int, int]]] = [
         (1, (WEIGHTS, 0)),
         (SIZE * SIZE * 4, (WEIGHTS, 0)),
@@ -75,7 +75,7 @@ def test_the_numbers_and_the_blob_are_the_same(shared_core: Core) -> None:
             assert blobs[0] == blobs[1]
 
 
-def test_copies_and_a_file_of_weights_exclude_each_other(shared_core: Core) -> None:
+def test_copies_and_a_weights_file_exclude_each_other(shared_core: Core) -> None:
     config = {"NPU_USE_BASE_MODEL_SERIALIZER": True, "WEIGHTS_PATH": "model.bin"}
     with pytest.raises(PropertyError, match=r"WEIGHTS_PATH.*NPU_USE_BASE_MODEL_SERIALIZER.*one of the two"):
         shared_core.compile_model(dense_model(), "NPU", config)

@@ -1,4 +1,4 @@
-"""Outputs that are inputs or each other: the numbers of the CPU device, and an input's own bits."""
+"""Outputs that are inputs or alias each other: the CPU device's numbers, and an input's own bits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHAPES = {
 EXACT_TYPES = (
     "boolean", "i8", "u8", "i16", "u16", "f16", "bf16", "i32", "u32", "f32", "i64", "u64", "f64"
 )  # fmt: skip
-# not a number with a payload, minus zero, more than 32 and than 53 bits, the largest and the smallest
+# a NaN with a payload, minus zero, more than 32 and more than 53 bits, the largest and the smallest
 PATTERNS = np.array(
     [0x7FF0DEAD7F80BEEF, 0x8000000080008000, 2**40 + 1, 2**53 + 1, 0xFFFFFFFFFFFFFFFF, 0x3FB999999999999A],
     np.uint64,
@@ -43,7 +43,7 @@ def sizes(shape: Shape) -> list[list[int]]:
 
 
 def outputs(compiled: Any, inputs: list[npt.NDArray[np.float32]]) -> list[npt.NDArray[Any]]:
-    """What one inference of a new request gives."""
+    """Outputs of one inference of a new request."""
     return [np.array(value) for value in compiled.create_infer_request().infer(inputs).to_tuple()]
 
 
@@ -51,7 +51,7 @@ def outputs(compiled: Any, inputs: list[npt.NDArray[np.float32]]) -> list[npt.ND
 def test_outputs_without_a_tensor_of_their_own(shared_core: Core, reference: ov.Core, kind: str) -> None:
     for form, shape in SHAPES.items():
         if kind == "bystanders" and form in {"empty", "scalar"}:
-            continue  # TopK and Gather need an element of a dimension
+            continue  # TopK and Gather need an element in a dimension
         model = MODELS[kind](shape)
         expected = reference.compile_model(model, "CPU", F32)
         request = shared_core.compile_model(model, "NPU").create_infer_request()
@@ -80,8 +80,8 @@ def test_an_input_that_is_an_output_keeps_its_bits(shared_core: Core, shape: lis
         assert request.get_output_tensor(1).data.tolist() == [count]
 
 
-def test_a_tensor_that_is_set_for_an_output_is_not_the_inputs(shared_core: Core) -> None:
-    # an input that is an output gives it its tensor names
+def test_a_tensor_set_for_an_output_does_not_replace_the_inputs(shared_core: Core) -> None:
+    # an input that is also an output gets the output's tensor names
     x = ops.parameter([4], np.float32, name="x")
     x.output(0).set_names({"x"})
     model = ov.Model([ops.result(x), ops.result(ops.exp(x))], [x], "shared")
@@ -104,7 +104,7 @@ def test_a_tensor_that_is_set_for_an_output_is_not_the_inputs(shared_core: Core)
         np.testing.assert_allclose(request.get_output_tensor(1).data, np.exp(data), rtol=1e-6)
 
 
-def test_tensors_that_are_set_for_outputs_that_are_each_other(shared_core: Core) -> None:
+def test_tensors_set_for_aliased_outputs(shared_core: Core) -> None:
     x = ops.parameter([4], np.float32, name="x")
     same = ops.exp(x)
     same.output(0).set_names({"y"})
@@ -134,7 +134,7 @@ def test_a_copied_output_is_counted(
 
 
 def test_a_result_of_another_shape_than_declared_is_refused(shared_core: Core) -> None:
-    # the CPU device gives the boxes that it has chosen, and not as many as opset 3 declares
+    # the CPU device returns the boxes it chose, fewer or more than opset 3 declares
     boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 1.01], [5, 5, 6, 6]]], np.float32)
     node = opset3.non_max_suppression(
         opset3.parameter([1, 3, 4], np.float32, name="boxes"),

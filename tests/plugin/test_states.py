@@ -1,4 +1,4 @@
-"""States: the CPU device's numbers over many steps, buffers that swap, reset, get and set."""
+"""States: the CPU device's numbers over many steps, double buffers, reset, get and set."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MODELS: dict[str, Callable[[], ov.Model]] = {
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys())
-def test_the_numbers_are_those_of_the_cpu_device_after_every_step(
+def test_results_equal_the_cpu_device_after_every_step(
     shared_core: Core, make: Callable[[], ov.Model]
 ) -> None:
     model = make()
@@ -65,7 +65,7 @@ def test_the_numbers_are_those_of_the_cpu_device_after_every_step(
 @pytest.mark.parametrize(
     "kind", [Types.f32, Types.f16, Types.bf16, Types.i32, Types.i8, Types.u8, Types.boolean]
 )
-def test_states_of_types_that_the_cpu_device_has(shared_core: Core, kind: ov.Type) -> None:
+def test_states_of_types_supported_by_the_cpu_device(shared_core: Core, kind: ov.Type) -> None:
     model = stateful.running_sum(initial=np.array([0, 1, 1]), element_type=kind)
     compiled = shared_core.compile_model(model)
     steps = stateful.random_steps(compiled, 6)
@@ -75,7 +75,7 @@ def test_states_of_types_that_the_cpu_device_has(shared_core: Core, kind: ov.Typ
 
 
 @pytest.mark.parametrize("kind", [Types.i64, Types.u64, Types.i16, Types.u16, Types.u32, Types.f64])
-def test_states_of_types_that_it_refuses(shared_core: Core, kind: ov.Type) -> None:
+def test_states_of_types_refused_by_the_cpu_device(shared_core: Core, kind: ov.Type) -> None:
     model = stateful.running_sum(initial=np.array([0, 1, 2]), element_type=kind)
     request = shared_core.compile_model(model).create_infer_request()
     total = np.array([0, 1, 2], kind.to_dtype())
@@ -91,7 +91,7 @@ def test_states_of_types_that_it_refuses(shared_core: Core, kind: ov.Type) -> No
 
 
 @pytest.mark.parametrize("kind", [Types.f8e4m3, Types.f8e5m2, Types.f16, Types.bf16, Types.i32, Types.u8])
-def test_a_conversion_of_a_state_is_done(shared_core: Core, reference: ov.Core, kind: ov.Type) -> None:
+def test_a_conversion_of_a_state_is_performed(shared_core: Core, reference: ov.Core, kind: ov.Type) -> None:
     def converted(value: Any) -> Any:
         return ops.convert(ops.convert(value, kind), ov.Type.f32)
 
@@ -111,7 +111,7 @@ def test_a_conversion_of_a_state_is_done(shared_core: Core, reference: ov.Core, 
 
 @pytest.mark.parametrize("kind", [Types.f16, Types.bf16])
 def test_a_state_of_opset_3_has_the_type_of_the_model(shared_core: Core, kind: ov.Type) -> None:
-    # the CPU device keeps it in f32, but not one of opset 6
+    # the CPU device keeps an opset 3 state in f32, unlike one of opset 6
     old, new = (stateful.scaled_sum(opset, kind) for opset in (3, 6))
     compiled = shared_core.compile_model(old)
     steps = stateful.random_steps(compiled, 6)
@@ -130,7 +130,7 @@ def test_a_state_of_opset_3_has_the_type_of_the_model(shared_core: Core, kind: o
         (Types.f32, [-0.0, *range(300)]),
     ],
 )
-def test_subnormal_numbers_that_a_state_begins_as_are_those_of_the_cpu_device(
+def test_subnormal_initial_values_equal_the_cpu_device(
     shared_core: Core, kind: ov.Type, numbers: list[float]
 ) -> None:
     x = stateful.source([len(numbers)], element_type=kind)
@@ -144,10 +144,10 @@ def test_subnormal_numbers_that_a_state_begins_as_are_those_of_the_cpu_device(
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint64])
-def test_integers_of_64_bits_that_a_state_begins_as_are_the_nearest_of_32(
+def test_initial_64_bit_integers_are_clamped_to_32_bits(
     shared_core: Core, kind: type[np.int64 | np.uint64]
 ) -> None:
-    """As in a constant, of which OpenVINO's CPU device makes 32 bits: not the lower ones."""
+    """As for constants, which OpenVINO's CPU device converts to 32 bits: not by truncation."""
     numbers = np.array([7 + (5 << 40), 3], kind)
     state = opset6.read_value(ops.constant(numbers), "v", ov.Type(kind), ov.PartialShape([2]))
     x = stateful.source([2], element_type=ov.Type(kind))
@@ -156,8 +156,8 @@ def test_integers_of_64_bits_that_a_state_begins_as_are_the_nearest_of_32(
     assert result.tolist() == [2**31 - 1, 9]
 
 
-def test_a_state_that_is_set_to_minus_zero_keeps_it(shared_core: Core) -> None:
-    # the CPU device reads a zero
+def test_a_state_keeps_minus_zero(shared_core: Core) -> None:
+    # the CPU device reads plus zero
     x = stateful.source([1])
     model = stateful.model(
         {"y": stateful.read(ops.constant(ONE[:1]), "v", x)}, [opset6.assign(ops.abs(x), "v")], [x], "zero"
@@ -167,7 +167,7 @@ def test_a_state_that_is_set_to_minus_zero_keeps_it(shared_core: Core) -> None:
     assert [bool(np.signbit(request.infer([ONE[:1]])["y"][0])) for _ in range(2)] == [True, False]
 
 
-def test_a_set_state_counts_from_there_on_as_on_the_cpu_device(shared_core: Core) -> None:
+def test_setting_a_state_behaves_as_on_the_cpu_device(shared_core: Core) -> None:
     model = stateful.beginning_as_input()
     requests = [
         shared_core.compile_model(model).create_infer_request(),
@@ -199,7 +199,7 @@ def test_ports_do_not_show_states(shared_core: Core) -> None:
         request.get_tensor("vpux_ie_read_value_fast")
 
 
-def test_states_are_reported_by_name_and_as_tensors_of_their_shape(shared_core: Core) -> None:
+def test_states_are_reported_as_named_tensors_of_their_shape(shared_core: Core) -> None:
     states = shared_core.compile_model(stateful.two_variables()).create_infer_request().query_state()
     assert [state.name for state in states] == ["fast", "slow"]
     assert [tuple(state.state.shape) for state in states] == [(1,), (3,)]
@@ -265,13 +265,13 @@ def test_a_state_tensor_is_device_memory_that_stays_current_until_the_next_infer
     assert list(before.data) == [12] * 3
 
 
-def test_setting_copies_in_and_is_counted(shared_core: Core) -> None:
+def test_setting_a_state_copies_and_is_counted(shared_core: Core) -> None:
     compiled = shared_core.compile_model(stateful.running_sum())
     request = compiled.create_infer_request()
     value = np.array([5, 6, 7], np.float32)
     only(request).state = ov.Tensor(value)
     assert compiled.staged_bytes == value.nbytes
-    value[:] = 0  # it was copied
+    value[:] = 0  # no effect: it was copied
     assert list(only(request).state.data) == [5, 6, 7]
     only(request).state = only(request).state
     assert compiled.staged_bytes == value.nbytes
@@ -291,7 +291,7 @@ def test_setting_copies_in_and_is_counted(shared_core: Core) -> None:
     ],
     ids=["length", "rank", "type", "array", "number"],
 )
-def test_what_does_not_fit_a_state_is_refused_and_changes_nothing(
+def test_a_value_that_does_not_fit_a_state_is_refused_and_changes_nothing(
     summing: InferRequest, value: Any, found: str
 ) -> None:
     summing.infer([ONE])

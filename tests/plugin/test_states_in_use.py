@@ -1,4 +1,4 @@
-"""Requests with states in use: busy, failed, cancelled, started again, exported, many at once."""
+"""Requests with states in use: busy, failed, cancelled, restarted, exported, many at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ONE = np.ones(3, np.float32)
 # ---------------------------------------------------------------- busy, failed, cancelled, lost
 
 
-def test_a_busy_request_does_not_let_its_states_be_changed(shared_core: Core) -> None:
+def test_states_of_a_busy_request_cannot_be_changed(shared_core: Core) -> None:
     request = shared_core.compile_model(stateful.running_sum()).create_infer_request()
     request.infer([ONE])
     with held(request):
@@ -44,12 +44,12 @@ def test_a_busy_request_does_not_let_its_states_be_changed(shared_core: Core) ->
         for change in (state.reset, request.reset_state, lambda: setattr(state, "state", ov.Tensor(ONE))):
             with pytest.raises(InferError, match="busy"):
                 change()
-        assert list(state.state.data) == [1, 1, 1]  # as before the inference
+        assert list(state.state.data) == [1, 1, 1]  # unchanged since before the inference
     request.wait()
     assert list(state.state.data) == [2, 2, 2]
 
 
-def test_an_inference_that_fails_leaves_the_state_as_it_was(shared_core: Core) -> None:
+def test_a_failed_inference_leaves_the_state_unchanged(shared_core: Core) -> None:
     request = shared_core.compile_model(stateful.row_writer(8)).create_infer_request()
     row = np.ones((1, 1024), np.float32)
     request.infer([row, np.array([2], np.int32)])
@@ -64,7 +64,7 @@ def test_an_inference_that_fails_leaves_the_state_as_it_was(shared_core: Core) -
     assert list(only(request).state.data[:, 0]) == [0, 1, 1, 0, 0, 0, 0, 0]
 
 
-def test_an_inference_that_is_cancelled_leaves_the_state_as_it_was(shared_core: Core) -> None:
+def test_a_cancelled_inference_leaves_the_state_unchanged(shared_core: Core) -> None:
     request = shared_core.compile_model(stateful.running_sum()).create_infer_request()
     request.infer([ONE])
     with held(request):
@@ -76,7 +76,7 @@ def test_an_inference_that_is_cancelled_leaves_the_state_as_it_was(shared_core: 
     assert request.infer([ONE])["y"][0] == 2
 
 
-def test_an_initial_value_that_was_computed_for_an_inference_that_fails_is_void(shared_core: Core) -> None:
+def test_the_initial_value_computed_for_a_failed_inference_is_discarded(shared_core: Core) -> None:
     request = shared_core.compile_model(stateful.row_writer(4, computed=True)).create_infer_request()
     row = np.ones((1, 1024), np.float32)
     with pytest.raises(InferError, match="ScatterUpdate"):
@@ -86,7 +86,7 @@ def test_an_initial_value_that_was_computed_for_an_inference_that_fails_is_void(
     assert only(request).state.data[:, 0].tolist() == [5, 5, 5, 5]
 
 
-def test_an_engine_that_dies_takes_no_state_with_it(core: Core, daemon: Daemon) -> None:
+def test_states_survive_the_death_of_the_engine(core: Core, daemon: Daemon) -> None:
     request = core.compile_model(stateful.running_sum()).create_infer_request()
     for step in range(1, 6):
         if step in {2, 4}:
@@ -112,7 +112,7 @@ def test_the_initial_graph_runs_once_after_a_reset(core: Core, daemon: Daemon) -
     assert [inferences(step in {3, 6}) for step in range(8)] == [2, 1, 1, 2, 1, 1, 2, 1]
 
 
-def test_only_the_state_that_was_reset_is_computed_anew(shared_core: Core) -> None:
+def test_only_the_reset_state_is_recomputed(shared_core: Core) -> None:
     model = stateful.two_computed()
     compiled = shared_core.compile_model(model)
     steps = stateful.random_steps(compiled, 12)
@@ -189,7 +189,7 @@ def test_computed_initial_values_and_profiles(shared_core: Core) -> None:
 
 
 @pytest.mark.parametrize("make", [stateful.running_sum, stateful.beginning_as_input])
-def test_a_model_that_is_loaded_late(shared_core: Core, make: Callable[[], ov.Model]) -> None:
+def test_states_of_a_late_loaded_model(shared_core: Core, make: Callable[[], ov.Model]) -> None:
     compiled = shared_core.compile_model(make(), "NPU", {"NPU_DEFER_WEIGHTS_LOAD": "YES"})
     assert compiled.load_ms == 0
     steps = stateful.random_steps(compiled, 4)
@@ -215,7 +215,7 @@ def test_inputs_of_any_length_with_a_state_of_a_fixed_one(shared_core: Core) -> 
         assert only(requests[0]).state.data.tobytes() == only(requests[1]).state.data.tobytes()
 
 
-def test_a_model_out_of_the_drivers_cache(
+def test_states_of_a_model_from_the_drivers_cache(
     core: Core, private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENV_CACHE_DIR, str(private_dir / "cache"))
@@ -229,7 +229,7 @@ def test_a_model_out_of_the_drivers_cache(
     assert one == two == stateful.on_cpu(path, steps, {3: ""})
 
 
-def test_the_memory_of_a_request_is_given_back(core: Core, daemon: Daemon) -> None:
+def test_the_memory_of_a_request_is_released(core: Core, daemon: Daemon) -> None:
     compiled = core.compile_model(stateful.two_computed())
 
     def used() -> int:

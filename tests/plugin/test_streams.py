@@ -15,11 +15,11 @@ from tests.support.batches import F32, model_of, on_cpu, parameter
 
 _SIZE = 6
 _TRIES = 6
-"""About every second one is wrong with two streams."""
+"""About every second result is wrong with two streams."""
 
 
 def _product(x: Any, random: np.random.Generator) -> Any:
-    """Compressed weights times `x`: the factor is applied when the graph is made."""
+    """Compressed weights times `x`: the factor is applied when the graph is created."""
     weights = ops.convert(ops.constant(random.integers(-9, 9, (_SIZE, _SIZE)).astype(np.int8)), ov.Type.f32)
     factors = ops.constant(random.uniform(0.1, 3, (_SIZE, 1)).astype(np.float32))
     return ops.matmul(ops.multiply(weights, factors), x, False, False)
@@ -41,7 +41,7 @@ def _in_a_body(random: np.random.Generator) -> ov.Model:
 
 
 @pytest.mark.parametrize("make", [_plain, _in_a_body])
-def test_constants_that_are_computed_in_steps_are_right_for_throughput(
+def test_constants_computed_in_steps_are_right_for_throughput(
     shared_core: Core, make: Callable[[np.random.Generator], ov.Model]
 ) -> None:
     for seed in range(_TRIES):
@@ -53,7 +53,7 @@ def test_constants_that_are_computed_in_steps_are_right_for_throughput(
 
 
 def test_a_model_that_openvino_loads_for_one_stream_only(shared_core: Core) -> None:
-    """Recurrent cells one behind the other: with two streams its CPU device refuses a layout."""
+    """Consecutive recurrent cells: with two streams, OpenVINO's CPU device refuses a layout."""
     random = np.random.default_rng(3)
 
     def constant(*shape: int) -> Any:

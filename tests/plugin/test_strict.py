@@ -1,4 +1,4 @@
-"""The strict mode: what silicon is known to refuse is refused, with the source of the rule."""
+"""Strict mode refuses what silicon is known to refuse, citing the source of the rule."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def strict(start_daemon: StartDaemon) -> Iterator[Core]:
 
 
 def refusal(core: Core, model: ov.Model, config: dict[str, str] | None = None) -> str:
-    """The rule by which a compilation is refused; empty if it is not."""
+    """The rule that refuses a compilation; empty if none does."""
     try:
         core.compile_model(model, "NPU", config or {})
     except CompileError as error:
@@ -40,7 +40,7 @@ def refusal(core: Core, model: ov.Model, config: dict[str, str] | None = None) -
     return ""
 
 
-def test_a_strict_daemon_refuses_what_the_rules_refuse_and_nothing_else(strict: Core) -> None:
+def test_a_strict_daemon_refuses_exactly_what_the_rules_refuse(strict: Core) -> None:
     found = {
         "plain": refusal(strict, PLAIN),
         "unknown": refusal(strict, BOUNDED),
@@ -49,7 +49,7 @@ def test_a_strict_daemon_refuses_what_the_rules_refuse_and_nothing_else(strict: 
         "open": refusal(strict, models.unary(ops.relu, -1, -1)),
         "rank": refusal(strict, models.unary(ops.relu, 1, 1, 1, 1, 2, 4)),
         "state": refusal(strict, models.state(ov.Dimension(-1))),
-        # a static bound is what the compiler then sees
+        # the compiler then sees a static bound
         "static": refusal(strict, BOUNDED, {"NPU_DYNAMIC_SHAPE_TO_STATIC": "YES"}),
         "not turned off": refusal(strict, models.with_is_nan(), {"NPU_STRICT": "NO"}),
     }
@@ -66,7 +66,7 @@ def test_a_strict_daemon_refuses_what_the_rules_refuse_and_nothing_else(strict: 
     }
 
 
-def test_the_refusal_names_its_source_and_the_query_and_the_log_say_the_rest(strict: Core) -> None:
+def test_a_refusal_names_its_source_and_query_and_log_have_the_rest(strict: Core) -> None:
     with pytest.raises(CompileError) as failure:
         strict.compile_model(models.with_is_nan(), "NPU")
     for word in ("IsNaN", "(in 'check')", "operation.unsupported", str(IMPORTER), "HETERO:NPU,CPU"):
@@ -82,7 +82,7 @@ def test_the_refusal_names_its_source_and_the_query_and_the_log_say_the_rest(str
     assert "strict: unknown whether silicon takes bounded dimensions of input 'x'" in compiled.build_log
 
 
-def test_the_property_asks_for_it_of_one_compilation(shared_core: Core) -> None:
+def test_the_property_makes_one_compilation_strict(shared_core: Core) -> None:
     assert refusal(shared_core, models.with_is_nan()) == ""
     assert refusal(shared_core, models.with_is_nan(), {"NPU_STRICT": "YES"}) == "operation.unsupported"
     model = models.with_is_nan()
@@ -99,13 +99,13 @@ def test_variable_and_option_turn_it_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert found == {(variable, option): option or variable == "1" for variable, option in found}
 
 
-def test_a_variable_that_says_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_value_of_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_STRICT, "yes")
     with pytest.raises(Refused, match="SOFTNPU_STRICT: 'yes'; expected 0 or 1"):
         DaemonSettings(socket="/nowhere").check()
 
 
-def test_caches_and_blobs_of_a_daemon_that_is_not_strict_open_no_way_around(
+def test_caches_and_blobs_of_a_lenient_daemon_do_not_bypass_strict_mode(
     start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(ENV_CACHE_DIR, str(tmp_path / "driver"))
@@ -119,7 +119,7 @@ def test_caches_and_blobs_of_a_daemon_that_is_not_strict_open_no_way_around(
     assert refusal(strict, model) == refusal(strict, model, cached) == "operation.unsupported"
     with pytest.raises(Exception, match="compiled without NPU_STRICT"):
         strict.import_model(tmp_path / "loose.blob", "NPU")
-    # what a strict compiler has taken is taken everywhere
+    # whatever a strict compiler has accepted is accepted everywhere
     strict.compile_model(PLAIN, "NPU").export_model(tmp_path / "strict.blob")
     for core in (strict, loose):
         assert core.import_model(tmp_path / "strict.blob", "NPU").meta.config["NPU_STRICT"] == "YES"

@@ -23,7 +23,7 @@ _DEADLINE_S = 1100.0
 
 @pytest.mark.timeout(1200)
 def test_with_torch() -> None:
-    """Every test in `torch_cases`. torch is fetched at the first time (CPU build, 200 MB)."""
+    """Run every test in `torch_cases`. The first run fetches torch (CPU build, 200 MB)."""
     try:
         path = torch_path()
     except NoTorch as reason:
@@ -51,7 +51,7 @@ def test_without_torch_compiling_says_what_to_install(monkeypatch: pytest.Monkey
         npu.compile(object(), object())
 
 
-def test_nothing_of_the_plugin_imports_torch(run_python: RunPython) -> None:
+def test_the_plugin_never_imports_torch(run_python: RunPython) -> None:
     code = """
     class Forbidden:
         def find_spec(self, name, path=None, target=None):

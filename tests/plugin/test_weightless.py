@@ -1,4 +1,4 @@
-"""Exports without weights: small files that find their weights again, and refuse others by name."""
+"""Exports without weights: small files that locate their weights again, and refuse others by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEIGHTLESS = {"ENABLE_WEIGHTLESS": True}
 
 @pytest.fixture
 def ir(private_dir: Path) -> Path:
-    """Two dense layers in an IR, its weights beside it."""
+    """Two dense layers as an IR, with its weights file."""
     return write_dense(private_dir)
 
 
@@ -89,7 +89,7 @@ def test_the_imported_model_is_the_same_image_as_the_compiled_one(
     del compiled
 
 
-def test_weights_path_says_where_the_weights_are_now(
+def test_weights_path_gives_the_current_place_of_the_weights(
     shared_core: Core, ir: Path, file: Path, expected: Any
 ) -> None:
     moved = ir.with_name("moved.bin")
@@ -101,7 +101,7 @@ def test_weights_path_says_where_the_weights_are_now(
 
 
 @pytest.mark.parametrize("form", ["keyword", "property"])
-def test_the_model_may_be_given(
+def test_the_weights_may_come_from_a_given_model(
     shared_core: Core, ir: Path, file: Path, expected: Any, form: str, private_dir: Path
 ) -> None:
     folder = private_dir / "elsewhere"
@@ -117,7 +117,7 @@ def test_the_model_may_be_given(
     _check(imported, expected)
 
 
-def test_what_is_no_model_is_refused(shared_core: Core, file: Path) -> None:
+def test_an_object_that_is_not_a_model_is_refused(shared_core: Core, file: Path) -> None:
     with pytest.raises(PropertyError, match=r"MODEL_PTR: str given; expected an openvino\.Model"):
         shared_core.import_model(file, "NPU", {"MODEL_PTR": "model.xml"})
 
@@ -125,7 +125,7 @@ def test_what_is_no_model_is_refused(shared_core: Core, file: Path) -> None:
 # ---------------------------------------------------------------- the wrong weights
 
 
-def test_changed_weights_are_refused_by_the_first_constant_that_differs(
+def test_changed_weights_are_refused_naming_the_first_difference(
     shared_core: Core, ir: Path, file: Path
 ) -> None:
     weights = ir.with_suffix(".bin")
@@ -140,9 +140,7 @@ def test_changed_weights_are_refused_by_the_first_constant_that_differs(
         shared_core.import_model(file)
 
 
-def test_a_weights_file_that_is_too_short_is_refused_by_constant(
-    shared_core: Core, ir: Path, file: Path
-) -> None:
+def test_a_short_weights_file_is_refused_naming_the_constant(shared_core: Core, ir: Path, file: Path) -> None:
     weights = ir.with_suffix(".bin")
     weights.write_bytes(weights.read_bytes()[:-8])
     size = weights.stat().st_size
@@ -150,7 +148,7 @@ def test_a_weights_file_that_is_too_short_is_refused_by_constant(
         shared_core.import_model(file)
 
 
-def test_a_longer_or_padded_weights_file_will_do(
+def test_a_longer_or_padded_weights_file_is_accepted(
     shared_core: Core, ir: Path, file: Path, expected: Any
 ) -> None:
     weights = ir.with_suffix(".bin")
@@ -194,7 +192,7 @@ def test_a_missing_weights_file_is_named(shared_core: Core, file: Path, private_
         shared_core.import_model(file, "NPU", {"WEIGHTS_PATH": private_dir / "gone.onnx"})
 
 
-def test_without_any_source_the_error_says_what_to_give(shared_core: Core) -> None:
+def test_without_a_source_the_error_says_what_to_pass(shared_core: Core) -> None:
     compiled = shared_core.compile_model(dense_model(), "NPU", WEIGHTLESS)  # from memory
     stream = compiled.export_model()
     assert stream is not None
@@ -203,10 +201,10 @@ def test_without_any_source_the_error_says_what_to_give(shared_core: Core) -> No
         shared_core.import_model(stream)
 
 
-# ---------------------------------------------------------------- a model in memory, safetensors, ONNX
+# ---------------------------------------------------------------- models in memory, safetensors, ONNX
 
 
-def test_a_model_that_was_in_memory_finds_its_weights_in_the_model(shared_core: Core, expected: Any) -> None:
+def test_a_model_from_memory_finds_its_weights_in_the_given_model(shared_core: Core, expected: Any) -> None:
     compiled = shared_core.compile_model(dense_model(), "NPU", WEIGHTLESS)
     stream = compiled.export_model()
     assert stream is not None
@@ -231,7 +229,7 @@ def test_safetensors_with_other_names_are_found_by_content(
     _check(shared_core.import_model(file, "NPU", {"WEIGHTS_PATH": weights}), expected)
 
 
-def test_safetensors_that_lack_a_constant_are_refused_by_its_name(
+def test_safetensors_lacking_a_constant_are_refused_by_its_name(
     shared_core: Core, file: Path, ir: Path
 ) -> None:
     tensors = tensors_of(dense_model())
@@ -264,9 +262,7 @@ def test_a_model_compiled_with_safetensors_takes_its_weights_from_there(
     _check(core.import_model(exported), expected)
 
 
-def test_weights_that_are_not_those_of_the_model_are_refused(
-    shared_core: Core, private_dir: Path, ir: Path
-) -> None:
+def test_weights_of_another_model_are_refused(shared_core: Core, private_dir: Path, ir: Path) -> None:
     weights = write_safetensors(private_dir / "w.safetensors", tensors_of(dense_model(seed=3)))
     with pytest.raises(ModelError, match=r"none of its 2 constants is in weights .*w\.safetensors"):
         shared_core.compile_model(dense_model(), "NPU", {"WEIGHTS_PATH": weights})
@@ -300,7 +296,7 @@ def test_external_data_of_onnx_is_found_where_it_was(shared_core: Core, private_
     _check(shared_core.import_model(exported, "NPU", {"WEIGHTS_PATH": path}), expected)
 
 
-# ---------------------------------------------------------------- what remains as it was
+# ---------------------------------------------------------------- exporting again
 
 
 def test_an_import_can_be_exported_again_either_way(

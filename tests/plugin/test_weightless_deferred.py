@@ -33,7 +33,7 @@ def ir(private_dir: Path) -> Path:
 
 @pytest.fixture(params=["inside", "outside"])
 def file(request: pytest.FixtureRequest, core: Core, ir: Path, private_dir: Path) -> Path:
-    """An exported model, with its weights and without."""
+    """An exported model, with and without its weights."""
     path = private_dir / "dense.blob"
     config = WEIGHTLESS if request.param == "outside" else {}
     core.compile_model(ir, "NPU", config).export_model(path)
@@ -42,12 +42,12 @@ def file(request: pytest.FixtureRequest, core: Core, ir: Path, private_dir: Path
 
 @pytest.fixture
 def weights(file: Path, ir: Path) -> Path:
-    """The file that has the weights."""
+    """The weights file."""
     return ir.with_suffix(".bin") if file.stat().st_size < WEIGHTS else file
 
 
 def _spoil(weights: Path) -> None:
-    """Changes a number in the constant `second`."""
+    """Change a number in the constant `second`."""
     first = dense_model().get_ordered_ops()
     needle = next(op for op in first if op.friendly_name == "second").data.tobytes()
     content = weights.read_bytes()
@@ -78,7 +78,7 @@ def test_loaded_weights_count_as_device_memory(core: Core, file: Path) -> None:
     del request, imported
 
 
-def test_wrong_weights_are_noticed_when_they_are_loaded(
+def test_wrong_weights_are_detected_on_loading(
     core: Core, shared_daemon: Daemon, file: Path, weights: Path
 ) -> None:
     before = shared_daemon.engine().inferences
@@ -91,7 +91,7 @@ def test_wrong_weights_are_noticed_when_they_are_loaded(
 
 
 def test_an_unchecked_image_is_never_shared_with_a_checked_one(core: Core, shared_daemon: Daemon) -> None:
-    """The same blob with the right weights and with wrong ones, all in memory that cannot change."""
+    """The same blob with the right and with the wrong weights, both in sealed memory."""
     model = dense_model()
     good = core.compile_model(model).export_model()
     assert good is not None

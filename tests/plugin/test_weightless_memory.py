@@ -1,4 +1,4 @@
-"""Memory that exports and imports take: all processes together, next to the weights themselves."""
+"""Memory taken by exports and imports: all processes together, relative to the weights."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.support.daemon import Daemon
 
 _MB = 1 << 20
 _SLACK = 8 * _MB
-"""Of libraries and buffers, whatever the size of the model."""
+"""Libraries and buffers, whatever the size of the model."""
 DEFERRED = {"NPU_DEFER_WEIGHTS_LOAD": True}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.fixture
 def daemon(start_daemon: StartDaemon) -> Daemon:
-    """One whose compilers neither end nor begin while they are measured."""
+    """A daemon whose compilers neither start nor end during the measurement."""
     return start_daemon(tuning=STEADY)
 
 
 @pytest.fixture
 def pids(core: Core, daemon: Daemon, digits: Path) -> Callable[[], list[int]]:
-    """This process, the daemon, its engine and its compilers, all of which have loaded their libraries."""
+    """This process, the daemon, its engine and its compilers, all with their libraries loaded."""
     parent = psutil.Process(daemon.pid)
     for _ in range(2):
         core.import_model(core.compile_model(digits).export_model())
@@ -41,7 +41,7 @@ def pids(core: Core, daemon: Daemon, digits: Path) -> Callable[[], list[int]]:
 
 
 def _exported(core: Core, folder: Path, layers: int, weightless: bool) -> tuple[Path, Path, int]:
-    """The exported file, the file that has its weights, and their size."""
+    """The exported file, its weights file, and their size."""
     path = write_model(folder, layers, "float32")
     target = folder / "large.blob"
     config = DEFERRED | {"ENABLE_WEIGHTLESS": weightless}
@@ -55,7 +55,7 @@ def _exported(core: Core, folder: Path, layers: int, weightless: bool) -> tuple[
 
 
 def _resident(path: Path) -> int:
-    """Bytes of a file that are in memory."""
+    """Return the bytes of a file that are resident."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         with mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as view:
@@ -67,7 +67,7 @@ def _resident(path: Path) -> int:
 
 
 def _drop(path: Path) -> None:
-    """Takes a file out of memory; skips the test where that cannot be done."""
+    """Evict a file from the page cache; skip the test where that is impossible."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -76,7 +76,7 @@ def _drop(path: Path) -> None:
 
 
 @pytest.mark.parametrize("weightless", [True, False])
-def test_an_import_has_its_weights_in_memory_once_and_a_deferred_one_does_not_touch_them(
+def test_an_import_holds_its_weights_once_and_a_deferred_one_not_at_all(
     core: Core, pids: Callable[[], list[int]], tmp_path: Path, weightless: bool
 ) -> None:
     target, weights, size = _exported(core, tmp_path, 2, weightless)
@@ -96,7 +96,7 @@ def test_an_import_has_its_weights_in_memory_once_and_a_deferred_one_does_not_to
     assert imported.load_ms > 0
 
 
-def test_an_export_has_the_weights_in_the_file_or_the_stream_only(
+def test_an_export_holds_the_weights_only_in_the_file_or_the_stream(
     core: Core, pids: Callable[[], list[int]], tmp_path: Path
 ) -> None:
     path = write_model(tmp_path, 2, "float32")
@@ -108,5 +108,5 @@ def test_an_export_has_the_weights_in_the_file_or_the_stream_only(
     with peak(pids) as most:
         stream = compiled.export_model()
     assert isinstance(stream, io.BytesIO)
-    # those of the file, mapped by the compiler, and those in the stream
+    # the file's, mapped by the compiler, and the stream's
     assert most[0] <= 2.3 * size + _SLACK

@@ -1,4 +1,4 @@
-"""A file of weights that is cut or written to while it is in use costs those who use it, and no engine."""
+"""Truncating or writing a weights file in use fails its users, but no engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNT = 1 << 20
 
 
 def _write(folder: Path, value: float, name: str) -> Path:
-    """An IR with weights that OpenVINO reads in place: a table for Gather, and numbers to add."""
+    """Write an IR whose weights OpenVINO reads in place: a table for Gather, and numbers to add."""
     data = ops.parameter([_COUNT], ov.Type.f32, name="data")
     table = ops.constant(np.full((100_000, 64), value, np.float32))
     rows = ops.gather(table, ops.constant(np.array([0, 1, 99_999], np.int32)), ops.constant(np.int32(0)))
@@ -35,7 +35,7 @@ def _write(folder: Path, value: float, name: str) -> Path:
 
 @pytest.fixture
 def infer(daemon: Daemon, core: Core, private_dir: Path) -> Callable[[], set[float]]:
-    """Infer with a model whose weights are all 1; the values of its results."""
+    """Infer with a model whose weights are all 1; return the values of its results."""
     request = core.compile_model(_write(private_dir, 1, "one"), "NPU").create_infer_request()
     inputs: dict[str, Array] = {
         "data": np.zeros(_COUNT, np.float32),
@@ -68,7 +68,7 @@ def _fails(infer: Callable[[], set[float]]) -> str:
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096 * 1000, 4096 * 1000 + 10])
-def test_weights_that_are_cut_cost_no_engine(
+def test_truncated_weights_cost_no_engine(
     daemon: Daemon, core: Core, infer: Callable[[], set[float]], private_dir: Path, size: int
 ) -> None:
     engine = daemon.engine().engine_pid
@@ -78,7 +78,7 @@ def test_weights_that_are_cut_cost_no_engine(
     _check_another(core, private_dir)
 
 
-def test_weights_that_are_written_to_are_refused(
+def test_overwritten_weights_are_refused(
     daemon: Daemon, core: Core, infer: Callable[[], set[float]], private_dir: Path
 ) -> None:
     engine = daemon.engine().engine_pid
@@ -90,15 +90,13 @@ def test_weights_that_are_written_to_are_refused(
     _check_another(core, private_dir)
 
 
-def test_weights_that_are_written_anew_are_refused(
-    infer: Callable[[], set[float]], private_dir: Path
-) -> None:
+def test_rewritten_weights_are_refused(infer: Callable[[], set[float]], private_dir: Path) -> None:
     other = _write(private_dir, 2, "two").with_suffix(".bin").read_bytes()
     (private_dir / "one.bin").write_bytes(other)
     assert "weights" in _fails(infer)
 
 
-def test_weights_that_are_written_as_they_were_go_on(
+def test_weights_rewritten_with_the_same_content_keep_working(
     infer: Callable[[], set[float]], private_dir: Path
 ) -> None:
     content = (private_dir / "one.bin").read_bytes()
@@ -108,7 +106,7 @@ def test_weights_that_are_written_as_they_were_go_on(
     assert infer() == {1.0}
 
 
-def test_weights_that_are_replaced_stay_as_they_were(
+def test_replaced_files_leave_weights_in_use_unchanged(
     infer: Callable[[], set[float]], private_dir: Path
 ) -> None:
     (private_dir / "new").write_bytes(_write(private_dir, 2, "two").with_suffix(".bin").read_bytes())
@@ -116,9 +114,7 @@ def test_weights_that_are_replaced_stay_as_they_were(
     assert infer() == {1.0}
 
 
-def test_weights_that_are_cut_before_the_load_are_refused(
-    daemon: Daemon, core: Core, private_dir: Path
-) -> None:
+def test_weights_truncated_before_the_load_are_refused(daemon: Daemon, core: Core, private_dir: Path) -> None:
     engine = daemon.engine().engine_pid
     xml = _write(private_dir, 1, "one")
     compiled = core.compile_model(xml, "NPU")

@@ -1,4 +1,4 @@
-"""Models with weights in all forms in which weights are kept."""
+"""Models with weights in every storage format."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Array = npt.NDArray[Any]
 
 
 def tensors(seed: int = 0) -> dict[str, Array]:
-    """The weights of two dense layers, by the names of their constants."""
+    """The weights of two dense layers, by constant name."""
     random = np.random.default_rng(seed)
     return {name: random.standard_normal((SIZE, SIZE), np.float32) / 8 for name in ("first", "second")}
 
 
 def dense_model(seed: int = 0) -> ov.Model:
-    """Two dense layers of SIZE x SIZE in memory. Names are given, so that equal models are equal."""
+    """Two dense layers of SIZE x SIZE in memory. Names are fixed, so that equal models are equal."""
     data = ops.parameter([1, SIZE], np.float32, name="data")
     value: Any = data
     for name, weights in tensors(seed).items():
@@ -43,14 +43,14 @@ def tensors_of(model: ov.Model) -> dict[str, Array]:
 
 
 def write_dense(folder: Path, seed: int = 0) -> Path:
-    """`dense_model` as an IR."""
+    """Write `dense_model` as an IR."""
     path = folder / "dense.xml"
     ov.serialize(dense_model(seed), path)
     return path
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, Array]) -> Path:
-    """A safetensors file; its data begins at a multiple of 8, as the format's own writer does it."""
+    """Write a safetensors file; its data begins at a multiple of 8, as with the format's own writer."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, array in arrays.items():
@@ -67,7 +67,7 @@ def write_safetensors(path: Path, arrays: Mapping[str, Array]) -> Path:
 
 
 def write_onnx(folder: Path, external: bool = True) -> Path:
-    """`dense_model` as ONNX, its weights in a file beside it."""
+    """Write `dense_model` as ONNX, with its weights in a separate file."""
     import onnx
 
     helper = onnx.helper

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of what silicon would do."""
+"""Fixtures of the prediction tests."""
 
 from __future__ import annotations
 

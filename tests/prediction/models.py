@@ -1,4 +1,4 @@
-"""Small models, each with one thing that the real NPU's compiler does not take, or not for certain."""
+"""Small models, each with one feature that the real NPU's compiler refuses, or may refuse."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Dims = list[int | ov.Dimension]
 
 
 def data(*dims: int | ov.Dimension, kind: Any = np.float32, name: str = "x") -> Any:
-    """An input."""
+    """Return an input."""
     parameter = ops.parameter(ov.PartialShape(list(dims)), kind, name=name)
     parameter.output(0).set_names({name})
     return parameter
 
 
 def model(output: Any, *inputs: Any, name: str = "model") -> ov.Model:
-    """A model with one output."""
+    """Return a model with one output."""
     return ov.Model([output], list(inputs), name)
 
 
 def unary(operation: Callable[[Any], Any], *dims: int | ov.Dimension, kind: Any = np.float32) -> ov.Model:
-    """A model of one operation."""
+    """Return a model of one operation."""
     x = data(*dims, kind=kind)
     return model(operation(x), x)
 
 
 def with_is_nan() -> ov.Model:
-    """A model with one layer, `check`, that the compiler does not import, between others."""
+    """Return a model with one layer that the compiler does not import, `check`, between others."""
     x = data(1, 8)
     positive = ops.relu(x)
     check = opset10.is_nan(positive)
@@ -41,14 +41,14 @@ def with_is_nan() -> ov.Model:
 
 
 def folded() -> ov.Model:
-    """The same operation where it depends on no input."""
+    """Return the same operation where it depends on no input."""
     x = data(1, 4)
     mask = opset10.is_nan(ops.constant(np.array([[1, np.nan, 2, 3]], np.float32)))
     return model(ops.select(mask, ops.constant(np.float32(0)), x), x)
 
 
 def branch() -> ov.Model:
-    """The same operation in the body of an If, `choice`."""
+    """Return the same operation in the body of an If, `choice`."""
     condition, x = data(kind=np.bool_, name="condition"), data(2, 3)
 
     def body(operation: Callable[[Any], Any]) -> tuple[Any, ov.Model]:
@@ -67,7 +67,7 @@ def branch() -> ov.Model:
 
 
 def pad(begin: int) -> ov.Model:
-    """A pad of `begin` in front of each row."""
+    """Return a pad of `begin` in front of each row."""
     ends = ops.constant(np.array([0, 1], np.int64))
     return unary(
         lambda x: opset12.pad(
@@ -79,7 +79,7 @@ def pad(begin: int) -> ov.Model:
 
 
 def resize(mode: str) -> ov.Model:
-    """A picture, twice as large."""
+    """Return a picture, enlarged twofold."""
     return unary(
         lambda x: opset11.interpolate(
             x, ops.constant(np.array([16, 16], np.int64)), mode, "sizes", axes=np.array([2, 3], np.int64)
@@ -92,20 +92,20 @@ def resize(mode: str) -> ov.Model:
 
 
 def newer_one_hot() -> ov.Model:
-    """OneHot of opset 16, which nothing converts into that of opset 1."""
+    """Return an OneHot of opset 16, which nothing converts to opset 1."""
     on, off = ops.constant(np.float32(1)), ops.constant(np.float32(0))
     return unary(lambda x: opset16.one_hot(x, ops.constant(4), on, off, -1, "normalize"), 3, kind=np.int64)
 
 
 def slice_up_to_an_input() -> ov.Model:
-    """A slice whose end is an input."""
+    """Return a slice whose end is an input."""
     x, stop = data(8), data(1, kind=np.int64, name="stop")
     one = ops.constant(np.array([1], np.int64))
     return model(opset8.slice(x, ops.constant(np.array([0], np.int64)), stop, one), x, stop)
 
 
 def through_six_dimensions() -> ov.Model:
-    """Six dimensions between an input and an output of two."""
+    """Return a model with six dimensions between an input and an output of two."""
     x = data(1, 4)
     high = ops.reshape(x, ops.constant([1, 1, 1, 1, 2, 2]), special_zero=False)
     turned = ops.transpose(high, ops.constant([0, 1, 2, 3, 5, 4]))
@@ -113,7 +113,7 @@ def through_six_dimensions() -> ov.Model:
 
 
 def state(length: int | ov.Dimension) -> ov.Model:
-    """A state to which each inference appends, or of a fixed size."""
+    """Return a state to which each inference appends, or of a fixed size."""
     x = data(1, 2)
     info = ov.op.util.VariableInfo()
     info.data_shape, info.data_type, info.variable_id = ov.PartialShape([length, 2]), ov.Type.f32, "memory"

@@ -1,4 +1,4 @@
-"""Models whose numbers people have met on silicon: wrong in f16, right in f32."""
+"""Models known to go wrong in f16 on silicon, and right in f32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F32 = np.float32
 
 @dataclass(frozen=True)
 class Case:
-    """A model, the layers that have to be named, and the values of its inputs."""
+    """A model, the layers to be named, and the values of its inputs."""
 
     model: ov.Model
     layers: tuple[str, ...]
@@ -43,7 +43,7 @@ def _rms(x: ov.Node, name: str, width: int) -> ov.Node:
 
 
 def feed_forward() -> Case:
-    """As of T5: the second product is beyond 65504, and a root mean square brings it back."""
+    """As in T5: the second product exceeds 65504, and a root mean square brings it back."""
     x = ops.parameter([1, 8, 64], F32, name="x")
     gate = ops.gelu(ops.matmul(x, constant(1, 64, 128, scale=3), False, False), "tanh")
     wide = _named(ops.multiply(gate, ops.matmul(x, constant(2, 64, 128, scale=3), False, False)), "gated")
@@ -54,7 +54,7 @@ def feed_forward() -> Case:
 
 
 def add_before_norm() -> Case:
-    """As of Gemma 3: two values that f16 holds, whose sum it does not."""
+    """As in Gemma 3: two values that f16 holds, whose sum it does not."""
     x, y = (ops.parameter([1, 8, 64], F32, name=name) for name in "xy")
     sum_ = _named(ops.add(x, y), "residual")
     head = ops.matmul(_rms(sum_, "norm", 64), constant(4, 64, 16), False, False)
@@ -65,7 +65,7 @@ def add_before_norm() -> Case:
 
 
 def large_mvn() -> Case:
-    """Over more than 65504 elements: the sum of squares, inside the operation."""
+    """Over more than 65504 elements: the sum of squares overflows inside the operation."""
     x = ops.parameter([1, 2, 256, 512], F32, name="x")
     normal = _named(ops.mvn(x, ops.constant([2, 3]), True, 1e-6, "inside_sqrt"), "mvn")
     model = ov.Model([ops.result(ops.multiply(normal, constant(1, 1, 2, 1, 1, scale=1)))], [x])
@@ -73,7 +73,7 @@ def large_mvn() -> Case:
 
 
 def absorbed() -> Case:
-    """A LayerNorm in its steps, as of whisper-small: a variance overflows, outputs are finite and wrong."""
+    """A LayerNorm in its steps, as in whisper-small: a variance overflows, outputs are finite and wrong."""
     x = ops.parameter([1, 6, 64], F32, name="x")
     tall = _named(ops.multiply(x, ops.constant(F32(600))), "tall")
     centred = _named(ops.subtract(tall, ops.reduce_mean(tall, ops.constant([-1]), True)), "norm/centred")
@@ -86,12 +86,12 @@ def absorbed() -> Case:
 
 
 def large_logits() -> Case:
-    """Attention whose logits are beyond 65504, so that which is the largest is lost."""
+    """Attention whose logits exceed 65504, so that the largest one is lost."""
     return _attention("logits", common=280.0, scale=4.0)
 
 
 def coarse_logits() -> Case:
-    """Attention whose logits f16 holds, but in steps of 16: the softmax sees no difference any more."""
+    """Attention whose logits f16 holds, but in steps of 16: the softmax no longer sees a difference."""
     return _attention("weights", common=140.0, scale=0.4)
 
 
@@ -111,7 +111,7 @@ def in_a_body() -> Case:
 
 
 def _attention(layer: str, common: float, scale: float) -> Case:
-    """Queries and keys that have much in common, so that their products are large and alike."""
+    """Return attention whose queries and keys are similar, so that their products are large and alike."""
     inputs = [ops.parameter([1, 2, 12, 64], F32, name=name) for name in ("query", "key", "value")]
     logits = _named(ops.matmul(inputs[0], inputs[1], False, True), "logits")
     weights = _named(ops.softmax(logits, -1), "weights")

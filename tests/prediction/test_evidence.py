@@ -1,4 +1,4 @@
-"""The evidence: published figures, the models behind them, the calibration, and what the documents say."""
+"""The evidence: published figures, the models behind them, the calibration, and the documents."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from softnpu.tools.bench.prediction.measurements import model_rows, workload_row
 _ROOT = Path(__file__).parents[2]
 _SOURCES = (_ROOT / "tools/bench/prediction/data/SOURCES.md").read_text()
 
-# millions of weights and G MACs as the models' authors give them
+# millions of weights and G MACs, as published by the models' authors
 _PUBLISHED = {
     "resnet-50": (25.6, 4.1),
     "mobilenet-v2": (3.5, 0.30),
     "ssd-mobilenet-v1": (6.8, 1.24),
-    "efficientdet-d0": (3.9 + 0.6, 2.5),  # each of five levels has heads of its own here; and the anchors
+    "efficientdet-d0": (3.9 + 0.6, 2.5),  # each of five levels has its own heads here; plus the anchors
     "yolov8n": (3.2, 4.4),
     "yolo11n": (2.6, 3.3),
     "bert-base": (108, 11.2),
@@ -38,7 +38,7 @@ _PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_models_have_the_weights_and_macs_that_are_published(name: str) -> None:
+def test_models_have_the_published_weights_and_macs(name: str) -> None:
     graph, (millions, macs) = architecture(name), _PUBLISHED[name]
     weights = sum(each.outputs[0].elements for each in graph.of_type("Constant"))
     works = work_of(graph, DEVICES["4000"], 6, Precision.F16)
@@ -56,7 +56,7 @@ def test_there_is_enough_evidence_and_each_row_has_its_model_and_source() -> Non
     assert {row.platform for row in models} | {row.platform for row in workloads} == set(DEVICES)
 
 
-def test_a_row_that_is_not_fitted_says_why() -> None:
+def test_an_unfitted_row_says_why() -> None:
     assert all(row.remark for row in model_rows() if not row.fitted)
 
 
@@ -65,12 +65,12 @@ def test_left_out_models_meet_the_targets() -> None:
     everything, unmarked, *_, as_before, roofline = evaluate.summaries(cases, file)
     assert everything.met
     assert unmarked.met
-    # the factor that the marked rows need is what explains them, and without it they are not hidden
+    # the factor needed by the marked rows explains them, and without it they are not hidden
     assert as_before.p90 > evaluate.P90
     assert roofline.median > 2 * everything.median
 
 
-def test_the_calibration_is_that_of_these_rows() -> None:
+def test_the_calibration_fits_these_rows() -> None:
     rows, file = model_rows(), calibration.load()
     assert file.rows == sum(row.fitted for row in rows)
     assert set(file.left_out) == {row.model for row in rows}
@@ -102,7 +102,7 @@ def test_a_summary_counts_errors_and_clear_pairs() -> None:
     rows = [_row(100, 110), _row(129, 90), _row(200, 100), _row(1000, 3000, kind="latency")]
     found = evaluate.summarise("some", rows)
     assert found.median == pytest.approx((0.302 + 0.5) / 2, abs=1e-3)
-    # 100 and 129 are too near, the latency is of another kind; 100 and 200 are in the wrong order
+    # 100 and 129 are too close, the latency is of another kind; 100 and 200 are in the wrong order
     assert (found.pairs, found.ordered, found.met) == (2, 0.5, False)
     assert evaluate.summarise("some", rows, held=False).met is None
 
@@ -119,7 +119,7 @@ def test_the_command_prints_every_row_and_says_whether_targets_are_met() -> None
     assert "Depthwise 64x14x56 3x3/1" in shown
 
 
-def test_the_documents_have_the_figures_of_the_benchmark() -> None:
+def test_the_documents_have_the_benchmarks_figures() -> None:
     """docs/fidelity.md has a line for each summary; `softnpu bench predict` prints the same."""
     cases, file = fit.cases(model_rows()), calibration.load()
     text = (_ROOT / "docs/fidelity.md").read_text()

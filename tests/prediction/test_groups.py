@@ -1,4 +1,4 @@
-"""What the device computes together: groups of operations, by small graphs, and by real models."""
+"""Groups of operations that the device computes together, in small graphs and in real models."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _swish(build: GraphBuilder) -> Graph:
 
 
 def _gate(build: GraphBuilder) -> Graph:
-    """A sigmoid of something else than it multiplies is no swish."""
+    """A sigmoid that does not multiply its own input is not a swish."""
     value = build.convolution(build.parameter(1, 16, 8, 8), 16, 3)
     gate = build.activation(build.convolution(build.mean(value), 16), "Sigmoid")
     return build.build(build.elementwise("Multiply", value, gate))
 
 
 def _residual(build: GraphBuilder) -> Graph:
-    """Two readers of a convolution: what only one of them computes cannot be fused behind it."""
+    """Two readers of a convolution: an operation that only one of them computes cannot be fused."""
     value = build.convolution(build.parameter(1, 16, 8, 8), 16, 3)
     other = build.activation(value, "Relu")
     return build.build(build.elementwise("Add", value, other))
@@ -50,7 +50,7 @@ def _views(build: GraphBuilder) -> Graph:
 
 
 def _permutations(build: GraphBuilder) -> Graph:
-    """Channels last is how images are stored; another order is work."""
+    """Images are stored channels last, which costs nothing; another order is work."""
     value = build.transpose(build.convolution(build.parameter(1, 16, 8, 8), 32), 0, 2, 3, 1)
     return build.build(build.transpose(value, 0, 2, 1, 3))
 
@@ -77,7 +77,7 @@ def _spelled_normalisation(build: GraphBuilder) -> Graph:
 
 
 def _shown_variance(build: GraphBuilder) -> Graph:
-    """As above, but somebody reads the variance: it cannot stay inside of a kernel."""
+    """As above, but the variance is also read: it cannot stay inside a kernel."""
     value = build.linear(build.parameter(1, 8, 64), 32)
     square = build.elementwise("Power", value, build.constant(1))
     mean = build.elementwise("Add", build.add("ReduceMean", [square], (1, 8, 1)), build.constant(1))
@@ -162,7 +162,7 @@ def test_operations_are_fused_as_the_device_computes_them(
     ] == expected
 
 
-def test_a_native_sigmoid_is_computed_behind_the_product() -> None:
+def test_a_native_sigmoid_is_fused_after_the_product() -> None:
     build = GraphBuilder("small")
     value = build.convolution(build.parameter(1, 16, 8, 8), 16, activation="Sigmoid")
     graph = build.build(value)
@@ -179,7 +179,7 @@ def test_a_native_product_of_two_tensors_is_computed_by_the_dpu() -> None:
     assert [group.unit.value for group in fuse(graph, frozenset(("Multiply",)))] == ["DPU"]
 
 
-def test_groups_have_what_they_read_and_write() -> None:
+def test_groups_list_what_they_read_and_write() -> None:
     build = GraphBuilder("small")
     image = build.parameter(1, 16, 8, 8)
     graph = build.build(build.convolution(image, 32, 3, activation="Relu"))

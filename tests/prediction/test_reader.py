@@ -1,4 +1,4 @@
-"""The neutral graph of a model of OpenVINO: types, shapes, attributes, edges, what is folded."""
+"""The neutral graph of an OpenVINO model: types, shapes, attributes, edges, folded operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_operations_keep_their_types_attributes_and_edges() -> None:
     assert all(source.operation < each.index for each in graph for source in each.inputs)
 
 
-def test_constants_and_what_is_made_of_them_are_folded() -> None:
+def test_constants_and_operations_on_them_are_folded() -> None:
     graph = read_graph(_model(ov.PartialShape([1, 3, 32, 32])))
     folded = {graph.operations[index].type for index in graph.constant_like}
     assert folded == {"Constant", "Convert"}

@@ -1,4 +1,4 @@
-"""Will it be right? The layer where a model goes wrong in f16, and the list that makes it right again."""
+"""Accuracy prediction: the layer where a model goes wrong in f16, and the f32 list that repairs it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.quick, pytest.mark.usefixtures("openvino_core")]
 
 
 def judged(model: ov.Model, given: Sequence[Array] = (), **config: str) -> Right:
-    """The answer for a model with these inputs, in order, or generated ones."""
+    """Return the prediction for a model with these inputs, in order, or generated ones."""
     names = [parameter.friendly_name for parameter in model.get_parameters()]
     arrays = dict(zip(names, given, strict=True)) if given else {}
     found = predict(model, ["4000"], config=config, samples=Samples(arrays=arrays), only=["right"])
@@ -39,7 +39,7 @@ def _listed(setting: str, saturates: bool) -> Arithmetic:
     return Arithmetic(saturates, Arithmetic.of({MODE_PARAMS: setting}).kept)
 
 
-# ---------------------------------------------------------------- what people have met
+# ---------------------------------------------------------------- known cases
 
 
 SHORTEST: dict[str, tuple[str, ...]] = {
@@ -50,7 +50,7 @@ SHORTEST: dict[str, tuple[str, ...]] = {
     "large_logits": ("MatMul", "Softmax"),
     "coarse_logits": ("MatMul", "Softmax"),
 }
-"""The lists where overflows saturate; infinities need others."""
+"""The lists for saturating overflows; infinities need others."""
 
 
 @pytest.mark.parametrize("saturates", [True, False])
@@ -88,7 +88,7 @@ def test_the_largest_value_is_reported_with_its_place() -> None:
     assert (first.beyond, first.elements) == (int((np.abs(value) > 65504).sum()), value.size)
 
 
-def test_a_finite_output_may_be_wrong_and_what_follows_inherits_it() -> None:
+def test_a_finite_output_may_be_wrong_and_its_successors_inherit_it() -> None:
     case = CASES["absorbed"]()
     found = judged(case.model, list(case.given), NPU_F16_OVERFLOW="INFINITY")
     assert math.isfinite(found.outputs[0].error.worst)
@@ -96,7 +96,7 @@ def test_a_finite_output_may_be_wrong_and_what_follows_inherits_it() -> None:
     assert "norm/normal" in [each.layer for each in found.inherits]
 
 
-def test_a_step_of_an_operation_goes_by_the_name_of_the_operation() -> None:
+def test_a_step_of_an_operation_has_the_name_of_the_operation() -> None:
     case = CASES["large_mvn"]()
     (cause,) = judged(case.model, list(case.given)).causes
     assert (cause.layer, cause.type, cause.step) == ("mvn", "MVN", "squares")
@@ -115,7 +115,7 @@ def test_an_overflow_reaches_its_readers_in_f32_and_a_cancellation_its_sources()
     assert listed(Trouble.CANCELS) == ["b/reshape", "b", "a"]
 
 
-def test_a_list_that_is_set_already_goes_on() -> None:
+def test_an_existing_list_is_extended() -> None:
     case = CASES["large_logits"]()
     params = "optimization-level=1 compute-layers-with-higher-precision=Softmax"
     repair = judged(case.model, list(case.given), NPU_COMPILATION_MODE_PARAMS=params).repair
@@ -137,7 +137,7 @@ def _vanishing() -> Case:
     return Case(ov.Model([ops.result(output)], [x]), ("tiny",), (given,))
 
 
-def test_what_becomes_zero_is_named_and_repaired() -> None:
+def test_vanishing_values_are_named_and_repaired() -> None:
     case = _vanishing()
     found = judged(case.model, case.given)
     assert [(each.layer, each.trouble) for each in found.causes] == [("tiny", Trouble.VANISHES)]
@@ -153,7 +153,7 @@ def _pictures() -> ov.Model:
 
 
 def _masked() -> ov.Model:
-    """The mask of an attention, whose lowest f32 is beyond f16."""
+    """The mask of an attention, whose lowest f32 exceeds f16."""
     x, mask = ops.parameter([1, 6, 6], np.float32, name="x"), ops.parameter([1, 1, 6], np.int64, name="ids")
     hidden = ops.subtract(ops.constant(np.float32(1)), ops.convert(ops.minimum(mask, ops.constant(1)), "f32"))
     lowest = ops.multiply(hidden, ops.constant(np.float32(-3.4e38)))
@@ -169,7 +169,7 @@ def _improbable() -> ov.Model:
 
 
 @pytest.mark.parametrize("build", [_pictures, _masked, _improbable])
-def test_a_model_that_is_right_raises_no_alarm(build: Callable[[], ov.Model]) -> None:
+def test_an_accurate_model_raises_no_alarm(build: Callable[[], ov.Model]) -> None:
     found = judged(build())
     assert found.verdict is Rightness.RIGHT
     assert not found.causes
@@ -177,8 +177,8 @@ def test_a_model_that_is_right_raises_no_alarm(build: Callable[[], ov.Model]) ->
     assert found.samples == samples.COUNT
 
 
-def test_a_batch_norm_is_part_of_its_convolution_as_openvino_makes_it() -> None:
-    """The sums are large and alike: rounded before the mean is taken away they would be the same."""
+def test_a_batch_norm_is_folded_into_its_convolution_as_in_openvino() -> None:
+    """The sums are large and similar: rounded before the mean is subtracted, they would be equal."""
     weights = 700 + np.arange(12, dtype=np.float32).reshape(4, 3, 1, 1)
     x = ops.parameter([1, 3, 8, 8], np.float32, name="x")
     sums = ops.convolution(x, ops.constant(weights), [1, 1], [0, 0], [0, 0], [1, 1])
@@ -198,7 +198,7 @@ def test_an_overflow_without_effect_is_reported_as_such() -> None:
     assert [each.layer for each in found.without_effect] == ["lowest", "masked"]
 
 
-def test_a_body_is_counted_although_it_cannot_be_looked_into() -> None:
+def test_a_body_is_counted_although_it_cannot_be_observed() -> None:
     case = in_a_body()
     found = judged(case.model, case.given)
     assert found.verdict is Rightness.WRONG
@@ -207,7 +207,7 @@ def test_a_body_is_counted_although_it_cannot_be_looked_into() -> None:
     ]
 
 
-def test_what_cannot_be_run_is_unknown_and_says_why() -> None:
+def test_a_model_that_cannot_run_is_unknown_with_the_reason() -> None:
     x = ops.parameter(ov.PartialShape([-1, 4]), np.float32, name="x")
     model = ov.Model([ops.result(ops.relu(x))], [x])
     found = judged(model)
@@ -228,7 +228,7 @@ def test_random_numbers_are_the_same_in_every_run() -> None:
     assert judged(ov.Model([ops.result(ops.multiply(x, drawn))], [x])).verdict is Rightness.RIGHT
 
 
-# ---------------------------------------------------------------- looking
+# ---------------------------------------------------------------- observation
 
 
 def _runs() -> tuple[Runs, ov.Model, list[Array]]:
@@ -237,7 +237,7 @@ def _runs() -> tuple[Runs, ov.Model, list[Array]]:
     return Runs(model, [given], Arithmetic()), model, given
 
 
-def test_looking_changes_no_bit_and_the_device_has_the_same(shared_core: Core) -> None:
+def test_observation_changes_no_bit_and_the_device_agrees(shared_core: Core) -> None:
     runs, model, given = _runs()
     f16 = runs.rewrite(Arithmetic())
     (looked,) = [
@@ -270,13 +270,13 @@ ERRORS: dict[str, tuple[list[float], list[float], Error]] = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_errors_are_in_parts_of_the_reference(name: str) -> None:
+def test_errors_are_relative_to_the_reference(name: str) -> None:
     ours, theirs, expected = ERRORS[name]
     found = error_of(np.array(ours, np.float32), np.array(theirs, np.float32))
     assert (found.mean, found.peak) == pytest.approx((expected.mean, expected.peak), rel=1e-5)
 
 
-def test_the_extent_is_of_finite_values() -> None:
+def test_the_extent_covers_finite_values() -> None:
     values = np.array([[1, -70000], [math.inf, math.nan]], np.float32)
     assert extent_of(values) == measuring.Extent(70000.0, (0, 1), 1, 4)
     assert extent_of(np.array([3e-6], np.float32)).vanishes
@@ -293,7 +293,7 @@ def test_the_extent_is_of_finite_values() -> None:
         lambda x: ops.multiply(x, ops.constant(np.float32(1 / 255))),
     ],
 )
-def test_generated_inputs_are_of_the_kind_that_the_model_takes(scale: Callable[[ov.Node], ov.Node]) -> None:
+def test_generated_inputs_suit_the_model(scale: Callable[[ov.Node], ov.Node]) -> None:
     ids = ops.parameter([2, 64], np.int64, name="ids")
     mask = ops.parameter([2, 64], np.int64, name="attention_mask")
     picture = ops.parameter([1, 32, 32, 3], np.float32, name="picture")
@@ -315,7 +315,7 @@ def test_generated_inputs_are_of_the_kind_that_the_model_takes(scale: Callable[[
     assert not np.array_equal(made.steps[0][2], made.steps[1][2])
 
 
-def test_given_inputs_decide_how_many_samples_there_are() -> None:
+def test_given_inputs_determine_the_number_of_samples() -> None:
     x = ops.parameter([1, 4], np.float32, name="x")
     model = ov.Model([ops.result(ops.relu(x))], [x])
     assert len(samples.make(model, Given(arrays={"x": np.zeros((1, 4), np.float32)}), None, 0).steps) == 1

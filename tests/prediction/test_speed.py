@@ -1,4 +1,4 @@
-"""The model of the device: what must hold for any model, and the granularity that is published."""
+"""The device model: invariants for any model, and the published granularity."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_layer_that_does_not_fit_into_cmx_is_spilled() -> None:
         (_convolution(size=4), "4000", Bound.OVERHEAD),
     ],
 )
-def test_what_bounds_a_layer(graph: Graph, platform: str, bound: Bound) -> None:
+def test_a_layer_reports_its_bound(graph: Graph, platform: str, bound: Bound) -> None:
     (layer,) = predict(graph, platform).layers
     assert layer.bound is bound
 
@@ -169,7 +169,7 @@ def test_quantised_operations_and_compressed_weights_are_recognised() -> None:
     assert layer.weights_bytes == 512 * 512 // 2
 
 
-def test_the_first_provider_that_knows_a_group_counts() -> None:
+def test_the_first_provider_that_knows_a_group_decides() -> None:
     graph = _convolution(outputs=64, size=16)
     (work,) = work_of(graph, find_device("4000"), 1, Precision.INT8)
     taken = MeasuredTime(
@@ -195,7 +195,7 @@ def test_anybody_can_be_a_provider() -> None:
     assert layer.compute_us == pytest.approx(250_000, rel=0.2)
 
 
-def test_a_platform_that_nobody_has_measured_has_wider_bands_and_says_so() -> None:
+def test_an_unmeasured_platform_has_wider_bands_and_says_so() -> None:
     known, unknown = (predict(_convolution(), platform) for platform in ("4000", "5010"))
     assert unknown.device_us.high / unknown.device_us.value > known.device_us.high / known.device_us.value
     assert any("nobody has published" in note for note in unknown.notes)
@@ -210,7 +210,7 @@ def test_a_platform_that_nobody_has_measured_has_wider_bands_and_says_so() -> No
         (lambda: predict(_open(), "3720"), ("input 'image' of 'open'", "[1, ?]", "static shapes")),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(call: Callable[[], object], told: tuple[str, ...]) -> None:
+def test_unpredictable_models_are_refused(call: Callable[[], object], told: tuple[str, ...]) -> None:
     with pytest.raises(Refused) as caught:
         call()
     for each in told:

@@ -1,4 +1,4 @@
-"""The rules of what silicon takes: each on the smallest model that it speaks about, and on real ones."""
+"""The rules of silicon's support: each on the smallest model that it concerns, and on real ones."""
 
 from __future__ import annotations
 
@@ -101,22 +101,22 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_model_meets_these_rules_and_no_others(name: str) -> None:
+def test_a_model_triggers_exactly_these_rules(name: str) -> None:
     make, expected = CASES[name]
     found = support_of(make())
     assert {finding.rule: finding.verdict for finding in found.findings} == expected
     assert found.verdict == max(expected.values(), default=TAKES, key=lambda verdict: verdict.severity)
 
 
-def test_every_rule_is_met_by_a_model_or_a_property() -> None:
-    elsewhere = {  # below, or not to be had from OpenVINO's Python API
+def test_every_rule_is_triggered_by_a_model_or_a_property() -> None:
+    elsewhere = {  # tested below, or unreachable from OpenVINO's Python API
         *("configuration.tiles", "configuration.precision", "configuration.f32", "type.f8"),
         *("type.f8e8m0", "operation.custom", "operation.pad-variable"),
     }
     assert {rule for _, expected in CASES.values() for rule in expected} | elsewhere == set(rules.RULES)
 
 
-def test_every_rule_has_a_source_that_can_be_looked_up_and_says_what_to_do() -> None:
+def test_every_rule_has_a_verifiable_source_and_a_remedy() -> None:
     for rule in rules.RULES.values():
         assert rule.sources, rule.id
         assert rule.expected, rule.id
@@ -145,7 +145,7 @@ def test_properties_are_refused_by_these_platforms(config: dict[str, str], refus
     assert refused == tuple(name for name in PLATFORMS if support_of(model, name, config).refused)
 
 
-def test_f8_is_known_of_the_newest_platform_only() -> None:
+def test_f8_is_supported_only_on_the_newest_platform() -> None:
     assert {name: element_types.rule_of("f8e4m3", name) for name in PLATFORMS} == {
         "3720": "type.f8",
         "4000": "type.f8",
@@ -153,18 +153,18 @@ def test_f8_is_known_of_the_newest_platform_only() -> None:
     }
 
 
-def test_what_is_refused_names_its_layers() -> None:
+def test_a_refusal_names_its_layers() -> None:
     assert support_of(models.with_is_nan()).refused_layers == {"check"}
     (layer,) = support_of(models.branch()).refused_layers
     assert layer.startswith("choice/")
 
 
-def test_the_table_knows_every_operation_of_openvino_once() -> None:
+def test_the_table_lists_every_operation_of_openvino_once() -> None:
     table = operation_table()
     assert not table.absent & (table.parsed.keys() | table.converted.keys())
     for kind, versions in table.converted.items():
         assert not versions.keys() & table.parsed.get(kind, frozenset()), kind
-    # whatever passed a test of the report is taken today, or is folded
+    # operations that passed a test of the report are accepted today, or folded
     passed = {name for name, (count, _) in table.conformance.items() if count}
     untaken = {
         name for name in passed if not (table.is_parsed(*name.split()) or table.conversion(*name.split()))
@@ -173,7 +173,7 @@ def test_the_table_knows_every_operation_of_openvino_once() -> None:
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_real_models_are_taken_with_static_shapes_and_only_then(name: str) -> None:
+def test_real_models_are_accepted_only_with_static_shapes(name: str) -> None:
     model = ov.Core().read_model(get(name))
     as_it_is = support_of(model)
     assert as_it_is.verdict is (UNKNOWN if name == "magika" else REFUSES)
@@ -184,13 +184,13 @@ def test_real_models_are_taken_with_static_shapes_and_only_then(name: str) -> No
         assert sum(each.count for each in found.operations) > 50
 
 
-def test_an_answer_can_be_written_as_json() -> None:
+def test_a_result_can_be_written_as_json() -> None:
     found = support_of(models.with_is_nan())
     document = json.loads(msgspec.json.encode(found))
     assert document["findings"][0]["sources"][0]["path"] == rules.IMPORTER.path
 
 
-def test_the_judgement_of_an_operation_that_nobody_knows() -> None:
+def test_an_unknown_operation_is_judged_as_custom() -> None:
     graph = read_graph(models.unary(ops.relu, 1, 4))
     relu = next(graph.of_type("Relu"))
     assert operations.judge(graph, replace(relu, type="Mine", opset="mine")).rule == "operation.custom"

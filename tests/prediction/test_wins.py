@@ -1,4 +1,4 @@
-"""What to change: the largest wins by the device model's own account."""
+"""Recommended changes: the largest wins according to the device model."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Long loops: deaths and restarts, many sessions. Short forms run always, the long ones with `-m soak`."""
+"""Long loops: deaths and restarts, many sessions. Short forms always run, the long ones with `-m soak`."""

@@ -8,7 +8,7 @@ from tests.soak.figures import collected
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints what the loops have measured."""
+    """Print the measurements of the loops."""
     if not collected:
         return
     terminalreporter.section("figures")

@@ -1,4 +1,4 @@
-"""What loops have measured, for the table at the end of the run and for a file."""
+"""Measurements of the loops, for the table at the end of the run and for a file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ENV_LOOPS = "SOFTNPU_SOAK_LOOPS"
 ENV_SESSIONS = "SOFTNPU_SOAK_SESSIONS"
 """How many sessions idle in the long form (1000)."""
 ENV_JSON = "SOFTNPU_SOAK_JSON"
-"""A file that gets the figures as JSON lines."""
+"""A file to which the figures are appended as JSON lines."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure: what was done, what was measured, the values."""
+    """One figure: the action, the quantity, the values."""
 
     loop: str
     what: str
@@ -29,7 +29,7 @@ collected: list[Figure] = []
 
 
 def note(loop: str, what: str, value: object) -> None:
-    """One more figure for the table."""
+    """Add a figure to the table."""
     figure = Figure(loop, what, str(value))
     collected.append(figure)
     path = os.environ.get(ENV_JSON)
@@ -39,16 +39,16 @@ def note(loop: str, what: str, value: object) -> None:
 
 
 def note_times(loop: str, what: str, seconds: Sequence[float]) -> None:
-    """Median and maximum of times."""
+    """Add the median and maximum of times."""
     middle, most = statistics.median(seconds), max(seconds)
     note(loop, what, f"{middle * 1e3:.1f} ms median, {most * 1e3:.1f} ms at most, of {len(seconds)}")
 
 
 def loops() -> int:
-    """How often the long forms loop."""
+    """Return how often the long forms loop."""
     return int(os.environ.get(ENV_LOOPS, "1000"))
 
 
 def sessions() -> int:
-    """How many sessions idle in the long form."""
+    """Return how many sessions idle in the long form."""
     return int(os.environ.get(ENV_SESSIONS, "1000"))

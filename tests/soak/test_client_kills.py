@@ -1,4 +1,4 @@
-"""Clients that are killed again and again, at every step and moment: nobody else notices, nothing is left."""
+"""Clients killed repeatedly, at every step and moment: nobody else notices, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.work import Loaded, same
 _SHORT = 10
 _LEAK_BYTES = 2 << 20
 
-# forks one client after the other: each computes once in full, and is killed in the course of a second round
+# forks one client after the other: each computes once in full, and is killed during a second round
 _CLIENTS = """
 import random, resource, signal
 from softnpu.emulator.common import failpoints
@@ -135,7 +135,7 @@ def _kill_loop(daemon: Daemon, context: Context, start_python: StartPython, digi
     clients.finish()
     assert (engine.restarts, engine.hangs) == (0, 0)
     quarter = max(1, len(memory) // 4)
-    # what stays: a sample may be taken while a message is handled, whose megabytes go again
+    # what stays: a sample may be taken while a message is handled, whose megabytes are freed again
     grown = min(memory[-quarter:]) - statistics.median(memory[:quarter])
     assert grown < max(_LEAK_BYTES, 0.05 * memory[0]), f"the supervisor grew by {grown / 1024:.0f} KiB"
     assert statistics.median(back) < 1.0

@@ -1,4 +1,4 @@
-"""Daemons that are killed again and again: who waits learns it, nothing is left, the next one starts."""
+"""Daemons killed repeatedly: waiters are told, nothing is left behind, the next daemon starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GONE_S = 5.0
 
 
 class _Life:
-    """One daemon, computed on, and then killed while somebody waits."""
+    """One daemon, used for computing, and then killed while somebody waits."""
 
     def __init__(self, socket: Path, digits: Path, image: Array, expected: list[Array]) -> None:
         start = time.monotonic()
@@ -74,7 +74,7 @@ def _kill_loop(digits: Path, folder: Path, count: int) -> None:
         gc.collect()  # the error of the wait refers to everything that waited
         open_now = len(os.listdir("/proc/self/fd"))
         if number < 2:
-            descriptors = open_now  # with what libraries keep from their first use on
+            descriptors = open_now  # including those that libraries keep from their first use
         assert open_now <= descriptors, f"loop {number}: descriptors of a client"
     last = Daemon(DaemonSettings(socket=str(socket)))
     last.stop()

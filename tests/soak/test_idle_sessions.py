@@ -1,4 +1,4 @@
-"""Many sessions that do nothing: what they cost the daemon, and what they cost who works."""
+"""Many idle sessions: their cost to the daemon, and to a working client."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Worker:
         self.fence = self.queue.create_fence()
 
     def median_s(self) -> float:
-        """Of a few round trips."""
+        """Return the median of a few round trips."""
         times = []
         for _ in range(_TIMES):
             self.fence.reset()
@@ -60,7 +60,7 @@ class _Worker:
 
 @pytest.fixture(autouse=True)
 def no_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a side catches the other awake is luck, and no figure of what idle sessions cost."""
+    """Disable spinning: whether a side catches the other awake is luck, not a cost of idle sessions."""
     monkeypatch.setenv(ENV_SPIN_US, "0")
 
 
@@ -100,18 +100,18 @@ def _measure(start_daemon: StartDaemon, start_python: StartPython, count: int, s
 
 
 def _cpu_share(daemon: Daemon, seconds: float) -> tuple[float, float]:
-    """Seconds of processor time that the daemon uses while nobody wants anything, and the share of a core."""
+    """Return the CPU seconds that the idle daemon uses, and the share of a core."""
     tree = [psutil.Process(daemon.pid), psutil.Process(daemon.engine().engine_pid)]
-    time.sleep(0.5)  # the last session has just begun
+    time.sleep(0.5)  # the last session has only just begun
     before = sum(_cpu_s(process) for process in tree)
     start = time.monotonic()
-    time.sleep(seconds)  # what is measured is what happens while nothing does
+    time.sleep(seconds)  # the measurement is of idle time
     used = sum(_cpu_s(process) for process in tree) - before
     return used, used / (time.monotonic() - start)
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """Exact to nanoseconds, where `cpu_times` counts in hundredths of a second."""
+    """Return CPU seconds, exact to nanoseconds, where `cpu_times` counts in hundredths of a second."""
     total = 0
     for thread in process.threads():
         with open(f"/proc/{process.pid}/task/{thread.id}/schedstat", "rb") as file:

@@ -1,1 +1,1 @@
-"""Random sequences of what programs may do, and of deaths, against a model of what must come of it."""
+"""Random sequences of program calls and deaths, checked against a model of their outcome."""

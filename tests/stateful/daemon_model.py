@@ -1,4 +1,4 @@
-"""What a model of the daemon knows: who holds what. And the comparison with what the daemon says."""
+"""A model of the daemon's accounts, by owner, compared with the daemon's own report."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _QUIET_S = 20.0
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int, long: bool) -> None:
-    """Runs a model. The short form is the same every time; the long one has other sequences at each run."""
+    """Run a model. The short form is deterministic; the long one has other sequences in each run."""
     phases = (Phase.generate, Phase.shrink) if long else (Phase.generate,)
     run_state_machine_as_test(
-        cast(type[RuleBasedStateMachine], machine),  # it is only called, so what makes one will do
+        cast(type[RuleBasedStateMachine], machine),  # it is only called, so a factory will do
         settings=settings(
             max_examples=examples * (40 if long else 1),
             stateful_step_count=steps * (2 if long else 1),
@@ -44,7 +44,7 @@ def run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int,
 
 @dataclass
 class ModelMemory:
-    """An allocation: its bytes, which the model shares with whoever imports it."""
+    """An allocation: its bytes, which the model shares with its importers."""
 
     context: str
     data: Array
@@ -53,7 +53,7 @@ class ModelMemory:
 
 @dataclass
 class Client:
-    """A session as the model has it. `queues` and `graphs`: the context of each."""
+    """A session in the model. `queues` and `graphs`: the context of each."""
 
     remote: RemoteSession
     contexts: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Client:
         return len(self.contexts) + self.allocations + len(self.queues) + len(self.graphs)
 
     def drop_context(self, context: str) -> None:
-        """Everything in it goes with it."""
+        """Drop a context and everything in it."""
         self.contexts.remove(context)
         self.memory = {name: block for name, block in self.memory.items() if block.context != context}
         self.queues = {name: entry for name, entry in self.queues.items() if entry[0] != context}
@@ -83,7 +83,7 @@ class Client:
 
 
 class SequenceDaemons:
-    """One daemon for all sequences; another one after a sequence that went wrong."""
+    """One daemon for all sequences; a new one after a failed sequence."""
 
     def __init__(self, start_daemon: StartDaemon, processes: SessionProcesses, **settings: Any) -> None:
         self.processes = processes
@@ -93,7 +93,7 @@ class SequenceDaemons:
         self._daemon: Daemon | None = None
 
     def daemon(self) -> Daemon:
-        """The daemon for the next sequence, which has to say at its end that it is `clean`."""
+        """Return the daemon for the next sequence, which must declare at its end that it is `clean`."""
         if self._daemon is not None and not self.clean:
             self._daemon.kill()
             self._daemon = None
@@ -136,14 +136,14 @@ class DaemonModel(RuleBasedStateMachine):
         return client
 
     def kill_engine(self) -> None:
-        """SIGKILL to the engine. Nobody waits for the next one: that is part of the test."""
+        """Kill the engine (SIGKILL). Nobody waits for the next one: that is part of the test."""
         self.engine_kills += 1
         pid = wait_until(lambda: self.status().engines[0].engine_pid, what="an engine to kill")
         os.kill(pid, signal.SIGKILL)
         wait_gone(pid)
 
     def check_accounts(self) -> None:
-        """Sessions, memory, handles: exact, as soon as what dies has gone."""
+        """Check sessions, memory, handles: exact, as soon as the dead are gone."""
         self._agreed = False
         expected = self._expected()
         reported: dict[str, object] = {}
@@ -211,7 +211,7 @@ class DaemonModel(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        """Whoever is left leaves; the daemon is as it was, and nobody has been blamed for anything."""
+        """Remaining clients leave; the daemon is as before, and nobody has been blamed for anything."""
         for number, client in enumerate(self.clients):
             if number % 2 or not self._agreed:
                 client.remote.kill()

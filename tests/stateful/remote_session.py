@@ -1,4 +1,4 @@
-"""Sessions in processes of their own, which can be killed at any moment."""
+"""Sessions in their own processes, which can be killed at any moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class RemoteError(Exception):
-    """A session was refused something: `result` and the text."""
+    """A session's request was refused: `result` and the text."""
 
     def __init__(self, result: int, text: str) -> None:
         super().__init__(text)
@@ -46,7 +46,7 @@ class SessionProcesses:
 
 
 class RemoteSession:
-    """Calls a method in the session's process: `session.call("allocate", ...)`."""
+    """Calls methods in the session's process: `session.call("allocate", ...)`."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -58,15 +58,15 @@ class RemoteSession:
         return self._call(method, list(arguments), [])[0]
 
     def call_with_fds(self, method: str, *arguments: Any, fds: list[int]) -> Any:
-        """As `call`, with descriptors as the last arguments; they stay the caller's."""
+        """As `call`, with descriptors as the last arguments; they remain the caller's."""
         return self._call(method, list(arguments), fds)[0]
 
     def fetch_fd(self, method: str, *arguments: Any) -> int:
-        """A descriptor, the caller's."""
+        """Return a descriptor, owned by the caller."""
         return self._call(method, list(arguments), [])[1][0]
 
     def leave(self) -> None:
-        """The orderly end of session and process."""
+        """End session and process in an orderly way."""
         self.call("leave")
         self._end()
 
@@ -75,7 +75,7 @@ class RemoteSession:
         self._end()
 
     def close(self) -> None:
-        """Closes the connection, whatever the process does."""
+        """Close the connection, whatever the process does."""
         self._child.close()
 
     def _end(self) -> None:
@@ -96,7 +96,7 @@ class RemoteSession:
 
 
 def child_function() -> ChildFunction:
-    """What the fork server runs in each process."""
+    """Entry point of each process of the fork server."""
     return _serve
 
 

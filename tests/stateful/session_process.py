@@ -1,6 +1,6 @@
-"""A client by hand, for other processes to direct: one session, its objects by name, nothing kept by chance.
+"""A hand-made client directed by other processes: one session, objects by name, no implicit references.
 
-Every allocation is asked for and given back explicitly, so that the model can count to the byte.
+Every allocation is requested and freed explicitly, so that the model can count to the byte.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RefusedRequest(Exception):
 
 
 class ScriptedSession:
-    """The session. Contexts, memory, queues and graphs go by the names that the director gives them."""
+    """The session. Contexts, memory, queues and graphs have the names that the director gives them."""
 
     def __init__(self, socket: str) -> None:
         self.wire = Wire(Path(socket))
@@ -49,7 +49,7 @@ class ScriptedSession:
         return self.session
 
     def leave(self) -> None:
-        """The orderly end."""
+        """End the session in an orderly way."""
         self.wire.close()
 
     # ------------------------------------------------------------ contexts and memory
@@ -70,7 +70,7 @@ class ScriptedSession:
         self._adopt(owner, name, self._ask(request), size)
 
     def import_memory(self, context: str, name: str, fd: int) -> None:
-        """Imports memory of another session; the descriptor is closed."""
+        """Import memory of another session; close the descriptor."""
         owner = self._contexts[context]
         try:
             answer = self._ask(msg.MemImport(context=owner.handle, kind="host"), [fd])
@@ -79,7 +79,7 @@ class ScriptedSession:
         self._adopt(owner, name, answer, answer.segment_size)
 
     def share(self, name: str) -> int:
-        """The descriptor of exportable memory; it stays the remote's."""
+        """Return the descriptor of exportable memory; it remains the session's."""
         return self._segment_fds[name]
 
     def free(self, *names: str) -> None:
@@ -112,7 +112,7 @@ class ScriptedSession:
     def submit(
         self, queue: str, buffer: str, offset: int, commands: list[list[Any]], fences: str, fence: int
     ) -> int:
-        """A command buffer of these commands (see `_command`) at `offset` of `buffer`, with a fence."""
+        """Submit these commands (see `_command`) at `offset` of `buffer`, with a fence."""
         data = cmd.encode_buffer([cmd.encode_command(self._command(*command)) for command in commands])
         block, signals, target = self._memory[buffer][1], self._memory[fences][1], self._queues[queue]
         block.write(data, offset)
@@ -123,7 +123,7 @@ class ScriptedSession:
         )
 
     def break_ring(self, queue: str) -> None:
-        """A slot that cannot be right."""
+        """Write an invalid slot."""
         target = self._queues[queue]
         target.submit(0, 64, sequence=target.tail + 77)
 
@@ -137,13 +137,13 @@ class ScriptedSession:
         return self._queues[queue].lost
 
     def fence(self, fences: str, index: int) -> list[int]:
-        """The ticket that a fence holds, and its result."""
+        """Return the ticket that a fence holds, and its result."""
         words = self._memory[fences][1].read(_FENCE.size, index * records.SIGNAL_SIZE)
         ticket, _, result, *_ = _FENCE.unpack(words)
         return [ticket, result]
 
     def event(self, events: str, index: int) -> int:
-        """The state of an event."""
+        """Return the state of an event."""
         words = self._memory[events][1].read(4, index * records.SIGNAL_SIZE)
         return int.from_bytes(words, "little")
 
@@ -154,16 +154,16 @@ class ScriptedSession:
         self._ring(queue)
 
     def signal(self, queue: str, events: str, index: int) -> None:
-        """The host signals an event."""
+        """Signal an event from the host."""
         self._memory[events][1].write(struct.pack("=I", 5), index * records.SIGNAL_SIZE)
         self._ring(queue)
 
     def reset(self, events: str, index: int) -> None:
-        """The host resets an event."""
+        """Reset an event from the host."""
         self._memory[events][1].write(struct.pack("=I", 2), index * records.SIGNAL_SIZE)
 
     def run(self, context: str, commands: list[list[Any]]) -> int:
-        """One submission on a queue of its own, to its end; its result. Everything is given back."""
+        """Run one submission on its own queue to its end; return its result. Everything is released."""
         self.allocate(context, "run", BUFFER_BYTES, "control")
         self.allocate(context, "run fences", records.SIGNAL_SIZE, "control")
         self.queue(context, "run", 2)
@@ -175,7 +175,7 @@ class ScriptedSession:
     # ------------------------------------------------------------ graphs
 
     def compile(self, context: str, name: str, length: int, weights: int, xml: int, data: int) -> None:
-        """Begins to compile; takes both descriptors. `compiled` has the end."""
+        """Begin to compile; take both descriptors. `compiled` reports the end."""
         request = msg.GraphCreate(
             context=self._contexts[context].handle,
             name="scale",
@@ -187,7 +187,7 @@ class ScriptedSession:
         os.close(data)
 
     def compiled(self, name: str) -> int:
-        """0, or the result of a compilation that was refused or failed."""
+        """Return 0, or the result of a compilation that was refused or failed."""
         answer = self._answer(self._compiling.pop(name))
         if isinstance(answer, msg.Failed):
             return answer.info.result
@@ -196,7 +196,7 @@ class ScriptedSession:
         return 0
 
     def cancel_compile(self, name: str) -> None:
-        """Asks for the end of a compilation; `compiled` has how it ended all the same."""
+        """Request the end of a compilation; `compiled` still reports how it ended."""
         number = self._compiling.pop(name)
         self._ask(msg.Cancel(request=number))
         final = self._answer(number)
@@ -212,7 +212,7 @@ class ScriptedSession:
     def drop_graph(self, name: str) -> None:
         self._ask(msg.GraphDestroy(graph=self._graphs.pop(name)))
 
-    # ------------------------------------------------------------ parts of it
+    # ------------------------------------------------------------ helpers
 
     def _command(self, kind: str, *values: Any) -> cmd.Command:
         match kind:
@@ -245,7 +245,7 @@ class ScriptedSession:
         self._memory[name] = context, context.adopt(_without_descriptor(answer), size)
 
     def _answer(self, number: int) -> msg.Answer:
-        """The final answer to a request; those to others are kept."""
+        """Return the final answer to a request; keep those to others."""
         while number not in self._early:
             request, answer = self.wire.receive()
             if not isinstance(answer, msg.Progress):
@@ -264,7 +264,7 @@ class ScriptedSession:
 
 
 def _without_descriptor(answer: msg.MemAllocated) -> msg.MemAllocated:
-    """The same, as for a segment that is mapped already."""
+    """Return the answer without a descriptor, as for a segment that is already mapped."""
     return msg.MemAllocated(
         memory=answer.memory,
         segment=answer.segment,

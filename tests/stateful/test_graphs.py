@@ -30,7 +30,7 @@ _some = st.integers(0, 1000)
 
 @dataclass
 class ModelGraph:
-    """A graph: which model it is of, and whether it is on the device for its session."""
+    """A graph: its model, and whether it is on the device for its session."""
 
     name: str
     factor: float
@@ -39,7 +39,7 @@ class ModelGraph:
 
 @dataclass
 class SessionModel:
-    """What one client has beside its accounts. `compiling`: name and factor of jobs under way."""
+    """A client's state beyond its accounts. `compiling`: name and factor of jobs in flight."""
 
     client: Client
     graphs: list[ModelGraph] = field(default_factory=list)
@@ -48,7 +48,7 @@ class SessionModel:
 
 
 class Graphs(DaemonModel):
-    """Every inference has the numbers of its own model, and images are shared and given back."""
+    """Every inference gives the numbers of its own model, and images are shared and released."""
 
     def __init__(self, daemons: SequenceDaemons, models: dict[float, Path]) -> None:
         super().__init__(daemons)
@@ -60,7 +60,7 @@ class Graphs(DaemonModel):
     def session(self, index: int) -> SessionModel:
         return self.sessions[index % len(self.sessions)]
 
-    # ------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------ connecting and leaving
 
     @precondition(lambda self: len(self.sessions) < _CLIENTS)
     @rule(factor=st.sampled_from(_FACTORS))
@@ -127,7 +127,7 @@ class Graphs(DaemonModel):
         factor = session.compiling.pop(name)
         result = session.client.remote.call("compiled", name)
         if name in self.at_risk:
-            # it may have ended before its worker did: what comes next must not depend on that
+            # it may have ended before its worker did: the next step must not depend on that
             assert result in (0, ZeResult.ERROR_MODULE_BUILD_FAILURE)
             self._drop(session, name)
             return
@@ -161,7 +161,7 @@ class Graphs(DaemonModel):
 
     @staticmethod
     def _drop(session: SessionModel, name: str) -> None:
-        """A graph that may or may not have come into being."""
+        """Drop a graph that may or may not exist."""
         if session.client.remote.call("has_graph", name):
             session.client.remote.call("drop_graph", name)
 
@@ -233,12 +233,12 @@ class Graphs(DaemonModel):
         ]
         return graphs[which % len(graphs)]
 
-    # ------------------------------------------------------------ what always holds
+    # ------------------------------------------------------------ invariants
 
     @invariant()
     def accounts_are_exact(self) -> None:
         if any(session.compiling for session in self.sessions):
-            return  # a graph may come at any moment
+            return  # a graph may arrive at any moment
         self.check_accounts()
         factors = {graph.factor for session in self.sessions for graph in session.graphs}
         images = self.status().engines[0].images
@@ -252,7 +252,7 @@ class Graphs(DaemonModel):
 
 
 def _weights(factor: float) -> Array:
-    """The constants that `write_scale` makes."""
+    """Return the constants that `write_scale` makes."""
     return np.full(_COUNT, factor, np.float32) + np.arange(_COUNT, dtype=np.float32) / _COUNT
 
 

@@ -1,7 +1,7 @@
 """Queues, fences and events of several sessions, while clients and engines are killed.
 
-Lists wait first and signal last, and read only what no list writes: so what comes of them does not depend on
-which queue was quicker, nor on whether an engine died in the middle.
+Lists wait first and signal last, and read only memory that no list writes: so their results depend neither
+on which queue was faster, nor on whether an engine died midway.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _events = st.lists(st.integers(0, _EVENTS - 1), max_size=2)
 
 @dataclass
 class Submission:
-    """A list: the events that it waits for, what it does, the events that it signals."""
+    """A list: the events that it waits for, its work, the events that it signals."""
 
     waits: list[int]
     data: list[tuple[str, tuple[int, int, int]]]
@@ -63,7 +63,7 @@ class ModelQueue:
 
 @dataclass
 class SessionModel:
-    """What one client has beside its accounts."""
+    """A client's state beyond its accounts."""
 
     client: Client
     context: str
@@ -72,7 +72,7 @@ class SessionModel:
     queues: list[ModelQueue] = field(default_factory=list)
 
     def play(self) -> None:
-        """Everything that can go on goes on."""
+        """Advance everything that can advance."""
         while any(self._step(queue) for queue in self.queues):
             pass
 
@@ -98,7 +98,7 @@ class SessionModel:
         return True
 
     def refers_to(self, event: int) -> bool:
-        """Whether something that has not ended waits for the event or signals it."""
+        """Return whether a pending submission waits for the event or signals it."""
         return any(
             event in (*submission.waits, *submission.signals)
             for queue in self.queues
@@ -107,7 +107,7 @@ class SessionModel:
 
 
 class QueuesAndEvents(DaemonModel):
-    """Results, fences, events and memory are as the model has them after every step."""
+    """Results, fences, events and memory match the model after every step."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -116,7 +116,7 @@ class QueuesAndEvents(DaemonModel):
     def session(self, index: int) -> SessionModel:
         return self.sessions[index % len(self.sessions)]
 
-    # ------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------ connecting and leaving
 
     @precondition(lambda self: len(self.sessions) < _CLIENTS)
     @rule()
@@ -267,7 +267,7 @@ class QueuesAndEvents(DaemonModel):
         queue.lost = True
         session.play()
 
-    # ------------------------------------------------------------ what always holds
+    # ------------------------------------------------------------ invariants
 
     @invariant()
     def everything_is_as_expected(self) -> None:

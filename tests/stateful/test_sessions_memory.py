@@ -30,13 +30,13 @@ _sizes = st.sampled_from([1, 64, 100, 4096, 20_000, 300_000, 2 * MIB])
 
 
 class SessionsAndMemory(DaemonModel):
-    """Every byte of every allocation is as the model has it, and no limit gives way."""
+    """Every byte of every allocation matches the model, and no limit is exceeded."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.touched: set[int] = set()
 
-    # ------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------ connecting and leaving
 
     @precondition(lambda self: len(self.clients) < _CLIENTS)
     @rule()
@@ -185,7 +185,7 @@ class SessionsAndMemory(DaemonModel):
             for name in names:
                 del client.memory[name]
 
-    # ------------------------------------------------------------ what always holds
+    # ------------------------------------------------------------ invariants
 
     @invariant()
     def accounts_are_exact(self) -> None:

@@ -1,1 +1,1 @@
-"""What the tests share: daemons, clients in other processes, a hostile client, and proofs of cleanliness."""
+"""Shared test helpers: daemons, client processes, a hostile client, leak checks."""

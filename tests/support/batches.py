@@ -1,4 +1,4 @@
-"""Models with a batch for tests, and what OpenVINO's CPU device makes of a whole batch."""
+"""Batched models for tests, and their results on OpenVINO's CPU device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
 def parameter(name: str, shape: Sequence[Any], layout: str = "", kind: Any = ov.Type.f32) -> Any:
-    """An input with a tensor name, and a layout if one is given."""
+    """Return an input with a tensor name, and a layout if one is given."""
     node = ops.parameter(ov.PartialShape(list(shape)), kind, name=name)
     node.output(0).set_names({name})
     if layout:
@@ -24,7 +24,7 @@ def parameter(name: str, shape: Sequence[Any], layout: str = "", kind: Any = ov.
 
 
 def model_of(results: Any, *inputs: Any, name: str = "batched") -> ov.Model:
-    """A model whose outputs are named `y` or `y0`, `y1`, ..."""
+    """Return a model whose outputs are named `y` or `y0`, `y1`, ..."""
     nodes = results if isinstance(results, list) else [results]
     outputs = [node.output(0) if hasattr(node, "output") else node for node in nodes]
     for number, output in enumerate(outputs):
@@ -33,7 +33,7 @@ def model_of(results: Any, *inputs: Any, name: str = "batched") -> ov.Model:
 
 
 def weights(*shape: int, seed: int = 1) -> Array:
-    """Numbers for constants."""
+    """Return numbers for constants."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
@@ -60,12 +60,12 @@ def columns_net(batch: Any = -1) -> ov.Model:
 
 
 def random(*shape: int, seed: int = 5) -> Array:
-    """Input data."""
+    """Return input data."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def on_cpu(model: ov.Model, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of OpenVINO's CPU device for the real batch, which the inputs have."""
+    """Return the outputs of OpenVINO's CPU device for the batch size of the inputs."""
     clone = model.clone()
     clone.reshape({index: ov.PartialShape(list(array.shape)) for index, array in enumerate(inputs)})
     compiled = ov.Core().compile_model(clone, "CPU", F32)
@@ -75,6 +75,6 @@ def on_cpu(model: ov.Model, inputs: Sequence[Array]) -> list[Array]:
 
 
 def same(found: Any, expected: Sequence[Array]) -> None:
-    """Numbers that differ by rounding at most: a large batch may be added up in another order."""
+    """Assert that the numbers differ by rounding at most: a large batch may be summed in another order."""
     for index, array in enumerate(expected):
         np.testing.assert_allclose(found[index], array, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The compiled-model cache in tests: one in a directory, its keys, and what lies there."""
+"""Compiled-model caches for tests: one in a directory, its keys and its entries."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ def size_of(directory: Path) -> int:
 
 
 Warnings = Callable[[], list[str]]
-"""The warnings that were logged so far."""
+"""Return the warnings logged so far."""

@@ -1,4 +1,4 @@
-"""Many cases in one test, which share a daemon and what was compiled: a failure names its case."""
+"""Many cases in one test that share a daemon and compiled models; a failure names its case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def case(*names: object) -> Iterator[None]:
-    """Add the names to what the block raises."""
+    """Add the case's names to any exception raised in the block."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Reads a trace in Chrome's format as strictly as an importer may: what is wrong with it fails."""
+"""A strict reader of traces in Chrome's format: fails on anything that an importer may reject."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROUNDING_US = 0.0021
 
 
 class ChromeTrace:
-    """The events of a file, checked: fields, nesting of spans on each track, order and place of arrows."""
+    """The checked events of a file: fields, nesting of spans on each track, order and place of arrows."""
 
     def __init__(self, path: Path) -> None:
         document = json.loads(path.read_text())
@@ -42,16 +42,16 @@ class ChromeTrace:
         self._check_flows()
 
     def of(self, phase: str, category: str = "") -> list[Event]:
-        """The events of a phase, and of a category if one is given."""
+        """Return the events of a phase, filtered by category if one is given."""
         found = [event for event in self.events if event["ph"] == phase]
         return [event for event in found if not category or event["cat"] == category]
 
     def names(self, category: str) -> Counter[str]:
-        """How many spans or instants there are of each name."""
+        """Count the spans or instants of each name."""
         return Counter(event["name"] for event in self.events if event.get("cat") == category)
 
     def inside(self, outer: str, inner: str) -> bool:
-        """Whether a span of the second name lies in one of the first, on the same track."""
+        """Return whether a span named `inner` lies within one named `outer` on the same track."""
         return any(
             one["name"] == inner and any(other["name"] == outer for other in self._around(one, one["ts"]))
             for one in self.spans

@@ -1,4 +1,4 @@
-"""The `softnpu` command as a person runs it: another process, its output and its exit code."""
+"""The `softnpu` command run as a user runs it: in another process, with its output and exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Finished:
 
     @property
     def complaint(self) -> str:
-        """The one line that a failed command says; fails when it said more, or did not fail."""
+        """The single error line of a failed command; fails if there was more, or if the command succeeded."""
         lines = self.err.splitlines()
         assert self.code == 1, (self.code, self.out, self.err)
         assert len(lines) == 1, self.err
@@ -40,13 +40,13 @@ class Finished:
 
     @property
     def words(self) -> str:
-        """What a command that went well printed; fails when it did not go well."""
+        """The output of a successful command; fails if the command failed."""
         assert self.code == 0, (self.code, self.out, self.err)
         return self.out
 
 
 def softnpu(*arguments: str | Path, **environment: str) -> Finished:
-    """Run `softnpu ARGUMENTS` to its end, in a process that is forked with its imports done."""
+    """Run `softnpu ARGUMENTS` to its end, in a forked process whose imports are done."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
         process = forked.start(
             "tests.support.cli_process:run_command",
@@ -68,7 +68,7 @@ def softnpu(*arguments: str | Path, **environment: str) -> Finished:
 
 
 def in_terminal(*arguments: str | Path, interrupt_at: str, **environment: str) -> tuple[str, int]:
-    """Run a command in a terminal, press Ctrl-C when it has shown a text; all that it showed, its code."""
+    """Run a command in a terminal, press Ctrl-C once it shows a text; return its output and exit code."""
     program = "from softnpu.tools.start import main; main()"
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "r+b", buffering=0) as terminal:
@@ -87,7 +87,7 @@ def in_terminal(*arguments: str | Path, interrupt_at: str, **environment: str) -
             assert wait_readable(terminal.fileno(), _DEADLINE_S), text
             try:
                 text += terminal.read(65536).decode(errors="replace")
-            except OSError:  # the last process that had the terminal has ended
+            except OSError:  # the last process on the terminal has ended
                 return text, process.wait(_DEADLINE_S)
             if interrupt_at in text and not pressed:
                 pressed = True
@@ -95,7 +95,7 @@ def in_terminal(*arguments: str | Path, interrupt_at: str, **environment: str) -
 
 
 def run_program(program: Path, *arguments: str | Path, **environment: str) -> Finished:
-    """Run a Python program that calls the command's `main` in an altered surrounding."""
+    """Run a Python program that calls the command's `main` in altered surroundings."""
     return _finished([str(program), *map(str, arguments)], environment)
 
 

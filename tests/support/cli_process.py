@@ -1,4 +1,4 @@
-"""The `softnpu` command of a test, in a process that was forked after the imports."""
+"""The `softnpu` command of a test, in a process forked after the imports."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from softnpu.tools.shared import console
 
 
 def warm_up() -> None:
-    """Have the libraries import what they do when a command line is parsed and help is shown."""
+    """Trigger the lazy imports of parsing a command line and showing help."""
     assert CliRunner().invoke(cli.app, ["status", "--help"]).exit_code == 0
 
 
 def run_command(arguments: list[str], _descriptors: list[int]) -> int:
     """Run `softnpu ARGUMENTS` as the main program of this process."""
     sys.argv = ["softnpu", *arguments]
-    # they looked at the environment when they were made
+    # they read the environment when they were created
     console.out.__init__()  # type: ignore[misc]
     console.err.__init__(stderr=True)  # type: ignore[misc]
     cli.main()

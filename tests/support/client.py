@@ -1,4 +1,4 @@
-"""Client programs in other processes. They die with the test, and every word of theirs has a deadline."""
+"""Client programs in other processes. They die with the test, and every reply has a deadline."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def load(context, source):
 
 
 class ClientProcess:
-    """Python code with everything of `softnpu.driver` in reach, and `given`, `say(value)`, `hear()`.
+    """A process running Python code with `softnpu.driver`, `given`, `say(value)` and `hear()` in scope.
 
-    `recorded(context, *records)` is a closed list, `load(context, source)` a graph with memory that is bound.
-    `interpreter`: it starts as one, which has imported no more than it needs.
+    `recorded(context, *records)` returns a closed list, `load(context, source)` a graph with bound memory.
+    `interpreter`: start a fresh interpreter with minimal imports.
     """
 
     def __init__(
@@ -86,32 +86,32 @@ class ClientProcess:
         return self.process.pid
 
     def hear(self, deadline_s: float = 30.0) -> Any:
-        """The next value that the client says."""
+        """Return the next value that the client says."""
         assert wait_readable(self._stdout.fileno(), deadline_s), f"no word within {deadline_s:g} s"
         line = self._stdout.readline()
         assert line, f"the client ended with {self.process.wait(DEADLINE_S)} instead of saying something"
         return json.loads(line)
 
     def tell(self, value: object = None) -> None:
-        """Go on: the client's `hear()` returns `value`."""
+        """Make the client's `hear()` return `value`."""
         self._stdin.write(json.dumps(value).encode() + b"\n")
         self._stdin.flush()
 
     def finish(self, deadline_s: float = 30.0) -> None:
-        """Wait for a good end."""
+        """Wait for a successful exit."""
         assert self.process.wait(deadline_s) == 0
 
     def kill(self) -> None:
-        """SIGKILL, unless it has ended; then its pipes are closed."""
+        """Send SIGKILL if the process still runs, then close its pipes."""
         self.process.kill()
         self.process.wait(DEADLINE_S)
-        with contextlib.suppress(BrokenPipeError):  # a word that it did not hear
+        with contextlib.suppress(BrokenPipeError):  # a word that the client did not read
             self._stdin.close()
         self._stdout.close()
 
 
 def run_client(arguments: list[str], _descriptors: list[int]) -> int:
-    """Run the code of a client as the main program of this process."""
+    """Run a client's code as the main program of this process."""
     code, given = arguments
     sys.argv = ["-c", str(os.getppid()), given]
     exec(compile(code, "<client>", "exec"), {"__name__": "__main__"})

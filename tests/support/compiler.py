@@ -1,4 +1,4 @@
-"""The compiler worker as a real process over a real channel, and models on disk for it."""
+"""The compiler worker as a real process over a real channel, and on-disk models for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLATFORM = "4000"
 
 @dataclass(frozen=True)
 class Made:
-    """A finished compilation: the answer, the content of the blob, and that of the placement."""
+    """A finished compilation: the answer, the contents of blob and placement."""
 
     answer: Compiled
     blob: bytes
@@ -56,7 +56,7 @@ class Made:
 
 
 class Worker:
-    """A worker, that is two processes, and our end of its channel. Every wait has a deadline."""
+    """A worker (two processes) and our end of its channel. Every wait has a deadline."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -85,9 +85,9 @@ class Worker:
             self.process.wait()
 
     def ask(self, body: bytes | Message, files: Sequence[int | bytes]) -> tuple[Outcome, list[int]]:
-        """The outcome of one job and its descriptors; progress is kept in `progress`.
+        """Return the outcome of one job and its descriptors; progress is kept in `progress`.
 
-        `files` are descriptors, or contents that go as memory files.
+        `files` are descriptors, or contents to send as memory files.
         """
         self._request += 1
         self.progress = []
@@ -117,20 +117,20 @@ class Worker:
             return worker_decoder.decode(packet.body), packet.take_fds(packet.fd_count)
 
     def info(self, body: bytes | Message, files: Sequence[int | bytes]) -> ErrorInfo:
-        """The fault of a job that has to fail; it brings no descriptor."""
+        """Return the error of a job that must fail; it carries no descriptor."""
         outcome, answered = self.ask(body, files)
         assert answered == []
         assert isinstance(outcome, Failed), outcome
         return outcome.info
 
     def content(self, body: Message, files: Sequence[int | bytes]) -> tuple[Message, bytes]:
-        """The answer to a job, and the content of its one descriptor, which must be immutable."""
+        """Return the answer to a job, and the content of its only descriptor, which must be immutable."""
         outcome, (fd,) = self.ask(body, files)
         assert not isinstance(outcome, Failed | Progress), outcome
         return outcome, _content(fd)
 
     def blob(self, body: Message, files: Sequence[int | bytes]) -> Made:
-        """What a compilation or an import gives; digests and lengths have to be right."""
+        """Return the result of a compilation or import, with digests and lengths checked."""
         outcome, answered = self.ask(body, files)
         assert isinstance(outcome, Compiled), outcome
         contents = [_content(fd) for fd in answered]
@@ -142,9 +142,9 @@ class Worker:
         return Made(outcome, blob, placement)
 
     def fd_count(self) -> int:
-        """Its descriptors once it waits for a job: those of the last one are closed after the answer.
+        """Count its descriptors once it waits for a job: those of the last job are closed after the answer.
 
-        Files on disk, by a thread.
+        A thread closes files on disk.
         """
 
         def settled() -> bool:
@@ -155,7 +155,7 @@ class Worker:
         return len(self._open())
 
     def _open(self) -> list[str]:
-        """What the descriptors of both processes are, but for standard streams."""
+        """List the descriptors of both processes except standard streams."""
         opened = []
         for pid in (self.process.pid, self.nursery):
             for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -171,12 +171,12 @@ class Worker:
 
 
 class Files:
-    """An IR on disk with open descriptors: `xml`, and `bin` with `lead` bytes before the weights."""
+    """An on-disk IR with open descriptors: `xml`, and `bin` with `lead` bytes before the weights."""
 
     def __init__(self, folder: Path, model: ov.Model, lead: int = 0, name: str = "digits") -> None:
         path = folder / f"{name}.xml"
         ov.serialize(model, path)
-        # offsets of constants are those of the weights space, which begins with a page
+        # offsets of constants are relative to the weights space, which begins with a page
         written = path.read_bytes()
         layers = const_layers(written)
         self.xml_data = with_offsets(written, layers, [layer.offset + lead % PAGE for layer in layers])
@@ -209,12 +209,12 @@ class Files:
 
 
 WriteFiles = Callable[..., Files]
-"""Writes a model to disk; arguments are those of `Files` without the folder. Closes what it has opened."""
+"""Write a model to disk; arguments as for `Files` without the folder. Close every opened file."""
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[WriteFiles]:
-    """Write models into folders of their own below `folder`."""
+    """Write each model to a folder of its own below `folder`."""
     written: list[Files] = []
 
     def write(model: ov.Model, **how: Any) -> Files:
@@ -239,7 +239,7 @@ def worker_command(fd: int) -> list[str]:
 
 
 def convolution(shape: list[int], kernels: int = 4) -> ov.Model:
-    """image -> 3x3 convolution -> relu, seeded weights; one input and one output, both named."""
+    """Return image -> 3x3 convolution -> relu with seeded weights; its input and output are named."""
     image = ops.parameter(shape, np.float32, name="image")
     image.output(0).set_names({"image", "pixels"})
     image.layout = ov.Layout("NCHW")
@@ -251,7 +251,7 @@ def convolution(shape: list[int], kernels: int = 4) -> ov.Model:
 
 
 def elementwise(element_type: ov.Type, shape: list[int]) -> ov.Model:
-    """A model without constants: converts its input to f32."""
+    """Return a model without constants that converts its input to f32."""
     tensor = ops.parameter(shape, element_type, name="data")
     return ov.Model([ops.convert(tensor, "f32")], [tensor], "elementwise")
 
@@ -263,7 +263,7 @@ def memory_file(content: bytes) -> int:
 
 
 def import_job(made: Made | bytes, sources: tuple[WeightSource, ...] = ()) -> ImportJob:
-    """An import of a blob, with its placement if it came with one."""
+    """Return an import job for a blob, with its placement if it has one."""
     if isinstance(made, bytes):
         return ImportJob(platform=PLATFORM, blob_length=len(made), weights=sources)
     return ImportJob(
@@ -275,7 +275,7 @@ def import_job(made: Made | bytes, sources: tuple[WeightSource, ...] = ()) -> Im
 
 
 def altered(content: bytes, drop: tuple[Section, ...] = (), **sections: bytes) -> bytes:
-    """The blob with other sections, by name; checksums are right again."""
+    """Return the blob with sections replaced by name and checksums corrected."""
     reader = BlobReader(content)
     kept = {
         Section(kind): bytes(reader.read(Section(kind)))
@@ -286,19 +286,19 @@ def altered(content: bytes, drop: tuple[Section, ...] = (), **sections: bytes) -
 
 
 def with_state(meta: GraphMeta, **changes: Any) -> dict[str, object]:
-    """Changes of the metadata: of its first state."""
+    """Return metadata with its first state changed."""
     return {"states": (msgspec.structs.replace(meta.states[0], **changes), *meta.states[1:])}
 
 
 def with_argument(meta: GraphMeta, index: int, **changes: Any) -> dict[str, object]:
-    """Changes of the metadata: of one argument."""
+    """Return metadata with one argument changed."""
     arguments = list(meta.arguments)
     arguments[index] = msgspec.structs.replace(arguments[index], **changes)
     return {"arguments": tuple(arguments)}
 
 
 def with_meta(content: bytes, **changes: object) -> bytes:
-    """The blob with other metadata."""
+    """Return the blob with changed metadata."""
     meta: GraphMeta = msgspec.structs.replace(BlobReader(content).metadata(), **changes)
     return altered(content, METADATA=msgspec.msgpack.encode(meta))
 

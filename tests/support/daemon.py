@@ -1,4 +1,4 @@
-"""A daemon of the test's own: a child process with its own socket, log and end."""
+"""A test's own daemon: a child process with its own socket, log and end."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class DaemonRefused(AssertionError):
 
 
 class Daemon:
-    """A running daemon. `open_files`: its limit of descriptors, if not 0.
+    """A running daemon. `open_files`: its descriptor limit, if not 0.
 
-    `interpreter`: it and its children start as interpreters, which have imported no more than they need.
+    `interpreter`: start it and its children as fresh interpreters with minimal imports.
     """
 
     def __init__(self, settings: DaemonSettings, open_files: int = 0, *, interpreter: bool = False) -> None:
@@ -82,15 +82,15 @@ class Daemon:
 
     @property
     def fd_count(self) -> int:
-        """Open descriptors of the supervisor."""
+        """The number of open descriptors of the supervisor."""
         return descriptors_of(self.pid)
 
     def base_fd_count(self) -> int:
-        """Open descriptors of the supervisor without those for its children: compiler workers come and go."""
+        """Count the supervisor's descriptors without its children's: compiler workers come and go."""
         return base_descriptors_of(self.pid)
 
     def status(self) -> StatusAnswer:
-        """The state of the daemon, through a monitor's connection."""
+        """Return the daemon's state, through a monitor's connection."""
         with Driver.open(self.socket, autostart=False, role="monitor") as monitor:
             return monitor.status()
 
@@ -101,7 +101,7 @@ class Daemon:
         return self.engine(device).memory_used
 
     def kill_engine(self, device: int = 0) -> int:
-        """SIGKILL to the engine, as soon as there is one; its pid."""
+        """Wait for the engine, send it SIGKILL, return its pid."""
         pid = wait_until(lambda: self.engine(device).engine_pid, what="an engine to kill")
         os.kill(pid, signal.SIGKILL)
         wait_gone(pid)
@@ -109,7 +109,7 @@ class Daemon:
 
     @contextmanager
     def stopped_engine(self, device: int = 0) -> Iterator[None]:
-        """Stop the engine, as soon as it sleeps: it sees at once what is submitted meanwhile."""
+        """Stop the engine once it sleeps: on resuming, it sees everything submitted meanwhile."""
         engine = psutil.Process(self.engine(device).engine_pid)
         wait_until(lambda: engine.status() == psutil.STATUS_SLEEPING, what="an engine without work")
         engine.suspend()
@@ -119,12 +119,12 @@ class Daemon:
             engine.resume()
 
     def counts(self, *names: str, device: int = 0) -> tuple[Any, ...]:
-        """These fields of the status of a device."""
+        """Return these fields of a device's status."""
         engine = self.engine(device)
         return tuple(getattr(engine, name) for name in names)
 
     def wait_restarted(self, restarts: int, device: int = 0) -> None:
-        """Wait until the engine has been restarted so many times and is ready."""
+        """Wait until the engine has been restarted this many times and is ready."""
 
         def ready() -> bool:
             engine = self.engine(device)
@@ -133,7 +133,7 @@ class Daemon:
         wait_until(ready, what=f"{restarts} restarts of the engine")
 
     def stop(self) -> None:
-        """SIGTERM, and the proof of an orderly end: exit code 0 and no file left behind."""
+        """Send SIGTERM and assert an orderly end: exit code 0 and no files left."""
         if self.alive:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(DEADLINE_S)
@@ -141,12 +141,12 @@ class Daemon:
         assert files_left(self.socket) == [], "an orderly end leaves neither socket nor lock file"
 
     def kill(self) -> None:
-        """SIGKILL to the supervisor; engines and workers have to die with it."""
+        """Send SIGKILL to the supervisor; engines and workers must die with it."""
         self.process.kill()
         self.process.wait(DEADLINE_S)
 
     def close(self) -> None:
-        """End of the test: stops the daemon if the test has not done so, and reads its log."""
+        """Stop the daemon if the test has not done so, and read its log."""
         try:
             if self.process.returncode is None:
                 self.stop()
@@ -163,7 +163,7 @@ class Daemon:
             part = os.read(fd, 65536)
             answer += part
             if not part:
-                break  # not with its word already: until it has closed its end it has one descriptor more
+                break  # not on its message: until it has closed its end it has one more descriptor
         if _READY.fullmatch(answer):
             return
         self.process.kill()
@@ -175,7 +175,7 @@ class Daemon:
 
 
 class LastingDaemon:
-    """A daemon that is started when it is first needed, and again when a test has broken it."""
+    """A daemon started on first use, and restarted after a test has broken it."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self._folder = folder
@@ -184,11 +184,11 @@ class LastingDaemon:
 
     @contextmanager
     def unchanged(self) -> Iterator[Daemon]:
-        """The daemon; at the end of the block it lives, owns nothing, and has the same engine."""
+        """Yield the daemon; afterwards assert that it lives, owns nothing and has the same engine."""
         daemon = self._daemon or Daemon(
             DaemonSettings(socket=str(self._folder / "npu.sock"), **self._settings)
         )
-        self._daemon = None  # not to be used again unless it passes
+        self._daemon = None  # not reused unless it passes
         lasting.add(daemon.pid)
         try:
             pid, descriptors = daemon.engine().engine_pid, daemon.base_fd_count()

@@ -18,7 +18,7 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 
 
 def main(arguments: list[str], descriptors: list[int]) -> int:
-    """Serve until it is told to stop; 3 and the fault on the ready descriptor when refused."""
+    """Serve until told to stop; if refused, return 3 and write the error to the ready descriptor."""
     settings, open_files = arguments
     (ready,) = descriptors
     if int(open_files):

@@ -1,4 +1,4 @@
-"""Defects to seed into a model: what a wrong conversion or quantisation does to one layer."""
+"""Defects to seed into a model: the effects of a wrong conversion or quantisation on one layer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DEFECTS: dict[str, Callable[[Array], Array]] = {
     "f16": lambda value: value.astype(np.float16).astype(np.float32),
     "axis": lambda value: value,
 }
-"""What happens to the layer's constant; of `axis` the layer gets another axis instead."""
+"""Changes of the layer's constant; `axis` changes the layer's axis instead."""
 
 
 def seed_defect(model: ov.Model, defect: str, layer: str) -> ov.Model:
-    """The model with a defect at one layer, which keeps its name."""
+    """Return the model with a defect at one layer, which keeps its name."""
     node = next(each for each in model.get_ordered_ops() if each.get_friendly_name() == layer)
     if defect == "axis":
         _turn(node)
@@ -42,7 +42,7 @@ def seed_defect(model: ov.Model, defect: str, layer: str) -> ov.Model:
 
 
 def _turn(node: Any) -> None:
-    """Let a softmax add up along the axis before its own."""
+    """Make a softmax sum along the axis before its own."""
     other = ops.softmax(node.input_value(0), axis=node.get_attributes()["axis"] - 1)
     names, name = node.output(0).get_names(), node.get_friendly_name()
     node.output(0).set_names(set())

@@ -23,14 +23,14 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
 def source(shape: object, name: str = "x", kind: Any = ov.Type.f32) -> Any:
-    """An input; `shape` as `openvino.PartialShape` takes it."""
+    """Return an input; `shape` as `openvino.PartialShape` takes it."""
     node = ops.parameter(ov.PartialShape(shape), kind, name=name)
     node.output(0).set_names({name})
     return node
 
 
 def named(node: Any, name: str, output: int = 0) -> Any:
-    """The output of an operation as an output of the model, with a tensor name."""
+    """Return a model output for an operation's output, with a tensor name."""
     node.output(output).set_names({name})
     result = ops.result(node.output(output))
     result.set_friendly_name(name)
@@ -44,13 +44,13 @@ def relu(shape: object, kind: Any = ov.Type.f32) -> ov.Model:
 
 
 def non_zero(shape: object) -> ov.Model:
-    """x -> places, i64 [2, ..]: as many columns as x has numbers that are not 0."""
+    """x -> places, i64 [2, ..]: one column for each non-zero number in x."""
     x = source(shape)
     return ov.Model([named(ops.non_zero(x), "places")], [x], "non_zero")
 
 
 def total(shape: object) -> ov.Model:
-    """x, y of the same shape -> sum: OpenVINO refuses others when it runs."""
+    """x, y of the same shape -> sum: OpenVINO refuses other shapes at run time."""
     x, y = source(shape), source(shape, "y")
     return ov.Model([named(ops.add(x, y), "sum")], [x, y], "total")
 
@@ -64,24 +64,24 @@ def sampled(batch: int) -> ov.Model:
 
 
 def on_cpu(model: ov.Model, inputs: Sequence[Array]) -> list[Array]:
-    """What OpenVINO's CPU device computes in f32."""
+    """Return the f32 results of OpenVINO's CPU device."""
     compiled = ov.Core().compile_model(model, "CPU", F32)
     results = compiled(list(inputs))
     return [np.array(results[output]) for output in compiled.outputs]
 
 
 def by_compiler(core: Core, model: ov.Model | Path, **shapes: Any) -> CompiledModel:
-    """The model with all its dimensions in the compiler's hands: the plugin splits no batches."""
+    """Compile the model with all dimensions left to the compiler: the plugin splits no batches."""
     return core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"}, **shapes)
 
 
 def pair(core: Core, model: ov.Model) -> tuple[CompiledModel, ov.InferRequest]:
-    """The model on the device, and a request of OpenVINO's CPU device."""
+    """Return the model on the device, and a request of OpenVINO's CPU device."""
     return by_compiler(core, model), ov.Core().compile_model(model, "CPU", F32).create_infer_request()
 
 
 def data_dependent() -> ov.Model:
-    """x [?,1..8] -> the places of what is not 0, and all four results of Unique."""
+    """x [?,1..8] -> the places of its non-zero numbers, and all four results of Unique."""
     x = source("[?,1..8]")
     unique = ops.unique(x)
     found = [named(unique, f"u{number}", number) for number in range(4)]
@@ -89,7 +89,7 @@ def data_dependent() -> ov.Model:
 
 
 def graph_of(context: Context, folder: Path, model: ov.Model, config: dict[str, str] | None = None) -> Graph:
-    """The graph of a model, on the device."""
+    """Return the graph of a model, on the device."""
     path = folder / "dynamic.xml"
     ov.serialize(model, path)
     with GraphSource.from_ir(path) as ir:
@@ -121,26 +121,26 @@ class Execution:
         self.memory[SHAPE + name].view(np.int32, (len(shape),))[:] = list(reversed(shape))
 
     def told(self, name: str) -> list[int]:
-        """The shape that stands in a shape tensor."""
+        """Return the shape in a shape tensor."""
         rank = self._arguments[SHAPE + name].shape[0]
         return [int(dim) for dim in self.memory[SHAPE + name].view(np.int32, (rank,))[::-1]]
 
     def put(self, name: str, array: Array) -> None:
-        """Write an input, and its shape if it has to be passed."""
+        """Write an input, and its shape if that must be passed."""
         flat = self.memory[name].view(np.uint8)
         flat[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if SHAPE + name in self._arguments:
             self.tell(name, array.shape)
 
     def output(self, name: str) -> Array:
-        """A copy of an output in the shape that was reported."""
+        """Return a copy of an output in its reported shape."""
         argument = self._arguments[name]
         shape = self.told(name) if argument.is_dynamic else list(argument.shape)
         kind = _dtype(argument)
         return np.array(self.memory[name].view(kind, (math.prod(shape),))).reshape(shape)
 
     def run(self) -> None:
-        """One execution. Raises `ZeError` with its result."""
+        """Run one execution. Raise `ZeError` with its result."""
         self._queue.execute_command_lists([self._commands], self._fence)
         assert self._fence.host_synchronize(60_000_000_000), "not ended in time"
 

@@ -1,4 +1,4 @@
-"""Models with constants that have no elements: a reshape to a scalar has one, and others may."""
+"""Models with empty constants: a reshape to a scalar has one, others may too."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _TO_SCALAR = np.zeros(0, np.int64)
 
 
 def only_constant() -> ov.Model:
-    """A model without any other constant, so that it has no weights at all."""
+    """Return a model with no other constant, so that it has no weights at all."""
     x = ops.parameter([1, 1], ov.Type.f32, name="x")
     return ov.Model([ops.exp(ops.reshape(x, ops.constant(_TO_SCALAR), False))], [x], "only_constant")
 
 
 def sum_to_scalar() -> ov.Model:
-    """Behind weights, as in text recognisers: a sum of products, as a scalar."""
+    """Return a scalar sum of products behind weights, as in text recognisers."""
     x = ops.parameter([2, 64], ov.Type.f32, name="x")
     weights = ops.constant(np.random.default_rng(3).random((2, 64), np.float32))
     total = ops.reduce_sum(ops.multiply(x, weights), ops.constant(np.array([0, 1])), True)
@@ -26,7 +26,7 @@ def sum_to_scalar() -> ov.Model:
 
 
 def several() -> ov.Model:
-    """Some of other types and shapes: an output, a part of a concatenation, in the branch of an If."""
+    """Return several of other types and shapes: an output, part of a concatenation, in a branch of an If."""
     x = ops.parameter([2, 3], ov.Type.f32, name="x")
     flag = ops.parameter([], ov.Type.boolean, name="flag")
     nothing = ops.constant(np.zeros((0, 3), np.float32))
@@ -42,7 +42,7 @@ def several() -> ov.Model:
 
 
 def narrow() -> ov.Model:
-    """Of 16 bits, without any other constant: OpenVINO converts it to 32."""
+    """Return a 16-bit one with no other constant: OpenVINO converts it to 32 bits."""
     x = ops.parameter([2, 0, 3], ov.Type.i16, name="x")
     return ov.Model([ops.add(x, ops.constant(np.zeros((2, 0, 3), np.int16)))], [x], "narrow")
 

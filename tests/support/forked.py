@@ -1,7 +1,7 @@
-"""Processes forked from a server that has done their imports: a daemon costs an eighth of the CPU time.
+"""Processes forked from a server with their imports done: a daemon costs an eighth of the CPU time.
 
 Each is a process of its own with its own environment, folder, streams, signals, exit code and command line.
-What is about the start of an interpreter, its imports or its size takes `sys.executable` instead.
+Tests of an interpreter's start, imports or size use `sys.executable` instead.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tests.support.waiting import wait_readable
 _ROOT = Path(__file__).parents[2]
 _PYTHONPATH = os.environ.get("PYTHONPATH")
 _TITLE_SPACE = 4096
-_SLICE_S = 0.05  # another thread may have received what this one waits for
+_SLICE_S = 0.05  # another thread may have received the awaited message
 
 
 class ProcessRequest(msgspec.Struct, frozen=True):
-    """What a process is to be: it runs `MODULE:FUNCTION(arguments, descriptors)` and ends with its exit code.
+    """A request for a process that runs `MODULE:FUNCTION(arguments, descriptors)` and exits with its result.
 
-    Its streams and `descriptors` follow over its connection. `alters_imports`: what it starts imports
-    something else than the tests do, and is an interpreter.
+    Its streams and `descriptors` follow over its connection. `alters_imports`: its children import other
+    modules than the tests do, and are fresh interpreters.
     """
 
     function: str
@@ -47,7 +47,7 @@ class ProcessRequest(msgspec.Struct, frozen=True):
 
 
 class ForkedProcess:
-    """A running process, with what tests use of `subprocess.Popen`."""
+    """A running process, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, server: _Server, pid: int, args: Sequence[str]) -> None:
         self._server = server
@@ -58,13 +58,13 @@ class ForkedProcess:
         self.stdout: IO[bytes] | None = None
 
     def poll(self) -> int | None:
-        """The exit code, if it has ended."""
+        """Return the exit code, or None while it runs."""
         if self.returncode is None:
             self.returncode = self._server.exit_code(self.pid, 0.0)
         return self.returncode
 
     def wait(self, timeout: float = 3600.0) -> int:
-        """The exit code, as soon as it has ended."""
+        """Wait for the exit code."""
         if self.returncode is None:
             self.returncode = self._server.exit_code(self.pid, timeout)
         if self.returncode is None:
@@ -107,7 +107,7 @@ class _Server:
 
     def __init__(self) -> None:
         path = os.pathsep.join([str(_ROOT), *filter(None, [_PYTHONPATH])])
-        # CI: OpenVINO sends no telemetry, which it does from a process that our children would try to join
+        # CI: OpenVINO sends no telemetry (it would do so from a process that our children would try to join)
         environment = {"PYTHONPATH": path, "CI": "true"}
         title_space = "-" * _TITLE_SPACE
         self._server = ForkServer(
@@ -120,18 +120,18 @@ class _Server:
         atexit.register(self._server.close)
 
     def start(self, request: bytes, descriptors: Sequence[int]) -> int:
-        """The pid of a new process, which has the descriptors."""
+        """Return the pid of a new process that has the descriptors."""
         with self._lock:
             self._server.request(request)
             while not isinstance(child := self._server.receive(), Child):
                 self._note(child)
             self._codes.pop(child.pid, None)
-        with contextlib.closing(child):  # for a daemon that lasts, a test must not find them
+        with contextlib.closing(child):  # a test must not find descriptors of a lasting daemon
             send_fds(child.connection, [b"x"], descriptors)
         return child.pid
 
     def exit_code(self, pid: int, timeout: float) -> int | None:
-        """The exit code of a process, as soon as it has ended; None if it has not within the time."""
+        """Wait for the exit code of a process; return None on timeout."""
         end = time.monotonic() + timeout
         while True:
             with self._lock:

@@ -1,4 +1,4 @@
-"""The server that forks the processes of `forked`, and what such a process does before its function runs."""
+"""The server that forks the processes of `forked`, and their preparation before their function runs."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _decoder = msgspec.json.Decoder(ProcessRequest)
 
 
 def child_function(_space_for_titles: str) -> ChildFunction:
-    """Import what daemons, their children and clients import, and map the libraries that they load."""
-    # orphans stay below the server, where the test that left them behind finds them
+    """Import modules of daemons, their children and clients, and map the libraries that they load."""
+    # orphans stay below the server, where the test that leaked them finds them
     assert ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     import openvino
 
@@ -87,7 +87,7 @@ def _set_environment(environment: Mapping[str, str]) -> None:
 
 
 def run_to_end(program: Callable[[], int | None]) -> int:
-    """Run a program as an interpreter does: its exit code."""
+    """Run a program as an interpreter does; return its exit code."""
     try:
         code = program()
     except SystemExit as end:
@@ -123,14 +123,14 @@ def _fork_child(program: ChildProgram) -> ChildProcess:
     if pid == 0:
         code = 1
         try:
-            gc.freeze()  # the daemon's objects are not this process's to end
+            gc.freeze()  # this process must not finalize the daemon's objects
             atexit._clear()
             os.setpgid(0, 0)
             for stream in (1, 2):
                 os.dup2(their_output, stream)
             _leave_daemon(theirs.fileno(), *more_fds)
             os.environ.update(variables)
-            _inherited.append(failpoints.active)  # it would close a descriptor that is also the new one's
+            _inherited.append(failpoints.active)  # it would close a reused descriptor number
             failpoints.active = failpoints.from_environment()
             arguments = [str(theirs.fileno()), str(parent)]
             _set_title(sys.executable, "-P", "-m", program, *arguments)
@@ -144,7 +144,7 @@ def _fork_child(program: ChildProgram) -> ChildProcess:
 
 
 def _leave_daemon(*kept: int) -> None:
-    """Close the descriptors of the daemon but these, and have signals and log lines as at a start."""
+    """Close the daemon's descriptors except these; reset signals and logging to their initial state."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
@@ -164,7 +164,7 @@ def _close_all_but(*kept: int) -> None:
 
 
 class _DaemonChild:
-    """A child of this process, with what the supervisor uses of `subprocess.Popen`."""
+    """A child of this process, with the part of `subprocess.Popen` that the supervisor uses."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -192,7 +192,7 @@ class _DaemonChild:
 
 
 def _set_title(*words: str) -> None:
-    """Have /proc show these words as the command line: they take the place of the server's own."""
+    """Show these words in /proc as the command line, in place of the server's own."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = (int(fields[at - 3]) for at in (_ARGUMENTS_AT, _ARGUMENTS_AT + 1))
     title = b"".join(word.encode() + b"\0" for word in words)[: end - begin - 1]
@@ -201,9 +201,9 @@ def _set_title(*words: str) -> None:
 
 
 class _BackgroundDaemons:
-    """Start the daemons that commands start in the background: forked from a process that does nothing else.
+    """Starts the daemons that commands launch in the background: forked from a process dedicated to that.
 
-    A command may have threads, which its fork would not have.
+    A command may have threads, which its fork would lack.
     """
 
     def start(self) -> None:
@@ -213,7 +213,7 @@ class _BackgroundDaemons:
         if os.fork() == 0:
             linux.die_with_parent(parent)
             _close_all_but(theirs.fileno())
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps what it forks
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps its children
             while self._serve(theirs):
                 pass
             os._exit(0)
@@ -223,7 +223,7 @@ class _BackgroundDaemons:
     def start_program(
         self, settings: DaemonSettings, ready_fd: int, log_fd: int, environment: Mapping[str, str]
     ) -> _Starter:
-        """As `daemon.start_program`."""
+        """Start as `daemon.start_program` does."""
         settings_text = msgspec.json.encode(settings).decode()
         request = ProcessRequest(settings_text, (), dict(environment), str(Path.cwd()), 0)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,4 +1,4 @@
-"""Models whose states grow: attention with a cache, as Optimum's language models have it."""
+"""Models with growing states: attention with a cache, as in Optimum's language models."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _heads(value: Any) -> Any:
 def attention(
     layers: int = 2, fused: bool = True, bound: int = -1, reorders: bool = True, batch: int = -1
 ) -> ov.Model:
-    """`layers` of attention over all x so far. ReadValue, Gather by `beam_idx`, Concat, Assign.
+    """Return `layers` of attention over all x so far: ReadValue, Gather by `beam_idx`, Concat, Assign.
 
-    `fused`: with ScaledDotProductAttention, for which OpenVINO's CPU device has a cache of its own. `bound`
-    is that of the length of the cache, `reorders` whether there is a `beam_idx`.
+    `fused`: with ScaledDotProductAttention, for which OpenVINO's CPU device has its own cache. `bound`:
+    the maximum cache length; `reorders`: whether there is a `beam_idx`.
     """
     random = np.random.default_rng(1)
 
@@ -69,9 +69,9 @@ def attention(
 
 
 def appended(begin: Sequence[Sequence[int]] = (), heads: int = HEADS) -> ov.Model:
-    """Attention on inputs as they are, which any client can give in shapes that do not fit.
+    """Return attention on plain inputs, which any client can give in mismatched shapes.
 
-    `begin`: the shapes of the initial values of keys and values, all ones, which else have no positions;
+    `begin`: the shapes of the initial keys and values, all ones; by default they have no positions.
     `heads`: -1 leaves them open.
     """
     bounds = [-1, heads, -1, WIDTH]
@@ -91,7 +91,7 @@ def appended(begin: Sequence[Sequence[int]] = (), heads: int = HEADS) -> ov.Mode
 
 
 def history(shape: Sequence[int] = (-1, 3), initial: Array | None = None) -> ov.Model:
-    """Appends x to `rows`, and shows their sums; nothing of it rounds."""
+    """Append x to `rows`, and show their sums, without rounding."""
     x = stateful.source([-1, 3])
     start = None if initial is None else ops.constant(initial)
     rows = ops.concat([stateful.read(start, "rows", x, shape), x], 0)
@@ -100,7 +100,7 @@ def history(shape: Sequence[int] = (-1, 3), initial: Array | None = None) -> ov.
 
 
 def steps(lengths: Sequence[int], batch: int = 2, seed: int = 0) -> list[list[ov.Tensor]]:
-    """Inputs of `attention` for steps of these lengths; every third one reorders the beams."""
+    """Return inputs of `attention` for steps of these lengths; every third one reorders the beams."""
     random = np.random.default_rng(seed)
     made = []
     for number, length in enumerate(lengths):
@@ -111,7 +111,7 @@ def steps(lengths: Sequence[int], batch: int = 2, seed: int = 0) -> list[list[ov
 
 
 def doubling() -> ov.Model:
-    """`rows` becomes twice itself and x: more than any input lets one expect."""
+    """`rows` becomes twice itself and x: more than any input suggests."""
     x = stateful.source([-1, 3])
     past = stateful.read(None, "rows", x)
     rows = ops.concat([past, past, x], 0)
@@ -120,7 +120,7 @@ def doubling() -> ov.Model:
 
 
 def encoded() -> ov.Model:
-    """A state that begins as a product of x and stays, as Whisper's decoder keeps its encoder's keys."""
+    """Return a state fixed at a product of x, as Whisper's decoder keeps its encoder's keys."""
     x = stateful.source([-1, 3])
     random = np.random.default_rng(4)
     key = ops.matmul(x, ops.constant(random.random((3, 3), np.float32)), False, False)
@@ -134,7 +134,7 @@ def encoded() -> ov.Model:
 
 
 def beside_a_static_one() -> ov.Model:
-    """`sum` of a fixed shape begins as 5, `rows` grows."""
+    """Return a model where `sum`, of fixed shape, begins as 5 and `rows` grows."""
     x = stateful.source([-1, 3])
     begin = ops.constant(np.full(3, 5, np.float32))
     total = ops.add(stateful.read(begin, "sum", begin), ops.reduce_sum(x, ops.constant([0]), False))

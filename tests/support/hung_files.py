@@ -1,6 +1,6 @@
-"""A file system of FUSE with one file, which stops answering when it is told to: as a network may.
+"""A FUSE file system with one file, which stops answering on command, as a network may.
 
-A program as well, which serves it: MOUNTPOINT SOURCE. Only root can mount it.
+Also a program that serves it: MOUNTPOINT SOURCE. Only root can mount it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Op(IntEnum):
-    """Requests of the kernel, numbered as in linux/fuse.h."""
+    """Kernel requests, numbered as in linux/fuse.h."""
 
     LOOKUP = 1
     FORGET = 2
@@ -40,9 +40,9 @@ class _Op(IntEnum):
 
 
 class HungFile:
-    """A file with this content; `hang` stops its server, the end of the block kills it.
+    """A file with this content; `hang` stops its server, leaving the block kills it.
 
-    With the server ends every wait for it.
+    All waits for the file end with the server.
     """
 
     def __init__(self, folder: Path, content: bytes) -> None:
@@ -62,7 +62,7 @@ class HungFile:
         self.size = len(content)
 
     def open(self, flags: int = os.O_RDONLY) -> int:
-        """A descriptor of the file, closed at the end."""
+        """Open a descriptor of the file, closed at the end."""
         self._fds.append(os.open(self._path, flags))
         return self._fds[-1]
 
@@ -76,12 +76,12 @@ class HungFile:
         with self._server:
             pass
         for fd in self._fds:
-            with suppress(OSError):  # its server is gone
+            with suppress(OSError):  # the server is gone
                 os.close(fd)
         _libc.umount2(os.fsencode(self._folder), _MNT_DETACH)
 
     def hang(self, reads_alone: bool = False) -> None:
-        """Take every request from now on, and answer none, or none that reads."""
+        """From now on accept every request but answer none, or answer all except reads."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         for fd in self._fds:
@@ -98,7 +98,7 @@ def _attributes(inode: int, size: int) -> bytes:
 
 
 def _answer(operation: int, inode: int, body: bytes, content: bytes) -> bytes | int:
-    """The answer to a request, or a number of an error."""
+    """Return the answer to a request, or an error number."""
     match operation:
         case _Op.INIT:
             return struct.pack("<4I2H2I", 7, 31, 65536, 0, 0, 0, 131072, 1).ljust(64, b"\0")

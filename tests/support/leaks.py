@@ -1,4 +1,4 @@
-"""Proof that a test left nothing behind: processes, descriptors, names in /dev/shm."""
+"""Leak checks for tests: processes, descriptors, names in /dev/shm."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import psutil
 from tests.support.waiting import wait_until
 
 _SETTLE_S = 5.0
-_CLOCK_SLACK_S = 2.0  # between the clock and what the kernel says of a process's begin
-# opened once by a library when it is first used, and kept
+_CLOCK_SLACK_S = 2.0  # between the clock and the kernel's start time of a process
+# opened by a library on first use, and kept
 _LIBRARIES = ("/dev/urandom", "/dev/null", "/sys/", "/proc/", "anon_inode:[eventpoll]", "/dev/pts")
 
 
 lasting: set[int] = set()
-"""Processes that outlive a test on purpose, by pid; what they start is theirs."""
+"""Pids of processes that outlive a test on purpose; their children are theirs."""
 servers: set[int] = set()
-"""Those of them that fork processes for a test, by pid; what they start is the test's."""
+"""Pids of those that fork processes for a test; their children are the test's."""
 lasting_descriptors: set[str] = set()
-"""Descriptors that do, by what /proc says of them."""
+"""Descriptors that outlive a test on purpose, as /proc names them."""
 
 
 class Surroundings:
-    """What there was before a test."""
+    """The state before a test."""
 
     def __init__(self, folder: Path) -> None:
-        gc.freeze()  # what is there already need not be looked through after each test
+        gc.freeze()  # existing objects need not be traversed after each test
         self._folder = str(folder)
         self._begin = time.time() - _CLOCK_SLACK_S
         self._processes = _children()
@@ -38,7 +38,7 @@ class Surroundings:
         self._names = set(os.listdir("/dev/shm"))
 
     def check(self) -> None:
-        """Fail if there is more than before. What is about to end gets a moment to do so."""
+        """Fail if there is more than before. Processes about to end get a moment to do so."""
         gc.collect()
         for remaining in (self._new_processes, self._new_descriptors, self._new_names):
             try:
@@ -50,7 +50,7 @@ class Surroundings:
                 assert left == [], f"left behind by the test: {left}"
 
     def _new_processes(self) -> list[str]:
-        # what a program that a wider fixture started does in the meantime is not this test's
+        # processes started meanwhile by a program of a wider fixture are not this test's
         suspects = _children() - self._processes
         suspects.update(process for process in psutil.process_iter() if self._is_orphan(process))
         return [
@@ -60,7 +60,7 @@ class Surroundings:
         ]
 
     def _is_orphan(self, process: psutil.Process) -> bool:
-        """Whether it began since and has the environment of the test, whosever child it is."""
+        """Return whether it started since and has the test's environment, whatever its parent."""
         try:
             return process.create_time() >= self._begin and self._belongs(process.pid)
         except psutil.NoSuchProcess:
@@ -91,19 +91,19 @@ class Surroundings:
         return [name for name in sorted(set(os.listdir("/dev/shm")) - self._names) if not self._foreign(name)]
 
     def _foreign(self, name: str) -> bool:
-        """Whether only others have it: the directory is the machine's, and other test runs use it as well."""
+        """Return whether only others use it: other test runs share the machine's directory."""
         try:
             inode = str(os.stat(f"/dev/shm/{name}").st_ino)
         except FileNotFoundError:
-            return False  # it is gone, as the next look tells
+            return False  # already gone, as the next check tells
         ours = {process.pid for process in (psutil.Process(), *_children())}
-        # by its number: a semaphore is mapped under the name that it had before it was ready
+        # by inode: a semaphore stays mapped under the name it had before it was ready
         users = [pid for pid in psutil.pids() if inode in _shared_memory_of(pid)]
         return bool(users) and not any(pid in ours or self._belongs(pid) for pid in users)
 
 
 def descriptors_of(pid: int) -> int:
-    """How many descriptors a process has open."""
+    """Count the open descriptors of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -123,7 +123,7 @@ def base_descriptors_of(supervisor: int) -> int:
 
 
 def children_of(pid: int) -> set[int]:
-    """The children of a process, from its own entries in /proc: psutil reads those of all processes."""
+    """Return the children of a process from its own entries in /proc: psutil reads all processes."""
     children: set[int] = set()
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -153,11 +153,11 @@ def _words(pid: int, part: str) -> str:
     try:
         return Path(f"/proc/{pid}/{part}").read_bytes().replace(b"\0", b" ").decode(errors="replace").rstrip()
     except OSError:
-        return ""  # it has ended meanwhile, or is another user's
+        return ""  # ended meanwhile, or another user's
 
 
 def _shared_memory_of(pid: int) -> set[str]:
-    """Numbers of the files in /dev/shm that a process maps."""
+    """Return the inodes of files in /dev/shm that a process maps."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError:
@@ -166,7 +166,7 @@ def _shared_memory_of(pid: int) -> set[str]:
 
 
 def _is_server(process: psutil.Process) -> bool:
-    """Whether it forks processes for tests: a server, or the helper of one, which has its command line."""
+    """Return whether it forks processes for tests: a server, or a server's helper with its command line."""
     parent = process.ppid()
     return process.pid in servers or (
         parent in servers and _words(process.pid, "cmdline") == _words(parent, "cmdline")

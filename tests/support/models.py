@@ -1,4 +1,4 @@
-"""Models for tests: the small real one is in the repository, these are made where they are needed."""
+"""Models for tests, generated where needed; the small real one is in the repository."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Array = npt.NDArray[Any]
 
 
 def write_chain(folder: Path, size: int, steps: int, name: str = "chain") -> Path:
-    """An IR without constants: a square matrix, multiplied with itself and scaled `steps` times.
+    """Write an IR without constants: a square matrix, multiplied by itself and scaled `steps` times.
 
-    One inference costs 2 * steps * size^3 operations, so a test can choose how long it takes.
+    One inference costs 2 * steps * size^3 operations, so a test can choose its duration.
     """
     matrix = ops.parameter([size, size], ov.Type.f32, name="matrix")
     value: Any = matrix
@@ -28,13 +28,13 @@ def write_chain(folder: Path, size: int, steps: int, name: str = "chain") -> Pat
 
 
 def write_scale(folder: Path, factor: float, name: str = "scale", count: int = 4096) -> Path:
-    """An IR with weights: `count` numbers, each multiplied with its own constant (`factor`)."""
+    """Write an IR with weights: `count` numbers, each multiplied by its own constant (`factor`)."""
     data = ops.parameter([count], ov.Type.f32, name="data")
     weights = ops.constant(np.full(count, factor, np.float32) + np.arange(count, dtype=np.float32) / count)
     product = ops.multiply(data, weights)
     product.output(0).set_names({"scaled"})
     model = ov.Model([product], [data], name)
-    # by default the names count on in this process: equal models would have different files
+    # default names are numbered per process: equal models would have different files
     weights.set_friendly_name("weights")
     product.set_friendly_name("product")
     model.get_results()[0].set_friendly_name("result")
@@ -44,12 +44,12 @@ def write_scale(folder: Path, factor: float, name: str = "scale", count: int = 4
 
 
 def image(seed: int = 1) -> Array:
-    """An input of the small network in `digits`."""
+    """Return an input of the small network in `digits`."""
     return np.random.default_rng(seed).random((1, 1, 8, 8), dtype=np.float32)
 
 
 def on_cpu(xml: Path, *inputs: Array) -> list[Array]:
-    """The outputs of OpenVINO's own CPU device in f32 with the settings of a default compilation."""
+    """Return the f32 outputs of OpenVINO's own CPU device with the settings of a default compilation."""
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",

@@ -1,4 +1,4 @@
-"""The part of the engine in C++ alone, with real rings, fences and notes, and the runner that teaches it."""
+"""The engine's C++ part alone, with real rings, fences and notes, and the runner that teaches it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.platforms import check_platform
 
 RING, FENCE, COMMANDS, DATA = 1, 2, 3, 4
-"""Memory handles; each has pages of its own."""
+"""Memory handles; each has its own pages."""
 SLOTS = 4
 _PAGES = {RING: 0, FENCE: 1, COMMANDS: 2, DATA: 3}
 _INFER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
@@ -77,7 +77,7 @@ class Session:
         self._size = len(data)
 
     def submit(self, *, cancelled: bool = False) -> int:
-        """Submit it once more, with the fence; return the ticket."""
+        """Submit it again, with the fence; return the ticket."""
         self._tail += 1
         self._tickets += 1
         ticket = 1000 + self._tickets
@@ -90,19 +90,19 @@ class Session:
 
     @property
     def known(self) -> KnownRecord:
-        """What was prepared of its only submission."""
+        """The prepared record of its only submission."""
         assert isinstance(self.queue.known, KnownSubmissions)
         (known,) = self.queue.known._by_content.values()
         return known.record
 
     @property
     def notes(self) -> memoryview:
-        """What outlives the engine."""
+        """The notes, which outlive the engine."""
         return self.queue.state_words
 
 
 class Raised(InternalErrors):
-    """No error of an engine under test is the end of a submission alone."""
+    """An error of an engine under test is never the end of just one submission."""
 
     def __init__(self) -> None:
         super().__init__("engine")
@@ -167,23 +167,23 @@ class Rig:
         assert session.known.size
 
     def visit(self) -> bool:
-        """Let C++ run what it knows; whether it came back because there was nothing more to run."""
+        """Let C++ run known submissions; return whether it stopped because there was nothing more to run."""
         for session in self._sessions:
             if session.queue not in self.queues.awake:
                 self.queues.wake(session.queue)
-        while self.turns.visit() == [self._channel]:  # it looks now and then, and finds a message
+        while self.turns.visit() == [self._channel]:  # it polls now and then, and finds a message
             if not any(queue.pending() for queue in self.queues.awake):
                 return True
         return False
 
     def infer_by(self, session: Session, infer: Callable[[], int]) -> None:
-        """Have the first step of what the session submits be an inference, which this call does."""
+        """Replace the first step of the session's submissions by an inference that makes this call."""
         self._callback = _INFER(lambda _: infer())
         self.turns._record.infer = ctypes.cast(self._callback, ctypes.c_void_p)
         session.known.steps[0].kind = Kind.INFER
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         for session in self._sessions:
             session.context.close()
         self._poller.close()

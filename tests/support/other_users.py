@@ -1,4 +1,4 @@
-"""Processes of other users: real ones, which give their rights away before they speak to a daemon."""
+"""Real processes of other users, which drop their privileges before they contact a daemon."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ become(given["uid"], given.get("groups", []))
 
 
 class AsUser(Protocol):
-    """Run code as another user, who may speak to the daemon."""
+    """Run code as another user who is allowed to use the daemon."""
 
     def __call__(self, code: str, daemon: Daemon, uid: int = GUEST, **given: Any) -> ClientProcess: ...
 
 
 def public_place(folder: Path, users: tuple[int, ...] = (), groups: tuple[int, ...] = ()) -> Path:
-    """A socket in a directory of its own, made here because the log of a test's daemon is in it as well."""
+    """Return a socket path in a new directory, made here because it also holds a test daemon's log."""
     place = folder / "shared" / "npu.sock"
     access.make_folder(place, users, groups)
     return place

@@ -1,4 +1,4 @@
-"""An environment of a program that would break, or get into, whatever inherits it."""
+"""A program environment that would break, or leak into, any process inheriting it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __attribute__((constructor)) static void loaded(void) { open(MARK, O_CREAT | O_W
 
 
 def intruding(folder: Path) -> dict[str, str]:
-    """Variables that load code, beside harmless ones; what is loaded leaves a mark in `folder`."""
+    """Return variables that load code, among harmless ones; loaded code leaves a mark in `folder`."""
     marks = folder / "marks"
     marks.mkdir()
     modules = folder / "modules"
@@ -43,18 +43,18 @@ def intruding(folder: Path) -> dict[str, str]:
 
 
 def marks_in(folder: Path) -> list[str]:
-    """What was loaded."""
+    """Return the marks of loaded code."""
     return sorted(path.name for path in (folder / "marks").iterdir())
 
 
 def of_process(pid: int) -> dict[str, str]:
-    """The environment that a process was started with."""
+    """Return a process's initial environment."""
     environ = Path(f"/proc/{pid}/environ").read_bytes()
     entries = (entry.decode().partition("=") for entry in environ.split(b"\0") if entry)
     return {name: value for name, _, value in entries}
 
 
 def intruders(names: Iterable[str]) -> set[str]:
-    """Those that may load code, or concern one program."""
+    """Return the names that may load code, or concern one program."""
     starts = ("PYTHON", "LD_", "OV_", "OMP_", "MADE_UP")
     return {name for name in names if name.startswith(starts)}

@@ -1,4 +1,4 @@
-"""Models with quantised layers that OpenVINO's CPU runtime fuses and computes wrongly, or crashes in."""
+"""Models with quantised layers that OpenVINO's CPU runtime fuses and miscomputes, or crashes on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def chain(sizes: Sequence[int], low: float, high: float) -> ov.Model:
 
 
 def in_numpy(sizes: Sequence[int], low: float, high: float, value: Array) -> Array:
-    """What `chain` computes."""
+    """Compute `chain` in numpy."""
     step = (high - low) / 255
     for seed, (inputs, outputs) in enumerate(pairwise(sizes)):
         value = np.round((np.clip(value, low, high) - low) / step) * step + low

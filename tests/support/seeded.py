@@ -1,4 +1,4 @@
-"""Engines with a defect: a folder for PYTHONPATH that changes the engine of every daemon started with it."""
+"""Defective engines: a PYTHONPATH folder that changes the engine of every daemon started with it."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ sys.meta_path.insert(0, Finder)
 
 
 def seeded_engine(folder: Path, defect: str) -> dict[str, str]:
-    """The environment in which every 7th inference is wrong.
+    """Return an environment in which every 7th inference is wrong.
 
-    `defect`: skipped (nothing runs, and that is a success), early (the fence is signalled 0.1 s before it
+    `defect`: skipped (nothing runs, and success is reported), early (the fence is signalled 0.1 s before it
     runs), half (the second half of each output is not written), stale (the outputs are those of the
-    inference before).
+    previous inference).
     """
     (folder / "sitecustomize.py").write_text(_SITE)
     return {"PYTHONPATH": str(folder), "SEEDED_DEFECT": defect}

@@ -1,4 +1,4 @@
-"""Models whose outputs OpenVINO's CPU runtime gives no tensor of their own, and neighbours that have one."""
+"""Models with outputs that have no tensor of their own in OpenVINO's CPU runtime, and neighbours that do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _model(x: ov.Node, outputs: Sequence[ov.Output | ov.Node], *more: ov.Node) -
 
 
 def einsum(shape: Shape) -> ov.Model:
-    """An Einsum that changes nothing, between outputs that are computed."""
+    """Return an identity Einsum between computed outputs."""
     x = _parameter(shape)
     letters = "abcd"[: len(shape)]
     unchanged = ops.einsum([x], f"{letters}->{letters}")
@@ -29,7 +29,7 @@ def einsum(shape: Shape) -> ov.Model:
 
 
 def chosen_branch(shape: Shape) -> ov.Model:
-    """An If with a constant condition, whose branch hands its input on."""
+    """Return an If with a constant condition whose branch forwards its input."""
     x, same, other = _parameter(shape), _parameter(shape), _parameter(shape)
     choice = ops.if_op(ops.constant(np.array(True)))
     choice.set_then_body(ov.Model([ops.result(same)], [same]))
@@ -40,7 +40,7 @@ def chosen_branch(shape: Shape) -> ov.Model:
 
 
 def counted_loop(shape: Shape) -> ov.Model:
-    """A Loop of two turns, whose body hands its input on."""
+    """Return a two-iteration Loop whose body forwards its input."""
     x, inner = _parameter(shape), _parameter(shape)
     again = ops.constant(np.array(True))
     body = ov.Model([ops.result(inner), ops.result(ops.constant(np.array(True)))], [inner], "body")
@@ -53,33 +53,33 @@ def counted_loop(shape: Shape) -> ov.Model:
 
 
 def direct(shape: Shape) -> ov.Model:
-    """An input that is two outputs as it is, and computed from."""
+    """Return an input that is two outputs unchanged, and also computed from."""
     x = _parameter(shape)
     return _model(x, [x, ops.exp(x), x])
 
 
 def crossed(shape: Shape) -> ov.Model:
-    """Two inputs that change their places, and their sum."""
+    """Return two swapped inputs, and their sum."""
     x, y = _parameter(shape), _parameter(shape, name="y")
     return _model(x, [y, x, ops.add(x, y)], y)
 
 
 def shown_twice(shape: Shape) -> ov.Model:
-    """One value as two outputs, and the same computed by another operation."""
+    """Return one value as two outputs, and the same value computed by another operation."""
     x = _parameter(shape)
     value = ops.exp(x)
     return _model(x, [value, ops.negative(x), value, ops.exp(x)])
 
 
 def constants(shape: Shape) -> ov.Model:
-    """Outputs that are constants, one of them twice and one without elements, and one that is an input."""
+    """Return outputs that are constants, one of them twice and one empty, and one that is an input."""
     x = _parameter(shape)
     ones = ops.constant(np.arange(3, dtype=np.float32))
     return _model(x, [ones, x, ones, ops.constant(np.zeros((0, 2), np.float32)), ops.exp(x)])
 
 
 def bystanders(shape: Shape) -> ov.Model:
-    """An unchanged input among operations of many kinds that read it."""
+    """Return an unchanged input read by operations of many kinds."""
     x = _parameter(shape)
     letters = "abcd"[: len(shape)]
     unchanged = ops.einsum([x], f"{letters}->{letters}")
@@ -120,6 +120,6 @@ MODELS: dict[str, Callable[[Shape], ov.Model]] = {
 
 
 def handed_on(element_type: ov.Type, shape: Shape) -> ov.Model:
-    """An input of this type that is an output, read by another operation as well."""
+    """Return an input of this type that is an output, also read by another operation."""
     x = _parameter(shape, element_type)
     return _model(x, [x, ops.shape_of(x)])

@@ -1,6 +1,6 @@
-"""In CI a skipped test has failed: nobody reads there what was left out, and for how long.
+"""Skips fail in CI: nobody reads there which tests were left out, and for how long.
 
-What cannot run in CI has a tier of its own (a marker), and is not selected there.
+Tests that cannot run in CI have a tier of their own (a marker), and are not selected there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _IN_CI: Final = os.environ.get("CI") == "true"
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that is skipped has failed, with the reason; one that is expected to fail has not."""
+    """Turn a skip into a failure with its reason; leave expected failures alone."""
     report = yield
     if not hasattr(report, "wasxfail"):
         _judge(report)
@@ -25,7 +25,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """The same for a file that is skipped as a whole."""
+    """Do the same for a file that is skipped as a whole."""
     report = yield
     _judge(report)
     return report

@@ -22,11 +22,11 @@ from tests.support.models import Array
 
 CPU = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "EXECUTION_MODE_HINT": "ACCURACY"}
 Reset = dict[int, str]
-"""Before which step what is reset: the name of a state, or nothing for all."""
+"""What to reset before which step: the name of a state, or empty for all."""
 
 
 def named(node: Any, name: str) -> Any:
-    """The node, whose tensor and friendly name is `name`."""
+    """Return the node with tensor and friendly name `name`."""
     node.set_friendly_name(name)
     node.output(0).set_names({name})
     return node
@@ -43,7 +43,7 @@ def result(value: Any, name: str) -> Any:
 
 
 def read(initial: Any, variable: str, like: Any, shape: Sequence[int] | None = None) -> Any:
-    """A ReadValue-6 of the type and (if no other is given) shape of `like`; `initial` None: zeros."""
+    """Return a ReadValue-6 with the type, and by default the shape, of `like`; `initial` None: zeros."""
     kind = like.get_element_type()
     sizes = like.get_output_partial_shape(0) if shape is None else list(shape)
     if initial is None:
@@ -52,7 +52,7 @@ def read(initial: Any, variable: str, like: Any, shape: Sequence[int] | None = N
 
 
 def model(outputs: dict[str, Any], assigns: Sequence[Any], inputs: Sequence[Any], name: str) -> ov.Model:
-    """A model whose outputs have these names."""
+    """Return a model whose outputs have these names."""
     results = []
     for output, value in outputs.items():
         value.output(0).add_names({output})
@@ -66,7 +66,7 @@ def running_sum(
     variable: str = "sum",
     element_type: ov.Type = ov.Type.f32,
 ) -> ov.Model:
-    """y = x + the sum of all x before, which begins as `initial`."""
+    """y = x + the sum of all previous x, which begins as `initial`."""
     x = source(shape, element_type=element_type)
     state = read(None if initial is None else ops.constant(initial, element_type), variable, x)
     total = ops.logical_xor(x, state) if element_type == ov.Type.boolean else ops.add(x, state)
@@ -82,7 +82,7 @@ def old_running_sum() -> ov.Model:
 
 
 def scaled_sum(opset: int, element_type: ov.Type) -> ov.Model:
-    """1.7 times the sum of all x, with operations of opset 3 or 6: what is not shown need not be rounded."""
+    """1.7 times the sum of all x, with operations of opset 3 or 6: hidden values need no rounding."""
     x = source([64], element_type=element_type)
     zeros = ops.constant(np.zeros(64), element_type)
     state = opset3.read_value(zeros, "sum") if opset == 3 else read(zeros, "sum", x)
@@ -93,7 +93,7 @@ def scaled_sum(opset: int, element_type: ov.Type) -> ov.Model:
 
 
 def beginning_as_input() -> ov.Model:
-    """`level` begins as 10 * x; the input `gain` has no part in its initial value."""
+    """`level` begins as 10 * x; the input `gain` does not affect its initial value."""
     x, gain = source([2, 3]), source([1], "gain")
     state = read(ops.multiply(x, ops.constant(np.float32(10))), "level", x)
     after = named(ops.add(ops.multiply(x, gain), state), "y")
@@ -127,7 +127,7 @@ def two_variables() -> ov.Model:
 
 
 def lstm(inputs: int = 4, hidden: int = 8) -> ov.Model:
-    """An LSTM cell whose hidden and cell state are variables."""
+    """Return an LSTM cell whose hidden and cell states are variables."""
     random = np.random.default_rng(0)
 
     def weights(*shape: int) -> Any:
@@ -146,7 +146,7 @@ def lstm(inputs: int = 4, hidden: int = 8) -> ov.Model:
 
 
 def low_latency() -> ov.Model:
-    """What LowLatency2 makes of a sequence of one step."""
+    """Return LowLatency2's result for a sequence of one step."""
     random = np.random.default_rng(1)
     x = source([1, 1, 4])
     h, c = source([1, 1, 8], "h"), source([1, 1, 8], "c")
@@ -161,7 +161,7 @@ def low_latency() -> ov.Model:
 
 
 def made_stateful() -> ov.Model:
-    """What MakeStateful makes of an input and an output that belong together."""
+    """Return MakeStateful's result for a matching input and output."""
     x, before = source([2, 2]), source([2, 2], "before")
     after = named(ops.add(ops.matmul(before, x, False, False), x), "after")
     made = model({"y": named(ops.tanh(after), "y"), "after": after}, [], [x, before], "made_stateful")
@@ -170,9 +170,9 @@ def made_stateful() -> ov.Model:
 
 
 def row_writer(rows: int, width: int = 1024, computed: bool = False) -> ov.Model:
-    """Row `at` of the state becomes x; y is the sum of that row and the next. An index beyond fails.
+    """Row `at` of the state becomes x; y is the sum of that row and the next. An out-of-range index fails.
 
-    At first all rows are 0, or if that is to be computed the first x.
+    Initially all rows are 0, or if `computed` the first x.
     """
     x, at = source([1, width]), source([1], "at", ov.Type.i32)
     initial = ops.broadcast(x, ops.constant([rows, width])) if computed else None
@@ -186,9 +186,9 @@ def row_writer(rows: int, width: int = 1024, computed: bool = False) -> ov.Model
 
 
 def many(count: int) -> ov.Model:
-    """`count` states in a row: each step moves every value on to the next one."""
+    """Return `count` chained states: each step moves every value to the next one."""
     x = source([2])
-    # of an input that is assigned as it is OpenVINO's CPU device shows garbage after the first step
+    # OpenVINO's CPU device shows garbage after the first step for an input that is assigned unchanged
     value: Any = ops.add(x, ops.constant(np.float32(1)))
     assigns = []
     for number in range(count):
@@ -199,7 +199,7 @@ def many(count: int) -> ov.Model:
 
 
 def with_states_inside_a_body() -> ov.Model:
-    """A variable in a branch of an If."""
+    """Return a variable in a branch of an If."""
     x, flag = source([3]), source([], "flag", ov.Type.boolean)
     inner = ops.parameter([3], ov.Type.f32)
     state = read(ops.constant(np.zeros(3, np.float32)), "inside", inner)
@@ -216,7 +216,7 @@ def with_states_inside_a_body() -> ov.Model:
 
 
 def random_steps(compiled: Any, count: int, seed: int = 0) -> list[list[ov.Tensor]]:
-    """Inputs for `count` steps."""
+    """Return inputs for `count` steps."""
     random = np.random.default_rng(seed)
     return [[_random(port, random) for port in compiled.inputs] for _ in range(count)]
 
@@ -240,7 +240,7 @@ def run(
     resets: Reset | None = None,
     each: Callable[[int], None] = lambda _: None,
 ) -> list[list[bytes]]:
-    """The outputs of every step and the states after it (by name), of an `InferRequest` of either side."""
+    """Return outputs and states (by name) after every step, for an `InferRequest` of either side."""
     found = []
     for number, inputs in enumerate(steps):
         if resets is not None and number in resets:
@@ -264,19 +264,19 @@ def _reset(request: Any, name: str) -> None:
 def on_cpu(
     what: ov.Model | Path, steps: Sequence[Sequence[ov.Tensor]], resets: Reset | None = None
 ) -> list[list[bytes]]:
-    """`run` on OpenVINO's own CPU device with the settings of a default compilation."""
+    """Do `run` on OpenVINO's own CPU device with the settings of a default compilation."""
     return run(ov.Core().compile_model(what, "CPU", CPU).create_infer_request(), steps, resets)
 
 
 def only(owner: InferRequest | CompiledModel) -> VariableState:
-    """The state of a model that has one."""
+    """Return the only state of a model."""
     (state,) = owner.query_state()
     return state
 
 
 @contextmanager
 def held(request: InferRequest) -> Iterator[None]:
-    """Nothing that is started inside is executed before its end."""
+    """Delay the execution of everything started inside until the end of the block."""
     context = request._executable.context
     event, gate = context.create_event(), context.create_command_list()
     gate.append_wait_on_events([event])

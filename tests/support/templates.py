@@ -1,4 +1,4 @@
-"""Which branches of the pages' templates a test has rendered: of `if`, loop, macro and `a if b else c`."""
+"""Coverage of the page templates' branches: `if`, loop, macro and `a if b else c`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _PASSED: Final = "branch_passed"
 
 
 class Branches:
-    """All branches of the templates that were rendered, and which of them were taken."""
+    """All branches of the rendered templates, and those taken."""
 
     def __init__(self) -> None:
         self._passed: dict[str, bool] = {}
 
     @property
     def left_out(self) -> list[str]:
-        """The branches that no page went through: `report.html:12 else`."""
+        """The branches never taken: `report.html:12 else`."""
         return [branch for branch, passed in self._passed.items() if not passed]
 
     @property
     def templates(self) -> set[str]:
-        """The templates that have branches, and were rendered."""
+        """The rendered templates that have branches."""
         return {branch.partition(":")[0] for branch in self._passed}
 
     def note(self, template: nodes.Template, name: str) -> None:
-        """Let each branch of a parsed template tell when it is taken."""
+        """Make each branch of a parsed template report when it is taken."""
         for choice in template.find_all(nodes.If):
             at = f"{name}:{choice.lineno}"
             choice.body = self._told(choice.body, f"{at} if")
@@ -45,7 +45,7 @@ class Branches:
             value.expr2 = self._telling(f"{at} else", value.expr2 or nodes.Const(""))
 
     def passed(self, branch: str, value: Any = "") -> Any:
-        """Note a branch that is taken, and give back what it stands for."""
+        """Note a branch taken, and return its value."""
         self._passed[branch] = True
         return value
 
@@ -59,7 +59,7 @@ class Branches:
 
 @contextmanager
 def noting() -> Iterator[Branches]:
-    """Note the branches of all templates that this process renders meanwhile."""
+    """Note the branches of all templates rendered by this process meanwhile."""
     noted = Branches()
 
     class Noting(jinja2.Environment):

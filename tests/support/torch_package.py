@@ -1,7 +1,7 @@
-"""torch for tests, which is no dependency of ours: a CPU build, fetched once and kept beside the models.
+"""torch for tests (not a dependency of ours): a CPU build, fetched once and kept beside the models.
 
-A plain `pip install torch` brings gigabytes of CUDA. So what the package index has is asked first, and only a
-build for CPUs is installed; without one the tests that need it are skipped, with what to do.
+A plain `pip install torch` brings gigabytes of CUDA. So the package index is queried first, and only a
+CPU build is installed; without one, tests that need it are skipped, with instructions.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _HAS_TORCH = "import torch; torch.ones(1)"
 
 
 class NoTorch(Exception):
-    """Why there is no torch to test with."""
+    """The reason that torch is unavailable for tests."""
 
 
 def torch_path() -> list[str]:
-    """What has to be on the path for torch to be importable: nothing where it is installed.
+    """Return the path entries that make torch importable: none where it is installed.
 
-    Raises `NoTorch`.
+    Raise `NoTorch`.
     """
     if _runs(_HAS_TORCH, []):
         return []
@@ -39,7 +39,7 @@ def torch_path() -> list[str]:
     home = directory() / f"{REQUIREMENT.replace('==', '-')}-python{version}"
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_name(f"{home.name}.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # many workers may ask at once: one installs
+        fcntl.flock(lock, fcntl.LOCK_EX)  # concurrent workers: one installs
         if not home.is_dir():
             _install(home)
     if not _runs(_HAS_TORCH, [str(home)]):
@@ -59,7 +59,7 @@ def _install(home: Path) -> None:
 
 
 def _cpu_build() -> str:
-    """The version of the CPU build that pip would install."""
+    """Return the version of the CPU build that pip would install."""
     answer = _pip(
         ["install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed", "--report", "-", REQUIREMENT],
         _ASK_S,
@@ -93,6 +93,6 @@ def _runs(program: str, path: Sequence[str]) -> bool:
 
 
 def with_path(path: Sequence[str]) -> dict[str, str]:
-    """The environment of this process with more to import from."""
+    """Return this process's environment with further import paths."""
     whole = [*path, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(whole)} if path else dict(os.environ)

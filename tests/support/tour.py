@@ -1,4 +1,4 @@
-"""A client that takes every step of the protocol once, and says what it saw: the walk of the kill matrix."""
+"""A client that takes every step of the protocol once and reports what it saw: the kill matrix's walk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting with a deadline. The place of the tests that looks again and again."""
+"""Waits with a deadline: the only place where tests poll."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TypeVar
 
 import psutil
 
-DEADLINE_S = 30.0  # of a machine under load; what passes does not wait for it
+DEADLINE_S = 30.0  # for a machine under load; a passing test does not wait this long
 T = TypeVar("T")
 
 
 def wait_until(predicate: Callable[[], T], deadline_s: float = DEADLINE_S, what: str = "") -> T:
-    """The first true value of `predicate`; `AssertionError` when none came within the deadline."""
+    """Return the first true value of `predicate`; raise `AssertionError` at the deadline."""
     end = time.monotonic() + deadline_s
     pause = 0.0005
     while not (value := predicate()):
         assert time.monotonic() < end, f"not within {deadline_s:g} s: {what or predicate}"
-        time.sleep(pause)  # what tests wait for here has no event to sleep on
+        time.sleep(pause)  # there is no event to sleep on here
         pause = min(pause * 2, 0.02)
     return value
 
@@ -39,7 +39,7 @@ def wait_gone(pid: int, deadline_s: float = DEADLINE_S) -> None:
 
 
 def wait_readable(fd: int, deadline_s: float = DEADLINE_S) -> bool:
-    """Whether a descriptor becomes readable, or its other end closes, within the deadline."""
+    """Return whether a descriptor becomes readable, or its peer closes, within the deadline."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(max(0.0, deadline_s) * 1000))
@@ -62,7 +62,7 @@ def confined_of(worker: int) -> int:
 
 
 def _call(pid: int) -> str:
-    """The number of the system call in which the first thread of a process is."""
+    """Return the number of the system call that the first thread of a process is in."""
     return Path(f"/proc/{pid}/syscall").read_text().split()[0]
 
 
@@ -77,7 +77,7 @@ def wait_stopped(pid: int) -> None:
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Seconds since creation."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

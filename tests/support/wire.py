@@ -1,4 +1,4 @@
-"""A client that follows `docs/interface.md` by hand, without the driver: so it can also break every rule."""
+"""A client that implements `docs/interface.md` by hand, without the driver, so it can break every rule."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Wire:
         self.close()
 
     def close(self) -> None:
-        """Close the connection and every descriptor that came over it."""
+        """Close the connection and every descriptor received over it."""
         self.channel.close()
         fds, self._fds = self._fds, []
         for fd in fds:
@@ -59,7 +59,7 @@ class Wire:
         return self.ask(msgspec.structs.replace(HELLO, role=role), msg.Welcome)
 
     def send(self, message: msg.Message, fds: list[int] | None = None) -> int:
-        """Send a request; its number."""
+        """Send a request; return its number."""
         self._number += 1
         self.channel.send(self._number, msg.encode(message), fds or [])
         return self._number
@@ -68,13 +68,13 @@ class Wire:
         self.socket.send(frame)
 
     def send_body(self, body: bytes) -> int:
-        """Send a frame with any body; its number."""
+        """Send a frame with any body; return its number."""
         self._number += 1
         self.send_raw(frames.encode(self._number, body))
         return self._number
 
     def receive(self) -> tuple[int, msg.Answer]:
-        """The next answer and its request; descriptors are kept until `close`."""
+        """Return the next answer and its request; descriptors are kept until `close`."""
         packet = self._packet()
         assert packet is not None, "the daemon closed the connection"
         with packet:
@@ -82,11 +82,11 @@ class Wire:
             return packet.request, msg.decode_answer(packet.body)
 
     def closed(self) -> bool:
-        """Whether the daemon closes the connection without another word."""
+        """Return whether the daemon closes the connection without another message."""
         return self._packet() is None
 
     def answer(self, number: int) -> msg.Answer:
-        """The final answer to a request; answers to others are passed over."""
+        """Return the final answer to a request; skip answers to others."""
         while True:
             request, answer = self.receive()
             if request == number and not isinstance(answer, msg.Progress):
@@ -101,7 +101,7 @@ class Wire:
         return self.ask(message, msg.Failed, fds).info
 
     def take_fd(self) -> int:
-        """The descriptor that came last; it stays owned by the connection."""
+        """Return the last descriptor received; it stays owned by the connection."""
         return self._fds[-1]
 
     def _packet(self) -> Packet | None:
@@ -109,11 +109,11 @@ class Wire:
 
 
 OpenWire = Callable[[Daemon], Wire]
-"""Opens a session by hand."""
+"""Open a session by hand."""
 
 
 class WireContext:
-    """A context with memory, made by hand. `created`: the last answer, which has created it already."""
+    """A hand-made context with memory. `created`: the last answer, which has already created it."""
 
     def __init__(self, wire: Wire, device: int = 0, created: msg.ContextCreated | None = None) -> None:
         self.wire = wire
@@ -135,11 +135,11 @@ class WireContext:
         return WireQueue(self, slots)
 
     def request_memory(self) -> msg.ContextMemoryAnswer:
-        """What the daemon says that the context has."""
+        """Return the daemon's account of the context's memory."""
         return self.wire.ask(msg.ContextMemory(context=self.handle), msg.ContextMemoryAnswer)
 
     def check_works(self) -> None:
-        """A new queue of this context executes."""
+        """Assert that a new queue of this context executes."""
         assert self.queue().run(NOTHING, self.alloc(4096, "control")) == 0
 
 
@@ -161,7 +161,7 @@ class WireModel:
         return msg.GraphCreate(context=context.handle, name=name, xml_length=self.length)
 
     def create(self, context: WireContext, name: str = "chain") -> int:
-        """Create a graph; its handle."""
+        """Create a graph; return its handle."""
         return context.wire.ask(self.request(context, name), msg.GraphCreated, self.fds).graph
 
 
@@ -189,7 +189,7 @@ class WireMemory:
 
 
 class WireQueue:
-    """A queue; every field of every slot is the caller's. `created` as for contexts."""
+    """A queue; the caller controls every field of every slot. `created` as for contexts."""
 
     def __init__(self, context: WireContext, slots: int, created: msg.QueueCreated | None = None) -> None:
         request = msg.QueueCreate(context=context.handle, slots=slots)
@@ -211,9 +211,9 @@ class WireQueue:
         sequence: int | None = None,
         flags: int = 0,
     ) -> int:
-        """Write a slot, store the tail and ring the doorbell; the number of the submission.
+        """Write a slot, store the tail and ring the doorbell; return the submission's number.
 
-        It is the ticket of the fence as well.
+        It is also the ticket of the fence.
         """
         self.tail += 1
         slot = records.SLOT.pack(
@@ -239,7 +239,7 @@ class WireQueue:
         os.eventfd_write(self.doorbell, 1)
 
     def run(self, commands: bytes, buffer: WireMemory) -> int:
-        """Write a command buffer, submit it, wait for its end; the result of the submission."""
+        """Write a command buffer, submit it, wait for its end; return the submission's result."""
         buffer.write(commands)
         return self.wait(self.submit(buffer, len(commands)))
 
@@ -252,12 +252,12 @@ class WireQueue:
         return bool(self._word("=I", records.RING_LOST))
 
     def wait(self, number: int) -> int:
-        """Wait until a submission has ended; its result, 0 for success."""
+        """Wait until a submission has ended; return its result, 0 for success."""
         wait_until(lambda: self.completed >= number, what=f"the end of submission {number}")
         return self.result(number)
 
     def result(self, number: int) -> int:
-        """What the engine wrote into the slot of a submission that has ended."""
+        """Return the engine's result in the slot of a submission that has ended."""
         slot = records.RING_HEADER + (number - 1) % self.slots * records.SLOT_SIZE
         return self._word("=I", slot + records.SLOT_RESULT)
 
@@ -267,7 +267,7 @@ class WireQueue:
 
 
 def raw_socket(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> socket.socket:
-    """A connected socket that has said nothing yet."""
+    """Return a connected socket that has sent nothing yet."""
     sock = socket.socket(socket.AF_UNIX, kind)
     sock.settimeout(DEADLINE_S)
     sock.connect(str(path))

@@ -1,4 +1,4 @@
-"""Short forms of what many tests do with the driver."""
+"""Shorthand for common driver calls in tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG = 60 * SECOND
 
 
 def recorded(context: Context, *records: Callable[[CommandList], None]) -> CommandList:
-    """A closed command list; each of `records` appends to it."""
+    """Return a closed command list; each of `records` appends to it."""
     commands = context.create_command_list()
     for record in records:
         record(commands)
@@ -37,48 +37,48 @@ def recorded(context: Context, *records: Callable[[CommandList], None]) -> Comma
 
 
 def waits(context: Context, *events: Event) -> CommandList:
-    """A closed list that waits for the events."""
+    """Return a closed list that waits for the events."""
     return recorded(context, lambda commands: commands.append_wait_on_events(events))
 
 
 def fill(context: Context, memory: Allocation, value: int) -> CommandList:
-    """A closed list that sets every byte of the memory."""
+    """Return a closed list that sets every byte of the memory."""
     pattern = bytes([value])
     return recorded(context, lambda commands: commands.append_memory_fill(memory, pattern, memory.size))
 
 
 def copy(context: Context, target: MemoryRef, source: MemoryRef, size: int) -> CommandList:
-    """A closed list that copies."""
+    """Return a closed list that copies."""
     return recorded(context, lambda commands: commands.append_memory_copy(target, source, size))
 
 
 def stamp(context: Context, place: MemoryRef, *events: Event) -> CommandList:
-    """A closed list that waits for the events and writes a timestamp."""
+    """Return a closed list that waits for the events and writes a timestamp."""
     return recorded(context, lambda c: c.append_write_global_timestamp(place, wait_events=events))
 
 
 def barrier(context: Context) -> CommandList:
-    """A closed list that does nothing."""
+    """Return a closed list that does nothing."""
     return recorded(context, lambda commands: commands.append_barrier())
 
 
 def signals(context: Context, event: Event, *before: Callable[[CommandList], None]) -> CommandList:
-    """A closed list that does this, then signals the event."""
+    """Return a closed list that does this, then signals the event."""
     return recorded(context, *before, lambda commands: commands.append_signal_event(event))
 
 
 def inference(context: Context, graph: Graph) -> CommandList:
-    """A closed list that executes a graph."""
+    """Return a closed list that executes a graph."""
     return recorded(context, lambda commands: commands.append_graph_execute(graph))
 
 
 def lost(fence: Fence) -> ZeError:
-    """The error of a fence whose submission must end with a lost device."""
+    """Return the error of a fence whose submission must end with a lost device."""
     return failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
 
 
 def execute(queue: CommandQueue, *lists: CommandList) -> Fence:
-    """Submit the lists with a fence of their own."""
+    """Submit the lists with a new fence."""
     fence = queue.create_fence()
     queue.execute_command_lists(lists, fence)
     return fence
@@ -90,7 +90,7 @@ def run(queue: CommandQueue, *lists: CommandList) -> None:
 
 
 def check_works(context: Context) -> None:
-    """A new queue of this context executes."""
+    """Assert that a new queue of this context executes."""
     with context.create_command_queue() as queue:
         memory = context.alloc_host(64)
         run(queue, recorded(context, lambda c: c.append_memory_fill(memory, b"\x5a", 64)))
@@ -98,7 +98,7 @@ def check_works(context: Context) -> None:
 
 
 def failure(call: Callable[[], object], result: ZeResult) -> ZeError:
-    """The error that `call` has to raise, with this result."""
+    """Return the error that `call` must raise, with this result."""
     with pytest.raises(ZeError) as caught:
         call()
     assert caught.value.result == result, str(caught.value)
@@ -106,7 +106,7 @@ def failure(call: Callable[[], object], result: ZeResult) -> ZeError:
 
 
 def refused(call: Callable[[], object], result: ZeResult = ZeResult.ERROR_UNSUPPORTED_FEATURE) -> str:
-    """The message of `failure`."""
+    """Return the message of `failure`."""
     return str(failure(call, result))
 
 
@@ -141,14 +141,14 @@ class Loaded:
         ]
 
     def infer(self, queue: CommandQueue, *inputs: Array) -> list[Array]:
-        """One run of the list with these inputs."""
+        """Run the list once with these inputs."""
         self.feed(*inputs)
         run(queue, self.commands)
         return self.outputs
 
 
 def same(found: list[Array], expected: list[Array]) -> bool:
-    """Whether all arrays are equal bit by bit."""
+    """Return whether all arrays are bitwise equal."""
     return len(found) == len(expected) and all(
         a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True)
     )

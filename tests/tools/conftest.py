@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the tools."""
+"""Fixtures of the tools' tests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.daemon import Daemon
 
 @pytest.fixture(scope="session")
 def native_dir() -> dict[str, str]:
-    """The variable with which commands take the native driver that the tests have built."""
+    """The environment variable that points commands to the native driver built by the tests."""
     return {ENV_NATIVE_DIR: str(build().driver.parent)}
 
 
 @pytest.fixture
 def cli_daemon(shared_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    """A daemon for many tests, which commands and programs find; see `shared_daemon`."""
+    """A daemon shared by many tests, found by commands and programs; see `shared_daemon`."""
     monkeypatch.setenv(ENV_SOCKET, str(shared_daemon.socket))
     return shared_daemon

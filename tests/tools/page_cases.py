@@ -1,4 +1,4 @@
-"""What `test_pages.py` renders in a process of its own: matplotlib keeps fonts open, a session memory."""
+"""Pages for `test_pages.py`, rendered in their own process: matplotlib keeps fonts open, a session memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _saved(model: ov.Model, path: Path) -> Path:
 
 
 def _dense(layers: int = 1, *, state: bool = False) -> ov.Model:
-    """Products with a softmax behind them; the first one is `dense`."""
+    """Matrix products followed by a softmax; the first one is `dense`."""
     data = ops.parameter([1, 4, 6], ov.Type.f32, name="data")
     value = ops.matmul(data, ops.constant(np.eye(6, dtype=np.float32) * 3e4), False, False)
     value.set_friendly_name("dense")
@@ -61,7 +61,7 @@ def _shown(request: Request, *, layers: bool = False) -> Shown:
 
 
 def comparison(page: Path) -> None:
-    """Equal, wrong in the second inference, wrong in a layer."""
+    """Equal, wrong in the second inference, and wrong in a layer."""
     good = _saved(_dense(), page.with_name("good.xml"))
     bad = _saved(seed_defect(_dense(), "constant", "dense"), page.with_name("bad.xml"))
 
@@ -78,7 +78,7 @@ def comparison(page: Path) -> None:
 
 
 def report(page: Path) -> None:
-    """A small model, one too large for boxes, with and without what was shared or cached."""
+    """A small model and one too large for boxes, with and without sharing and caching."""
     for model, config in ((_dense(), {}), (_dense(100), {"PERFORMANCE_HINT": "LATENCY"})):
         request = Request(_saved(model, page.with_name("model.xml")), config=config)
         gathered = gather(request, 2, lambda _: None)
@@ -137,11 +137,11 @@ CASES: Final[dict[str, Callable[[Path], None]]] = {
     "prediction.html": prediction,
     "bench.html": benchmarks,
 }
-"""What renders a page in every branch."""
+"""For each template, the function that renders its page in every branch."""
 
 
 def left_out(template: str, page: Path) -> list[str]:
-    """Render a page as often as it takes; the branches that no one went through all the same."""
+    """Render a page in all its cases; return the branches that were never taken."""
     with noting() as branches:
         CASES[template](page)
     return branches.left_out

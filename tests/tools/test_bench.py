@@ -1,6 +1,6 @@
-"""`softnpu bench`: what it prints, when it says that a target is met, and that it leaves nothing behind.
+"""`softnpu bench`: its output, its verdicts on targets, and that it leaves nothing behind.
 
-No test looks at a time: what is fast is what the benchmarks themselves are for.
+No test checks a time: speed is what the benchmarks themselves are for.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from softnpu.tools.bench import (
     submit,
     weights,
 )
-from softnpu.tools.bench.clients_process import Answer, Runner
+from softnpu.tools.bench.client import ClientAnswer, client
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.requests import Request, run_in_turn
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, percentile, split
+from softnpu.tools.bench.worker import Worker
 from softnpu.tools.shared.failures import ToolError
 from tests.support.cli import in_terminal, softnpu
 from tests.support.dynamic import non_zero
@@ -55,7 +56,7 @@ Bench = Callable[..., list[Measurement]]
 
 @pytest.fixture
 def bench(private_dir: Path) -> Bench:
-    """Run `softnpu bench --json ARGUMENTS`; its measurements. Its temporary files are all gone by then."""
+    """Run `softnpu bench --json ARGUMENTS`; return its measurements, after its temporary files are gone."""
     folder = private_dir / "tmp"
     folder.mkdir()
 
@@ -71,7 +72,7 @@ def bench(private_dir: Path) -> Bench:
 # ------------------------------------------------------------ the benchmarks
 
 
-def test_submit_compares_with_semaphores_and_sockets_and_judges_what_runs_on_two_cores(bench: Bench) -> None:
+def test_submit_compares_with_semaphores_and_sockets_and_judges_two_cores(bench: Bench) -> None:
     found = bench("submit", "-n", "30")
     assert all(row.value > 0 and row.peer_value and row.ratio for row in found)
     asleep = {row.peer for row in found if row.metric == "round trip asleep, one core"}
@@ -82,7 +83,7 @@ def test_submit_compares_with_semaphores_and_sockets_and_judges_what_runs_on_two
         assert targets == {"round trip asleep, two cores": 1.15, "round trip with spin, two cores": 0.1}
 
 
-def test_infer_finds_the_numbers_of_the_cpu_device_without_a_copy(bench: Bench, digits: Path) -> None:
+def test_infer_gets_the_cpu_devices_numbers_without_a_copy(bench: Bench, digits: Path) -> None:
     found = {row.metric: row for row in bench("infer", digits, "-n", "30")}
     assert list(found) == [
         "digits: throughput",
@@ -154,7 +155,7 @@ def test_whole_processes_with_and_without_a_daemon_are_compared(
     assert complaint.startswith("a small program: ")
 
 
-def test_ctrl_c_in_a_terminal_ends_it_without_a_word_and_leaves_nothing(private_dir: Path) -> None:
+def test_ctrl_c_ends_it_silently_and_leaves_nothing(private_dir: Path) -> None:
     text, code = in_terminal("bench", "submit", interrupt_at="measuring", TMPDIR=str(private_dir))
     assert code == 128 + signal.SIGINT
     assert "Traceback" not in text
@@ -189,12 +190,12 @@ def test_a_model_that_cannot_be_measured_is_refused(private_dir: Path) -> None:
     assert "the shape of an output depends on the data" in softnpu("bench", "infer", path).complaint
 
 
-def test_a_client_that_fails_reports_why(private_dir: Path) -> None:
+def test_a_failing_client_reports_why(private_dir: Path) -> None:
     path = private_dir / "broken.xml"
     path.write_text("<net")
     complaint = softnpu("bench", "memory", path, "--no-settle").complaint
     assert complaint.startswith("client through driver: ")
-    failing = Runner("openvino", BenchModel("broken", path, {}), "f32", private_dir / "none.sock")
+    failing = client("openvino", private_dir / "none.sock", BenchModel("broken", path, {}))
     with failing, pytest.raises(ToolError, match="client through openvino: "):
         failing.wait_until_ready()
 
@@ -213,7 +214,7 @@ def test_native_without_compiler_or_library_is_refused(
     assert softnpu("bench", "native", **{**native_dir, **variables}).complaint.startswith(said)
 
 
-def test_a_program_that_ends_reports_why(
+def test_a_program_that_ends_early_reports_why(
     native_dir: dict[str, str], monkeypatch: pytest.MonkeyPatch, private_dir: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(ENV_NATIVE_DIR, native_dir[ENV_NATIVE_DIR])
@@ -234,7 +235,7 @@ def _missing_target(*_: object) -> Iterator[Measurement]:
     yield compared("submit", "round trip asleep, two cores", "us", 16, "semaphore pair", 10)
 
 
-def test_only_check_makes_a_missed_target_a_failure_and_names_it_and_a_flag_may_stand_before_the_name(
+def test_only_check_fails_on_a_missed_target_and_flags_may_precede_the_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(submit, "run", _missing_target)
@@ -254,7 +255,7 @@ def test_only_check_makes_a_missed_target_a_failure_and_names_it_and_a_flag_may_
     assert code("submit", "--check") == code("--check", "submit") == code("--check", "--json", "submit") == 1
 
 
-def test_what_was_measured_is_shown_though_the_rest_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completed_measurements_are_shown_when_others_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_: int) -> Iterator[Measurement]:
         yield absolute("submit", "first", "us", 1)
         raise ToolError("second", found="no result")
@@ -265,7 +266,7 @@ def test_what_was_measured_is_shown_though_the_rest_fails(monkeypatch: pytest.Mo
     assert [row["metric"] for row in json.loads(finished.stdout)] == ["first"]
 
 
-def test_without_a_command_all_benchmarks_run_though_native_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_command_all_benchmarks_run_even_if_native_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     def note(name: str) -> Callable[..., Iterator[Measurement]]:
         def run(*_: Any) -> Iterator[Measurement]:
             if name == "native":
@@ -302,7 +303,7 @@ def test_lists_copies_and_recovery_are_measured(arguments: tuple[str, ...]) -> N
     assert {row["bench"] for row in json.loads(finished.output)} == {arguments[0]}
 
 
-def test_a_bound_holds_for_the_ratio_or_for_the_value_of_a_figure_without_a_peer() -> None:
+def test_a_bound_applies_to_the_ratio_or_without_a_peer_to_the_value() -> None:
     asleep, copied = ("native", "round trip asleep, one core", "us"), ("copy", "256 MiB", "GiB/s")
     for figure, value, peer, target, ok in (
         (asleep, 16.0, "semaphore pair", 1.6, True),
@@ -362,7 +363,7 @@ def test_two_saved_runs_are_compared_by_their_ratios(tmp_path: Path) -> None:
 # ------------------------------------------------------------ rounds and requests
 
 
-def test_every_side_runs_in_every_round_and_the_order_turns() -> None:
+def test_every_side_runs_in_every_round_and_the_order_rotates() -> None:
     order: list[str] = []
 
     def side(name: str, figure: float) -> Callable[[], float]:
@@ -383,23 +384,23 @@ def test_percentiles_are_of_the_sorted_values_and_a_total_is_split_into_rounds()
     assert [split(*total) for total in ((6000, 100), (10, 100), (1, 9))] == [(60, 100), (3, 3), (3, 1)]
 
 
-class _Scripted(Runner):
-    """A process of `bench clients` that answers what it is told to."""
+class _Scripted(Worker):
+    """A process of `bench clients` with scripted answers."""
 
     def __init__(self, count: int, seconds: float) -> None:
-        self._answer = Answer(count, seconds, 0, "same")
+        self._answer = ClientAnswer(count, seconds, 0, "same")
         self.turns: list[float] = []
 
-    def go(self, seconds: float) -> None:
-        self.turns.append(seconds)
+    def begin(self, amount: float = 0) -> None:
+        self.turns.append(amount)
 
-    def answer(self, seconds: float) -> Answer:
-        assert self.turns[-1] == seconds
+    def answer(self, _kind: Any, deadline_s: float) -> Any:
+        assert self.turns[-1] < deadline_s
         return self._answer
 
 
-def test_the_total_counts_all_inferences_until_the_last_has_ended_and_the_share_all_turns() -> None:
-    turns: list[list[Answer]] = []
+def test_the_total_counts_all_inferences_and_the_share_all_rounds() -> None:
+    turns: list[list[ClientAnswer]] = []
     assert clients._turn([_Scripted(10, 1.0), _Scripted(30, 2.0)], 1.0, turns) == 20
     assert clients._turn([_Scripted(30, 1.0), _Scripted(30, 1.0)], 1.0, turns) == 60
     share = clients._fairness("m", turns)
@@ -407,7 +408,7 @@ def test_the_total_counts_all_inferences_until_the_last_has_ended_and_the_share_
 
 
 class _Recorded(Request):
-    """Knows whether it is in flight, and how often it ran."""
+    """Tracks whether it is in flight, and how often it ran."""
 
     def __init__(self, outputs: list[Any] | None = None) -> None:
         self.outputs = outputs or []

@@ -1,4 +1,4 @@
-"""`softnpu bench load`: every kind of start is what it says, and has its parts."""
+"""`softnpu bench load`: every kind of start is what its name says, with all its parts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _started(outputs: str = "", cached: bool = False) -> Started:
     return Started(total_ms=3, compile_ms=1, load_ms=1, first_ms=1, cached=cached, outputs=outputs)
 
 
-def test_a_cache_where_none_should_be_is_noticed_and_none_where_one_should_be(
+def test_unexpected_and_missing_caches_are_noticed(
     starts: load._Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "private_daemon", lambda: nullcontext(SimpleNamespace(socket="none")))
@@ -70,7 +70,7 @@ def test_cold_starts_find_an_empty_directory_each_time(starts: load._Starts) -> 
     assert starts._cache("npu", Way.DRIVER_CACHE) not in {*seen, starts._cache("npu", Way.CACHE_DIR)}
 
 
-def test_other_outputs_are_noticed(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differing_outputs_are_noticed(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load._Starts, "prepare", lambda *_: None)
     monkeypatch.setattr(load._Starts, "on_npu", lambda _, way: _started("other" if way is Way.IMPORT else ""))
     monkeypatch.setattr(load._Starts, "on_cpu", lambda *_: _started())
@@ -78,7 +78,7 @@ def test_other_outputs_are_noticed(digits: Path, monkeypatch: pytest.MonkeyPatch
     assert (row.value, row.ok) == (1, False)
 
 
-def test_a_start_that_fails_says_why(starts: load._Starts, private_dir: Path) -> None:
+def test_a_failing_start_says_why(starts: load._Starts, private_dir: Path) -> None:
     with pytest.raises(ToolError, match=r"start 'import' on the npu: .*npu\.blob"):
         starts.on_npu(Way.IMPORT)
     model = str(private_dir / "nothing.xml")

@@ -70,13 +70,13 @@ _TABLE = [
     ("farm", "a batch of 32, 2 at once", "without Ray", 1.02),
     ("scale", "clients: memory, at the largest", "1, at the smallest", 1.3),
 ]
-"""Every figure that has to reach something, as `softnpu bench` names it."""
+"""Every figure with a target, as `softnpu bench` names it."""
 _MORE_IS_BETTER = ("clients", "infer", "tokens", "copy")
 
 
 @pytest.fixture
 def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time is looked at, so no daemon has to come to rest, and a few inferences are enough."""
+    """Shorten benchmarks: times are not checked, so daemons need not settle and a few inferences suffice."""
     for counted in (scale_clients, scale_models):
         monkeypatch.setattr(counted, "_INFERENCES", 20)
     for module in (load, weights, scale_clients, scale_sessions):
@@ -96,7 +96,7 @@ def test_every_figure_is_judged_by_its_target(bench: str, metric: str, peer: str
         assert (row.target, row.ok) == (bound, ok)
 
 
-def test_no_target_is_without_a_figure() -> None:
+def test_every_target_has_a_figure() -> None:
     used = {targets.find(bench, metric, peer) for bench, metric, peer, _ in _TABLE}
     for_any_model = {
         targets.find("infer", "magika: throughput", _CPU),
@@ -170,7 +170,7 @@ def test_growth_is_measured_at_every_size(axis: scale.Axis) -> None:
     assert all((row.peer, row.target) == (f"{sizes[0]}, at the smallest", 1.3) for row in verdicts)
 
 
-def test_a_cost_that_grows_is_missed_also_when_the_smallest_is_not_the_cheapest() -> None:
+def test_a_growing_cost_misses_even_if_the_smallest_is_not_cheapest() -> None:
     def verdicts(*values: float) -> list[tuple[str | None, float | None, bool | None]]:
         points = [Point("time", 10**at, value, "us") for at, value in enumerate(values)]
         found = list(scale.curves("things", iter(points)))
@@ -181,7 +181,7 @@ def test_a_cost_that_grows_is_missed_also_when_the_smallest_is_not_the_cheapest(
     assert verdicts(10, 5, 14) == [("1, at the smallest", 1.4, False), ("at the cheapest", 2.8, None)]
 
 
-def test_an_axis_that_is_none_is_refused() -> None:
+def test_an_unknown_axis_is_refused() -> None:
     with pytest.raises(ToolError, match="axis clouds: no such axis; expected one of clients, models, "):
         list(scale.run(["clouds"], 0))
 
@@ -217,7 +217,7 @@ def test_a_benchmark_writes_its_page_beside_its_document(tmp_path: Path) -> None
     assert "no such directory" in complaint
 
 
-def test_a_bar_of_a_page_is_right_of_its_target_when_it_is_missed() -> None:
+def test_the_bar_of_a_missed_target_ends_right_of_it() -> None:
     assert page.cost_of_target(_MET) == pytest.approx(0.8)
     assert page.cost_of_target(_MISSED) == pytest.approx(3 / 1.15, rel=1e-3)
     slow = compared("copy", "1 MiB", "GiB/s", 4.75, "numpy.copyto", 10)
@@ -226,7 +226,7 @@ def test_a_bar_of_a_page_is_right_of_its_target_when_it_is_missed() -> None:
     assert page.cost_of_target(absolute("copy", "bytes", "B", 1, exactly=0)) is None
 
 
-def test_a_comparison_names_the_figure_and_the_size_that_a_change_has_slowed(tmp_path: Path) -> None:
+def test_a_comparison_names_the_slowed_figure_and_size(tmp_path: Path) -> None:
     def run(name: str, *values: float) -> str:
         rows = [
             _MET,

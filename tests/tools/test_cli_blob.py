@@ -1,4 +1,4 @@
-"""`softnpu blob`, as a person runs it."""
+"""`softnpu blob`, from the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _exported(daemon: Daemon, model: Path, path: Path, **config: object) -> Path
     return path
 
 
-def test_inspect_shows_what_is_in_a_file(file: Path, digits: Path) -> None:
+def test_inspect_shows_the_contents_of_a_file(file: Path, digits: Path) -> None:
     words = softnpu("blob", "inspect", file).words
     assert "metadata 1." in words
     assert "model 'digits'" in words
@@ -37,7 +37,7 @@ def test_inspect_shows_what_is_in_a_file(file: Path, digits: Path) -> None:
     assert "INFERENCE_PRECISION_HINT f32" in words
 
 
-def test_inspect_needs_no_device_and_takes_a_native_blob(
+def test_inspect_needs_no_device_and_accepts_a_native_blob(
     file: Path, cli_daemon: Daemon, digits: Path, private_dir: Path
 ) -> None:
     nowhere = str(private_dir / "none.sock")

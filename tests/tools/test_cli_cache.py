@@ -1,4 +1,4 @@
-"""`softnpu cache`, as a person runs it."""
+"""`softnpu cache`, from the command line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def store(cache: ModelCache, name: str, description: dict[str, str] | None = Non
 
 
 def age(cache: ModelCache, key: str, days: float) -> None:
-    """Make an entry look as if it had not been used for so long."""
+    """Make an entry look as if it had not been used for that long."""
     path = cache.directory / key
     os.utime(path, (time.time() - days * 86400, path.stat().st_mtime))
 
@@ -58,9 +58,7 @@ def keys(directory: Path) -> list[str]:
 # ---------------------------------------------------------------- ls
 
 
-def test_ls_shows_each_model_with_size_and_hits_and_loses_nothing_in_80_columns(
-    cache: ModelCache, directory: Path
-) -> None:
+def test_ls_shows_each_model_with_size_and_hits_in_80_columns(cache: ModelCache, directory: Path) -> None:
     key = store(cache, "net [1]_with_a_name_that_does_not_fit")
     cache.load(key)
     cache.load(key)
@@ -91,7 +89,7 @@ def test_ls_as_json_has_every_entry_the_least_recently_used_first(cache: ModelCa
     assert listed[1]["last_used"] > listed[1]["created"]
 
 
-def test_a_directory_that_is_not_there_is_empty_and_is_not_made(directory: Path) -> None:
+def test_a_missing_directory_is_empty_and_not_created(directory: Path) -> None:
     assert "0 compiled models" in softnpu("cache", "ls", "--dir", directory).words
     assert "0 bad" in softnpu("cache", "verify", "--dir", directory).words
     assert "removed 0" in softnpu("cache", "prune", "--all", "--dir", directory).words
@@ -140,7 +138,7 @@ def test_prune_to_a_size_removes_the_least_recently_used(cache: ModelCache, dire
     assert not (directory / f"{second}.json").exists()
 
 
-def test_prune_by_age_goes_by_the_last_use(cache: ModelCache, directory: Path) -> None:
+def test_prune_by_age_uses_the_last_use(cache: ModelCache, directory: Path) -> None:
     old, new = store(cache, "old"), store(cache, "new")
     age(cache, old, 31)
     age(cache, new, 29)
@@ -151,7 +149,7 @@ def test_prune_by_age_goes_by_the_last_use(cache: ModelCache, directory: Path) -
     assert keys(directory) == [new]
 
 
-def test_prune_all_leaves_what_is_in_use_and_everything_else(cache: ModelCache, directory: Path) -> None:
+def test_prune_all_keeps_entries_in_use_and_foreign_files(cache: ModelCache, directory: Path) -> None:
     key = store(cache, "a")
     (directory / f".{'a' * 80}.1-1.entry.tmp").write_bytes(bytes(10))
     (directory / "notes.txt").touch()
@@ -163,7 +161,7 @@ def test_prune_all_leaves_what_is_in_use_and_everything_else(cache: ModelCache, 
         os.close(fd)
     assert "1 could not be removed" in words
     assert keys(directory) == [key]
-    # the same for all that softnpu keeps
+    # the same for all of softnpu's caches
     everything = {"ZE_INTEL_NPU_CACHE_DIR": str(directory), "TMPDIR": str(directory.parent)}
     for name in ("MODELS", "EXTENSION"):
         everything[f"SOFTNPU_{name}_DIR"] = str(directory.parent / name)
@@ -184,7 +182,7 @@ def test_an_age_has_a_unit() -> None:
 
 
 def compiled(cache: ModelCache, model: Path, **changes: object) -> str:
-    """Store what a compilation of `model` would, with `changes` of its configuration; the key."""
+    """Store what compiling `model` with `changes` of its configuration would; return the key."""
     digest, configuration = request_of(model, {}, {}, None)
     configuration = msgspec.structs.replace(configuration, **changes)
     key = cache.key(digest, configuration.encoded())
@@ -196,7 +194,7 @@ def explain(directory: Path, model: Path, *arguments: str) -> str:
     return softnpu("cache", "explain", model, "--dir", directory, *arguments).words
 
 
-def test_what_a_device_has_compiled_is_listed_and_explained_as_a_hit(
+def test_an_entry_compiled_by_a_device_is_listed_and_explained_as_a_hit(
     daemon: Daemon, directory: Path, digits: Path
 ) -> None:
     options = CacheOptions(directory=str(directory), limit=1 << 30)
@@ -262,7 +260,7 @@ def test_explain_shows_the_nearest_of_several(cache: ModelCache, directory: Path
     assert f"nearest: {near[:8]}..{near[64:72]}" in words
 
 
-def test_explain_says_what_it_cannot_know(cache: ModelCache, directory: Path, digits: Path) -> None:
+def test_explain_reports_what_it_cannot_determine(cache: ModelCache, directory: Path, digits: Path) -> None:
     assert "no entry is near" in explain(directory, digits)
     key = compiled(cache, digits, platform="3720")
     (directory / f"{key}.json").unlink()

@@ -22,13 +22,13 @@ def _changed(place: int, number: float) -> np.ndarray:
     return value
 
 
-def test_equal_bits_are_identical_and_nothing_equals_nothing() -> None:
+def test_equal_bits_are_identical_and_so_are_empty_tensors() -> None:
     found = compare(_REFERENCE.copy(), _REFERENCE)
     assert (found.absolute, found.relative, found.identical) == (0.0, 0.0, True)
     assert compare(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32)).identical
 
 
-def test_the_last_bit_is_noticed_and_minus_zero_is_another_one_of_the_same_number() -> None:
+def test_the_last_bit_and_the_sign_of_zero_are_noticed() -> None:
     found = compare(_changed(1, float(np.nextafter(np.float32(-1), np.float32(0)))), _REFERENCE)
     assert not found.identical
     assert 0 < found.relative < 1e-6
@@ -45,12 +45,12 @@ def test_a_wrong_number_is_beyond_the_tolerance() -> None:
     assert Comparison({"a": found, "b": compare(_REFERENCE, _REFERENCE)}, 1e-3).beyond == ["a"]
 
 
-def test_noise_beside_large_values_counts_against_their_size() -> None:
+def test_noise_is_judged_relative_to_the_largest_values() -> None:
     assert compare(_changed(3, 3e-6), _REFERENCE).within(1e-3)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_what_is_no_number_on_one_side_only_is_never_within(number: float) -> None:
+def test_a_nan_or_infinity_on_one_side_is_never_within(number: float) -> None:
     value = _changed(0, number)
     assert not compare(value, _REFERENCE).within(1e9)
     assert not compare(_REFERENCE, value).within(1e9)
@@ -60,7 +60,7 @@ def test_the_same_nan_and_infinity_on_both_sides_are_the_same() -> None:
     reference = np.array([math.nan, math.inf, -math.inf, 1.0], np.float32)
     assert compare(reference.copy(), reference).identical
     other = reference.copy()
-    other.view(np.uint32)[0] ^= 1  # another payload of the NaN: other bits, the same value
+    other.view(np.uint32)[0] ^= 1  # another NaN payload: other bits, the same value
     found = compare(other, reference)
     assert (found.identical, found.within(0.0)) == (False, True)
 

@@ -1,4 +1,4 @@
-"""`softnpu compile`, and `softnpu infer` with what it wrote."""
+"""`softnpu compile`, and `softnpu infer` on its output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def blob(private_dir: Path) -> Path:
 
 
 @_needs_daemon
-def test_what_it_wrote_runs_without_the_model_and_compares_with_it(digits: Path, blob: Path) -> None:
+def test_the_output_runs_without_the_model_and_compares_with_it(digits: Path, blob: Path) -> None:
     words = softnpu("compile", digits, "-o", blob).words.splitlines()
     assert re.fullmatch(r"compiled 'digits' for platform 4000 in .*: receive .*, read .*, pack .*", words[0])
     assert re.fullmatch(rf"wrote {blob}, [\d.]+ KiB, with all weights, in .*", words[1])
@@ -34,7 +34,7 @@ def test_what_it_wrote_runs_without_the_model_and_compares_with_it(digits: Path,
     assert _EQUAL in softnpu("infer", blob, "-n", "2", "--source-model", digits, "--compare", "CPU").words
 
 
-def test_the_device_loads_nothing_while_a_model_is_compiled_into_a_file_of_its_name(
+def test_compiling_into_a_file_named_after_the_model_loads_nothing(
     daemon: Daemon, digits: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(private_dir)
@@ -78,7 +78,7 @@ def test_an_open_dimension_gets_its_size_when_the_file_is_run(private_dir: Path,
 
 
 @_needs_daemon
-def test_a_platform_that_is_not_here_is_compiled_for(
+def test_a_model_is_compiled_for_an_absent_platform(
     digits: Path, blob: Path, start_daemon: StartDaemon, private_dir: Path
 ) -> None:
     words = softnpu("compile", digits, "-o", blob, "--platform", "3720").words
@@ -110,7 +110,7 @@ def test_a_platform_that_is_not_here_is_compiled_for(
         (("--shape", "picture=1,1,8,8"), "picture"),
     ],
 )
-def test_what_the_compiler_does_not_take_is_named_and_nothing_is_written(
+def test_a_value_refused_by_the_compiler_is_named_and_nothing_is_written(
     digits: Path, blob: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     assert said in softnpu("compile", digits, "-o", blob, *arguments).complaint
@@ -130,13 +130,11 @@ def test_without_weights_the_file_is_small_and_runs_with_the_model(private_dir: 
     assert _EQUAL in softnpu("infer", blob, "-n", "1", "--source-model", model, "--compare", "CPU").words
 
 
-# ------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------ errors
 
 
 @_needs_daemon
-def test_a_file_that_is_no_model_and_one_that_cannot_be_written_are_named(
-    digits: Path, tmp_path: Path, blob: Path
-) -> None:
+def test_invalid_models_and_unwritable_files_are_named(digits: Path, tmp_path: Path, blob: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"\x08\x07garbage" * 9)
     done = softnpu("compile", broken, "-o", blob)
@@ -153,7 +151,7 @@ def test_a_file_that_is_no_model_and_one_that_cannot_be_written_are_named(
 
 
 @_needs_daemon
-def test_what_a_compiled_model_does_not_take_is_named(digits: Path, blob: Path) -> None:
+def test_options_that_a_compiled_model_refuses_are_named(digits: Path, blob: Path) -> None:
     softnpu("compile", digits, "-o", blob)
     unknown = "--shape picture: the model has no such input; expected one of: image"
     for arguments, said in (

@@ -1,4 +1,4 @@
-"""`softnpu daemon`, `status`, `stop`: one daemon a socket, shown and ended in order."""
+"""`softnpu daemon`, `status`, `stop`: one daemon per socket, shown and stopped cleanly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.waiting import DEADLINE_S, wait_gone, wait_until
 
 @pytest.fixture
 def socket(private_dir: Path) -> Iterator[Path]:
-    """The socket of this test; a daemon that a command started there is ended."""
+    """The socket of this test; a daemon that a command started there is stopped at the end."""
     path = private_dir / "npu.sock"
     yield path
     record = endpoint.read_record(path)
@@ -42,7 +42,7 @@ def socket(private_dir: Path) -> Iterator[Path]:
 # ------------------------------------------------------------ daemon
 
 
-def test_a_daemon_in_the_background_says_where_and_who_it_is_and_its_log_can_be_read_and_cleaned(
+def test_a_background_daemon_names_itself_and_its_log_can_be_read_and_cleaned(
     private_dir: Path,
 ) -> None:
     other = private_dir / "other.sock"
@@ -72,7 +72,7 @@ def test_a_daemon_in_the_background_says_where_and_who_it_is_and_its_log_can_be_
     assert "no such file" in softnpu("logs").complaint
 
 
-def test_clean_leaves_what_only_has_the_name_of_a_daemons(private_dir: Path) -> None:
+def test_clean_keeps_files_that_only_look_like_a_daemons(private_dir: Path) -> None:
     notes, socket = private_dir / "notes.txt", private_dir / "a.sock"
     files = [notes, socket, *(Path(f"{socket}{end}") for end in (".log", ".log.1", ".lock"))]
     for file in files:
@@ -83,7 +83,7 @@ def test_clean_leaves_what_only_has_the_name_of_a_daemons(private_dir: Path) -> 
     assert all(file.read_text() == "my thesis\n" for file in files)
 
 
-def test_clean_removes_what_a_killed_daemon_has_left(start_daemon: StartDaemon, private_dir: Path) -> None:
+def test_clean_removes_leftovers_of_a_killed_daemon(start_daemon: StartDaemon, private_dir: Path) -> None:
     daemon = start_daemon()
     daemon.kill()
     told = softnpu("clean", "--dry-run", TMPDIR=str(private_dir)).words
@@ -92,10 +92,10 @@ def test_clean_removes_what_a_killed_daemon_has_left(start_daemon: StartDaemon, 
     told = softnpu("clean", TMPDIR=str(private_dir)).words
     assert all(f"removed {path}, " in told for path in left), told
     assert not any(path.exists() for path in left)
-    endpoint.log_path(daemon.socket).touch()  # which the fixture reads
+    endpoint.log_path(daemon.socket).touch()  # read by the fixture
 
 
-def test_clean_leaves_the_folder_of_a_command_that_lives_however_old_it_is(private_dir: Path) -> None:
+def test_clean_keeps_the_folder_of_a_running_command_of_any_age(private_dir: Path) -> None:
     folder = private_dir / "softnpu-stress-1"
     folder.mkdir()
     with in_use(folder):
@@ -107,7 +107,7 @@ def test_clean_leaves_the_folder_of_a_command_that_lives_however_old_it_is(priva
     assert not folder.exists()
 
 
-def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private_dir: Path) -> None:
+def test_clean_removes_leftovers_of_killed_commands_and_nothing_in_use(private_dir: Path) -> None:
     names = ("private-old", "private-new", "stress-reports")
     folders = {name: private_dir / f"softnpu-{name}" for name in names}
     for name, folder in folders.items():
@@ -135,7 +135,7 @@ def test_clean_removes_what_killed_commands_have_left_and_nothing_in_use(private
     assert [path.name for path in extensions.iterdir()] == [".build-new"]
 
 
-def test_a_long_log_is_moved_aside_by_the_daemon_that_goes_on_with_it(socket: Path) -> None:
+def test_a_daemon_rotates_a_long_log(socket: Path) -> None:
     log = endpoint.log_path(socket)
     log.write_bytes(b"old\n" * (MAX_BYTES // 4))
     log.chmod(0o600)
@@ -176,8 +176,8 @@ def test_a_daemon_in_the_foreground_reports_when_it_is_ready_and_ends_on_ctrl_c(
 
 
 @pytest.mark.parametrize("mode", [(), ("--foreground", "--log-level", "debug")])
-def test_ctrl_c_while_a_daemon_starts_ends_it_without_a_word(socket: Path, mode: tuple[str, ...]) -> None:
-    # its engine stays in its start until somebody lets it go on
+def test_ctrl_c_while_a_daemon_starts_ends_it_silently(socket: Path, mode: tuple[str, ...]) -> None:
+    # its engine blocks during its start until released
     slow = ("--failpoints", "engine.handshake=stop")
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "softnpu.tools.cli", "daemon", *mode, *slow],
@@ -214,7 +214,7 @@ def test_status_without_a_daemon_says_so_and_starts_none(socket: Path) -> None:
     assert not socket.exists()
 
 
-def test_a_user_who_may_not_connect_gets_the_way_out(cli_daemon: Daemon) -> None:
+def test_a_user_who_may_not_connect_is_told_what_to_do(cli_daemon: Daemon) -> None:
     # another user, who may read what this one may, but is not root
     command = ["unshare", "-U", "--map-user=12345", sys.executable, "-P", "-m", "softnpu.tools.cli", "status"]
     cli_daemon.socket.chmod(0)
@@ -278,13 +278,13 @@ def test_stop_returns_when_the_daemon_has_ended(daemon: Daemon) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run a command in this process, in which a person waits for a second, and doctor checks the daemon."""
+    """Run a command in this process, with a patience of one second and doctor checking the daemon."""
     monkeypatch.setattr("softnpu.tools.shared.daemon_connection._ANSWER_S", 1.0)
     monkeypatch.setattr(doctor, "_CHECKS", (doctor._daemon,))
     return lambda *arguments: CliRunner().invoke(cli.app, arguments)
 
 
-def test_a_stopped_daemon_is_reported_with_its_pid_and_killed_only_by_force(
+def test_a_suspended_daemon_is_reported_with_its_pid_and_killed_only_by_force(
     daemon: Daemon, impatient: Callable[..., Result]
 ) -> None:
     engine = daemon.engine().engine_pid
@@ -322,7 +322,7 @@ def test_a_daemon_of_another_version_is_reported_with_its_pid_and_stopped(
     assert not daemon.socket.exists()
 
 
-def test_a_daemon_in_another_container_is_stopped_whose_pid_is_another_process_here(
+def test_a_daemon_in_another_container_is_stopped_despite_its_foreign_pid(
     private_dir: Path,
 ) -> None:
     path = private_dir / "npu.sock"
@@ -348,7 +348,7 @@ def test_a_daemon_in_another_container_is_stopped_whose_pid_is_another_process_h
 
 
 @pytest.mark.parametrize("field", ["start_time", "boot_id"])
-def test_force_never_kills_a_process_that_is_not_proven_to_be_the_daemon(
+def test_force_kills_only_a_process_proven_to_be_the_daemon(
     daemon: Daemon, start_python: StartPython, field: str, impatient: Callable[..., Result]
 ) -> None:
     stranger = start_python("say('here')\nhear()")

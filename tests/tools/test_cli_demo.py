@@ -1,4 +1,4 @@
-"""`softnpu demo`: other processes compute on the emulated NPU, and every number is the CPU device's."""
+"""`softnpu demo`: other processes compute on the emulated NPU, and every number equals the CPU device's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 
 
-def test_the_demonstration_ends_well_and_shows_what_happened(cli_daemon: Daemon) -> None:
+def test_the_demonstration_succeeds_and_shows_its_steps(cli_daemon: Daemon) -> None:
     before = cli_daemon.engine()
     words = softnpu("demo").words
     engine = cli_daemon.engine()
@@ -30,14 +30,14 @@ def test_the_demonstration_ends_well_and_shows_what_happened(cli_daemon: Daemon)
 
 
 @pytest.mark.usefixtures("cli_daemon")
-def test_the_work_is_done_by_as_many_other_processes_as_asked_for() -> None:
+def test_the_requested_number_of_processes_does_the_work() -> None:
     found = json.loads(softnpu("demo", "--processes", "3", "--json").words)
     assert len({client["pid"] for client in found["clients"]}) == 3
     assert sum(client["images"] for client in found["clients"]) == found["images"] == 359
     assert (found["identical"], found["largest_difference"]) == (True, 0.0)
 
 
-def test_without_a_daemon_that_may_be_started_it_says_so_in_one_line() -> None:
+def test_a_missing_daemon_that_may_not_be_started_is_one_line() -> None:
     assert "no socket there; expected a running daemon" in softnpu("demo").complaint
 
 

@@ -1,4 +1,4 @@
-"""`softnpu infer`: results, comparison, and what is wrong with what somebody typed."""
+"""`softnpu infer`: results, comparison, and errors in what the user typed."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _EQUAL = "every number equals, bit by bit"
 
 
 def _row(words: str, start: str) -> list[str]:
-    """The first table row that starts with this word."""
+    """Return the first table row that starts with this word."""
     return next(line.split() for line in words.splitlines() if line.split()[:1] == [start])
 
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """A model with inputs of several types; the first dimension of each is open."""
+    """A model with inputs of several types, each with a dynamic first dimension."""
     ids = ops.parameter([-1, 4], ov.Type.i64, name="ids")
     mask = ops.parameter([-1, 4], ov.Type.boolean, name="mask")
     half = ops.parameter([-1, 4], ov.Type.f16, name="half")
@@ -75,7 +75,7 @@ def test_a_model_of_the_catalogue_equals_the_cpu_device() -> None:
 
 
 @_needs_daemon
-def test_inputs_of_every_kind_are_made_up_and_compared(mixed: Path) -> None:
+def test_inputs_of_every_kind_are_generated_and_compared(mixed: Path) -> None:
     shapes = [f"--shape={name}=2,4" for name in ("ids", "mask", "half")]
     words = softnpu("infer", mixed, *shapes, "--compare", "CPU").words
     assert [_row(words, name)[1:3] for name in ("chosen", "total", "flags")] == [
@@ -107,7 +107,7 @@ def test_layers_are_shown_with_their_times_and_all_figures_are_one_document(digi
     assert complaint == "--profile: --config PERF_COUNT=NO; expected YES"
 
 
-def test_a_device_that_computes_otherwise_by_default_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_with_another_default_precision_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     ours = inference_run.Run("NPU", "f32", {}, {}, {}, {"y": np.zeros(1, np.float32)}, 0.1, 0.1, 0.1, [0.1])
     found = Comparison({"y": Difference(0.0, 0.0, True)}, 0.001)
     for default, is_told in (("f32", False), ("bf16", True)):
@@ -128,7 +128,7 @@ def test_a_result_whose_size_depends_on_the_data_is_compared(private_dir: Path) 
 
 
 @_needs_daemon
-def test_the_same_seed_gives_the_same_numbers_and_another_one_others(digits: Path) -> None:
+def test_a_seed_determines_the_numbers(digits: Path) -> None:
     def numbers(seed: str) -> list[str]:
         return _row(softnpu("infer", digits, "-n", "1", "--seed", seed).words, "probabilities")
 
@@ -188,7 +188,7 @@ def test_a_wrong_number_fails_the_comparison_and_names_its_output(
     assert [output["nan"] for output in found["runs"][0]["outputs"]] == [0, 1]
 
 
-# ------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_wrong_number_fails_the_comparison_and_names_its_output(
         ),
     ],
 )
-def test_what_cannot_be_used_is_named(digits: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_unusable_arguments_are_named(digits: Path, arguments: tuple[str, ...], said: str) -> None:
     assert said in softnpu("infer", digits, *arguments).complaint
 
 
@@ -224,12 +224,14 @@ def test_what_cannot_be_used_is_named(digits: Path, arguments: tuple[str, ...], 
         (("--config", "SPEED=9"), "property SPEED: unknown"),
     ],
 )
-def test_what_the_device_does_not_take_is_named(digits: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_models_that_the_device_refuses_are_named(
+    digits: Path, arguments: tuple[str, ...], said: str
+) -> None:
     assert said in softnpu("infer", digits, *arguments).complaint
 
 
 @_needs_daemon
-def test_a_file_without_an_array_that_the_input_takes_is_refused(digits: Path, tmp_path: Path) -> None:
+def test_a_file_without_an_array_for_the_input_is_refused(digits: Path, tmp_path: Path) -> None:
     file = tmp_path / "values.npy"
 
     def complaint() -> str:
@@ -256,12 +258,12 @@ def test_an_open_shape_is_refused_with_the_option_that_closes_it(mixed: Path) ->
 
 
 @pytest.mark.parametrize("name", ["broken.xml", "broken.onnx"])
-def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_a_model_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"\x08\x07garbage" * 9)
     done = softnpu("infer", path)
     assert done.code == 1
-    # OpenVINO's frontends may have had their say before
+    # OpenVINO's frontends may have printed before
     assert f"softnpu: model {path}: OpenVINO cannot read it" in done.err.splitlines()[-1]
     assert "Traceback" not in done.err
 
@@ -270,7 +272,7 @@ def test_a_file_that_is_no_model_is_refused_by_its_name(tmp_path: Path, name: st
 @pytest.mark.parametrize(
     ("name", "model"), [("chain", chain((16,) * 4, -1.0, 2.0)), ("attention", attention(8, 128))]
 )
-def test_what_the_cpu_device_gets_wrong_is_not_held_against_the_npu(
+def test_errors_of_the_cpu_device_are_not_blamed_on_the_npu(
     start_daemon: StartDaemon,
     monkeypatch: pytest.MonkeyPatch,
     private_dir: Path,
@@ -287,7 +289,7 @@ def test_what_the_cpu_device_gets_wrong_is_not_held_against_the_npu(
     assert found["comparison"]["identical"] is True
     shown = softnpu("infer", path, "--compare", "CPU", "-n", "1").words
     config = found["runs"][1]["config"]
-    # whether there are such subgraphs depends on the processor
+    # the processor decides whether there are such subgraphs
     given = {key: config[key] for key in (*IN_F32, *UNFUSED) if key in config}
     assert IN_F32.items().isdisjoint(given.items()) == processor.has_vnni()
     for key in ("LP_TRANSFORMS_MODE", "SNIPPETS_MODE"):

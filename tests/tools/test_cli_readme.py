@@ -1,4 +1,4 @@
-"""The README and the index: links lead somewhere, and CI runs what they say. Listings: `test_snippets.py`."""
+"""The README and the index: links resolve, and CI runs their commands. Listings: `test_snippets.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_python_example_is_short() -> None:
     assert len(example.strip().splitlines()) <= 12
 
 
-def test_every_link_leads_to_a_file() -> None:
+def test_every_link_resolves_to_a_file() -> None:
     documents = [*_ROOT.glob("*.md"), *(_ROOT / "docs").glob("*.md"), _ROOT / "tests" / "README.md"]
     links = [
         (document.name, link)

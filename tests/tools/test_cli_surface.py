@@ -1,4 +1,4 @@
-"""The command line as a whole: what it offers, how quickly, and how it reports a failure."""
+"""The command line as a whole: its commands, start-up time, and error reports."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _COMMANDS = (
 )
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_version_equals_the_packages() -> None:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
     assert softnpu("--version").words == f"softnpu {project['project']['version']}\n"
     # sources that were not installed have no package file
@@ -79,11 +79,11 @@ def _all_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
 
 
 def _words(text: str) -> str:
-    """The text without the frames of a terminal, and without marks."""
+    """Return the text without frames and markup of a terminal."""
     return re.sub(r"[\s│╭╰─╮╯`*]+", "", text)
 
 
-def test_every_command_has_help_that_loses_nothing_of_what_was_written() -> None:
+def test_every_command_has_complete_help() -> None:
     found = list(_all_commands(typer.main.get_group(cli.app)))
     assert {path[0] for path, _ in found if path} == set(_COMMANDS)
     for path, command in found:
@@ -94,7 +94,7 @@ def test_every_command_has_help_that_loses_nothing_of_what_was_written() -> None
             assert all(_words(line) in _words(shown.stdout) for line in text.splitlines()), (path, text)
 
 
-def test_what_prints_figures_takes_json() -> None:
+def test_commands_that_print_figures_accept_json() -> None:
     found = dict(_all_commands(typer.main.get_group(cli.app)))
     figures = [
         "demo", "infer", "predict", "compare", "doctor", "stress", "status", "bench", "inject status",
@@ -114,8 +114,8 @@ def test_help_loads_neither_openvino_nor_numpy() -> None:
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
-def test_ctrl_c_ends_a_command_with_130_while_it_starts_and_later(tmp_path: Path) -> None:
-    # a compiled module whose import is interrupted raises an ImportError
+def test_ctrl_c_ends_a_command_with_130_at_any_time(tmp_path: Path) -> None:
+    # interrupting the import of a compiled module raises an ImportError
     program = (
         "import os, signal, sys; sys.argv = ['softnpu', *sys.argv[2:]]; from softnpu.tools import start\n"
         "class Finder:\n"
@@ -154,7 +154,7 @@ def test_a_failure_is_one_line_and_never_a_traceback() -> None:
     assert "no such file" in softnpu("infer", "/does/not/exist.onnx").complaint
 
 
-def test_a_failure_has_its_traceback_when_somebody_debugs() -> None:
+def test_a_failure_has_its_traceback_when_debugging() -> None:
     done = softnpu("infer", "/does/not/exist.onnx", SOFTNPU_DEBUG="1")
     assert done.code == 1
     assert "Traceback" in done.err

@@ -1,4 +1,4 @@
-"""`softnpu compare`: a seeded defect is named at its layer, reduced, reproduced; without one all is equal."""
+"""`softnpu compare`: a seeded defect is located, reduced and reproduced; without one, all is equal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _constant(*shape: int) -> Any:
 
 
 def _pictures(batch: int = 1) -> ov.Model:
-    """Convolutions, a branch, an axis to swap: what vision models are made of."""
+    """Convolutions, a branch, an axis to swap: the parts of vision models."""
     image = _named(ops.parameter([batch, 3, 12, 12], ov.Type.f32), "image")
     zeros = [0, 0], [0, 0], [1, 1]
     value = _named(ops.convolution(image, _constant(8, 3, 3, 3), [1, 1], *zeros), "conv1")
@@ -70,7 +70,7 @@ def _attention() -> ov.Model:
 
 
 def _states() -> ov.Model:
-    """A recurrent cell whose state is an average of what came before."""
+    """A recurrent cell whose state averages what came before."""
     x = _named(ops.parameter([1, 6], ov.Type.f32), "x")
     state = _named(ops.read_value(ops.constant(np.zeros((1, 6), np.float32)), "memory"), "memory")
     gate = _named(ops.sigmoid(_named(ops.matmul(x, _constant(6, 6), False, False), "gate_dense")), "gate")
@@ -81,7 +81,7 @@ def _states() -> ov.Model:
 
 
 class _Case(NamedTuple):
-    """A model, the defect to seed, the layer that has it, and options for a comparison of that model."""
+    """A model, the defect to seed, the layer it affects, and options for comparing that model."""
 
     model: Callable[[], ov.Model]
     defect: str
@@ -166,7 +166,7 @@ def test_real_models(name: str, layer: str, tmp_path: Path) -> None:
 
     good = _saved(model(), tmp_path / "good.xml")
     assert _EQUAL in softnpu("compare", good, "--layers").words
-    if not layer:  # named by numbers that depend on what was made before
+    if not layer:  # its name has a number that depends on the models created before
         dense = [
             node for node in ov.Core().read_model(good).get_ordered_ops() if node.get_type_name() == "MatMul"
         ]

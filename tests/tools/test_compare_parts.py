@@ -1,4 +1,4 @@
-"""The parts of `softnpu compare` that know no device: figures, tolerances, verdict, search, reduction."""
+"""The parts of `softnpu compare` that need no device: figures, tolerances, verdict, search, reduction."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def _next(value: float, steps: int, dtype: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("value", [1.0, -1.0, 0.0, 1e-7])
-def test_ulps_count_the_numbers_in_between(dtype: Any, value: float) -> None:
+def test_ulps_count_the_representable_numbers_between(dtype: Any, value: float) -> None:
     assert ulps(_next(value, 7, dtype), np.array([value], dtype)) == 7
 
 
-def test_ulps_go_through_zero_and_leave_out_what_is_not_finite() -> None:
+def test_ulps_cross_zero_and_ignore_non_finite_values() -> None:
     least = np.array([np.finfo(np.float32).smallest_subnormal])
     assert ulps(least, -least) == 2
     assert ulps(np.array([-0.0], np.float32), np.array([0.0], np.float32)) == 0
@@ -56,7 +56,7 @@ def test_ulps_go_through_zero_and_leave_out_what_is_not_finite() -> None:
     assert ulps(np.array([1]), np.array([2])) is None
 
 
-def test_what_is_no_ordinary_number_is_counted_on_both_sides() -> None:
+def test_non_finite_values_are_counted_on_both_sides() -> None:
     ours = np.array([np.nan, np.inf, -np.inf, 70000.0, 65504.0], np.float32)
     found = measure(ours, np.array([np.nan, 1.0, -np.inf, 70000.0, 65504.0], np.float32))
     assert (found.ours.nan, found.ours.infinite, found.ours.overflow) == (1, 2, 1)
@@ -70,8 +70,8 @@ def test_what_is_no_ordinary_number_is_counted_on_both_sides() -> None:
     [
         (_ONE, _ONE * np.float32(1 + 5e-5), True),
         (_ONE, _ONE * np.float32(1 + 5e-4), False),
-        (_ONE, _ONE + np.float32(3e-5), True),  # at 0: to a tenth of the largest magnitude
-        (_ONE * 1e-9, _ONE * 2e-9, True),  # absolutely
+        (_ONE, _ONE + np.float32(3e-5), True),  # at 0: a tenth of the largest magnitude
+        (_ONE * 1e-9, _ONE * 2e-9, True),  # absolute
         (_ONE, np.where(_ONE == 0, np.nan, _ONE), False),
         (_ONE, -_ONE, False),
         (_ONE, _ONE.reshape(2, 2), False),
@@ -162,7 +162,7 @@ def test_bisection_says_when_marking_hides_the_difference() -> None:
     ("needed", "expected"),
     [({"e"}, {"e"}), ({"e", "g"}, {"e", "g"}), ({"e", "c"}, {"e", "c"}), ({"e", "g", "h"}, {"e", "g", "h"})],
 )
-def test_reduction_takes_the_fewest_layers_that_show_it(needed: set[str], expected: set[str]) -> None:
+def test_reduction_keeps_the_fewest_layers_that_show_it(needed: set[str], expected: set[str]) -> None:
     assert reduce(_BRANCHES, "e", lambda layers: needed <= layers) == frozenset(expected)
 
 
@@ -178,7 +178,7 @@ def test_reduction_gives_up_beyond_its_largest_size() -> None:
     assert len(tried) == len(set(tried))
 
 
-def test_a_layer_causes_what_it_shows_alone_and_inherits_the_rest() -> None:
+def test_a_layer_causes_what_it_shows_in_isolation_and_inherits_the_rest() -> None:
     good, bad = measure(_ONE, _ONE), measure(_ONE, 2 * _ONE)
     rows = [_row(name, [good, bad]) for name in ("first", "second", "third", "state")] + [
         _row("fine", [good, good])
@@ -196,7 +196,7 @@ def _row(name: str, found: list[Any]) -> Row:
     return judge(name, "Add", found, number, Tolerances())
 
 
-def test_a_part_takes_given_values_for_all_but_what_is_inside() -> None:
+def test_a_part_takes_given_values_at_its_boundary() -> None:
     data = ops.parameter([2, 2], np.float32, name="data")
     relu = ops.relu(data, name="relu")
     halves = ops.split(relu, ops.constant(1), 2, name="halves")

@@ -1,4 +1,4 @@
-"""`softnpu compare`: what a model is compared with, where inputs come from, and what cannot be compared."""
+"""`softnpu compare`: reference sides, sources of inputs, and what cannot be compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EQUAL = "every number equals, bit by bit"
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A picture of any size becomes two sums; one layer overflows f16."""
+    """Two sums over a picture of any size; one layer overflows f16."""
     image = ops.parameter([1, -1, -1, 3], ov.Type.f32, name="image")
     image.output(0).set_names({"image"})
     large = ops.multiply(image, ops.constant(np.float32(1e5)))
@@ -84,7 +84,7 @@ def test_a_picture_is_an_input(model: Path, tmp_path: Path) -> None:
     np.savez(expected, total=total * 1e5, small=total)
     found = _compared(model, "--inputs", picture, "--against", expected)
     assert found["inputs"] == "picture.png"
-    # the sums of all pixels do not change with the size
+    # resizing does not change the sums of all pixels
     found = _compared(model, "--inputs", picture, "--shape", "image[1,1,12,3]", "--against", expected)
     assert found["in_tolerance"]
 

@@ -1,4 +1,4 @@
-"""The digits demonstration: what is committed is what it claims to be, and runs without scikit-learn."""
+"""The digits demonstration: the committed files are as documented, and run without scikit-learn."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ _DOCUMENTS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(
     ("arguments", "document"), [((), "index"), (("faults",), "faults"), (("trace.md",), "trace")]
 )
-def test_a_document_is_printed_as_it_is(arguments: tuple[str, ...], document: str) -> None:
+def test_a_document_is_printed_verbatim(arguments: tuple[str, ...], document: str) -> None:
     assert softnpu("docs", *arguments).words == (_DOCUMENTS / f"{document}.md").read_text()
 
 
-def test_a_name_that_no_document_has_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_document_is_refused_with_the_existing_names() -> None:
     complaint = softnpu("docs", "../README").complaint
     assert "no such document" in complaint
     assert "fidelity" in complaint

@@ -1,4 +1,4 @@
-"""`softnpu doctor`: every check has a finding, and one that fails does not hide the others."""
+"""`softnpu doctor`: every check has a finding, and a failing one does not hide the others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _only(check: Callable[[Path], Iterator[doctor.Finding]], place: Path = Path(
     return finding
 
 
-def test_a_machine_in_order_and_the_running_daemon_are_reported(
+def test_a_healthy_machine_and_the_running_daemon_are_reported(
     daemon: Daemon, native_dir: dict[str, str]
 ) -> None:
     findings = _findings(softnpu("doctor", "--json", **native_dir))
@@ -79,9 +79,7 @@ def test_without_library_and_home_the_next_steps_are_reported_and_the_rest_is_ch
 
 
 @pytest.mark.parametrize(("hard", "state"), [(20, "failed"), (256, "warning"), (1 << 20, "ok")])
-def test_a_limit_fails_only_where_nothing_works(
-    monkeypatch: pytest.MonkeyPatch, hard: int, state: str
-) -> None:
+def test_a_limit_fails_only_below_the_minimum(monkeypatch: pytest.MonkeyPatch, hard: int, state: str) -> None:
     endless = resource.RLIM_INFINITY
     limits = {resource.RLIMIT_NOFILE: (hard, hard), resource.RLIMIT_AS: (endless, endless)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
@@ -106,7 +104,7 @@ def test_an_environment_in_which_no_daemon_starts_is_reported(
     assert text in found.found
 
 
-def test_a_directory_that_is_not_there_and_a_check_that_crashes_are_reported(tmp_path: Path) -> None:
+def test_a_missing_directory_and_a_crashing_check_are_reported(tmp_path: Path) -> None:
     findings = list(doctor._run_check(doctor._permissions, tmp_path / "none" / "npu.sock"))
     assert findings[0].state == "failed"
 

@@ -1,4 +1,4 @@
-"""The examples run as they are written, what they print is right, and level-zero.md shows it."""
+"""The examples run as written, print the right results, and appear so in level-zero.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGE = "softnpu.tools.examples"
 
 
 class Example:
-    """One run: its lines, and what the device did in it."""
+    """One run: its output lines, and what the device did meanwhile."""
 
     def __init__(self, daemon: Daemon, name: str, environment: dict[str, str] | None = None) -> None:
         before = daemon.engine()
@@ -41,7 +41,7 @@ class Example:
 
 
 def without_figures(line: str) -> str:
-    """The line with every number as 0, and no more blanks than needed: times differ from run to run."""
+    """The line with every number as 0 and blanks collapsed: times differ from run to run."""
     return re.sub(r"\s+", " ", re.sub(r"(0x[\da-f]+|[\d.]+)", "0", line))
 
 
@@ -64,7 +64,7 @@ def test_hello_npu(cli_daemon: Daemon) -> None:
     document = (_ROOT / "docs" / "level-zero.md").read_text()
     (shown,) = re.findall(rf"\$ python -m {re.escape(_PACKAGE)}.hello_npu\n(.*?)```", document, re.DOTALL)
     printed, expected = ([without_figures(line) for line in text] for text in (lines, shown.splitlines()))
-    # which layers there are depends on OpenVINO and on the processor
+    # the layers depend on OpenVINO and on the processor
     profile = printed.index("layer type unit time")
     assert printed[: profile + 1] == expected[: profile + 1]
     assert printed[-1] == expected[-1]
@@ -182,7 +182,7 @@ def test_torch_module_without_torch_says_what_to_install() -> None:
 
 
 class TestCamera:
-    """A camera in C, the inference and a consumer in plain Python; see `tools/examples/camera`."""
+    """A camera in C, and inference and a consumer in plain Python; see `tools/examples/camera`."""
 
     def test_frames_go_through_three_processes_without_a_copy(self, cli_daemon: Daemon) -> None:
         example = Example(cli_daemon, "camera")
@@ -210,7 +210,7 @@ class TestCamera:
         ("seconds", "seed"),
         [(6, 1), pytest.param(600, None, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
     )
-    def test_killed_stages_come_back_and_nothing_is_wrong_or_left(
+    def test_killed_stages_are_restarted_without_errors_or_leftovers(
         self, cli_daemon: Daemon, seconds: int, seed: int | None
     ) -> None:
         before = descriptors_of(os.getpid())

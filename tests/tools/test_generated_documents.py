@@ -1,4 +1,4 @@
-"""docs/commands.md and docs/environment.md say what the code says."""
+"""docs/commands.md and docs/environment.md match the code."""
 
 from __future__ import annotations
 

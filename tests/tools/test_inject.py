@@ -1,4 +1,4 @@
-"""`softnpu inject`: what it says, what it refuses, and the ways to start a daemon with faults."""
+"""`softnpu inject`: its output, what it refuses, and the ways to start a daemon with faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ except RuntimeError as failure:
 """
 
 
-def test_a_fault_is_asked_for_seen_and_removed(daemon: Daemon, context: Context) -> None:
+def test_a_fault_is_requested_listed_and_removed(daemon: Daemon, context: Context) -> None:
     said = softnpu("inject", "oom", "--value", "host", "--after", "1", "--count", "2").words
     assert said == "injection 1: oom host, 2 operations, after 1\n"
     context.alloc_host(64)
@@ -47,7 +47,7 @@ def test_a_fault_is_asked_for_seen_and_removed(daemon: Daemon, context: Context)
     assert daemon.alive
 
 
-def test_every_option_arrives(driver: Driver) -> None:
+def test_every_option_reaches_the_daemon(driver: Driver) -> None:
     arguments = ("--device", "0", "--session", str(driver.session), "--probability", "0.25", "--seed", "7")
     said = softnpu("inject", "slow", "--value", "3x", "--count", "*", *arguments).words
     told = f"slow 3x, every operation, probability 0.25 with seed 7, device 0, session {driver.session}"
@@ -59,7 +59,7 @@ def test_every_option_arrives(driver: Driver) -> None:
 
 
 @pytest.mark.usefixtures("cli_daemon")
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_faults_are_refused() -> None:
     for arguments, said in (
         (("reset", "--session", "99"), "injection of reset: session 99; expected a session"),
         (("reset", "--seed", "3"), "option --seed: given without --probability"),
@@ -87,12 +87,12 @@ def test_a_daemon_is_started_with_faults() -> None:
         softnpu("stop")
 
 
-def test_a_daemon_is_not_started_with_what_it_does_not_understand() -> None:
+def test_a_daemon_is_not_started_with_invalid_faults() -> None:
     assert "injection 'hang:x=1': 'x=1'" in softnpu("daemon", "--inject", "hang:x=1").complaint
     assert "no fault 'explode'" in softnpu("daemon", SOFTNPU_INJECT="explode").complaint
 
 
-def test_a_daemon_that_starts_by_itself_has_the_faults_of_the_environment(
+def test_an_automatically_started_daemon_has_the_faults_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SOFTNPU_AUTOSTART", "1")
@@ -114,7 +114,7 @@ def test_a_private_daemon_has_the_faults_of_the_environment(
     assert "ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY" in done.words
 
 
-def test_the_document_has_every_kind_with_tests_that_there_are() -> None:
+def test_the_document_has_every_kind_with_existing_tests() -> None:
     text = (_ROOT / "docs" / "faults.md").read_text()
     assert [kind for kind in KINDS if not re.search(rf"^- .*\*\*`{kind}`\*\*", text, re.MULTILINE)] == []
     named = set(re.findall(r"`(test_\w+)`", text))

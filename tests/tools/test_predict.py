@@ -1,4 +1,4 @@
-"""`softnpu predict`, and the function behind it: what a person and a program get."""
+"""`softnpu predict` and the function behind it: their output for people and programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def overflowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that is wrong in f16, and beside it the inputs that show it."""
+    """A model that is wrong in f16, and inputs that show it."""
     path = tmp_path_factory.mktemp("predict") / "absorbed.xml"
     case = CASES["absorbed"]()
     ov.save_model(case.model, path, compress_to_fp16=False)
@@ -41,7 +41,7 @@ def overflowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_person_reads_verdict_layer_rule_source_and_what_to_change(refused: Path) -> None:
+def test_the_text_has_verdict_layer_rule_source_and_remedy(refused: Path) -> None:
     shown = softnpu("predict", refused, "--details").words
     rule = RULES["operation.unsupported"]
     for words in (
@@ -58,7 +58,7 @@ def test_a_person_reads_verdict_layer_rule_source_and_what_to_change(refused: Pa
         assert words in shown, shown
 
 
-def test_a_program_reads_one_document(refused: Path) -> None:
+def test_json_output_is_one_document(refused: Path) -> None:
     found = json.loads(softnpu("predict", refused, "--json", "--platform", "3720,4000").words)
     assert found["platforms"] == list(found["support"]) == ["3720", "4000"]
     answer = found["support"]["4000"]
@@ -72,7 +72,7 @@ def test_a_program_reads_one_document(refused: Path) -> None:
     assert found["speed"]["4000"]["one_tile"]["latency_us"]["value"] > 0
 
 
-def test_a_person_reads_the_layer_that_overflows_and_the_list_and_its_proof(overflowing: Path) -> None:
+def test_the_text_names_the_overflowing_layer_with_list_and_proof(overflowing: Path) -> None:
     shown = softnpu("predict", overflowing, "--only", "right", "--inputs", overflowing.with_suffix(".npz"))
     for words in (
         "Will it be right?\n  wrong: 1 of 1 output, off by ",
@@ -87,7 +87,7 @@ def test_a_person_reads_the_layer_that_overflows_and_the_list_and_its_proof(over
     assert "Will it compile?" not in shown.words
 
 
-def test_a_program_reads_whether_it_is_right(overflowing: Path) -> None:
+def test_json_output_says_whether_the_result_is_right(overflowing: Path) -> None:
     arguments = ("predict", overflowing, "--only", "right", "--json", "--check")
     given = ("--inputs", overflowing.with_suffix(".npz"))
     failed = softnpu(*arguments, *given, "--config", "NPU_F16_OVERFLOW=INFINITY")
@@ -103,9 +103,7 @@ def test_a_program_reads_whether_it_is_right(overflowing: Path) -> None:
     assert json.loads(repaired.words)["right"]["verdict"] == "right"
 
 
-def test_a_page_has_all_answers_and_needs_no_network(
-    refused: Path, overflowing: Path, tmp_path: Path
-) -> None:
+def test_a_page_is_complete_and_needs_no_network(refused: Path, overflowing: Path, tmp_path: Path) -> None:
     page, inputs = tmp_path / "page.html", overflowing.with_suffix(".npz")
     told = softnpu("predict", overflowing, "--inputs", inputs, "--platform", "4000", "--html", page, "--json")
     document = json.loads(told.words)
@@ -126,7 +124,7 @@ def test_a_page_has_all_answers_and_needs_no_network(
     )
 
 
-def test_the_exit_code_is_that_of_a_check_only_if_asked(refused: Path, digits: Path) -> None:
+def test_the_exit_code_reports_the_verdict_only_on_request(refused: Path, digits: Path) -> None:
     assert [
         softnpu("predict", refused).code,
         softnpu("predict", refused, "--check").code,
@@ -134,7 +132,7 @@ def test_the_exit_code_is_that_of_a_check_only_if_asked(refused: Path, digits: P
     ] == [0, 1, 0]
 
 
-def test_what_cannot_be_predicted_is_reported_in_a_line(refused: Path, tmp_path: Path) -> None:
+def test_unpredictable_models_are_reported_in_one_line(refused: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.npz"
     np.savez(other, y=np.zeros((1, 8), np.float32))
     for arguments, words in (
@@ -154,7 +152,7 @@ def test_what_cannot_be_predicted_is_reported_in_a_line(refused: Path, tmp_path:
         assert words in softnpu("predict", *arguments).complaint, arguments
 
 
-def test_the_function_answers_each_platform_and_leaves_the_model_as_it_is() -> None:
+def test_the_function_predicts_each_platform_and_leaves_the_model_unchanged() -> None:
     model = models.unary(ops.relu, -1, -1)
     as_it_is = predict(model)
     assert as_it_is.platforms == tuple(PLATFORMS)
@@ -167,7 +165,7 @@ def test_the_function_answers_each_platform_and_leaves_the_model_as_it_is() -> N
     assert model.inputs[0].partial_shape.is_dynamic
 
 
-def test_hints_name_the_platforms_that_they_are_about_and_the_refused_first() -> None:
+def test_hints_name_their_platforms_with_refusals_first() -> None:
     bounded = models.unary(ops.relu, 4, ov.Dimension(1, 8))
     hints = [hint for hint in predict(bounded, config={"NPU_TILES": "3"}).hints if hint.weight != 1]
     assert [(hint.reason.split()[0], hint.platforms) for hint in hints] == [
@@ -177,7 +175,7 @@ def test_hints_name_the_platforms_that_they_are_about_and_the_refused_first() ->
     assert all(isinstance(hint, Hint) for hint in hints)
 
 
-def test_the_function_refuses_what_it_cannot_use(tmp_path: Path) -> None:
+def test_the_function_refuses_unusable_arguments(tmp_path: Path) -> None:
     model, nothing = models.unary(ops.relu, 1, 4), tmp_path / "nothing.xml"
     nothing.write_text("nothing")
     with pytest.raises(ToolError, match="expected a file that OpenVINO reads"):

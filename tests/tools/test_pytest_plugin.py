@@ -1,4 +1,4 @@
-"""The pytest plugin, as somebody uses it who tests a program of his own."""
+"""The pytest plugin, as used by the author of another program."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ WRONG_MARKS = (
     "mark npu: it got an unexpected keyword argument 'platfrom'; expected platform=, faults=, strict=",
     "mark npu: 4000 is neither a text nor a list of texts; expected platform=, faults=, strict=",
 )
-"""What is said of the last tests of `MODULE`."""
+"""Expected output for the last tests of `MODULE`."""
 WHO = """
 import os, pytest
 @pytest.mark.parametrize("number", range(4))
@@ -134,7 +134,7 @@ def _pytest(
 ) -> subprocess.CompletedProcess[str]:
     (folder / "test_theirs.py").write_text(tests)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    # nothing else that is installed takes part, and an installed softnpu does not bring its plugin twice
+    # no other installed plugin takes part, and an installed softnpu does not load its plugin twice
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     return subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-p", "softnpu.tools.pytest_plugin", *options],
@@ -165,7 +165,7 @@ def test_platform_is_chosen_and_a_failing_test_prints_no_variable_of_the_user(
     assert "a-secret" not in done.stdout + done.stderr
 
 
-def test_every_worker_has_a_daemon_of_its_own(tmp_path: Path, native_dir: dict[str, str]) -> None:
+def test_every_worker_has_its_own_daemon(tmp_path: Path, native_dir: dict[str, str]) -> None:
     seen = tmp_path / "seen"
     done = _pytest(tmp_path, WHO, {**native_dir, "SEEN": str(seen)}, "-p", "xdist.plugin", "-n", "2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -189,7 +189,7 @@ def test_without_a_device_every_test_has_one_line_that_says_why(
     assert "Traceback" not in done.stdout
 
 
-def test_marks_say_what_the_device_of_a_test_is_like(
+def test_marks_configure_the_device_of_a_test(
     tmp_path: Path, native_dir: dict[str, str], digits: Path
 ) -> None:
     done = _pytest(tmp_path, MARKS, {**native_dir, "DIGITS": str(digits)}, "--strict-markers")
@@ -197,15 +197,13 @@ def test_marks_say_what_the_device_of_a_test_is_like(
     assert "4 passed" in done.stdout
 
 
-def test_a_device_that_openvino_does_not_see_here_is_warned_of(
-    tmp_path: Path, native_dir: dict[str, str]
-) -> None:
+def test_a_device_invisible_to_openvino_gives_a_warning(tmp_path: Path, native_dir: dict[str, str]) -> None:
     done = _pytest(tmp_path, NESTED, native_dir)
     assert "3 passed, 1 warning" in done.stdout, done.stdout + done.stderr
     assert "SoftnpuWarning: softnpu_test_device: this process has a session" in done.stdout
 
 
-def test_a_device_of_a_module_and_marks_that_no_device_follows(
+def test_marks_that_do_not_fit_a_module_scoped_device_are_errors(
     tmp_path: Path, native_dir: dict[str, str]
 ) -> None:
     done = _pytest(tmp_path, MODULE, native_dir)
@@ -215,7 +213,7 @@ def test_a_device_of_a_module_and_marks_that_no_device_follows(
     assert "During handling" not in done.stdout
 
 
-def test_tests_are_skipped_with_the_next_step_if_that_is_asked_for(tmp_path: Path) -> None:
+def test_tests_are_skipped_with_the_next_step_on_request(tmp_path: Path) -> None:
     tests = "import pytest\n@pytest.mark.npu\ndef test_it(): pass\ndef test_that(softnpu_device): pass\n"
     variables = {"SOFTNPU_NATIVE_DIR": str(tmp_path)}
     done = _pytest(tmp_path, tests, variables, "--softnpu-missing", "skip", "-rs", "-vv")
@@ -227,14 +225,14 @@ def test_tests_are_skipped_with_the_next_step_if_that_is_asked_for(tmp_path: Pat
     assert "install g++" in said.lower()
 
 
-def test_it_needs_no_package_of_the_command_line(tmp_path: Path, native_dir: dict[str, str]) -> None:
+def test_it_needs_no_command_line_package(tmp_path: Path, native_dir: dict[str, str]) -> None:
     block = "import sys\nsys.modules.update(dict.fromkeys(('typer', 'rich', 'platformdirs', 'posix_ipc')))\n"
     tests = block + "def test_it(softnpu_device):\n    assert softnpu_device.socket.exists()\n"
     done = _pytest(tmp_path, tests, native_dir)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_who_does_not_use_it_pays_nothing() -> None:
+def test_it_costs_nothing_when_unused() -> None:
     program = (
         "import softnpu.tools.pytest_plugin, sys; "
         "heavy = {'openvino', 'numpy', 'msgspec', 'typer'} & set(sys.modules); assert not heavy, heavy"

@@ -1,4 +1,4 @@
-"""`softnpu report` and `softnpu compare --html`: one page, complete by itself, opened in a browser."""
+"""`softnpu report` and `softnpu compare --html`: one self-contained page, opened in a browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUIET = (
     "--enable-logging=stderr",
 )  # fmt: skip
 _DARK = "--blink-settings=preferredColorScheme=0"
-# what could make a browser fetch something: none of it may lead out of the page
+# attributes that could make a browser fetch something: none may lead out of the page
 _REFERENCE = re.compile(r"""(?:src|href|url|@import)\s*[=(]?\s*["']?([^"')\s>]+)""")
 
 
@@ -34,12 +34,12 @@ def _references(page: str) -> set[str]:
 
 
 def _opened(page: Path, folder: Path, *options: str) -> tuple[Path, str]:
-    """A picture of the page, and what the browser says of it on its console."""
+    """Return a screenshot of the page, and the browser's console output."""
     if _BROWSER is None:
         pytest.skip("no chromium in PATH")
     picture = folder / f"{page.stem}{len(options)}.png"
     place = (f"--user-data-dir={folder / 'profile'}", f"--screenshot={picture}", "--window-size=1100,3000")
-    # a request would need a proxy that is not there, and say so
+    # a request would need the missing proxy, and report it
     done = subprocess.run(
         [str(_BROWSER), *_QUIET, *place, "--proxy-server=127.0.0.1:9", *options, page.as_uri()],
         capture_output=True,
@@ -108,7 +108,7 @@ def test_a_comparison_is_a_page(good: Path, tmp_path: Path) -> None:
     assert _opened(page, tmp_path)[1] == ""
 
 
-def test_a_page_that_asks_for_something_is_noticed(tmp_path: Path) -> None:
+def test_a_page_that_fetches_something_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "asking.html"
     page.write_text('<img src="http://example.invalid/a.png"><script>missing()</script>')
     assert _references(page.read_text()) == {"http://example.invalid/a.png"}

@@ -1,4 +1,4 @@
-"""`softnpu run` and `softnpu env`: what a program gets, how it ends, and which daemon it meets."""
+"""`softnpu run` and `softnpu env`: the program's environment, its exit, and its daemon."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHANGED = (
     "SOFTNPU_PYTHON=",
     "SOFTNPU_SAVED_ENV=",
 )
-# a daemon that is started from inside, and the environment that it got
+# a daemon started from inside, and the environment that it received
 INSIDE = """
 import os, subprocess, sys
 from pathlib import Path
@@ -111,7 +111,7 @@ def test_a_program_without_options_does_not_wait_for_the_command_line(
     assert cli_daemon.alive
 
 
-def test_what_ends_before_the_program_is_reported_once(
+def test_a_failure_before_the_program_starts_is_reported_once(
     cli_daemon: Daemon, native_dir: dict[str, str]
 ) -> None:
     def ends(*words: str, **variables: str) -> tuple[int, str]:
@@ -133,7 +133,7 @@ def test_what_ends_before_the_program_is_reported_once(
     assert cli_daemon.alive
 
 
-def test_exit_code_is_that_of_the_program(
+def test_the_exit_code_is_the_programs(
     cli_daemon: Daemon, native_dir: dict[str, str], tmp_path: Path
 ) -> None:
     def code(*program: str | Path) -> int:
@@ -180,16 +180,14 @@ def test_ctrl_c_does_not_interrupt_the_end_of_a_private_daemon(monkeypatch: pyte
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_devices_that_the_daemon_does_not_have_are_refused(
-    cli_daemon: Daemon, native_dir: dict[str, str]
-) -> None:
+def test_devices_that_the_daemon_lacks_are_refused(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:
     said = softnpu("run", "--platform", "3720", "--", "true", **native_dir).complaint
     assert "its devices are 4000" in said
     assert "--private" in said
     assert cli_daemon.alive
 
 
-def test_a_private_daemon_has_the_devices_that_were_chosen_and_ends_with_the_program(
+def test_a_private_daemon_has_the_chosen_devices_and_ends_with_the_program(
     native_dir: dict[str, str],
 ) -> None:
     code = (
@@ -217,14 +215,14 @@ def test_a_private_daemon_that_cannot_start_says_why(native_dir: dict[str, str])
     assert not folder, "it is gone"
 
 
-def test_without_a_daemon_and_without_leave_to_start_one_it_says_so(native_dir: dict[str, str]) -> None:
+def test_a_missing_daemon_that_may_not_be_started_is_reported(native_dir: dict[str, str]) -> None:
     assert "softnpu daemon" in softnpu("run", "--", "true", **native_dir).complaint
 
 
 def test_without_the_library_it_says_what_to_install(tmp_path: Path) -> None:
     complaint = softnpu("run", "--", "true", SOFTNPU_NATIVE_DIR=str(tmp_path)).complaint
     assert re.search(r"nstall g\+\+, .*pip install --force-reinstall --no-deps [\w/]+", complaint), complaint
-    # pip itself fails without a compiler, and says how to do without
+    # pip itself fails without a compiler, and says how to do without one
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     build = project["tool"]["scikit-build"]
     (override,) = build["overrides"]
@@ -232,14 +230,14 @@ def test_without_the_library_it_says_what_to_install(tmp_path: Path) -> None:
     assert all(word in build["messages"]["after-failure"] for word in ("g++", WITHOUT_NATIVE))
 
 
-def test_a_daemon_started_inside_gets_the_environment_from_outside(native_dir: dict[str, str]) -> None:
+def test_a_daemon_started_inside_gets_the_outer_environment(native_dir: dict[str, str]) -> None:
     done = softnpu("run", "--private", "--", sys.executable, "-P", "-c", INSIDE, **native_dir)
     names = ast.literal_eval(done.words)
     assert "PATH" in names
     assert not {"LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", "SOFTNPU_SAVED_ENV"} & set(names)
 
 
-def test_env_makes_a_shell_ready_once(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:
+def test_env_prepares_a_shell_once(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:
     ours = f"{sys.executable} -P -m softnpu.tools.cli env"
     script = f'set -e; eval "$({ours})"; {sys.executable} -c "{LIST_DEVICES}"; {ours}'
     done = subprocess.run(
@@ -256,7 +254,7 @@ def test_env_makes_a_shell_ready_once(cli_daemon: Daemon, native_dir: dict[str, 
     assert cli_daemon.alive
 
 
-def test_environment_of_an_environment_keeps_what_was_added(tmp_path: Path) -> None:
+def test_a_nested_environment_keeps_additions(tmp_path: Path) -> None:
     library = NativeLibrary(tmp_path / "libze_softnpu.so", tmp_path / "loader" / "libze_loader.so.1")
     before = {"LD_LIBRARY_PATH": "/a:/b", "HOME": "/root"}
     once = library.environment(tmp_path / "socket", before)

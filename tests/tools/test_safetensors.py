@@ -1,4 +1,4 @@
-"""The safetensors reader: maps what is sound, refuses what is damaged or hostile by file and value."""
+"""The safetensors reader maps valid files, and refuses damaged or hostile ones by file and value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.quick
 
 
 def _write(path: Path, header: object, data: bytes, *, header_bytes: int | None = None) -> Path:
-    """A safetensors file; `header_bytes` lies about the length of the header."""
+    """Write a safetensors file; `header_bytes` lies about the length of the header."""
     encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
     length = len(encoded) if header_bytes is None else header_bytes
     path.write_bytes(length.to_bytes(8, "little") + encoded + data)
@@ -98,7 +98,7 @@ def test_a_header_length_beyond_the_file_is_refused(file: Path, length: int) -> 
         ({"a": _tensor("F32", [2], 0, 8)}, "ends at byte 8 of 4"),
     ],
 )
-def test_a_header_that_does_not_hold_together_is_refused(file: Path, header: object, told: str) -> None:
+def test_an_inconsistent_header_is_refused(file: Path, header: object, told: str) -> None:
     message = _refusal(_write(file, header, b"\x00" * 4))
     assert any(part in message for part in told.split("|"))
     assert len(message) < 2000

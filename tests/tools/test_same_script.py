@@ -18,7 +18,7 @@ _MODULE = "softnpu.tools.examples.same_script"
 _WAYS = {"CPU": "openvino", "NPU": "softnpu.plugin"}
 
 
-def test_words_and_numbers_are_the_same_bit_by_bit(cli_daemon: Daemon, private_dir: Path) -> None:
+def test_words_and_numbers_are_identical_bit_for_bit(cli_daemon: Daemon, private_dir: Path) -> None:
     words, numbers = {}, {}
     for device, module in _WAYS.items():
         path = private_dir / f"{device}.npz"
@@ -45,7 +45,7 @@ def test_words_and_numbers_are_the_same_bit_by_bit(cli_daemon: Daemon, private_d
     assert all(np.abs(array).sum() > 0 for array in ours.values())
 
 
-def test_import_and_device_are_all_that_differs() -> None:
+def test_only_import_and_device_differ() -> None:
     source = (_ROOT / "tools" / "examples" / "same_script.py").read_text()
     program = source[source.index("class Application") : source.index("def main")]
     assert re.findall(r"\b(openvino|softnpu|NPU|CPU)\b", program) == []

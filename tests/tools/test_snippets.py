@@ -1,4 +1,4 @@
-"""Every listing of README and docs: Python runs as it is written; others are commands, with their output."""
+"""Every listing in README and docs: Python runs as written; others are commands, with their output."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
     ("plugin.md", "Export and import"): (_CORE, "assert imported.inputs[0].any_name == 'image'"),
     ("plugin.md", "Modules of PyTorch"): (_MODULE, "assert scores.tolist() == [2, 2]"),
 }
-"""What a listing of Python takes for granted, and what holds after it, by document and heading."""
+"""What a Python listing assumes, and what holds after it, by document and heading."""
 
 _RUN = """
 import json, os, sys
@@ -179,12 +179,12 @@ def _run(folder: Path, listings: list[Listing], environment: dict[str, str] | No
 
 
 def _expected(listings: list[Listing]) -> list[str]:
-    """What `print(...)  # OUTPUT` says."""
+    """Return the outputs claimed by `print(...)  # OUTPUT`."""
     return [line for each in listings for line in re.findall(r"^print\(.*# (.*)$", each.text, re.MULTILINE)]
 
 
-def test_python_runs_and_prints_what_it_says(start_daemon: StartDaemon, tmp_path: Path) -> None:
-    # those of farm.md need Ray and a cluster: tests/farm has their like
+def test_python_runs_and_prints_the_documented_output(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    # those of farm.md need Ray and a cluster: tests/farm has similar ones
     python = [each for each in _listings() if each.language == "python" and each.document != "farm.md"]
     assert {(each.document, each.heading) for each in python} == set(AROUND)
     in_readme = [each for each in python if each.document == "README.md"]
@@ -228,7 +228,7 @@ def test_the_tests_of_a_document_pass(tmp_path: Path, native_dir: dict[str, str]
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_others_are_commands_that_exist_and_their_output() -> None:
+def test_other_listings_are_existing_commands_and_their_output() -> None:
     others = [each for each in _listings() if each.language not in {"python", "py", "yaml"}]
     assert {each.language for each in others} == {"console", "sh"}
     assert [each for each in others if each.language == "console" and not each.text.startswith("$ ")] == []

@@ -1,4 +1,4 @@
-"""`softnpu stress`: it survives deaths and faults, reports findings, and its plan is the seed's alone."""
+"""`softnpu stress` survives deaths and faults, reports findings, and plans by its seed alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MIB = 1 << 20
 # ------------------------------------------------------------ runs
 
 
-def test_eight_clients_that_die_on_a_device_with_faults() -> None:
+def test_eight_dying_clients_on_a_device_with_faults() -> None:
     told = softnpu(
         "stress", "--clients", "8", "--seconds", "10", "--kill", "--faults", "--seed", "3", "--json"
     )
@@ -47,7 +47,7 @@ def test_eight_clients_that_die_on_a_device_with_faults() -> None:
     assert result.repeat == "softnpu stress --clients 8 --seconds 10 --kill --faults --seed 3"
 
 
-def test_a_daemon_that_is_there_is_used_by_a_model_of_the_users_own_and_left_as_it_was(
+def test_a_running_daemon_is_used_with_the_users_model_and_left_unchanged(
     daemon: Daemon, digits: Path
 ) -> None:
     before = daemon.engine()
@@ -67,7 +67,7 @@ def test_a_daemon_that_is_there_is_used_by_a_model_of_the_users_own_and_left_as_
     assert daemon.engine().restarts == 0
 
 
-def test_results_of_several_seeds_are_one_document_though_a_run_is_interrupted(
+def test_results_of_several_seeds_are_one_document_despite_an_interruption(
     monkeypatch: pytest.MonkeyPatch, digits: Path
 ) -> None:
     def run(options: Options, *_: object) -> StressResult:
@@ -84,7 +84,7 @@ def test_results_of_several_seeds_are_one_document_though_a_run_is_interrupted(
     assert results[1].repeat == f"softnpu stress --clients 1 --seconds 20 --seed 5 --model {digits}"
 
 
-def test_seeds_that_are_none_are_refused() -> None:
+def test_invalid_seeds_are_refused() -> None:
     for seeds in ("", "5-4", "1,x", "-3", "1-99999", "٣"):
         with pytest.raises(ToolError, match="expected numbers such as 1-10 or 3,5,8"):
             chosen_seeds(None, seeds)
@@ -93,7 +93,7 @@ def test_seeds_that_are_none_are_refused() -> None:
 
 
 def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
-    """Seeded: the truth itself is changed, so every client that meets it has to complain."""
+    """The reference itself is altered, so every client that meets it must complain."""
     program = private_dir / "run.py"
     program.write_text(
         "import sys, numpy as np\n"
@@ -122,7 +122,7 @@ def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
     assert "failed, again with: softnpu stress --clients 2 --seconds 3 --seed 1" in told.out
 
 
-def test_what_is_no_model_is_reported_in_a_line(private_dir: Path) -> None:
+def test_an_invalid_model_is_reported_in_one_line(private_dir: Path) -> None:
     complaint = softnpu("stress", "--model", "/no/such/model.xml").complaint
     assert "no such file; expected a file, or one of digits, perceptron, " in complaint
     nothing = private_dir / "nothing.xml"
@@ -130,10 +130,10 @@ def test_what_is_no_model_is_reported_in_a_line(private_dir: Path) -> None:
     assert "nothing.xml" in softnpu("stress", "--model", nothing, "--seconds", "1").complaint
 
 
-# ------------------------------------------------------------ the plan
+# ------------------------------------------------------------ plan
 
 
-def test_the_plan_is_the_seeds_alone() -> None:
+def test_the_plan_depends_on_the_seed_alone() -> None:
     one, same, other = (Plan(seed, 8, 6, True, True) for seed in (7, 7, 8))
     steps = [one.step(client, number) for client in range(8) for number in range(200)]
     assert steps == [same.step(client, number) for client in range(8) for number in range(200)]
@@ -141,7 +141,7 @@ def test_the_plan_is_the_seeds_alone() -> None:
     assert [one.pause(n) for n in range(9)] == [same.pause(n) for n in range(9)]
 
 
-def test_without_kill_and_faults_nobody_dies_and_with_them_everything_comes() -> None:
+def test_deaths_and_faults_are_planned_only_on_request() -> None:
     plan = Plan(7, 8, 6, False, False)
     steps = [plan.step(client, number) for client in range(8) for number in range(500)]
     assert not any(step.death for step in steps)
@@ -156,7 +156,7 @@ def test_without_kill_and_faults_nobody_dies_and_with_them_everything_comes() ->
     assert set(FAULTS) == {*fault_operations.SUBMISSIONS, *fault_operations.REQUESTS}
 
 
-# ------------------------------------------------------------ the result
+# ------------------------------------------------------------ result
 
 
 def _sample(at: float, supervisor: int = 16 * MIB, engine: int = 60 * MIB) -> Sample:
@@ -174,7 +174,7 @@ def _state(seconds: float, samples: list[Sample], failures: list[Failure] | None
     )  # fmt: skip
 
 
-def test_a_supervisor_that_grows_is_a_leak() -> None:
+def test_a_growing_supervisor_is_a_leak() -> None:
     flat = [_sample(float(at)) for at in range(600)]
     growing = [_sample(float(at), supervisor=16 * MIB + at * 4000) for at in range(600)]
     assert evaluate(_state(600, flat), [], []).passed
@@ -184,7 +184,7 @@ def test_a_supervisor_that_grows_is_a_leak() -> None:
     assert "memory of the supervisor grew from 16.6" in result.failures[0].text
 
 
-def test_growth_counts_from_the_first_minute_on_and_not_while_a_new_engine_loads() -> None:
+def test_growth_counts_after_the_first_minute_and_not_while_an_engine_loads() -> None:
     warm = [_sample(float(at), supervisor=(8 if at < 55 else 16) * MIB) for at in range(600)]
     (supervisor, daemon) = growths(warm, 600)
     assert (supervisor.what, daemon.what) == ("supervisor", "daemon")
@@ -200,7 +200,7 @@ def test_growth_counts_from_the_first_minute_on_and_not_while_a_new_engine_loads
     assert growths(samples, 600)[1].early == 76 * MIB
 
 
-def test_a_short_run_has_an_allowance_and_no_more() -> None:
+def test_a_short_run_has_a_fixed_allowance() -> None:
     def run(more: int) -> StressResult:
         samples = [_sample(float(at), supervisor=16 * MIB + (more if at > 16 else 0)) for at in range(20)]
         return evaluate(_state(20, samples), [], [])
@@ -209,7 +209,7 @@ def test_a_short_run_has_an_allowance_and_no_more() -> None:
     assert not run(3 * MIB).passed
 
 
-def test_a_death_that_is_noticed_late_is_a_failure() -> None:
+def test_a_death_noticed_late_is_a_failure() -> None:
     soon = Death(client=0, pid=1, session=1, at=10.0, noticed=10.01, back=10.02)
     late = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4)
     await_fence = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4, await_fence=0.25)
@@ -220,14 +220,14 @@ def test_a_death_that_is_noticed_late_is_a_failure() -> None:
     assert result.noticed_clock.maximum == pytest.approx(0.3)
 
 
-def test_a_failure_of_a_client_names_it_and_the_command_to_repeat() -> None:
+def test_a_client_failure_names_the_client_and_the_command_to_repeat() -> None:
     failure = Failure(kind="wrong", client=3, step=17, operation="infer", text="output 0 differs by 2")
     result = evaluate(_state(20, [], [failure]), [], [])
     assert str(result.failures[0]) == "wrong: client 3, step 17 (infer): output 0 differs by 2"
     assert result.repeat == "softnpu stress --clients 4 --seconds 20 --kill --seed 9"
 
 
-# ------------------------------------------------------------ the dead
+# ------------------------------------------------------------ deaths
 
 
 def _status(sessions: dict[int, int], used: int, restarts: int = 0) -> StatusAnswer:
@@ -253,7 +253,7 @@ def _status(sessions: dict[int, int], used: int, restarts: int = 0) -> StatusAns
     )  # fmt: skip
 
 
-def test_a_death_is_noticed_first_and_its_memory_back_later() -> None:
+def test_a_death_is_noticed_before_its_memory_is_released() -> None:
     deaths = Deaths()
     deaths.update(_status({5: 100, 6: 20}, 120), 0.0, False)
     deaths.note(0, 5, 5, 1.0)
@@ -265,7 +265,7 @@ def test_a_death_is_noticed_first_and_its_memory_back_later() -> None:
     assert (death.noticed, death.back, death.reset) == (1.02, 1.03, False)
 
 
-def test_memory_that_never_comes_back_is_reported() -> None:
+def test_memory_that_is_never_released_is_reported() -> None:
     assert daemon_usage.orphaned(_status({5: 100, 6: 20}, 120)) == 0
     assert daemon_usage.orphaned(_status({6: 20}, 120)) == 100
     deaths = Deaths()
@@ -278,7 +278,7 @@ def test_memory_that_never_comes_back_is_reported() -> None:
     assert not deaths.pending
 
 
-def test_the_largest_difference_is_that_of_numbers_and_of_what_is_none() -> None:
+def test_the_largest_difference_covers_numbers_and_non_finite_values() -> None:
     one = np.array([1.0, 2.0, np.nan], np.float32)
     assert workloads.largest_difference(one, np.array([1.0, 2.5, np.nan], np.float32)) == 0.5
     assert workloads.largest_difference(one, np.array([1.0, 2.0, 3.0], np.float32)) == np.inf

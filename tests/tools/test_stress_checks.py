@@ -1,4 +1,4 @@
-"""What the clients of `softnpu stress` notice: each operation, each kind of memory."""
+"""Defects that clients of `softnpu stress` detect, for each operation and each kind of memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.daemon import Daemon
 _MODELS = ("convolutions", "running-sums")
 
 
-# ------------------------------------------------------------ operations on a device that does nothing
+# ------------------------------------------------------------ operations on a no-op device
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def workloads(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Workload, 
 
 
 class _Pair:
-    """Two clients in this process. The first one does the steps."""
+    """Two clients in this process; the first one performs the steps."""
 
     def __init__(self, daemon: Daemon, folder: Path, workloads: list[tuple[Workload, Samples]]) -> None:
         fd, progress = progress_page.create(2)
@@ -87,10 +87,8 @@ _SEEDS = {"infer": (0, 4, 8), "states": (0, 64)}
 @pytest.mark.parametrize(
     "operation", ["infer", "burst", "batch", "states", "cancel", "compile", "import", "remote"]
 )
-def test_an_inference_that_is_skipped_is_noticed(
-    pair: _Pair, monkeypatch: pytest.MonkeyPatch, operation: str
-) -> None:
-    """Also where its memory has the right numbers of the same inference before."""
+def test_a_skipped_inference_is_noticed(pair: _Pair, monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+    """Even where its memory already has the right numbers of the same inference."""
     client, other = pair.clients
     operations.share(other, _step(0, 0))
     run = operations.ALL[operation]
@@ -100,7 +98,7 @@ def test_an_inference_that_is_skipped_is_noticed(
         nothing = cast(Context, queue.context).create_command_list()
         nothing.append_barrier()
         nothing.close()
-        # a list that waits for a gate is no inference
+        # a list that waits for a gate is not an inference
         honest(queue, [entry if entry in gates else nothing for entry in lists], fence)
 
     gates: list[CommandList] = []
@@ -126,14 +124,14 @@ def test_an_inference_that_is_skipped_is_noticed(
         assert outputs
         assert all(inference.pattern.untouched_in(output.raw).all() for output in outputs)
         client.reconnect()
-    gates.clear()  # they would keep memory of the device
+    gates.clear()  # they would keep device memory
 
 
-# ------------------------------------------------------------ what is compared
+# ------------------------------------------------------------ comparisons
 
 
 class _Fixed(Samples):
-    """One sample that a test made up."""
+    """One sample, made up by a test."""
 
     def __init__(self) -> None:
         self.given = np.arange(6, dtype=np.float32)
@@ -159,7 +157,7 @@ def _bytes(array: Array) -> Array:
 
 @pytest.fixture
 def right() -> Inference:
-    """An inference whose result is right."""
+    """An inference with the right result."""
     samples = _Fixed()
     workload = Workload(name="made up", xml="", archive="", inputs=1, outputs=1, samples=1, steps=1)
     note = SubmissionNote(step=0, model="made up", sample=0, inference=0, pattern=1, fed_ns=0)
@@ -184,7 +182,7 @@ def right() -> Inference:
 )
 def test_one_wrong_bit_is_noticed(right: Inference, place: Callable[[Inference], Array], said: str) -> None:
     check(right)
-    place(right)[3] ^= 0x80  # the sign of the first number: 0.0 and -0.0 are other bits
+    place(right)[3] ^= 0x80  # the sign of the first number: 0.0 and -0.0 have different bits
     with pytest.raises(WrongResult, match=said):
         check(right)
     right.outputs[0].view = right.outputs[0].view[:8]
@@ -192,7 +190,7 @@ def test_one_wrong_bit_is_noticed(right: Inference, place: Callable[[Inference],
         check(right)
 
 
-def test_what_changes_after_its_end_is_noticed(pair: _Pair) -> None:
+def test_changes_after_the_end_are_noticed(pair: _Pair) -> None:
     client = pair.clients[0]
     loaded = client.session.loaded(0)
     loaded.infer(client.session.queue, 1)
@@ -216,7 +214,7 @@ def test_a_pattern_is_found_where_nothing_was_written(size: int) -> None:
     assert np.count_nonzero(pattern.untouched_in(memory.tobytes())) == max(0, size - 8)
 
 
-def test_every_life_of_a_client_has_its_own_patterns() -> None:
+def test_every_incarnation_of_a_client_has_its_own_patterns() -> None:
     one, other = Journal(3, incarnation=1), Journal(3, incarnation=2)
     assert one.fed("m", 0, 0)[0] != other.fed("m", 0, 0)[0]
     pattern, note = one.fed("m", 1, 0)
@@ -244,7 +242,7 @@ def test_the_director_adds_what_happened_to_the_run(private_dir: Path) -> None:
     assert '"client": 1,\n        "pid": 77,\n        "step": 5' in told
 
 
-def test_what_was_found_is_reported_though_its_report_fails(
+def test_findings_are_reported_even_if_their_report_fails(
     pair: _Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -258,7 +256,7 @@ def test_what_was_found_is_reported_though_its_report_fails(
     assert failure.details[0].startswith("no report: OSError: no room")
 
 
-def test_a_wait_that_does_not_end_has_a_report_too(pair: _Pair, private_dir: Path) -> None:
+def test_an_endless_wait_has_a_report_too(pair: _Pair, private_dir: Path) -> None:
     pair.clients[0].report_failure("hang", "an inference had not ended", None)
     failure = msgspec.json.decode(pair.ours.recv(1 << 16), type=Failure)
     report = msgspec.json.decode(Path(failure.report).read_bytes(), type=Report)
@@ -286,7 +284,7 @@ def test_a_small_model_is_the_same_alone_and_among_others(
     assert alone.states == ["count", "total"]
 
 
-def test_who_has_found_something_is_not_killed_before_reporting_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_with_a_finding_is_not_killed_before_reporting_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "active", failpoints.Plan({}, None))
     try:
         signal.setitimer(signal.ITIMER_REAL, 3600)

@@ -1,4 +1,4 @@
-"""`softnpu stress` and a device that computes wrong numbers: the report has what explains them."""
+"""`softnpu stress` on a device that computes wrong numbers: the report explains them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.support.seeded import seeded_engine
 
 
 class _Run:
-    """A short run on an engine with a defect: what it said, and the first report on an output."""
+    """A short run on an engine with a defect: its output, and the first report on an output."""
 
     def __init__(self, folder: Path, defect: str, model: str) -> None:
-        for seconds in ("3", "30"):  # a busy machine does next to nothing in the first ones
+        for seconds in ("3", "30"):  # a busy machine does next to nothing in the first few
             told = softnpu(
                 "stress", "--clients", "2", "--seconds", seconds, "--seed", "1", "--model", model, "--json",
                 **seeded_engine(folder, defect),
@@ -36,7 +36,7 @@ class _Run:
         self.report = msgspec.json.decode(Path(self.failure.report).read_bytes(), type=Report)
 
     def close(self) -> None:
-        """Remove what a run with failures leaves behind."""
+        """Remove what a failed run leaves behind."""
         for failure in self.failures:
             shutil.rmtree(Path(failure.report).parents[1], ignore_errors=True)
 
@@ -49,7 +49,7 @@ def runs() -> Iterator[list[_Run]]:
         run.close()
 
 
-def test_an_inference_that_was_skipped(private_dir: Path, runs: list[_Run]) -> None:
+def test_a_skipped_inference(private_dir: Path, runs: list[_Run]) -> None:
     run = _Run(private_dir, "skipped", "convolutions")
     runs.append(run)
     report, (output,) = run.report, run.report.outputs
@@ -61,7 +61,7 @@ def test_an_inference_that_was_skipped(private_dir: Path, runs: list[_Run]) -> N
     assert report.fence.signalled == report.fence.ticket == report.submission.ticket
     queue = next(queue for queue in report.queues_later if queue.handle == report.submission.queue)
     assert queue.completed >= report.submission.sequence
-    # what surrounds it
+    # the context
     assert (report.seed, report.model, report.client) == (1, "convolutions", run.failure.client)
     assert report.engines[0].pid > 0
     assert report.steps[-1].number == report.step == run.failure.step
@@ -69,13 +69,13 @@ def test_an_inference_that_was_skipped(private_dir: Path, runs: list[_Run]) -> N
     assert report.submission in report.submissions
     assert report.run is not None
     assert [neighbour.client for neighbour in report.run.neighbours] == [1 - report.client]
-    # and what a person reads
+    # the text
     assert "nothing was written" in run.out
     assert f"submission {report.submission.sequence}, ticket {report.submission.ticket}" in run.out
     assert f"report: {run.failure.report}" in run.out
 
 
-def test_a_fence_that_was_signalled_before_its_inference_ran(private_dir: Path, runs: list[_Run]) -> None:
+def test_a_fence_signalled_before_its_inference_ran(private_dir: Path, runs: list[_Run]) -> None:
     run = _Run(private_dir, "early", "convolutions")
     runs.append(run)
     report = run.report
@@ -91,7 +91,7 @@ def test_a_fence_that_was_signalled_before_its_inference_ran(private_dir: Path, 
     assert "its end was told too early" in run.out
 
 
-def test_the_result_of_the_sample_before(private_dir: Path, runs: list[_Run]) -> None:
+def test_the_result_of_the_previous_sample(private_dir: Path, runs: list[_Run]) -> None:
     run = _Run(private_dir, "stale", "perceptron")
     runs.append(run)
     report, (output,) = run.report, run.report.outputs
@@ -106,7 +106,7 @@ def test_the_result_of_the_sample_before(private_dir: Path, runs: list[_Run]) ->
     assert f"equals output 0 of 'perceptron', sample {output.equals[0].sample}" in run.out
 
 
-def test_an_output_that_was_written_in_part(private_dir: Path, runs: list[_Run]) -> None:
+def test_a_partly_written_output(private_dir: Path, runs: list[_Run]) -> None:
     run = _Run(private_dir, "half", "attention")
     runs.append(run)
     (output,) = run.report.outputs

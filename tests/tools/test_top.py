@@ -1,4 +1,4 @@
-"""`softnpu top`, driven without a terminal: what it shows of a real daemon, and its keys."""
+"""`softnpu top`, driven without a terminal: its view of a real daemon, and its keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
 
 
 def _shown(app: TopApp, name: str = "") -> str:
-    """The text of a line of the screen, or of the whole table."""
+    """Return the text of one line of the screen, or of the whole table."""
     if name:
         return str(app.query_one(f"#{name}", Static).render())
     table = app.query_one(DataTable)
@@ -79,7 +79,7 @@ def test_devices_sessions_and_models_and_the_keys_of_htop(
         assert isinstance(app.screen, SortScreen)
         await pilot.press("home", "down", "down", "down", "down", "enter")  # MEM: the largest first
         await _until(pilot, lambda: _shown(app).startswith(str(client.pid)))
-        await pilot.press("f6", "enter")  # the same column: the other way round
+        await pilot.press("f6", "enter")  # the same column: reversed
         await _until(pilot, lambda: not _shown(app).startswith(str(client.pid)))
         await pilot.press("f6", "enter")
         await _until(pilot, lambda: _shown(app).startswith(str(client.pid)))
@@ -107,7 +107,7 @@ def test_devices_sessions_and_models_and_the_keys_of_htop(
     assert daemon.status().session_count == 1
 
 
-def test_leases_have_a_table(start_daemon: StartDaemon) -> None:
+def test_leases_are_listed_in_a_table(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(devices=("4000", "3720"), leased_only=True)
     app = TopApp(daemon.socket, 0.2)
 
@@ -140,7 +140,7 @@ def test_it_survives_the_end_of_the_daemon_and_shows_the_next(start_daemon: Star
     assert app.return_code == 130
 
 
-def test_without_a_terminal_it_names_the_other_way(private_dir: Path) -> None:
+def test_without_a_terminal_it_names_the_alternative(private_dir: Path) -> None:
     assert softnpu("top", "--socket", private_dir / "npu.sock").complaint == (
         "softnpu top: no terminal; expected one to show a screen on. Use 'softnpu status --watch'"
     )

@@ -1,4 +1,4 @@
-"""`softnpu top --farm` and `status --farm` without Ray: what is shown of looks, and of a silent process."""
+"""`softnpu top --farm` and `status --farm` without Ray: the display of samples, and of a silent process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _cluster(*nodes: NodeState) -> ClusterState:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch, private_dir: Path) -> Path:
-    """A file with the answers of the process that asks Ray, one a line; behind them it ends."""
+    """A file with the answers of the process that asks Ray, one per line; after the last one it ends."""
     path = private_dir / "answers"
     monkeypatch.setattr(monitor, "_PYTHON", (sys.executable, "-c", _ANSWERS, str(path)))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
@@ -59,7 +59,7 @@ def _write(path: Path, *answers: object) -> None:
     path.write_text("\n".join(map(str, lines)))
 
 
-def test_rates_are_those_between_two_answers_of_one_daemon() -> None:
+def test_rates_span_two_answers_of_one_daemon() -> None:
     first = ClusterView.of(_cluster(_node(10, 1.0)), None)
     second = ClusterView.of(_cluster(_node(30, 3.0)), first)
     unanswered = ClusterView.of(_cluster(_node(30, 3.0)), second)
@@ -88,7 +88,7 @@ def test_options_of_a_daemon_and_of_a_cluster_do_not_mix(private_dir: Path) -> N
 
 
 @pytest.mark.farm
-def test_an_address_where_nothing_listens_is_told_at_once() -> None:
+def test_an_address_without_a_listener_is_reported_at_once() -> None:
     pytest.importorskip("ray")
     begun = time.monotonic()
     told = softnpu("farm", "status", "--address", "127.0.0.1:1").complaint
@@ -97,7 +97,7 @@ def test_an_address_where_nothing_listens_is_told_at_once() -> None:
     assert time.monotonic() - begun < DEADLINE_S, "Ray would try for minutes"
 
 
-def test_a_process_that_hangs_or_ends_is_told_and_replaced(
+def test_a_hanging_or_ended_process_is_reported_and_replaced(
     answers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "_SILENT_S", 0.2)
@@ -122,7 +122,7 @@ def test_a_process_that_hangs_or_ends_is_told_and_replaced(
     assert asked.poll() is None
 
 
-def test_the_screen_shows_nodes_and_goes_on_while_nobody_answers(
+def test_the_screen_shows_nodes_and_updates_without_answers(
     answers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "_SILENT_S", 0.2)

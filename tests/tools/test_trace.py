@@ -1,4 +1,4 @@
-"""`softnpu trace`: what it writes about programs that live, die and are hostile, and what it leaves."""
+"""`softnpu trace`: traces of programs that live, die or are hostile, and no leftovers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_python_program_from_its_calls_to_the_device(
     assert found.names("compilation")["compile_job"] == 1
     assert found.names("execution") == {"digits": 25}
     assert found.names("load") == {"load digits": 1}
-    # OpenVINO counts whole microseconds, and says of a layer that took none that it did not run
+    # OpenVINO counts whole microseconds, and reports a layer that took none as not run
     assert max(found.names("layer").values()) == 25
     assert found.names("event")["session ends: it closed the connection"] == 1
     counters = {event["name"] for event in found.of("C")}
@@ -217,14 +217,12 @@ def test_a_running_program_joins_and_leaves(shared_daemon: Daemon, start_python:
             assert [step.phase for step in found.steps].count("f") == 3
             assert sum(span.name == "zeFenceHostSynchronize" for span in found.spans) == 3
         client.tell(1)
-        assert client.hear() == [0, False]  # as before: nothing is in the way of its calls
+        assert client.hear() == [0, False]  # as before: nothing slows its calls
     client.tell(None)
     client.finish()
 
 
-def test_a_killed_program_loses_nothing_that_it_has_written(
-    shared_daemon: Daemon, start_python: StartPython
-) -> None:
+def test_a_killed_program_loses_no_written_record(shared_daemon: Daemon, start_python: StartPython) -> None:
     with _monitor(shared_daemon) as driver, collecting(driver) as collector:
         client = start_python(CLIENT, socket=str(shared_daemon.socket))
         assert client.hear() == "up"
@@ -251,7 +249,7 @@ def _polled(collector: Collector) -> Recording:
 
 
 def _waits(collector: Collector, pid: int) -> bool:
-    """Whether the last record of this process is a wait that has begun."""
+    """Return whether the last record of this process is a wait that has begun."""
     collector.poll()
     for ring in collector._open.values():
         if ring.reader.info.pid == pid and ring.parts:
@@ -260,7 +258,7 @@ def _waits(collector: Collector, pid: int) -> bool:
     return False
 
 
-def test_an_engine_that_dies_meanwhile(daemon: Daemon, start_python: StartPython) -> None:
+def test_the_death_of_an_engine_is_traced(daemon: Daemon, start_python: StartPython) -> None:
     with _monitor(daemon) as driver, collecting(driver) as collector:
         client = start_python(CLIENT, socket=str(daemon.socket))
         assert client.hear() == "up"
@@ -279,7 +277,7 @@ def test_an_engine_that_dies_meanwhile(daemon: Daemon, start_python: StartPython
     assert len(engines) == 2
 
 
-def test_a_tracer_that_is_killed_leaves_nothing_behind(
+def test_a_killed_tracer_leaves_nothing_behind(
     shared_daemon: Daemon, start_python: StartPython, tmp_path: Path
 ) -> None:
     client = start_python(CLIENT, socket=str(shared_daemon.socket))
@@ -303,7 +301,7 @@ def test_a_tracer_that_is_killed_leaves_nothing_behind(
     client.finish()
 
 
-def test_a_tracer_that_hangs_is_left_alone(start_daemon: StartDaemon, start_python: StartPython) -> None:
+def test_a_hanging_tracer_is_ignored(start_daemon: StartDaemon, start_python: StartPython) -> None:
     daemon = start_daemon(tuning=Tuning(trace_silence_s=0.3))
     client = start_python(CLIENT, socket=str(daemon.socket))
     assert client.hear() == "up"
@@ -328,7 +326,7 @@ def _maps_rings(pid: int) -> bool:
     )
 
 
-# ---------------------------------------------------------------- who may trace, and what is refused
+# ---------------------------------------------------------------- permissions and refusals
 
 
 def test_what_the_daemon_refuses(shared_daemon: Daemon) -> None:
@@ -391,7 +389,7 @@ def _write(writer: TraceWriter, count: int, first: int = 0) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 127, 128, 1000])
-def test_what_was_overwritten_counts_as_lost(count: int) -> None:
+def test_overwritten_records_count_as_lost(count: int) -> None:
     with _ring(64) as (writer, reader, _):
         _write(writer, count)
         found = reader.read(final=True)["first"].tolist()
@@ -402,7 +400,7 @@ def test_what_was_overwritten_counts_as_lost(count: int) -> None:
         assert reader.names() == {1: "call"}
 
 
-def test_a_half_written_record_is_lost_and_the_others_are_not() -> None:
+def test_only_a_half_written_record_is_lost() -> None:
     with _ring(64) as (writer, reader, fd):
         _write(writer, 20)
         at = trace.ring_size(0) + 7 * trace.RECORD.size + trace.RECORD.offset("end")
@@ -413,7 +411,7 @@ def test_a_half_written_record_is_lost_and_the_others_are_not() -> None:
         assert reader.lost == 1
 
 
-def test_a_large_ring_is_copied_once_while_its_writer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_ring_is_copied_once_while_its_writer_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     with _ring(trace.MAX_RECORDS) as (writer, reader, _):
         _write(writer, 5000)
         read_part, copied = reader._read_part, 0
@@ -431,7 +429,7 @@ def test_a_large_ring_is_copied_once_while_its_writer_goes_on(monkeypatch: pytes
         assert copied < trace.MAX_RECORDS + 10 * 64
 
 
-def test_a_hostile_ring_is_read_and_not_believed() -> None:
+def test_a_hostile_ring_is_read_but_not_trusted() -> None:
     dice = random.Random(4)
     for _ in range(40):
         with _ring(64) as (writer, reader, fd):
@@ -445,7 +443,7 @@ def test_a_hostile_ring_is_read_and_not_believed() -> None:
             assert all(text.isprintable() for text in reader.names().values())
 
 
-def test_records_that_nobody_can_have_written_are_left_out(shared_daemon: Daemon, tmp_path: Path) -> None:
+def test_impossible_records_are_dropped(shared_daemon: Daemon, tmp_path: Path) -> None:
     now = time.monotonic_ns()
     hour = 3600 * 10**9
     with (

@@ -1,1 +1,1 @@
-"""`softnpu bench`: the device measured against peers in the same run, so that ratios mean something."""
+"""`softnpu bench`: the device measured against peers in the same run, so that ratios are meaningful."""

@@ -1,4 +1,4 @@
-"""`softnpu bench`: the figures of this machine, each beside a peer of the same run."""
+"""`softnpu bench`: this machine's figures, each beside a peer of the same run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ app = application("bench", "Measure this machine's emulated NPU against its peer
 
 
 class Flags(NamedTuple):
-    """What every benchmark takes, before or behind its name."""
+    """Options of every benchmark, accepted before or after its name."""
 
     json: bool
     check: bool
@@ -83,7 +83,7 @@ def _finish(measurements: Iterator[Measurement], flags: Flags) -> None:
 
 
 def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], None]:
-    """Register what yields figures as a command, which takes --json, --check and --html besides."""
+    """Register a generator of figures as a command that also takes --json, --check and --html."""
 
     def register(measure: Callable[..., Iterator[Measurement]]) -> None:
         def command(ctx: typer.Context, json: bool, check: bool, html: Path | None, **options: Any) -> None:
@@ -131,7 +131,7 @@ def _all(big: bool) -> Iterator[Measurement]:
 
 
 def _with_native_driver() -> Iterator[Measurement]:
-    """What needs the native driver."""
+    """Run the benchmarks that need the native driver."""
     from softnpu.tools.bench import language_model, native, start, tokens
     from softnpu.tools.bench.model import find_model
 
@@ -140,12 +140,12 @@ def _with_native_driver() -> Iterator[Measurement]:
         yield from start.run(find_model(_DIGITS, ()), 3)
         yield from tokens.run(language_model.LAYERS, language_model.WIDTH, 32, 5)
     except (ToolError, ZeError) as error:
-        # nobody needs a compiler for the other figures
+        # the other figures need no compiler
         print_line(f"not measured: {describe(error)}", console=err)
 
 
 def _big() -> Iterator[Measurement]:
-    """What takes minutes, and up to 10 GiB."""
+    """Run the benchmarks that take minutes, and up to 10 GiB."""
     from softnpu.tools.bench import clients, scale, weights
     from softnpu.tools.bench.model import find_model
 
@@ -175,7 +175,7 @@ def _infer(
     precision: Precision = "f32",
 ) -> Iterator[Measurement]:
     """A model, zero-copy, against OpenVINO's CPU device in this process."""
-    # OpenVINO takes a second to import: only who asks for it pays
+    # OpenVINO takes a second to import: only users of it pay
     from softnpu.tools.bench import infer
     from softnpu.tools.bench.model import find_model
 

@@ -1,41 +1,89 @@
-"""A client of `bench memory`: it holds a model with its inputs and outputs, has run it, and waits."""
+"""A client of `bench clients`, `memory` and `recovery`, which holds a model with its tensors and runs it."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
+import hashlib
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from softnpu.emulator.common import linux
+import msgspec
+
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.bench.process import READY, TalkingProcess
-from softnpu.tools.shared import failures
+from softnpu.tools.bench.worker import Worker
 
-_INFERENCES = 3
-_CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+_WARM_UP = 3
 
 
-class ClientProcess(TalkingProcess):
-    """A process that runs the model through `way`: a key of the `WAYS` of its module."""
+class ClientStart(msgspec.Struct, frozen=True, kw_only=True):
+    """`way`: driver, plugin or openvino. `shapes` are static, by input name."""
 
-    MODULE = "softnpu.tools.bench.client"
+    way: str
+    socket: str
+    model: str
+    shapes: dict[str, tuple[int, ...]]
+    precision: str = "f32"
 
-    def __init__(self, way: str, socket: Path, model: BenchModel, *more: str) -> None:
-        super().__init__(
-            f"client through {way}",
-            self.MODULE,
-            [way, str(socket), str(model.path), json.dumps(dict(model.shapes)), *more],
-        )
+    @property
+    def config(self) -> dict[str, str]:
+        """The properties of the compilation."""
+        return {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": self.precision,
+            "EXECUTION_MODE_HINT": "ACCURACY",
+        }
 
 
-def _through_driver(socket: Path, model: BenchModel) -> object:
+class ClientAnswer(msgspec.Struct, frozen=True):
+    """One turn: inferences, seconds until the last ended, bytes staged so far, digest of the outputs."""
+
+    count: int
+    seconds: float
+    staged: int
+    digest: str
+
+
+def client(way: str, socket: Path, model: BenchModel, precision: str = "f32") -> Worker:
+    """Start a client. A turn lasts the given number of seconds."""
+    shapes = {name: tuple(shape) for name, shape in model.shapes.items()}
+    start = ClientStart(
+        way=way, socket=str(socket), model=str(model.path), shapes=shapes, precision=precision
+    )
+    return Worker(f"client through {way}", "client:prepare", start)
+
+
+def prepare(start: ClientStart) -> Callable[[float], ClientAnswer]:
+    """Load the model and run it a few times; return the function of a turn."""
+    infer, outputs, staged = _WAYS[start.way](start)
+    for _ in range(_WARM_UP):
+        infer()
+
+    def turn(seconds: float) -> ClientAnswer:
+        clock = time.perf_counter
+        begin = clock()
+        end, now, count = begin + seconds, begin, 0
+        while now < end:
+            infer()
+            count += 1
+            now = clock()
+        digest = hashlib.sha256(b"".join(output.tobytes() for output in outputs)).hexdigest()
+        return ClientAnswer(count, now - begin, staged(), digest)
+
+    return turn
+
+
+_Way = tuple[Callable[[], object], Sequence[Any], Callable[[], int]]
+"""One inference, the outputs, and the bytes staged so far."""
+
+
+def _through_driver(start: ClientStart) -> _Way:
     from softnpu.driver import Driver, GraphSource
 
-    driver = Driver.open(socket, autostart=False)
+    driver = Driver.open(Path(start.socket), autostart=False)
     context = driver.devices[0].create_context()
-    with GraphSource.from_ir(model.path) as source:
-        graph = context.create_graph(source, _CONFIG, model.shapes)
+    with GraphSource.from_ir(Path(start.model)) as source:
+        graph = context.create_graph(source, start.config, start.shapes)
     graph.initialize()
     memory = [context.alloc_host(argument.byte_size) for argument in graph.meta.arguments]
     for index, allocation in enumerate(memory):
@@ -46,42 +94,37 @@ def _through_driver(socket: Path, model: BenchModel) -> object:
     commands.close()
     queue = context.create_command_queue()
     fence = queue.create_fence()
-    for _ in range(_INFERENCES):
+
+    def infer() -> None:
         queue.execute_command_lists([commands], fence)
         fence.host_synchronize()
-    return driver, memory, commands, queue, fence
+
+    outputs = zip(graph.meta.arguments, memory, strict=True)
+    return infer, [each.view() for argument, each in outputs if not argument.input], lambda: 0
 
 
-def _through_plugin(socket: Path, model: BenchModel) -> object:
+def _through_plugin(start: ClientStart) -> _Way:
     from softnpu.plugin import Core
+    from softnpu.tools.bench.requests import random_inputs
 
-    compiled = Core(socket).compile_model(model.path, "NPU", _CONFIG, shapes=model.shapes)
+    core = Core(Path(start.socket))
+    compiled = core.compile_model(Path(start.model), "NPU", start.config, shapes=start.shapes)
     request = compiled.create_infer_request()
-    for port in compiled.inputs:
-        request.get_tensor(port).data.fill(0)
-    for _ in range(_INFERENCES):
-        request.infer(share_outputs=True)
-    return request
+    for port, values in zip(compiled.inputs, random_inputs(compiled.inputs), strict=True):
+        request.get_tensor(port).data[...] = values
+    outputs = [tensor.data for tensor in request.output_tensors]
+    return lambda: request.infer(share_outputs=True), outputs, lambda: compiled.staged_bytes
 
 
-WAYS: dict[str, Callable[[Path, BenchModel], object]] = {"driver": _through_driver, "plugin": _through_plugin}
+def _through_openvino(start: ClientStart) -> _Way:
+    from softnpu.tools.bench.requests import HostRequest, compile_on_host, random_inputs, read_model
+
+    model = read_model(BenchModel(Path(start.model).stem, Path(start.model), start.shapes))
+    request = HostRequest(compile_on_host(model, start.config), random_inputs(model.inputs))
+    for _ in range(_WARM_UP):
+        request.infer()
+    request.take_faster_way()
+    return request.infer, request.outputs, lambda: 0
 
 
-def main(arguments: list[str]) -> int:
-    """`WAY SOCKET MODEL SHAPES-JSON PARENT-PID`: says `ready` or what is wrong, ends when its input does."""
-    way, socket, path, shapes, parent = arguments
-    linux.die_with_parent(int(parent))
-    static = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
-    try:
-        prepared = WAYS[way](Path(socket), BenchModel(Path(path).stem, Path(path), static))
-    except failures.expected() as error:
-        print(failures.describe(error), flush=True)
-        return 1
-    print(READY, flush=True)
-    sys.stdin.read()
-    del prepared
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+_WAYS = {"driver": _through_driver, "plugin": _through_plugin, "openvino": _through_openvino}

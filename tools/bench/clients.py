@@ -1,8 +1,8 @@
 """`bench clients`: a model in several processes at once, on one device, against OpenVINO's CPU device.
 
-Every client is a process with one request in place, that starts the next inference when the last has ended.
-The peers do the same with OpenVINO itself: one process that has the machine to itself, and as many at once
-as there are clients. All of them are there from the beginning; the sides take turns, the others sleep.
+Every client is a process with one in-place request, which starts the next inference when the last has ended.
+The peers do the same with OpenVINO itself: one process with the machine to itself, and as many at once as
+there are clients. All of them exist from the start; the sides take turns while the others sleep.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from softnpu.tools.bench.clients_process import Answer, Runner
+from softnpu.tools.bench.client import ClientAnswer, client
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, median
+from softnpu.tools.bench.worker import Worker
 from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH = "clients"
 _PEER = "OpenVINO CPU"
+_LATE_S = 60.0
 
 
 def run(
     model: BenchModel, clients: int, rounds: int, seconds: float, precision: str
 ) -> Iterator[Measurement]:
-    """Inferences a second of all clients together, and of the peers; medians of `rounds` turns."""
+    """Yield inferences a second of all clients together, and of the peers; medians of `rounds` turns."""
     with ExitStack() as stack:
         socket = stack.enter_context(private_daemon()).socket
 
-        def start(way: str) -> Runner:
-            return stack.enter_context(Runner(way, model, precision, socket))
+        def start(way: str) -> Worker:
+            return stack.enter_context(client(way, socket, model, precision))
 
         ours, peers = ([start(way) for _ in range(clients)] for way in ("plugin", "openvino"))
         for runner in (*ours, *peers):
             runner.wait_until_ready()
-        turns: dict[str, list[list[Answer]]] = {"ours": [], "one": [], "several": []}
+        turns: dict[str, list[list[ClientAnswer]]] = {"ours": [], "one": [], "several": []}
         sides: dict[str, Callable[[], float]] = {
             "ours": partial(_turn, ours, seconds, turns["ours"]),
             "one": partial(_turn, peers[:1], seconds, turns["one"]),
@@ -56,17 +58,17 @@ def run(
     )
 
 
-def _turn(runners: Sequence[Runner], seconds: float, turns: list[list[Answer]]) -> float:
-    """Inferences a second of all `runners` together, who run for so long. Their answers join `turns`."""
+def _turn(runners: Sequence[Worker], seconds: float, turns: list[list[ClientAnswer]]) -> float:
+    """Return inferences a second of all `runners` together in a turn. Append their answers to `turns`."""
     for runner in runners:
-        runner.go(seconds)
-    answers = [runner.answer(seconds) for runner in runners]
+        runner.begin(seconds)
+    answers = [runner.answer(ClientAnswer, seconds + _LATE_S) for runner in runners]
     turns.append(answers)
     return sum(answer.count for answer in answers) / max(answer.seconds for answer in answers)
 
 
-def _fairness(name: str, turns: Sequence[Sequence[Answer]]) -> Measurement:
-    """What the process that got least in all turns got of the mean."""
+def _fairness(name: str, turns: Sequence[Sequence[ClientAnswer]]) -> Measurement:
+    """Return the smallest share of a process over all turns, relative to the mean."""
     counts = [sum(answer.count for answer in answers) for answers in zip(*turns, strict=True)]
     metric = f"{name}: fewest inferences of {len(counts)} processes"
     return compared(BENCH, metric, "1", min(counts), "mean of all", sum(counts) / len(counts))

@@ -1,4 +1,4 @@
-"""`bench compare`: two saved runs of benchmarks, figure by figure: a change that slows something is seen.
+"""`bench compare`: two saved benchmark runs, figure by figure, to reveal slowdowns.
 
 Ratios are compared where both runs have them: machines and hours differ, a peer in the same run does not.
 """
@@ -23,9 +23,9 @@ Key = tuple[str, str, str, int]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure in both runs. `factor`: how much worse it has become, 1 for the same, less for better.
+    """A figure in both runs. `factor`: how much worse it has become; 1 is unchanged, less is better.
 
-    It is None where one of them is zero; `by_ratio`: from the ratios to the peer.
+    It is None where either figure is zero; `by_ratio`: computed from the ratios to the peer.
     """
 
     bench: str
@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of two runs, and the names of those that only one has."""
+    """All figures of two runs, and the names of those in only one."""
 
     changes: tuple[Change, ...]
     missing: tuple[str, ...]
@@ -48,7 +48,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> list[Measurement]:
-    """Read what `softnpu bench --json` has written. Raises `ToolError` for anything else."""
+    """Read the output of `softnpu bench --json`. Raise `ToolError` for anything else."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[Measurement])
     except OSError as error:
@@ -65,7 +65,7 @@ def read(path: Path) -> list[Measurement]:
 
 
 def compare(before: Sequence[Measurement], after: Sequence[Measurement], tolerance: float) -> Comparison:
-    """Compare two runs; slower is a figure that has become worse by more than the factor `tolerance`."""
+    """Compare two runs; a figure is slower if it is worse by more than the factor `tolerance`."""
     old, new = ({_key(row): row for row in rows} for rows in (before, after))
     return Comparison(
         changes=tuple(_change(old[key], new[key], tolerance) for key in old if key in new),
@@ -75,7 +75,7 @@ def compare(before: Sequence[Measurement], after: Sequence[Measurement], toleran
 
 
 def table(comparison: Comparison) -> Table:
-    """A row for each figure that both runs have."""
+    """Return a table with a row for each figure in both runs."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     made.add_column("figure", min_width=16)
     for heading in ("before", "after", "worse by"):
@@ -94,12 +94,12 @@ def table(comparison: Comparison) -> Table:
 
 
 def name(row: Change | Measurement) -> str:
-    """What identifies a figure."""
+    """Return the identity of a figure."""
     return _name((row.bench, row.metric, row.peer or "", row.size or 0))
 
 
 def sentence(row: Change) -> str:
-    """A figure and how it has changed in one line."""
+    """Return a figure and its change in one line."""
     worse = "" if row.factor is None else f", worse by {row.factor:.2f}"
     return f"{name(row)}: {row.before:g} before, {row.after:g} after{worse}"
 

@@ -1,4 +1,4 @@
-"""`bench copy`: a copy of device memory by the device, against `numpy.copyto` between two ordinary arrays."""
+"""`bench copy`: a device-memory copy by the device, against `numpy.copyto` between two ordinary arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VALUE = 5
 
 
 def run(size: int, rounds: int) -> Iterator[Measurement]:
-    """GiB/s of copies of `size` bytes. Both sides have touched all their pages before."""
+    """Yield GiB/s of copies of `size` bytes. Both sides have touched all their pages before."""
     source, target = np.full(size, _VALUE, np.uint8), np.zeros(size, np.uint8)
     with private_session() as driver:
         device = DeviceCopy(driver, size)
@@ -45,7 +45,7 @@ class DeviceCopy:
         self._commands.close()
 
     def copy(self) -> float:
-        """Seconds from the submission to the return of the wait for its end."""
+        """Return seconds from submission to the return of the wait for completion."""
         start = time.perf_counter()
         self._queue.execute_command_lists([self._commands], self._fence)
         if not self._fence.host_synchronize(_DEADLINE_NS):
@@ -53,7 +53,7 @@ class DeviceCopy:
         return time.perf_counter() - start
 
     def check(self) -> None:
-        """Fail when nothing was copied."""
+        """Raise if nothing was copied."""
         if not (self._target.view() == _VALUE).all():
             raise ToolError("copy", found="target differs from source", expected="the same bytes")
 

@@ -1,4 +1,4 @@
-"""The process at the other end of a pair. It is this module as a program; between rounds it sleeps."""
+"""The peer process of a pair. It runs this module as a program, and sleeps between rounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EchoProcess:
             self._near.connected()
 
     def round(self, count: int) -> float:
-        """Median seconds of `count` round trips."""
+        """Return median seconds of `count` round trips."""
         ask = self._near.pair.ask
         self._control.send(_COUNT.pack(count + 1))
         ask()  # wakes the other process: not counted
@@ -48,7 +48,7 @@ class EchoProcess:
 
     def close(self) -> None:
         """End the other process."""
-        self._control.close()  # it ends by itself then
+        self._control.close()  # then it ends by itself
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -65,7 +65,7 @@ class EchoProcess:
                 [sys.executable, "-P", "-m", "softnpu.tools.bench.echo", *arguments],
                 pass_fds=[far.fileno(), *self._near.fds],
                 stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is for the caller, which ends it
+                process_group=0,  # Ctrl-C is for the caller, which ends this process
             )
         return near, process
 
@@ -85,7 +85,7 @@ class EchoProcess:
 
 
 def main(arguments: list[str]) -> int:
-    """`KIND CORE CONTROL-FD ADDRESS PARENT-PID`: answers until the control socket closes."""
+    """`KIND CORE CONTROL-FD ADDRESS PARENT-PID`: answer until the control socket closes."""
     kind, core, control_fd, address, parent = arguments
     linux.die_with_parent(int(parent))
     os.sched_setaffinity(0, {int(core)})

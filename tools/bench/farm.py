@@ -1,4 +1,4 @@
-"""`bench farm`: what Ray costs a predictor, against processes without Ray, and what more nodes bring.
+"""`bench farm`: Ray's overhead for a predictor against processes without Ray, and the gain of more nodes.
 
 Both sides compute the same batches on the same devices, each process with half of one; they take turns, so
 that only one side works at a time.
@@ -28,13 +28,13 @@ _STORE: Final = 400 * 10**6
 _DEADLINE_S: Final = 600.0
 _WARM: Final = 2
 _AHEAD: Final = 2
-"""Batches that an actor has been given and not answered: it never waits for the next one."""
+"""Batches in flight for each actor: it never waits for the next one."""
 
 
 def run(model: BenchModel, rows: int, batches: int, rounds: int, processes: int) -> Iterator[Measurement]:
-    """Time of a batch against processes without Ray, and batches of several nodes against one.
+    """Yield the time of a batch against processes without Ray, and the throughput of several nodes.
 
-    Once the results stay on the node, where this process lives as well, and once they go to another one.
+    Measured once with results kept on this process's node, and once with results sent to another node.
     """
     from softnpu.tools.farm.local import local_farm
 
@@ -44,7 +44,7 @@ def run(model: BenchModel, rows: int, batches: int, rounds: int, processes: int)
         name = f"a batch of {rows}, {processes} at once"
         yield _overhead(name, farm.nodes[0], _travelling(model), batch, *sizes)
     with local_farm(_STORE) as farm:
-        travelling = _travelling(model)  # it lies in the object store of this farm
+        travelling = _travelling(model)  # in this farm's object store
         name = f"{rows} rows for another node, {processes} at once"
         yield _overhead(name, farm.add(devices, num_cpus=processes), travelling, batch, *sizes)
         yield from _scaling(farm, travelling, batch, batches)
@@ -59,7 +59,7 @@ def _travelling(model: BenchModel) -> Any:
 def _overhead(
     name: str, node: Any, model: Any, batch: Any, batches: int, rounds: int, processes: int
 ) -> Measurement:
-    """Time of a batch on the devices of a node, against processes without Ray that take turns."""
+    """Return the time of a batch on a node's devices, against processes without Ray that take turns."""
     actors = _actors(model, processes, 0.5)
     ours = _Actors(actors, batch)
     ours.run(_WARM)
@@ -73,15 +73,15 @@ def _overhead(
 
 
 def _pair(ours: _Actors, peer: _Processes, batches: int, first: bool) -> tuple[float, float]:
-    """Seconds for a batch of both sides, one after the other; `first`: the peer begins."""
+    """Return seconds for a batch of both sides in turn; `first`: the peer begins."""
     peer_s = peer.run(batches) if first else 0.0
     ours_s = ours.run(batches)
     return ours_s, peer_s or peer.run(batches)
 
 
 def _scaling(farm: Any, model: Any, batch: Any, batches: int) -> Iterator[Measurement]:
-    """Batches in a second of 1, 2, ... nodes with a device each, up to the cores of this machine."""
-    # the first node is full of devices, so one is made for each step
+    """Yield batches a second of 1, 2, ... nodes with a device each, up to this machine's cores."""
+    # the first node takes no more devices, so each step adds a node
     most = len(os.sched_getaffinity(0))
     platform_nodes = [farm.nodes[0]]
     alone = 0.0
@@ -132,7 +132,7 @@ def _kill(actors: Sequence[Any]) -> None:
 
 
 class _Actors:
-    """Predictors in actors, which get the batch from the object store."""
+    """Predictors in actors that read the batch from the object store."""
 
     def __init__(self, actors: Sequence[Any], batch: Any) -> None:
         import ray
@@ -141,7 +141,7 @@ class _Actors:
         self._batch = ray.put(batch)
 
     def run(self, batches: int) -> float:
-        """Seconds for a batch of each actor, of so many."""
+        """Return seconds for a batch of each actor, over this many."""
         import ray
 
         begun = time.monotonic()
@@ -164,7 +164,7 @@ class _Actors:
 
 
 class _Processes:
-    """The same in processes that know no Ray."""
+    """The same in processes without Ray."""
 
     def __init__(self, socket: Path, model: Any, count: int, batch: Any) -> None:
         from softnpu.farm import blobs
@@ -190,7 +190,7 @@ class _Processes:
         self.close()
 
     def run(self, batches: int) -> float:
-        """Seconds for a batch of each process, of so many."""
+        """Return seconds for a batch of each process, over this many."""
         begun = time.monotonic()
         for pipe in self._pipes:
             pipe.send(batches)
@@ -200,7 +200,7 @@ class _Processes:
         return (time.monotonic() - begun) / batches
 
     def close(self) -> None:
-        """End the processes; harmless when repeated."""
+        """End the processes; idempotent."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -209,7 +209,7 @@ class _Processes:
 
 
 def _compute(pipe: Connection, socket: Path, path: Path, name: str, batch: Any) -> None:
-    """Compute as many batches as the pipe says, again and again, until it is closed."""
+    """Compute as many batches as the pipe requests, repeatedly, until it is closed."""
     from softnpu.driver import Lease
     from softnpu.farm.request_pool import RequestPool
     from softnpu.plugin import Core

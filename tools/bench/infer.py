@@ -1,7 +1,7 @@
 """`bench infer`: a model on the emulated device against OpenVINO's CPU device in this process.
 
-Same model, precision, threads and numbers; both sides take turns, and the one that waits sleeps. With f16,
-which is the arithmetic of the device, the other side computes in f32: the ratio is what f16 costs.
+Same model, precision, threads and numbers; both sides take turns, and the waiting side sleeps. With f16,
+the arithmetic of the device, the other side computes in f32: the ratio is the cost of f16.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WARM_UP = 5
 
 
 def run(model: BenchModel, count: int, threads: int, precision: str) -> Iterator[Measurement]:
-    """The figures of about `count` inferences on each side; 0 threads are as many as there are cores."""
+    """Yield the figures of about `count` inferences on each side; 0 threads means one for each core."""
     with private_session() as driver:
         device, host = _both_sides(driver, model, threads, precision)
         about = _seconds_of_one(host[0])
@@ -50,11 +50,11 @@ def run(model: BenchModel, count: int, threads: int, precision: str) -> Iterator
 def _both_sides(
     driver: Driver, model: BenchModel, threads: int, precision: str
 ) -> tuple[Sequence[Request], Sequence[Request]]:
-    """The same number of requests on the device and on the host, warmed up."""
+    """Return equally many requests on the device and on the host, warmed up."""
     from softnpu.plugin.models import model_source
 
     read = read_model(model)
-    inputs = random_inputs(read)
+    inputs = random_inputs(read.inputs)
     config = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": precision,
@@ -108,13 +108,13 @@ def _in_flight(
 def _copies(name: str, before: tuple[int, int], after: tuple[int, int]) -> Iterator[Measurement]:
     inferences = after[0] - before[0]
     staged = after[1] - before[1]
-    # counted by the engine; this process hands over memory of the device only
+    # counted by the engine; this process only hands over device memory
     metric = f"{name}: staged per inference"
     yield absolute(BENCH, metric, "B", staged / inferences, exactly=0)
 
 
 def count_differences(name: str, device: Request, host: Request) -> Measurement:
-    """How many outputs of the device are not bit by bit those of the host."""
+    """Count outputs of the device that differ from the host's in any bit."""
     different = sum(
         mine.tobytes() != peer.tobytes() for mine, peer in zip(device.outputs, host.outputs, strict=True)
     )
@@ -142,7 +142,7 @@ def _seconds_of_one(request: Request) -> float:
 
 
 def _engine(driver: Driver) -> tuple[int, int]:
-    """Inferences and staged bytes so far. The engine writes its counters out before it sleeps."""
+    """Return inferences and staged bytes so far. The engine flushes its counters before it sleeps."""
     time.sleep(0.05)
     status = driver.devices[0].get_status()
     return status.inferences, status.staged_bytes

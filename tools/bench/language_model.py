@@ -1,7 +1,7 @@
 """A language model as programs run it on an NPU: a decoder whose caches are states of a fixed shape.
 
-One inference takes one token and its position, and gives the logits of the next one. Keys and values of the
-last `CONTEXT` tokens are in the states, two for each layer: the newest at the end.
+One inference takes one token and its position, and returns the logits of the next one. The states hold keys
+and values of the last `CONTEXT` tokens, two for each layer, the newest at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Builder:
     def build(self) -> ov.Model:
         token = _input("token", [1], ov.Type.i64)
         position = _input("position", [1], ov.Type.i64)
-        # where no token has been yet, nothing is looked at
+        # positions without a token are masked out
         ages = ops.constant(np.arange(CONTEXT - 1, -1, -1, dtype=np.int64))
         penalty = ops.select(
             ops.less_equal(ages, position), ops.constant(np.float32(0)), ops.constant(np.float32(-1e9))
@@ -61,7 +61,7 @@ class _Builder:
         )
 
     def _cached(self, name: str, newest: Any) -> Any:
-        """The state with the newest value at its end; the oldest is gone with the next token."""
+        """Append the newest value to the state, dropping the oldest."""
         shape = [1, HEADS, CONTEXT - 1, self._width // HEADS]
         past = opset6.read_value(ops.constant(np.zeros(shape, np.float32)), name, ov.Type.f32, shape)
         joined = ops.concat([past, newest], 2)
@@ -84,7 +84,7 @@ class _Builder:
 
 
 def build(layers: int = LAYERS, width: int = WIDTH) -> ov.Model:
-    """`token` and `position`, i64 [1], to `logits`, f32 [1, VOCABULARY]. `width`: a multiple of `HEADS`."""
+    """Map `token` and `position`, i64 [1], to `logits`, f32 [1, VOCABULARY]; `HEADS` divides `width`."""
     return _Builder(layers, width).build()
 
 

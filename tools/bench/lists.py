@@ -1,7 +1,6 @@
-"""`bench lists`: what a command costs in a long command list, beside the same fills by numpy in this process.
+"""`bench lists`: the cost of a command in a long command list, beside the same fills by numpy in-process.
 
-The engine decodes a list that it has not seen; executed again it need not. Both are measured, and what it
-takes to record a command.
+The engine decodes a list on its first execution only. Both are measured, and the time to record a command.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _UNIT = "us/command"
 
 
 def run(count: int, rounds: int) -> Iterator[Measurement]:
-    """Microseconds a command in lists of `count` fills; the target holds for executing them."""
+    """Yield microseconds per command in lists of `count` fills; the target applies to executing them."""
     recorded, first, again, host = [], [], [], []
     with private_session() as driver:
         fills = Fills(driver, count)
@@ -45,7 +44,7 @@ def run(count: int, rounds: int) -> Iterator[Measurement]:
 
 
 def _against_time(metric: str, value: float) -> Measurement:
-    """A figure whose target is a time, not a ratio."""
+    """Return a figure whose target is a time, not a ratio."""
     ok = value <= TARGET_US
     return Measurement(
         bench=BENCH, metric=metric, value=float(f"{value:.4g}"), unit=_UNIT, target=TARGET_US, ok=ok
@@ -53,7 +52,7 @@ def _against_time(metric: str, value: float) -> Measurement:
 
 
 class Fills:
-    """A list of `count` fills of 64 bytes side by side, made again for every round."""
+    """A list of `count` adjacent fills of 64 bytes, rebuilt for every round."""
 
     def __init__(self, driver: Driver, count: int) -> None:
         self._context: Context = driver.devices[0].create_context()
@@ -64,7 +63,7 @@ class Fills:
         self._commands: CommandList = self._context.create_command_list()
 
     def record(self) -> float:
-        """Seconds to record and to close a new list."""
+        """Return seconds to record and close a new list."""
         self._commands.destroy()
         start = time.perf_counter()
         commands = self._context.create_command_list()
@@ -77,7 +76,7 @@ class Fills:
         return taken
 
     def execute(self) -> float:
-        """Seconds from the submission of the list to the return of the wait for its fence."""
+        """Return seconds from submitting the list to the return of the wait for its fence."""
         self._memory.view()[:] = 0
         start = time.perf_counter()
         self._queue.execute_command_lists([self._commands], self._fence)
@@ -93,11 +92,11 @@ class Fills:
         return taken
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self._context.destroy()
 
     def on_host(self) -> float:
-        """Seconds of the same fills in this process."""
+        """Return seconds of the same fills in this process."""
         start = time.perf_counter()
         for view in self._views:
             view.fill(_VALUE)

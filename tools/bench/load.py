@@ -1,17 +1,14 @@
-"""`bench load`: how long a new process waits for its first result, from scratch and with each kind of cache.
+"""`bench load`: time to a new process's first result, from scratch and with each kind of cache.
 
 FEIL, the first-ever inference latency, is compiling, loading and the first inference of a model that nobody
 has compiled before. FIL, the first inference latency, is the same with a compiled model at hand. Every start
-is a process of its own with a daemon of its own, which is up and at rest; OpenVINO's CPU device starts beside
-it in the same way.
+is a process of its own with a daemon of its own, which is up and idle; OpenVINO's CPU device starts beside it
+in the same way.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -19,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from softnpu.emulator.interface.environment import ENV_ENGINE_CACHE
@@ -27,6 +23,7 @@ from softnpu.tools.bench.load_start import Start, Started, Way
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import median
+from softnpu.tools.bench.worker import Worker
 from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.private_daemon import PrivateDaemon, private_daemon
 
@@ -50,7 +47,7 @@ _PEERS = {
 
 
 def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:
-    """Medians of `rounds` starts of each kind on both sides, which take turns."""
+    """Yield medians of `rounds` starts of each kind on both sides, which take turns."""
     with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
         starts = _Starts(model, Path(folder))
         starts.prepare()
@@ -76,12 +73,12 @@ def _figures(
     for metric, field in ((total, "total_ms"), ("compile", "compile_ms"), ("first inference", "first_ms")):
         mine, peer = (median([getattr(start, field) for start in side]) for side in (ours, theirs))
         yield compared(BENCH, f"{name}: {metric}", "ms", mine, _PEER, peer)
-        if metric == "compile":  # the CPU device has no load of its own
+        if metric == "compile":  # the CPU device has no separate load
             yield absolute(BENCH, f"{name}: load", "ms", median([start.load_ms for start in ours]))
 
 
 class _Starts:
-    """Starts processes; what they find at hand lies in `folder`."""
+    """Starts processes; their caches and exported models lie in `folder`."""
 
     def __init__(self, model: BenchModel, folder: Path) -> None:
         self._model = model
@@ -89,7 +86,7 @@ class _Starts:
         self._count = 0
 
     def prepare(self) -> None:
-        """Fill the caches, that of the engine too, and write the exported models."""
+        """Fill the caches, including the engine's, and write the exported models."""
         with self._daemon(Way.DRIVER_CACHE) as daemon:
             for way in (Way.DRIVER_CACHE, Way.CACHE_DIR, Way.IMPORT):
                 _run(self._order("npu", way, daemon.socket, prepare=True))
@@ -98,10 +95,10 @@ class _Starts:
             _run(self._order("cpu", way, None, prepare=True))
 
     def on_npu(self, way: Way) -> Started:
-        """A start on an emulated device. Raises `ToolError` when it was another kind of start."""
+        """Start on an emulated device. Raise `ToolError` if the start was of another kind."""
         with self._daemon(way) as daemon, ExitStack() as stack:
             if way.is_loaded:
-                stack.enter_context(_held(self._order("npu", way, daemon.socket, hold=True)))
+                stack.enter_context(_held(self._order("npu", way, daemon.socket)))
             started = _run(self._order("npu", way, daemon.socket))
         if started.cached != _CACHED[way.prepared]:
             found = "came from a cache" if started.cached else "was compiled again"
@@ -109,19 +106,19 @@ class _Starts:
         return started
 
     def on_cpu(self, way: Way) -> Started:
-        """A start on OpenVINO's CPU device."""
+        """Start on OpenVINO's CPU device."""
         return _run(self._order("cpu", way, None))
 
     @contextmanager
     def _daemon(self, way: Way) -> Iterator[PrivateDaemon]:
-        """A daemon whose engine finds what `prepare` has left it, or nothing if the start is cold."""
+        """Yield a daemon whose engine finds the files of `prepare`, or nothing if the start is cold."""
         path = self._folder / "engine" if way is not Way.COLD else Path(self._cache("engine", way))
         with variable(ENV_ENGINE_CACHE, str(path)), private_daemon() as daemon:
             wait_for_rest(daemon)
             yield daemon
 
     def _wait_for_engine_cache(self, daemon: PrivateDaemon) -> None:
-        """Wait until no process fills the engine's cache, which keeps not every model."""
+        """Wait until no process fills the engine's cache, which does not keep every model."""
         end = time.monotonic() + _ENGINE_CACHE_S
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < _QUIET_S:
@@ -135,9 +132,7 @@ class _Starts:
                 )
             time.sleep(_PAUSE_S)
 
-    def _order(
-        self, side: str, way: Way, socket: Path | None, prepare: bool = False, hold: bool = False
-    ) -> Start:
+    def _order(self, side: str, way: Way, socket: Path | None, prepare: bool = False) -> Start:
         return Start(
             side=side,
             way=way,
@@ -147,11 +142,10 @@ class _Starts:
             cache=self._cache(side, way),
             exported=str(self._folder / f"{side}.blob"),
             prepare=prepare,
-            hold=hold,
         )
 
     def _cache(self, side: str, way: Way) -> str:
-        """The directory of a cache; one that nobody has used yet for a cold start."""
+        """Return the directory of a cache; an unused one for a cold start."""
         way = way.prepared
         if way is Way.IMPORT:
             return ""
@@ -160,11 +154,6 @@ class _Starts:
         path = self._folder / name
         path.mkdir(exist_ok=True)
         return str(path)
-
-
-def _command(start: Start) -> list[str]:
-    program = "softnpu.tools.bench.load_client"
-    return [sys.executable, "-P", "-m", program, msgspec.json.encode(start).decode()]
 
 
 @contextmanager
@@ -179,7 +168,7 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 
 def wait_for_rest(daemon: PrivateDaemon) -> None:
-    """Wait until no process of a daemon computes: a spare worker loads OpenVINO a second after its start."""
+    """Wait until a daemon's processes are idle: a spare worker loads OpenVINO a second after its start."""
     end = time.monotonic() + _DEADLINE_S
     time.sleep(_QUIET_S)
     before = -1.0
@@ -189,7 +178,7 @@ def wait_for_rest(daemon: PrivateDaemon) -> None:
 
 
 def _cpu_s(pid: int) -> float:
-    """Seconds that the processes of a daemon have computed."""
+    """Return CPU seconds used by a daemon's processes."""
     total = 0.0
     for process in (psutil.Process(pid), *_children(pid)):
         with suppress(psutil.Error):  # it has just ended
@@ -211,35 +200,14 @@ def _children(pid: int) -> list[psutil.Process]:
 
 
 @contextmanager
-def _held(start: Start) -> Iterator[None]:
-    """A process that has the model loaded."""
-    with subprocess.Popen(_command(start), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        if select.select([process.stdout], [], [], _DEADLINE_S)[0]:
-            process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.stdin.close()
-            process.wait(_DEADLINE_S)
+def _held(start: Start) -> Iterator[Started]:
+    """Yield a process that has done the start and keeps the model loaded."""
+    with Worker(f"start '{start.way.value}' on the {start.side}", "load_client:prepare", start) as process:
+        process.wait_until_ready()
+        process.begin()
+        yield process.answer(Started, _DEADLINE_S)
 
 
 def _run(start: Start) -> Started:
-    what = f"start '{start.way.value}' on the {start.side}"
-    try:
-        done = subprocess.run(
-            _command(start),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ToolError(what, found=f"silent for {_DEADLINE_S:g} s", expected="its first result") from error
-    lines = (done.stdout.splitlines() or done.stderr.splitlines() or ["it died"])[-1:]
-    try:
-        return msgspec.json.decode(lines[0], type=Started)
-    except msgspec.DecodeError as error:
-        raise ToolError(what, found=lines[0], expected="its first result") from error
+    with _held(start) as started:
+        return started

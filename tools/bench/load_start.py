@@ -1,4 +1,4 @@
-"""What `bench load` asks of a process, and what it is told. Loads neither OpenVINO nor the plugin."""
+"""The messages between `bench load` and its processes. Loads neither OpenVINO nor the plugin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 class Way(enum.Enum):
-    """What is at hand when a program starts."""
+    """The state that a starting program finds."""
 
     COLD = "cold"
     DRIVER_CACHE = "driver cache"
@@ -31,9 +31,9 @@ class Way(enum.Enum):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """One start. `side` is npu or cpu, `cache` a directory or empty, `exported` the file of a compiled model.
+    """One start. `side` is npu or cpu, `cache` a directory or empty, `exported` a compiled model's file.
 
-    `prepare` fills the cache, or writes that file. `hold`: the process keeps the model until its stdin ends.
+    `prepare` fills the cache, or writes that file.
     """
 
     side: str
@@ -44,7 +44,6 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     cache: str
     exported: str
     prepare: bool = False
-    hold: bool = False
 
     @property
     def imports(self) -> bool:
@@ -58,7 +57,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """How it went, in milliseconds; `compile_ms` is without `load_ms`. `outputs` is their digest."""
+    """The result, in milliseconds; `compile_ms` excludes `load_ms`. `outputs` is their digest."""
 
     total_ms: float
     compile_ms: float

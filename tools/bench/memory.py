@@ -1,7 +1,7 @@
-"""`bench memory`: the memory of everything when several processes run one model, against one process.
+"""`bench memory`: total memory when several processes run one model, against one process.
 
-Counted is the proportional set size of supervisor, engines, compiler workers and clients: a page that
-several processes map counts once in all, also pages of the weights' file that are only mapped.
+It is the proportional set size of supervisor, engines, compiler workers and clients: a page that several
+processes map counts once in total, including merely mapped pages of the weights file.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from softnpu.driver import Driver
-from softnpu.tools.bench.client import ClientProcess
+from softnpu.tools.bench.client import client
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
+from softnpu.tools.bench.worker import Worker
 from softnpu.tools.shared.console import err
 from softnpu.tools.shared.private_daemon import private_daemon, process_tree
 
 BENCH = "memory"
-# A compiler worker ends after 10 s without work; a spare one is there all the time.
+# A compiler worker ends after 10 s without work; a spare one always runs.
 _WORKERS_END_S = 15.0
 _QUIET_S = 2.0
 _MIB = 1024 * 1024
@@ -28,7 +29,7 @@ _PARTS = ("supervisor", "engine", "compiler", "clients")
 
 
 def run(model: BenchModel, processes: int, settle: bool) -> Iterator[Measurement]:
-    """The totals for `processes` clients, through the driver (IR files only) and through the plugin.
+    """Yield the totals for `processes` clients, through the driver (IR files only) and through the plugin.
 
     `settle` waits until the compiler workers have ended; otherwise they count in both totals.
     """
@@ -46,8 +47,8 @@ def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Itera
         clients[0].wait_until_ready()
         one = _parts(observer, clients, spare if settle else None)
         more = [_start(stack, way, socket, model) for _ in range(processes - 1)]
-        for client in more:
-            client.wait_until_ready()
+        for each in more:
+            each.wait_until_ready()
         clients += more
         all_of_them = _parts(observer, clients, spare if settle else None)
     name = f"{model.name}, {way}"
@@ -61,24 +62,24 @@ def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Itera
             yield absolute(BENCH, metric, "MiB", all_of_them[part])
 
 
-def _start(stack: ExitStack, way: str, socket: Path, model: BenchModel) -> ClientProcess:
-    return stack.enter_context(ClientProcess(way, socket, model))
+def _start(stack: ExitStack, way: str, socket: Path, model: BenchModel) -> Worker:
+    return stack.enter_context(client(way, socket, model))
 
 
-def _parts(observer: Driver, clients: list[ClientProcess], spare: int | None) -> Counter[str]:
-    """MiB by part, at once (`spare` None) or when only `spare` compiler workers are left."""
+def _parts(observer: Driver, clients: list[Worker], spare: int | None) -> Counter[str]:
+    """Return MiB by part, at once (`spare` None) or when only `spare` compiler workers are left."""
     if spare is not None and not _settled(observer, spare):
         err.print(f"compiler workers did not end within {_WORKERS_END_S:g} s: they count")
     sizes: Counter[str] = Counter()
     for pid, part in process_tree(observer.daemon_pid).items():
         sizes[part] += pss(pid)
-    for client in clients:
-        sizes["clients"] += pss(client.pid)
+    for each in clients:
+        sizes["clients"] += pss(each.pid)
     return Counter({part: size / _MIB for part, size in sizes.items()})
 
 
 def _settled(observer: Driver, spare: int) -> bool:
-    """Wait until no worker comes or goes any more; False when that takes too long."""
+    """Wait until workers stop coming and going; return False when that takes too long."""
     end = time.monotonic() + _WORKERS_END_S
     tree, since = process_tree(observer.daemon_pid), time.monotonic()
     while time.monotonic() < end:
@@ -96,7 +97,7 @@ def _compilers(tree: dict[int, str]) -> int:
 
 
 def total(daemon_pid: int | None, pids: Iterable[int]) -> int:
-    """Bytes of these processes and of all of a daemon's; one that has just ended has none."""
+    """Sum the bytes of these processes and a daemon's; one that has just ended has none."""
     size = 0
     for pid in (*(process_tree(daemon_pid) if daemon_pid is not None else ()), *pids):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -105,7 +106,7 @@ def total(daemon_pid: int | None, pids: Iterable[int]) -> int:
 
 
 def pss(pid: int) -> int:
-    """Bytes of its proportional set size, as the kernel adds them up in smaps_rollup."""
+    """Return bytes of a process's proportional set size, from the kernel's sum in smaps_rollup."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "Pss":

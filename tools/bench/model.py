@@ -1,4 +1,4 @@
-"""The model of a benchmark: a file, or a name of the catalogue, with its static shapes."""
+"""The model of a benchmark: a file, or a name from the catalogue, with its static shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.inputs import parse_shapes
 
 DIGITS = "digits"
-"""The small model of the demonstration, which needs no download."""
+"""The demonstration's small model, which needs no download."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -28,9 +28,9 @@ class BenchModel:
 
 
 def find_model(text: str, options: Sequence[str] | None) -> BenchModel:
-    """`text` is a path, `digits`, or a name that `softnpu models ls` shows, fetched if it is missing.
+    """Find the model of a path, `digits`, or a name from `softnpu models ls`, fetched if missing.
 
-    `options` are those of `--shape`. Raises `ToolError` when the text is neither.
+    `options` are those of `--shape`. Raise `ToolError` for any other text.
     """
     path, shapes = Path(text), parse_shapes(options or ())
     if path.is_file():

@@ -1,6 +1,6 @@
-"""`bench native`: an empty command list from C++, through the native driver, ring, engine, and back.
+"""`bench native`: an empty command list from C++, through native driver, ring and engine, and back.
 
-The program is `round_trip.cpp` beside this file, built with the compiler of this machine against the native
+The program is `round_trip.cpp` beside this file, built with this machine's compiler against the native
 driver's own loader. It takes turns with a pair of POSIX semaphores between two Python processes. Both callers
 are pinned to one core, the engine and the answering process to another (or to the same one).
 """
@@ -38,7 +38,7 @@ _BUILD_S = 300.0
 
 
 def run(trips: int) -> Iterator[Measurement]:
-    """The figures of about `trips` round trips on either side of every comparison."""
+    """Yield the figures of about `trips` round trips on either side of every comparison."""
     library, compiler = native_library.find(), find_compiler()
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
@@ -51,7 +51,7 @@ def run(trips: int) -> Iterator[Measurement]:
 
 
 def find_compiler() -> str:
-    """The C++ compiler: what `CXX` names, or the usual one."""
+    """Return the C++ compiler: `CXX` or the usual one."""
     chosen = os.environ.get("CXX", "")
     for name in (chosen,) if chosen else _COMPILERS:
         path = shutil.which(name)
@@ -66,7 +66,7 @@ def find_compiler() -> str:
 
 
 def build(library: NativeLibrary, compiler: str, folder: Path) -> Path:
-    """The program, linked against the loader of this native driver."""
+    """Build the program, linked against this native driver's loader."""
     made = folder / SOURCE.stem
     line = [compiler, "-std=c++17", "-O2", str(SOURCE), "-o", str(made), str(library.loader)]
     try:
@@ -95,14 +95,14 @@ class RoundTrips:
         )
 
     def pin(self, core: int) -> None:
-        """Its one thread runs on this core from now on."""
+        """Pin its only thread to this core."""
         try:
             os.sched_setaffinity(self._process.pid, {core})
         except ProcessLookupError:
             raise self._ended() from None
 
     def round(self, count: int) -> float:
-        """Median seconds of `count` round trips."""
+        """Return median seconds of `count` round trips."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -123,7 +123,7 @@ class RoundTrips:
     def close(self) -> None:
         """End it."""
         try:
-            self._process.communicate(timeout=_END_S)  # it ends by itself when its input does
+            self._process.communicate(timeout=_END_S)  # it ends by itself at the end of its input
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
@@ -157,7 +157,7 @@ def _measure(
         status = stack.enter_context(Driver.open(socket, autostart=False)).status()
         os.sched_setaffinity(status.engines[0].engine_pid, {far})
         device = stack.enter_context(RoundTrips(library, program, socket, spin_us))
-        # made before it is pinned: on one core a spin budget gives up at once
+        # created before pinning: on one core a spin budget gives up at once
         device.round(1)
         device.pin(near)
         peer = stack.enter_context(EchoProcess("semaphore", far))

@@ -1,4 +1,4 @@
-"""A run of benchmarks as a page: every figure with its verdict, and plots of targets and curves."""
+"""A benchmark run as an HTML page: every figure with its verdict, and plots of targets and curves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _COLUMNS: Final = 3
 
 
 def check(path: Path, option: str) -> None:
-    """Refuse a page that cannot be written, before anything is measured."""
+    """Reject an unwritable page path before anything is measured."""
     rendering.check_target(option, path)
     rendering.require("matplotlib", option)
 
 
 def write(rows: Sequence[Measurement], path: Path) -> None:
-    """Write the page. Raises `ToolError` without jinja2 or matplotlib, and `OSError`."""
+    """Write the page. Raise `ToolError` without jinja2 or matplotlib, and `OSError`."""
     groups: dict[str, list[Measurement]] = {}
     for row in rows:
         groups.setdefault(row.bench, []).append(row)
@@ -40,7 +40,7 @@ def write(rows: Sequence[Measurement], path: Path) -> None:
 
 
 def cost_of_target(row: Measurement) -> float | None:
-    """How much of its target a ratio is: 1 is just met, more is missed. None without a target or a peer."""
+    """Return a ratio relative to its target: 1 is just met, more is missed. None without target or peer."""
     if row.ok is None or not row.ratio or not row.target:
         return None
     part = row.ratio / row.target
@@ -49,7 +49,7 @@ def cost_of_target(row: Measurement) -> float | None:
 
 
 def _targets(rows: Sequence[Measurement]) -> str:
-    """Bars: the ratios in parts of their targets. Empty when no row has one."""
+    """Plot ratios relative to their targets as bars. Empty when no row has one."""
     costs = [(row, cost) for row in rows if (cost := cost_of_target(row)) is not None]
     if not costs:
         return ""
@@ -77,7 +77,7 @@ def _label(row: Measurement) -> str:
 
 
 def _curves(rows: Sequence[Measurement]) -> str:
-    """A small plot for each curve: the cost of a unit against their number. Empty without curves."""
+    """Plot each curve: cost per unit against their number. Empty without curves."""
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for row in rows:
         if row.size is not None:

@@ -1,4 +1,4 @@
-"""The peers of `bench submit`: ways of one Python process to call another and to be answered.
+"""The peers of `bench submit`: ways for one Python process to call another and receive an answer.
 
 A pair has two ends. The caller's `ask` is one round trip; the other process repeats `answer`.
 """
@@ -26,7 +26,7 @@ class Pair(ABC):
 
     @abstractmethod
     def ask(self) -> None:
-        """Calls, and returns with the answer."""
+        """Call, and return on the answer."""
 
     @abstractmethod
     def answer(self) -> None:
@@ -34,11 +34,11 @@ class Pair(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give this end back."""
+        """Close this end."""
 
 
 class SemaphorePair(Pair):
-    """Two POSIX semaphores: what a submission is compared with."""
+    """Two POSIX semaphores: the peer of a submission."""
 
     def __init__(self, call: posix_ipc.Semaphore, reply: posix_ipc.Semaphore) -> None:
         self._call = call
@@ -76,7 +76,7 @@ class SocketPair(Pair):
 
 
 class SpinningWord(Pair):
-    """Two words of shared memory, in cache lines of their own, that both sides look at without a pause."""
+    """Two words of shared memory, in separate cache lines, that both sides poll without a pause."""
 
     SIZE = 4096
     _CALL = 0
@@ -106,7 +106,7 @@ class SpinningWord(Pair):
 
 
 class IceoryxPair(Pair):
-    """Two event services of iceoryx2, whose files lie in `folder`."""
+    """Two event services of iceoryx2, with their files in `folder`."""
 
     def __init__(self, folder: str, caller: bool) -> None:
         import iceoryx2 as iox
@@ -155,17 +155,17 @@ class Near:
 
 
 def make(kind: str) -> Near:
-    """A new pair of this kind: semaphore, socket, word or iceoryx2."""
+    """Create a pair of this kind: semaphore, socket, word or iceoryx2."""
     return _MAKERS[kind]()
 
 
 def open_far(kind: str, address: str) -> Pair:
-    """The end of the other process."""
+    """Open the other process's end."""
     return _OPENERS[kind](address)
 
 
 def has_iceoryx() -> bool:
-    """Whether iceoryx2 can be used; it is no dependency of ours."""
+    """Return whether iceoryx2 is available; it is no dependency of ours."""
     try:
         import iceoryx2  # noqa: F401
     except ImportError:
@@ -179,7 +179,7 @@ def _make_semaphores() -> Near:
     call, reply = (posix_ipc.Semaphore(name, posix_ipc.O_CREX, mode=0o600) for name in names)
 
     def unlink() -> None:
-        # a semaphore needs its name only until both have opened it: without one it cannot be left behind
+        # unlinked once both have opened them, so that they cannot leak
         for name in names:
             posix_ipc.unlink_semaphore(name)
 
@@ -219,7 +219,7 @@ def _make_iceoryx() -> Near:
 
     def clean() -> None:
         folder.cleanup()
-        # it leaves one file a prefix behind by design, for the next node with that prefix
+        # by design it leaves one file per prefix, for the next node with that prefix
         for left in Path("/dev/shm").glob(f"{_iceoryx_prefix(folder.name)}*"):
             left.unlink(missing_ok=True)
 

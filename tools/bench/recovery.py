@@ -1,6 +1,6 @@
-"""`bench recovery`: how long a death or a hang lasts for the others. docs/reliability.md has the promises.
+"""`bench recovery`: how long others feel a death or a hang. docs/reliability.md has the promises.
 
-They are clock times, so they are measured here and not in tests. The tests check what happens.
+These are clock times, so they are measured here; tests check only the behaviour.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from softnpu.driver import CommandList, Context, Driver, Fence, ZeError, faults
-from softnpu.tools.bench.client import ClientProcess
+from softnpu.tools.bench.client import client
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute
 from softnpu.tools.demo.digits import model_path
@@ -35,14 +35,14 @@ class _Promise(NamedTuple):
 
 
 def run(rounds: int) -> Iterator[Measurement]:
-    """The longest of `rounds` times of each kind, in seconds; the promise is its target."""
+    """Yield the longest of `rounds` times of each kind, in seconds; the promise is its target."""
     for promise in _PROMISES:
         longest = max(promise.measure() for _ in range(rounds))
         yield absolute(BENCH, promise.metric, "s", longest, at_most=promise.limit_s)
 
 
 def _daemon_killed() -> float:
-    """Until a client that waits for a fence has DEVICE_LOST."""
+    """Return the time until a client waiting for a fence gets DEVICE_LOST."""
     with TemporaryDirectory(prefix="softnpu-bench-") as folder:
         daemon = PrivateDaemon(Path(folder))
         try:
@@ -52,7 +52,7 @@ def _daemon_killed() -> float:
                 fence = _submit(context, lambda commands: commands.append_wait_on_events([event]))
                 return _seconds_until_lost(fence, daemon.pid)
         finally:
-            daemon.stop()  # what is wrong with its end is what was done to it
+            daemon.stop()  # an error at its end results from what was done to it
 
 
 def _seconds_until_lost(fence: Fence, pid: int) -> float:
@@ -65,24 +65,24 @@ def _seconds_until_lost(fence: Fence, pid: int) -> float:
 
 
 def _client_killed() -> float:
-    """Until the memory of a client is back."""
+    """Return the time until a client's memory is reclaimed."""
     with ExitStack() as stack:
         daemon = stack.enter_context(private_daemon())
         monitor = stack.enter_context(Driver.open(daemon.socket, autostart=False, role="monitor"))
         model = BenchModel("digits", model_path(), {})
-        client = stack.enter_context(ClientProcess("driver", daemon.socket, model))
-        client.wait_until_ready()
+        victim = stack.enter_context(client("driver", daemon.socket, model))
+        victim.wait_until_ready()
         start = time.monotonic()
-        os.kill(client.pid, signal.SIGKILL)
+        os.kill(victim.pid, signal.SIGKILL)
         while monitor.status().engines[0].memory_used:
             if time.monotonic() - start > _DEADLINE_S:
-                raise ToolError(f"the memory of client {client.pid}", found="not back", expected="all of it")
+                raise ToolError(f"the memory of client {victim.pid}", found="not back", expected="all of it")
             time.sleep(_PAUSE_S)
         return time.monotonic() - start
 
 
 def _engine_killed() -> float:
-    """Until the next submission of a client is done."""
+    """Return the time until a client's next submission is done."""
     with ExitStack() as stack:
         daemon = stack.enter_context(private_daemon())
         driver = stack.enter_context(Driver.open(daemon.socket, autostart=False))
@@ -95,7 +95,7 @@ def _engine_killed() -> float:
 
 
 def _bystander_of_a_hang() -> float:
-    """Until the submission of a session that shares the device with one that hangs is done."""
+    """Return the time until a bystander's submission is done on a device that another session hangs."""
     with ExitStack() as stack:
         daemon = stack.enter_context(private_daemon())
         guilty, bystander = (stack.enter_context(Driver.open(daemon.socket, autostart=False)) for _ in "12")

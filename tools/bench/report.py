@@ -1,4 +1,4 @@
-"""How figures are shown: one document for programs, a table for people."""
+"""Presentation of figures: one document for programs, a table for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softnpu.tools.shared.console import out, print_json
 
 
 def show(measurements: Iterable[Measurement], json: bool) -> list[Measurement]:
-    """Print and return all. What was measured is shown though the rest fails."""
+    """Print and return all measurements, even if a later one fails."""
     rows: list[Measurement] = []
     try:
         for measurement in measurements if json else _with_status(measurements):
@@ -26,13 +26,13 @@ def show(measurements: Iterable[Measurement], json: bool) -> list[Measurement]:
 
 
 def sentence(row: Measurement) -> str:
-    """A figure with its target in one line."""
+    """Return a figure with its target in one line."""
     value = f"{row.value:g} {row.unit}" if row.ratio is None else f"{row.ratio:g} of {row.peer}"
     return f"{name(row)}: {value}; target {_number(row.target)}"
 
 
 def name(row: Measurement) -> str:
-    """Benchmark, metric and size of a figure."""
+    """Return benchmark, metric and size of a figure."""
     return f"{row.bench}: {row.metric}" + ("" if row.size is None else f", {row.size}")
 
 
@@ -44,9 +44,9 @@ def _with_status(measurements: Iterable[Measurement]) -> Iterator[Measurement]:
 
 
 def table(measurements: Iterable[Measurement]) -> Table:
-    """A row for each figure."""
+    """Return a table with a row for each figure."""
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    # the two texts are made narrower on a terminal of 80 columns; numbers and verdict are not
+    # on a terminal of 80 columns the two text columns shrink; numbers and verdict do not
     made.add_column("figure", min_width=16)
     made.add_column("value", justify="right", no_wrap=True)
     made.add_column("peer", min_width=9)

@@ -1,6 +1,6 @@
 """Both sides of `bench infer`: requests on the emulated device, and on OpenVINO's CPU device in-process.
 
-All tensors are bound in place on both sides, and both compute from the same numbers.
+Both sides bind all tensors in place and compute from the same numbers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ _DEADLINE_NS = 120_000_000_000
 
 
 class Request(ABC):
-    """One request with tensors of its own."""
+    """One request with its own tensors."""
 
     outputs: list[Array]
 
@@ -40,11 +41,11 @@ class Request(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when it has ended."""
+        """Wait for its end."""
 
 
 class DeviceRequest(Request):
-    """A recorded command list on memory of the device."""
+    """A recorded command list on device memory."""
 
     def __init__(self, context: Context, queue: CommandQueue, graph: Graph, inputs: Sequence[Array]) -> None:
         self._queue = queue
@@ -78,7 +79,7 @@ class DeviceRequest(Request):
 
 
 class HostRequest(Request):
-    """OpenVINO's own request, on tensors that OpenVINO has allocated."""
+    """OpenVINO's own request, on tensors allocated by OpenVINO."""
 
     def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[Array]) -> None:
         self._request = compiled.create_infer_request()
@@ -95,7 +96,7 @@ class HostRequest(Request):
         self._way: Callable[[], None] = self._in_this_thread
 
     def take_faster_way(self) -> None:
-        """Measure both ways in which OpenVINO runs one request, and keep to the faster one."""
+        """Time both ways that OpenVINO runs one request, and keep the faster one."""
         ways = {way: partial(median_time, way, 3) for way in (self._in_this_thread, self._in_its_own)}
         times = interleave(ways, rounds=5)
         self._way = min(times, key=lambda way: median(times[way]))
@@ -118,7 +119,7 @@ class HostRequest(Request):
 
 
 def read_model(model: BenchModel) -> ov.Model:
-    """The model with its static shapes."""
+    """Read the model with its static shapes."""
     read = ov.Core().read_model(model.path)
     if model.shapes:
         read.reshape({name: list(shape) for name, shape in model.shapes.items()})
@@ -140,17 +141,16 @@ def read_model(model: BenchModel) -> ov.Model:
     return read
 
 
-def random_inputs(model: ov.Model) -> list[Array]:
-    """The same values for every input in every run."""
+def random_inputs(ports: Sequence[Any]) -> list[Array]:
+    """Return values for these inputs, of static shapes: the same in every run."""
     random = np.random.default_rng(7)
     return [
-        random_array(random, port.any_name, port.element_type.to_dtype(), list(port.shape))
-        for port in model.inputs
+        random_array(random, port.any_name, port.element_type.to_dtype(), list(port.shape)) for port in ports
     ]
 
 
 def compile_on_host(model: ov.Model, config: Mapping[str, str]) -> ov.CompiledModel:
-    """The model on OpenVINO's CPU device with the properties of the device's graph; for f16 in f32."""
+    """Compile for OpenVINO's CPU device with the properties of the device's graph; for f16 in f32."""
     chosen = {
         name: value for name, value in config.items() if (name, value) != ("INFERENCE_NUM_THREADS", "0")
     }
@@ -161,7 +161,7 @@ def compile_on_host(model: ov.Model, config: Mapping[str, str]) -> ov.CompiledMo
 
 
 def run_in_turn(requests: Sequence[Request], count: int) -> None:
-    """`count` inferences with all requests in flight: the oldest is waited for and started again."""
+    """Run `count` inferences with all requests in flight: wait for the oldest, then restart it."""
     flight: deque[Request] = deque()
     for number in range(count):
         if len(flight) == len(requests):

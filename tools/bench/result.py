@@ -1,4 +1,4 @@
-"""One figure of a benchmark, and the verdict on it."""
+"""One benchmark figure, and its verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.tools.bench.targets import Target
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """One figure. `ratio` is value over peer value; without a target there is no verdict (`ok` None).
 
-    `size`: of how many (clients, commands, ...) it was measured, in figures that belong to one curve.
+    `size`: the count (clients, commands, ...) of a figure that belongs to a curve.
     """
 
     bench: str
@@ -36,7 +36,7 @@ def compared(
     *,
     at_least: float | None = None,
 ) -> Measurement:
-    """A figure beside a peer's. The ratio has the bound of `targets`, or this one."""
+    """Return a figure beside a peer's. The ratio's bound comes from `targets`, unless given."""
     ratio = value / peer_value if peer_value else None
     target = targets.find(bench, metric, peer)
     if at_least is not None:
@@ -64,7 +64,7 @@ def absolute(
     at_most: float | None = None,
     size: int | None = None,
 ) -> Measurement:
-    """A figure without a peer; with `exactly`, the value that it has to have, or a bound."""
+    """Return a figure without a peer, with its required value (`exactly`) or a bound."""
     target = exactly if at_most is None else at_most
     ok = None if target is None else value == target if at_most is None else value <= at_most
     return Measurement(

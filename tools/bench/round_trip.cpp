@@ -1,8 +1,8 @@
-// An empty command list, submitted and waited for again and again: the program of `softnpu bench native`.
+// An empty command list, submitted and waited for repeatedly: the program of `softnpu bench native`.
 //
-// Arguments: how many round trips, once or several times. Without arguments the numbers are read from the
-// standard input, one at a time, and the program sleeps in between. Each is answered with a line: median and
-// 90th percentile, in microseconds. Links compared the loader and declares of Level Zero what it needs.
+// Arguments: one or more numbers of round trips. Without arguments the numbers are read from standard input,
+// one at a time, and the program sleeps in between. Each is answered with a line: median and 90th percentile,
+// in microseconds. It links the loader under test and declares the part of Level Zero that it needs.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

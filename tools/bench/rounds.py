@@ -1,4 +1,4 @@
-"""Interleaved rounds: every side runs a little, in turn, many times, so that all meet the same noise.
+"""Interleaved rounds: every side runs a little, in turn, many times, so that all face the same noise.
 
 A figure is the median over the rounds of one side; a verdict compares two medians of the same run.
 """
@@ -17,15 +17,15 @@ S = TypeVar("S", bound=Hashable)
 Round = Callable[[], float]
 """One turn of one side; returns its figure, in seconds."""
 
-# Idle workers of OpenVINO's thread pool and a spinning engine go to sleep within this time, so the side
-# whose turn it is has the cores to itself.
+# Idle workers of OpenVINO's thread pool and a spinning engine go to sleep within this time, so the active
+# side has the cores to itself.
 REST_S = 0.002
 
 
 def interleave(sides: Mapping[S, Round], rounds: int, rest_s: float = REST_S) -> dict[S, list[float]]:
-    """Run every side once a round; the figures of all rounds by side.
+    """Run every side once a round; return the figures of all rounds by side.
 
-    The order turns from round to round, so nobody always comes after the same neighbour.
+    The order rotates from round to round, so no side always follows the same neighbour.
     """
     times: dict[S, list[float]] = {name: [] for name in sides}
     names = list(sides)
@@ -39,7 +39,7 @@ def interleave(sides: Mapping[S, Round], rounds: int, rest_s: float = REST_S) ->
 
 @contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """This thread runs on `core` only."""
+    """Pin this thread to `core`."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -53,7 +53,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def median_time(step: Callable[[], None], count: int) -> float:
-    """Median seconds of `step` over `count` runs: one that other programs interrupt does not count."""
+    """Return median seconds of `step` over `count` runs: interrupted runs are outliers."""
     clock = time.perf_counter
     times = []
     for _ in range(count):
@@ -64,12 +64,12 @@ def median_time(step: Callable[[], None], count: int) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` per cent of all do not exceed."""
+    """Return the smallest value that at least `percent` per cent of all values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def split(total: int, size: int, least: int = 3) -> tuple[int, int]:
-    """How many rounds, and how many steps in each, for about `total` steps in rounds of about `size`."""
+    """Return the number of rounds and of steps in each, for about `total` steps in all, `size` in each."""
     rounds = max(least, round(total / size))
     return rounds, max(1, round(total / rounds))

@@ -1,8 +1,8 @@
-"""`bench scale`: what one more costs, from the first to the last: clients, models, commands, allocations, ...
+"""`bench scale`: the cost of one more client, model, command, allocation, ... as their number grows.
 
-A curve is a cost for each unit at several sizes. Its verdict compares the largest size with the smallest:
-up to the bound the cost for each unit does not grow. Costs at small sizes include what is paid once; so a
-second figure, without a target, compares the largest with the cheapest size of the curve.
+A curve is a cost per unit at several sizes. Its verdict compares the largest size with the smallest: within
+the bound, the cost per unit does not grow. Costs at small sizes include one-time costs, so a second figure,
+without a target, compares the largest with the cheapest size of the curve.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BENCH: Final = "scale"
 
 
 class Axis(NamedTuple):
-    """What grows, at which sizes, and how the costs at these sizes are measured."""
+    """What grows, at which sizes, and how costs at these sizes are measured."""
 
     name: str
     sizes: Sequence[int]
@@ -37,7 +37,7 @@ AXES: Final = (
 
 
 def run(names: Sequence[str], most: int) -> Iterator[Measurement]:
-    """The curves of these axes, all without names; no size above `most`, if that is not 0."""
+    """Yield the curves of these axes (all by default); no size above `most`, unless that is 0."""
     chosen = {axis.name: axis for axis in AXES}
     for name in names or chosen:
         if name not in chosen:
@@ -49,7 +49,7 @@ def run(names: Sequence[str], most: int) -> Iterator[Measurement]:
 
 
 def curves(axis: str, points: Iterator[Point]) -> Iterator[Measurement]:
-    """A figure for each point, as it comes, and the verdicts on the curves at the end."""
+    """Yield a figure for each point as it comes, then the verdicts on the curves."""
     values: dict[tuple[str, str], dict[int, float]] = {}
     for point in points:
         if point.judged:

@@ -1,6 +1,6 @@
 """A client of `bench scale`: a forked process with a session, a small model and one request.
 
-It says when it is ready, then answers every number of inferences with one byte when they have ended.
+It reports when it is ready, then answers each requested number of inferences with one byte at their end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ClientStart(msgspec.Struct, frozen=True):
 
 
 def client_function() -> ChildFunction:
-    """What the fork server runs in every client."""
+    """Return the function that the fork server runs in every client."""
     return _run
 
 
@@ -55,7 +55,7 @@ def _run(request: bytes, connection: socket.socket) -> int:
 
 
 def prepare(context: Context, queue: CommandQueue, model: Path) -> DeviceRequest:
-    """A request whose inputs are ones."""
+    """Return a request whose inputs are ones."""
     with GraphSource.from_ir(model) as source:
         graph = context.create_graph(source, _CONFIG)
     graph.initialize()

@@ -1,4 +1,4 @@
-"""`bench scale`: clients, each a process with a session of its own that runs the small model of the demo."""
+"""`bench scale`: clients, each a process with its own session that runs the demo's small model."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MESSAGE: Final = 4096
 
 
 def measure(sizes: Sequence[int]) -> Iterator[Point]:
-    """Start, inference and memory of each of so many clients, all with one daemon."""
+    """Yield start, inference and memory per client for each number of clients of one daemon."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-bench-"))
         daemon = stack.enter_context(private_daemon())
         server = ForkServer(_FUNCTION, environment={ENV_CACHE_DIR: folder})
         stack.callback(server.close)
         clients = _Clients(server, ClientStart(str(daemon.socket), str(model_path())))
-        keeper = clients.start(1)  # compiles the model, and has it loaded all the time
+        keeper = clients.start(1)  # compiles the model, and keeps it loaded
         wait_for_rest(daemon)
         empty = total(daemon.pid, [server.pid])
         for size in sizes:
@@ -53,20 +53,20 @@ def measure(sizes: Sequence[int]) -> Iterator[Point]:
 
 
 class _Clients:
-    """Starts clients, many at once."""
+    """Starts many clients at once."""
 
     def __init__(self, server: ForkServer, start: ClientStart) -> None:
         self._server = server
         self._request = msgspec.json.encode(start)
 
     def start(self, count: int) -> list[Child]:
-        """So many clients, with their first result."""
+        """Start this many clients, up to their first result."""
         children = [self._server.start(self._request) for _ in range(count)]
         self._hear(children)
         return children
 
     def infer(self, children: Sequence[Child], count: int) -> float:
-        """Seconds until all have run `count` inferences, all at once."""
+        """Return seconds until all have run `count` inferences concurrently."""
         begin = time.perf_counter()
         for child in children:
             child.connection.send(b"%d" % count)
@@ -74,7 +74,7 @@ class _Clients:
         return time.perf_counter() - begin
 
     def end(self, children: Sequence[Child]) -> None:
-        """Return when they have ended."""
+        """Wait until they have ended."""
         for child in children:
             child.close()
         for child in children:

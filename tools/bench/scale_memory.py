@@ -20,11 +20,11 @@ _MOST_ROUNDS: Final = 30
 _LEAST_ROUNDS: Final = 5
 _ALLOCATION: Final = 4096
 _MEASURABLE: Final = 1000
-"""Fewer objects of Python are lost in what its allocator keeps."""
+"""Fewer Python objects disappear in the allocator's reserve."""
 
 
 def measure_commands(sizes: Sequence[int]) -> Iterator[Point]:
-    """Recording, first and further execution of each command in lists of so many fills."""
+    """Yield the cost per command of recording, first and further execution, by list length."""
     with private_session() as driver:
         for size in sizes:
             fills = Fills(driver, size)
@@ -40,9 +40,9 @@ def measure_commands(sizes: Sequence[int]) -> Iterator[Point]:
 
 
 def measure_allocations(sizes: Sequence[int]) -> Iterator[Point]:
-    """What allocating and freeing one costs beside so many, and its memory in all processes.
+    """Yield the cost of one more allocation and free at each count, and its memory in all processes.
 
-    Each size goes on from the one before it: the cost is that of the last allocations.
+    Each size continues from the previous one: the cost is that of the last allocations.
     """
     limits = ResourceLimits(session_allocations=2 * max(sizes))
     with private_session(limits=limits) as driver:

@@ -1,4 +1,4 @@
-"""`bench scale`: how many models are loaded, and how large one is."""
+"""`bench scale`: the number of loaded models, and the size of one."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _TURNS: Final = 5
 
 
 def measure_count(sizes: Sequence[int]) -> Iterator[Point]:
-    """Compiling and loading one more model of 64 KiB, an inference of each in turn, and the memory.
+    """Yield the cost of compiling and loading one more 64 KiB model, an inference of each, and memory.
 
-    Each size goes on from the one before it: the cost of a model is that of the last ones.
+    Each size continues from the previous one: the cost of a model is that of the last ones.
     """
     with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
         paths = []
@@ -66,11 +66,11 @@ def _loaded(driver: Driver, paths: Sequence[Path], sizes: Sequence[int]) -> Iter
 def _on_host(path: Path) -> Request:
     model = ov.Core().read_model(path)
     config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-    return HostRequest(compile_on_host(model, config), random_inputs(model))
+    return HostRequest(compile_on_host(model, config), random_inputs(model.inputs))
 
 
 def _in_turn(loaded: Sequence[Request]) -> float:
-    """Seconds of one inference, when all models take turns."""
+    """Return seconds per inference when all models take turns."""
     begin = time.perf_counter()
     for number in range(_INFERENCES):
         loaded[number % len(loaded)].infer()
@@ -78,7 +78,7 @@ def _in_turn(loaded: Sequence[Request]) -> float:
 
 
 def measure_size(sizes: Sequence[int]) -> Iterator[Point]:
-    """Compiling, the first inference and the memory of one model from a file, for each MiB of its weights."""
+    """Yield time to compile, first inference and memory of a model from a file, per MiB of weights."""
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
             compilations = Compilations(size, Path(folder))

@@ -1,4 +1,4 @@
-"""A point of a curve of `bench scale`."""
+"""A point of a `bench scale` curve."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """What each of `size` units costs; without `judged` the curve is that of a peer, shown beside ours."""
+    """The cost of each of `size` units; without `judged` the curve is a peer's, shown beside ours."""
 
     cost: str
     size: int

@@ -1,4 +1,4 @@
-"""`bench scale`: sessions that come, do a little, and go."""
+"""`bench scale`: short sessions that come and go."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ALLOCATION: Final = 1 << 20
 
 
 def measure(sizes: Sequence[int]) -> Iterator[Point]:
-    """What the last of so many sessions costs, and the memory of the daemon when they have gone.
+    """Yield the cost of the last of this many sessions, and the daemon's memory after them.
 
-    Each size goes on from the one before it.
+    Each size continues from the previous one.
     """
     with private_daemon() as daemon:
-        _come_and_go(daemon.socket)  # what the daemon needs for its first session is there then
+        _come_and_go(daemon.socket)  # pays the daemon's cost of a first session
         wait_for_rest(daemon)
         done = 0
         for size in sizes:

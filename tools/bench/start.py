@@ -1,7 +1,7 @@
 """`bench start`: a whole process of one small inference, against the same on OpenVINO's CPU device.
 
-Measured is the time from its start to its end, import of Python and OpenVINO included: what a person sees who
-runs a program, and what a test suite pays for each. The driver's cache has the model.
+It measures the time from start to end, imports of Python and OpenVINO included: what a user sees, and what
+each run costs a test suite. The driver's cache has the model.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _RUN: Final = [sys.executable, "-P", "-c", "from softnpu.tools.start import main
 
 
 def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:
-    """Medians of `rounds` processes of each kind, which take turns."""
+    """Yield medians of `rounds` processes of each kind, which take turns."""
     native_library.find()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-bench-")))
@@ -63,7 +63,7 @@ def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:
             "plugin, without": partial(programs.run_alone, plugin),
         }
         for side in sides.values():
-            side()  # files are in memory then, and the model is in the cache
+            side()  # then files are in memory, and the model is in the cache
         times_of = interleave(sides, rounds)
     peer = median(times_of.pop(_PEER)) * 1e3
     for name, times in times_of.items():
@@ -73,7 +73,7 @@ def run(model: BenchModel, rounds: int) -> Iterator[Measurement]:
 
 
 class _Programs:
-    """Runs programs to their end; `outputs` has what they printed, each text once."""
+    """Runs programs to their end; `outputs` has their distinct outputs."""
 
     def __init__(self, model: BenchModel, folder: Path) -> None:
         if model.shapes:
@@ -83,7 +83,7 @@ class _Programs:
         self.outputs: set[str] = set()
 
     def run(self, command: Sequence[str], socket: Path) -> float:
-        """Run a program with the daemon at `socket`, which it starts if there is none; the seconds taken."""
+        """Run a program with the daemon at `socket`, started if there is none; return the seconds taken."""
         start = time.perf_counter()
         done = subprocess.run(
             command,
@@ -102,7 +102,7 @@ class _Programs:
         return seconds
 
     def run_alone(self, command: Sequence[str]) -> float:
-        """Run a program without a daemon; the one that it starts is ended afterwards."""
+        """Run a program without a daemon; afterwards end the one that it starts."""
         self._count += 1
         socket = self._folder / f"{self._count}.sock"
         try:

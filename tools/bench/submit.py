@@ -33,7 +33,7 @@ _PEERS = {
 
 
 def run(trips: int) -> Iterator[Measurement]:
-    """The figures of about `trips` round trips on every side of every comparison."""
+    """Yield the figures of about `trips` round trips on every side of every comparison."""
     cores = sorted(os.sched_getaffinity(0))
     sleeping = ["semaphore", "socket"] + ["iceoryx2"] * pairs.has_iceoryx()
     if len(cores) > 1:
@@ -43,12 +43,12 @@ def run(trips: int) -> Iterator[Measurement]:
 
 
 class EmptySubmission:
-    """A barrier, submitted and waited for again and again. `spin_us` bounds the caller's busy wait."""
+    """A barrier, submitted and waited for repeatedly. `spin_us` bounds the caller's busy wait."""
 
     def __init__(self, driver: Driver, spin_us: int) -> None:
         self._context = driver.devices[0].create_context()
         self._queue: CommandQueue = self._context.create_command_queue()
-        # not what the environment says: the comparison is about this bound
+        # overrides the environment: the comparison is about this bound
         self._queue.spin = SpinBudget(spin_us * 1000)
         commands: CommandList = self._context.create_command_list()
         commands.append_barrier()
@@ -57,7 +57,7 @@ class EmptySubmission:
         self._fence: Fence = self._queue.create_fence()
 
     def ask(self) -> None:
-        """One round trip."""
+        """Make one round trip."""
         self._queue.execute_command_lists(self._lists, self._fence)
         if not self._fence.host_synchronize(_DEADLINE_NS):
             raise ToolError(
@@ -65,8 +65,8 @@ class EmptySubmission:
             )
 
     def round(self, count: int) -> float:
-        """Median seconds of `count` round trips."""
-        self.ask()  # as for the peers, the one that wakes the other side is not counted
+        """Return median seconds of `count` round trips."""
+        self.ask()  # as for the peers, the trip that wakes the other side is not counted
         return median_time(self.ask, count)
 
 
@@ -87,11 +87,11 @@ def _spinning(near: int, far: int, trips: int) -> Iterator[Measurement]:
 
 
 def _measure(spin_us: int, near: int, far: int, peers: list[str], trips: int) -> dict[str, float]:
-    """Median microseconds of a round trip, by side."""
+    """Return median microseconds of a round trip, by side."""
     rounds, count = split(trips, _ROUND)
     with ExitStack() as stack:
         driver = stack.enter_context(private_session(spin_us=spin_us))
-        # made before this process is pinned: on one core a spin budget gives up at once
+        # created before this process is pinned: on one core a spin budget gives up at once
         device = EmptySubmission(driver, spin_us)
         os.sched_setaffinity(driver.status().engines[0].engine_pid, {far})
         sides: dict[str, Round] = {"device": partial(device.round, count)}

@@ -1,7 +1,7 @@
-"""What each figure has to reach: a ratio to a peer of the same run. docs/benchmarks.md explains every line.
+"""The target of each figure: a ratio to a peer of the same run. docs/benchmarks.md explains every line.
 
-A figure is named by benchmark, metric and peer, where `*` stands for anything; the first line that fits
-counts. So a line for one model stands before that for all models.
+A figure is named by benchmark, metric and peer, where `*` matches anything; the first match counts, so a line
+for one model precedes that for all models.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 
 class Target(NamedTuple):
-    """The bound of a ratio: at most that, or at least with `at_least`. None: the figure is only shown."""
+    """The bound of a ratio: an upper one, or a lower one with `at_least`. None: the figure is only shown."""
 
     bench: str
     metric: str
@@ -20,7 +20,7 @@ class Target(NamedTuple):
     at_least: bool = False
 
     def allows(self, ratio: float) -> bool | None:
-        """Whether the ratio reaches it."""
+        """Return whether the ratio meets it."""
         if self.bound is None:
             return None
         return ratio >= self.bound if self.at_least else ratio <= self.bound
@@ -73,7 +73,7 @@ TARGETS: Final = (
 
 
 def find(bench: str, metric: str, peer: str) -> Target | None:
-    """The target of a figure; None when it has none."""
+    """Return the target of a figure; None without one."""
     for target in TARGETS:
         if target.bench == bench and fnmatchcase(metric, target.metric) and fnmatchcase(peer, target.peer):
             return target

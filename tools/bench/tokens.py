@@ -1,7 +1,7 @@
 """`bench tokens`: a language model with states, token by token, against OpenVINO's CPU device.
 
 Each side is a process of its own and they take turns: the plugin, unmodified OpenVINO on the emulated device,
-and OpenVINO's CPU device. All write from the beginning in every turn, so all compute the same.
+and OpenVINO's CPU device. Each turn starts from the beginning, so all compute the same.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import openvino as ov
 
 from softnpu.driver import native_library
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.emulator.interface.environment import ENV_AUTOSTART
 from softnpu.tools.bench import language_model
-from softnpu.tools.bench.process import TalkingProcess
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import Round, interleave, median
-from softnpu.tools.bench.tokens_process import PLUGIN, TokensAnswer
+from softnpu.tools.bench.worker import Worker
+from softnpu.tools.bench.writer import PLUGIN, WriterAnswer, WriterStart
 from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH: Final = "tokens"
@@ -35,7 +34,7 @@ _DEADLINE_S: Final = 120.0
 
 
 def run(layers: int, width: int, count: int, rounds: int) -> Iterator[Measurement]:
-    """Tokens a second; medians of `rounds` turns of `count` tokens each."""
+    """Yield tokens a second; medians of `rounds` turns of `count` tokens each."""
     native = native_library.find()
     digests: set[str] = set()
     with ExitStack() as stack:
@@ -45,11 +44,10 @@ def run(layers: int, width: int, count: int, rounds: int) -> Iterator[Measuremen
         ov.serialize(language_model.build(layers, width), model)
         base = {**os.environ, ENV_CACHE_DIR: "", ENV_AUTOSTART: "0"}
 
-        def start(way: str) -> TalkingProcess:
+        def start(way: str) -> Worker:
             environment: Mapping[str, str] = native.environment(socket, base) if way == _NATIVE else base
-            arguments = [_WAYS[way], str(model), str(socket)]
-            module = "softnpu.tools.bench.tokens_process"
-            return stack.enter_context(TalkingProcess(f"writer on {way}", module, arguments, environment))
+            start = WriterStart(_WAYS[way], str(model), str(socket))
+            return stack.enter_context(Worker(f"writer on {way}", "writer:prepare", start, environment))
 
         writers = {way: start(way) for way in _WAYS}
         for writer in writers.values():
@@ -64,12 +62,8 @@ def run(layers: int, width: int, count: int, rounds: int) -> Iterator[Measuremen
     yield absolute(BENCH, f"{name}: outputs that differ", "outputs", len(digests) - 1, exactly=0)
 
 
-def _turn(writer: TalkingProcess, count: int, digests: set[str]) -> float:
-    writer.say(str(count))
-    words = writer.hear(_DEADLINE_S)
-    try:
-        answer = msgspec.json.decode(words, type=TokensAnswer)
-    except msgspec.DecodeError:
-        raise writer.failure(words) from None
+def _turn(writer: Worker, count: int, digests: set[str]) -> float:
+    writer.begin(count)
+    answer = writer.answer(WriterAnswer, _DEADLINE_S)
     digests.add(answer.digest)
     return answer.seconds

@@ -1,11 +1,11 @@
-"""`bench weights`: compiling a model with much weight, from a file and from the memory of the program.
+"""`bench weights`: compiling a model with large weights, from a file and from the program's memory.
 
-Against OpenVINO's CPU device. Every compilation is a process of its own with a daemon of its own, at rest.
-What it takes in memory is measured in further processes, because looking slows them: the growth of all
-processes together, from the moment before the model is there.
+The peer is OpenVINO's CPU device. Every compilation is a process of its own with a daemon of its own, idle.
+Memory is measured in separate processes, because sampling slows them: the growth of all processes together,
+from just before the model exists.
 
-A virtual machine may have given free memory back to its host, and getting it again takes more than all that
-is measured here: as much as a compilation needs is used once before each of them.
+A virtual machine may have returned free memory to its host, and reclaiming it takes longer than anything
+measured here: before each compilation, as much as it needs is used once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 import openvino as ov
 
 from softnpu.tools.bench import large_model
 from softnpu.tools.bench.load import wait_for_rest
 from softnpu.tools.bench.memory import total
-from softnpu.tools.bench.process import TalkingProcess
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import median
-from softnpu.tools.bench.weights_process import WeightsAnswer, WeightsStart
+from softnpu.tools.bench.weights_client import WeightsAnswer, WeightsStart
+from softnpu.tools.bench.worker import Worker
 from softnpu.tools.shared.console import format_bytes
 from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.private_daemon import private_daemon
@@ -39,7 +38,7 @@ _WEIGHTS: Final = "the weights"
 _DEADLINE_S: Final = 600.0
 _PAUSE_S: Final = 0.03
 _GIB: Final = 1 << 30
-_COPIES: Final = 3  # of the weights: of the program, of the device, and converted
+_COPIES: Final = 3  # of the weights: the program's, the device's, and the converted one
 
 
 class Kind(NamedTuple):
@@ -50,7 +49,7 @@ class Kind(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes that all processes have grown by: at most, and with the model loaded."""
+    """Growth of all processes in bytes: at most, and with the model loaded."""
 
     peak: int
     after: int
@@ -62,7 +61,7 @@ _KINDS: Final = (Kind(_FILE, False), Kind(_FILE, True), Kind(_PROCESS, False))
 
 
 def run(size: int, rounds: int) -> Iterator[Measurement]:
-    """Medians of `rounds` compilations of each kind of about `size` bytes, and their memory."""
+    """Yield medians of `rounds` compilations of each kind of about `size` bytes, and their memory."""
     with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
         compilations = Compilations(size, Path(folder))
         compilations.prepare()
@@ -120,7 +119,7 @@ class Compilations:
     def on_npu(
         self, kind: Kind, *, watched: bool = False, prepare: bool = False
     ) -> tuple[WeightsAnswer, Memory]:
-        """A compilation on an emulated device. Raises `ToolError` when it was another kind."""
+        """Compile on an emulated device. Raise `ToolError` if the compilation was of another kind."""
         self._count += 1
         cache = self._folder / ("cache" if kind.cached else f"empty-{self._count}")
         cache.mkdir(exist_ok=True)
@@ -134,7 +133,7 @@ class Compilations:
         return answer, memory
 
     def on_cpu(self, source: str, *, watched: bool = False) -> tuple[WeightsAnswer, Memory]:
-        """A compilation on OpenVINO's CPU device."""
+        """Compile on OpenVINO's CPU device."""
         return _compile(self._start("cpu", source), None, watched)
 
     def _start(self, side: str, source: str, socket: str = "", cache: str = "") -> WeightsStart:
@@ -144,29 +143,24 @@ class Compilations:
 
 def _compile(start: WeightsStart, daemon: int | None, watched: bool) -> tuple[WeightsAnswer, Memory]:
     name = f"compilation on the {start.side}"
-    words = msgspec.json.encode(start).decode()
     with ExitStack() as stack:
-        process = stack.enter_context(TalkingProcess(name, "softnpu.tools.bench.weights_process", [words]))
+        process = stack.enter_context(Worker(name, "weights_client:prepare", start))
         process.wait_until_ready()
         watch = stack.enter_context(_Watch(daemon, process.pid)) if watched else None
         if watch is None:
             _use_memory(_COPIES * large_model.weights_of(start.size))
-        process.say("go")
-        said = process.hear(_DEADLINE_S)
-        try:
-            answer = msgspec.json.decode(said, type=WeightsAnswer)
-        except msgspec.DecodeError:
-            raise process.failure(said) from None
+        process.begin()
+        answer = process.answer(WeightsAnswer, _DEADLINE_S)
         return answer, Memory(0, 0) if watch is None else watch.stop()
 
 
 def _use_memory(size: int) -> None:
-    """Have the host of this machine give it so many bytes, which are free again afterwards."""
+    """Make the host provide this many bytes, which are free again afterwards."""
     np.ones(size, np.uint8)
 
 
 class _Watch:
-    """Looks again and again how much memory a program and its daemon have."""
+    """Samples the memory of a program and its daemon repeatedly."""
 
     def __init__(self, daemon: int | None, pid: int) -> None:
         self._daemon, self._pids = daemon, [pid]
@@ -175,7 +169,7 @@ class _Watch:
         self._thread = threading.Thread(target=self._look)
 
     def stop(self) -> Memory:
-        """The growth since the beginning."""
+        """Return the growth since the beginning."""
         after = total(self._daemon, self._pids)
         self._end()
         return Memory(max(self._peak, after) - self._before, after - self._before)

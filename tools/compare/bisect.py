@@ -1,4 +1,4 @@
-"""The first layer out of tolerance in few executions, each of which marks only what crosses one cut."""
+"""Find the first layer out of tolerance in few executions, each marking only the values crossing one cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softnpu.tools.compare.dependencies import Dependencies
 
 @dataclass(frozen=True)
 class Probe:
-    """What one execution showed: the marked layers out of tolerance, and whether any output still is."""
+    """The result of one execution: marked layers out of tolerance, and whether any output still is."""
 
     bad: Collection[str]
     outputs_bad: bool
@@ -18,10 +18,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Bisection:
-    """Where the search ended.
+    """The end of the search.
 
-    `layer` is the first one out of tolerance while all that it reads is in tolerance. If marking made the
-    difference vanish, `hidden_by` has the marked layers: it needs what is fused across them.
+    `layer` is the first one out of tolerance whose inputs are all in tolerance. If marking made the
+    difference vanish, `hidden_by` has the marked layers: it requires fusion across them.
     """
 
     layer: str
@@ -30,11 +30,11 @@ class Bisection:
 
 
 def bisect(graph: Dependencies, execute: Callable[[Sequence[str]], Probe]) -> Bisection:
-    """Search among the layers of `graph`, whose outputs are out of tolerance.
+    """Search the layers of `graph`, whose outputs are out of tolerance.
 
     `execute` runs the model with some layers marked. It is called at most ceil(log2(N)) times for N layers.
     """
-    # the answer lies in order[first..last]; what crosses the cut behind `last` is out of tolerance
+    # the answer lies in order[first..last]; values crossing the cut after `last` are out of tolerance
     first, last, executions = 0, len(graph.order) - 1, 0
     position = {layer: number for number, layer in enumerate(graph.order)}
     while first < last:

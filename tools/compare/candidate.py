@@ -19,33 +19,33 @@ Array = npt.NDArray[Any]
 
 
 class Candidate(Protocol):
-    """One side of a comparison. `model` has the layers, None if only outputs are known."""
+    """One side of a comparison. `model` has the layers; None if only outputs are known."""
 
     model: ov.Model | None
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """The display name."""
 
     @property
     def precision(self) -> str:
         """The type that the NPU computes in."""
 
     def inputs(self) -> list[Port]:
-        """What it takes."""
+        """Return the inputs."""
 
     def outputs(self) -> list[tuple[str, set[str]]]:
-        """The name to show of each output, and all of its names."""
+        """Return the display name of each output, and all of its names."""
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
-        """All inferences, with the values of these layers."""
+        """Run all inferences, with the values of these layers."""
 
     def run_part(self, part: Part) -> list[Array]:
-        """One inference of a part of the model."""
+        """Run one inference of a part of the model."""
 
 
 class ModelCandidate:
-    """A model, compiled for each question again."""
+    """A model, recompiled for each question."""
 
     def __init__(self, model: ov.Model, runner: NpuRunner) -> None:
         self.model: ov.Model | None = model
@@ -77,7 +77,7 @@ class ModelCandidate:
 
 
 class BlobCandidate:
-    """A compiled model. Its layers are those of the model that it was made from, compiled again."""
+    """A compiled model. Its layers are those of its source model, recompiled."""
 
     def __init__(
         self, compiled: CompiledModel, source: ov.Model | None, runner: NpuRunner, name: str
@@ -115,7 +115,7 @@ class BlobCandidate:
 
 
 def model_port(port: Any) -> Port:
-    """An input of a model as feeds see it."""
+    """Return an input of a model as feeds see it."""
     names = list(
         dict.fromkeys((_shown_name(port), *sorted(port.get_names()), port.get_node().get_friendly_name()))
     )

@@ -165,7 +165,7 @@ def _write_reduced(comparing: Comparing, outcome: Outcome, path: Path) -> Reduce
 
 @contextmanager
 def telling(command: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is going on, if somebody can see it there."""
+    """Show progress in one line on stderr, if a terminal is there."""
     if not err.is_terminal:
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""The comparison: outputs, then layers or a search for the first, then the smallest part that shows it."""
+"""The comparison: outputs, then layers or a search for the first, then the smallest part that differs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Array = npt.NDArray[Any]
 Values = Mapping[str, Array]
 
 _ALONE_AT_ONCE = 32
-"""Layers that are tried alone in one model: one compilation for all, without many megabytes of inputs."""
+"""Layers tried in isolation in one model: one compilation for all, without many megabytes of inputs."""
 
 
 @dataclass(frozen=True)
 class Marking:
-    """What marking did to the outputs: None if every bit is as without, else the largest difference."""
+    """The effect of marking on the outputs: None if bitwise unchanged, else the largest difference."""
 
     layers: int
     largest: Difference | None = None
@@ -41,8 +41,9 @@ class Marking:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result. `unpaired` layers have no counterpart in the reference; `executions` are those of the model
-    on the NPU, of which parts of it are not counted."""
+    """The result. `unpaired` layers have no counterpart in the reference; `executions` are those of the whole
+    model on the NPU, not of parts of it.
+    """
 
     outputs: Sequence[Row]
     layers: Sequence[Row] = ()
@@ -54,29 +55,29 @@ class Outcome:
 
     @property
     def bad(self) -> list[Row]:
-        """The outputs that are out of tolerance."""
+        """The outputs out of tolerance."""
         return [row for row in self.outputs if row.bad]
 
     @property
     def causes(self) -> list[Row]:
-        """The layers that are out of tolerance by themselves."""
+        """The layers out of tolerance by themselves."""
         return [row for row in self.layers if row.role is Role.CAUSES]
 
     @property
     def first(self) -> Row | None:
-        """The first layer out of tolerance in the order of execution, of the first inference that has one."""
+        """The first layer out of tolerance in execution order, of the first inference with one."""
         bad = [row for row in self.layers if row.bad]
         return min(bad, key=lambda row: row.step) if bad else None
 
     @property
     def begins(self) -> Row | None:
-        """The first layer that differs in any bit: what it reads is equal, the difference is its own."""
+        """The first layer that differs in any bit: its inputs are equal, so the difference is its own."""
         differing = [row for row in self.layers if row.role is not Role.EQUAL]
         return min(differing, key=lambda row: row.step) if differing else None
 
     @property
     def ok(self) -> bool:
-        """Whether every output is in tolerance and no layer causes a difference. Rounding may add up."""
+        """Whether every output is in tolerance and no layer causes a difference. Rounding may accumulate."""
         return not self.bad and all(row.role not in (Role.CAUSES, Role.UNKNOWN) for row in self.layers)
 
     @property
@@ -87,13 +88,13 @@ class Outcome:
 
 @dataclass
 class Comparing:
-    """One comparison. Its methods are called in the order in which they stand here; each executes models."""
+    """One comparison. Its methods are called in definition order; each executes models."""
 
     sides: Sides
     tolerances: Tolerances
     progress: Callable[[str], None] = lambda _: None
     values: dict[str, Array] = field(default_factory=dict)
-    """What the reference computed in the first inference out of tolerance, and its inputs, by layer."""
+    """The reference's values of the first inference out of tolerance, and its inputs, by layer."""
     _plain: list[Sequence[Array]] = field(default_factory=list)
 
     def outputs(self) -> Outcome:
@@ -111,7 +112,7 @@ class Comparing:
         return Outcome(rows)
 
     def layers(self, outcome: Outcome) -> Outcome:
-        """Compare every layer that the reference has as well, and say which of them cause a difference."""
+        """Compare every layer with a counterpart in the reference, and find those that cause a difference."""
         layers, unpaired = self._paired()
         self.progress(f"{len(layers)} layers")
         rows, marking = self._compare_marked(layers)
@@ -151,7 +152,7 @@ class Comparing:
         )
 
     def smallest_part(self, outcome: Outcome) -> tuple[Part, Values] | None:
-        """The smallest part that shows the difference of the culprit, and what its results should be."""
+        """Return the smallest part that shows the culprit's difference, and its expected results."""
         culprit = outcome.culprit
         layers, _ = self._paired()
         by_key = {layer.key: layer for layer in layers}
@@ -195,7 +196,7 @@ class Comparing:
         return model
 
     def _paired(self) -> tuple[list[Layer], int]:
-        """The layers with a counterpart, and how many have none."""
+        """Return the layers with a counterpart, and the number without."""
         layers = graph.layers_of(self._model)
         known = self.sides.reference.knows(layers)
         return known, len(layers) - len(known)
@@ -204,7 +205,7 @@ class Comparing:
         return graph.dependencies(self._model, {layer.key for layer in layers})
 
     def _compare_marked(self, layers: Sequence[Layer]) -> tuple[list[Row], Marking]:
-        """The rows of all layers, and what marking them did. Keeps the values of the first bad inference."""
+        """Return all layers' rows and the effect of marking. Keep the first bad inference's values."""
         by_layer: dict[str, list[Statistics]] = {layer.key: [] for layer in layers}
         changes: list[Statistics] = []
         feeds, bad = self.sides.feeds, False
@@ -222,7 +223,7 @@ class Comparing:
         return rows, _marking(len(layers), changes)
 
     def changes(self, number: int, step: Step) -> list[Statistics]:
-        """How the outputs of an inference with marks differ from those without."""
+        """Compare the outputs of an inference with marks to those without."""
         return [measure(value, plain) for value, plain in zip(step.outputs, self._plain[number], strict=True)]
 
     def _know(self, layers: Sequence[Layer], last: int) -> None:
@@ -236,7 +237,7 @@ class Comparing:
         return dict(zip(names, self.sides.feeds.steps[number], strict=True))
 
     def _compare_alone(self, layers: Sequence[Layer]) -> dict[str, Alone]:
-        """Every layer by itself, fed with the reference's values: many in one model if that can be."""
+        """Test every layer in isolation on the reference's values: many in one model if possible."""
         results: dict[str, Alone] = {}
         for at in range(0, len(layers), _ALONE_AT_ONCE):
             some = layers[at : at + _ALONE_AT_ONCE]
@@ -262,7 +263,7 @@ class Comparing:
             return Alone(reason=f"not alone: {openvino_errors.reason(error)}")
 
     def _part(self, dependencies: Dependencies, layers: Sequence[Layer]) -> Part | None:
-        """Some layers as a model whose results are what others read; None if they are none by themselves."""
+        """Return some layers as a model whose results are read by others; None if they cannot be isolated."""
         keys = {layer.key for layer in layers}
         read = {key for output in dependencies.outputs for key in output}
         read.update(
@@ -276,7 +277,7 @@ class Comparing:
 
 
 class _Probes:
-    """The executions of a search; `seen` has what was measured of each layer that was out of tolerance."""
+    """The executions of a search; `seen` has the measurements of each layer that was out of tolerance."""
 
     def __init__(
         self, comparing: Comparing, layers: Mapping[str, Layer], last: int, bad: Sequence[int]
@@ -301,7 +302,7 @@ class _Probes:
             if not statistics.within(comparing.tolerances):
                 bad.append(key)
                 self.seen[key] = statistics
-        # an output that marking has changed beyond tolerance is no longer the one that was bad
+        # an output changed by marking beyond tolerance is no longer the one that was bad
         still = [changes[at].within(comparing.tolerances) for at in self._bad]
         return Probe(bad, any(still))
 

@@ -1,4 +1,4 @@
-"""Which layer reads which: the part of a graph that the search for a defect needs, without the graph."""
+"""The reads between layers: the part of a graph that the search for a defect needs, without the graph."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Layers of a model whose values are known in the reference too, in the order of their execution.
+    """The layers of a model whose values the reference also has, in execution order.
 
-    `parents` maps each to those that its value is computed from, over layers without a counterpart as well;
+    `parents` maps each to those that its value is computed from, skipping layers without a counterpart;
     `outputs` are the layers behind each output of the model.
     """
 
@@ -19,7 +19,7 @@ class Dependencies:
     outputs: Sequence[Collection[str]]
 
     def leading_to(self, outputs: Collection[int]) -> Dependencies:
-        """The same for the layers that these outputs depend on."""
+        """Return the subset that these outputs depend on."""
         needed: set[str] = set()
         waiting = [layer for output in outputs for layer in self.outputs[output]]
         while waiting:
@@ -35,11 +35,11 @@ class Dependencies:
         )
 
     def frontier(self, last: int) -> list[str]:
-        """The layers up to number `last` whose values anything behind it reads: nothing else passes there."""
+        """Return the layers up to number `last` that later layers read: the complete cut."""
         read = {parent for layer in self.order[last + 1 :] for parent in self.parents[layer]}
         read.update(layer for output in self.outputs for layer in output)
         return [layer for layer in self.order[: last + 1] if layer in read]
 
     def readers(self, layer: str) -> list[str]:
-        """The layers that read this one."""
+        """Return the layers that read this one."""
         return [other for other in self.order if layer in self.parents[other]]

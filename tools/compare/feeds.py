@@ -1,4 +1,4 @@
-"""The inputs of a comparison: arrays of files, pictures, or random numbers."""
+"""The inputs of a comparison: arrays from files, pictures, or random numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 Generate = Callable[[np.random.Generator, str, npt.DTypeLike, Sequence[int]], Array]
-"""What makes the values of an input that has none: by its name, type and shape."""
+"""Generate the values of an input that has none, from its name, type and shape."""
 
 _PICTURES: Final = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 
@@ -32,7 +32,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Feeds:
-    """For each inference the arrays of all inputs, in the order of the model. `origin`: where from."""
+    """The arrays of all inputs for each inference, in model order. `origin`: their source."""
 
     steps: Sequence[Sequence[Array]]
     origin: str
@@ -40,7 +40,7 @@ class Feeds:
 
 @dataclass(frozen=True)
 class Given:
-    """What the user gave: files by input, and what is in the .npz files among them by name."""
+    """The user's inputs: files by input, and the contents of .npz files by name."""
 
     files: Mapping[str, Path] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Given:
 
 
 def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`NAME[D,D,...]` or `NAME=D,D,...` of each `--shape`, by name."""
+    """Parse each `--shape`, `NAME[D,D,...]` or `NAME=D,D,...`, by name."""
     return inputs.parse_shapes(
         [
             option[:-1].replace("[", "=", 1) if option.endswith("]") and "=" not in option else option
@@ -58,9 +58,9 @@ def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def read(options: Sequence[str], ports: Sequence[Port]) -> Given:
-    """Read what `--inputs` names: FILE.npz by names, NAME=FILE.npy, NAME=PICTURE, FILE for a single input.
+    """Read the files of `--inputs`: FILE.npz by names, NAME=FILE.npy, NAME=PICTURE, FILE for a single input.
 
-    NAME=FILE.npz is one array of the file. Whether all names are known says `check_names`.
+    NAME=FILE.npz is one array of the file. `check_names` finds unknown names.
     """
     files: dict[str, Path] = {}
     arrays: dict[str, Array] = {}
@@ -94,9 +94,9 @@ def read(options: Sequence[str], ports: Sequence[Port]) -> Given:
 def check_names(
     given: Given, ports: Sequence[Port], outputs: Sequence[Collection[str]], others: Collection[str]
 ) -> None:
-    """Refuse an array that no input has: its input would get random numbers.
+    """Reject an array that matches no input: its input would get random numbers.
 
-    Beside all outputs, so as a reference, a file may have the `others` that the model computes.
+    A file with all outputs, thus a reference, may also have the `others` that the model computes.
     """
     is_reference = all(any(name in given.arrays for name in names) for names in outputs)
     allowed = {name for names in outputs for name in names}.union(others) if is_reference else frozenset()
@@ -115,7 +115,7 @@ def _from_archive(path: Path, name: str, port: Port) -> Array:
 
 
 def read_archive(path: Path) -> dict[str, Array]:
-    """All arrays of a .npz file; `ToolError` when it is none."""
+    """Read all arrays of a .npz file; raise `ToolError` for any other file."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
@@ -135,7 +135,7 @@ def make(
     shapes: Mapping[str, Sequence[int]],
     generate: Generate = inputs.random_array,
 ) -> Feeds:
-    """The inputs of `count` inferences. Random ones change, arrays have one axis more or repeat."""
+    """Make the inputs of `count` inferences. Random ones change; arrays have an extra axis or repeat."""
     random = np.random.default_rng(seed)
     steps: list[list[Array]] = [[] for _ in range(count)]
     chosen = 0
@@ -160,7 +160,7 @@ def _origin(given: Given, chosen: int, ports: int, seed: int) -> str:
 
 
 def _checked(name: str, path: Path, array: Array, port: Port, count: int) -> list[Array]:
-    """The array of each inference, in the input's type if that changes no number."""
+    """Return the array of each inference, converted to the input's type if that is lossless."""
     rank = port.shape.rank.get_length() if port.shape.rank.is_static else array.ndim
     several = count > 1 and array.ndim == rank + 1 and array.shape[0] == count
     single = array[0] if several else array
@@ -191,7 +191,7 @@ def _port(name: str, ports: Sequence[Port]) -> Port:
 
 
 def _picture(path: Path, port: Port) -> Array:
-    """A picture in the size of the input: RGB or grey, 0 to 1 for floats, 0 to 255 for integers."""
+    """Read a picture at the input's size: RGB or grey, 0 to 1 for floats, 0 to 255 for integers."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
@@ -205,7 +205,7 @@ def _picture(path: Path, port: Port) -> Array:
         picture = opened.convert("RGB")
     dimensions = list(port.shape) if port.shape.rank.is_static else []
     extents = [each.get_length() if each.is_static else -1 for each in dimensions]
-    # one row of pixels is rarer than one channel, but for what has three values at its end
+    # one row of pixels is rarer than one channel, except where the last axis has three values
     channels_first = len(extents) == 4 and (extents[1] == 3 or (extents[1] == 1 and extents[3] != 3))
     own = (1, 3, picture.height, picture.width) if channels_first else (1, picture.height, picture.width, 3)
     shape = [own[at] if each < 0 else each for at, each in enumerate(extents[:4])]

@@ -1,4 +1,4 @@
-"""Models as layers: names and pairs, copies with layers marked as results, parts fed with given values."""
+"""Models as layers: names and pairs, copies with layers marked as results, isolated parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATES: Final = frozenset({"ReadValue"})
 
 @dataclass(frozen=True)
 class Layer:
-    """One output of one operation. `key` names it in its model, `names` are those of its tensor."""
+    """One output of one operation. `key` identifies it in its model, `names` are its tensor's."""
 
     key: str
     kind: str
@@ -33,12 +33,12 @@ class Layer:
 
     @property
     def is_state(self) -> bool:
-        """Whether it reads a state: what it reads was computed by an inference before."""
+        """Whether it reads a state, whose value a previous inference computed."""
         return self.kind in _STATES
 
 
 def with_unique_names(model: ov.Model) -> ov.Model:
-    """The model, in which no two operations have one friendly name any more."""
+    """Return the model with unique friendly names."""
     taken: set[str] = set()
     for node in model.get_ordered_ops():
         name, number = node.get_friendly_name(), 1
@@ -51,9 +51,9 @@ def with_unique_names(model: ov.Model) -> ov.Model:
 
 
 def layers_of(model: ov.Model) -> list[Layer]:
-    """What the model computes from its inputs and states, in the order of execution.
+    """Return everything the model computes from its inputs and states, in execution order.
 
-    What depends on shapes alone is a constant as soon as these are known, and is left out.
+    Values that depend on shapes alone are constants once the shapes are known, and are left out.
     """
     layers: list[Layer] = []
     depends: set[str] = set()
@@ -69,7 +69,7 @@ def layers_of(model: ov.Model) -> list[Layer]:
 
 
 def names_in(model: ov.Model) -> set[str]:
-    """Every name by which somebody may mean something that the model computes."""
+    """Return every name that may refer to a value computed by the model."""
     names = set()
     for node in model.get_ops():
         for output in node.outputs():
@@ -88,14 +88,14 @@ def _outputs(node: Any) -> Iterator[Layer]:
 
 
 def key_of(output: Any) -> str:
-    """`NAME` of an operation with one output, `NAME.INDEX` with several."""
+    """Return `NAME` of an operation with one output, `NAME.INDEX` with several."""
     node = output.get_node()
     name: str = node.get_friendly_name()
     return name if node.get_output_size() == 1 else f"{name}.{output.get_index()}"
 
 
 def pairs(ours: Sequence[Layer], theirs: Sequence[Layer]) -> dict[str, str]:
-    """The layers of one model that another one has as well: by a tensor's name, else by name and type."""
+    """Pair the layers of two models: by a tensor's name, else by name and type."""
     by_tensor = {name: layer.key for layer in theirs for name in layer.names}
     by_name = {(layer.key, layer.kind): layer.key for layer in theirs}
     keys = {}
@@ -108,8 +108,8 @@ def pairs(ours: Sequence[Layer], theirs: Sequence[Layer]) -> dict[str, str]:
 
 
 def dependencies(model: ov.Model, keys: Collection[str]) -> Dependencies:
-    """Which of the layers `keys` is computed from which."""
-    known: dict[str, frozenset[str]] = {}  # of each tensor: itself if it has a key, else what is behind it
+    """Return which of the layers `keys` is computed from which."""
+    known: dict[str, frozenset[str]] = {}  # of each tensor: itself if it has a key, else its sources
     parents: dict[str, frozenset[str]] = {}
     order, outputs = [], []
     for node in model.get_ordered_ops():
@@ -132,7 +132,7 @@ def dependencies(model: ov.Model, keys: Collection[str]) -> Dependencies:
 
 
 def mark(model: ov.Model, layers: Sequence[Layer]) -> ov.Model:
-    """A copy whose last results are these layers, in their order."""
+    """Return a copy whose last results are these layers, in order."""
     copy = model.clone()
     nodes = {node.get_friendly_name(): node for node in copy.get_ordered_ops()}
     results = [ops.result(_plain(nodes[layer.operation].output(layer.output))) for layer in layers]
@@ -142,7 +142,7 @@ def mark(model: ov.Model, layers: Sequence[Layer]) -> ov.Model:
 
 @dataclass(frozen=True)
 class Part:
-    """Some layers of a model as a model, with the values for its inputs by name. Its results are `keys`."""
+    """A submodel of some layers, with values for its inputs by name. Its results are `keys`."""
 
     model: ov.Model
     feeds: Mapping[str, Array]
@@ -150,17 +150,17 @@ class Part:
 
     @property
     def operations(self) -> int:
-        """How many operations it has beside constants."""
+        """The number of operations besides constants."""
         return sum(node.get_type_name() not in _NO_OPERATIONS for node in self.model.get_ops())
 
 
 def part_of(
     model: ov.Model, wanted: Sequence[Layer], values: Mapping[str, Array], inside: Collection[str]
 ) -> Part:
-    """The layers `wanted`, fed with `values` of what they read, by key.
+    """Return the layers `wanted`, fed with `values` of their inputs, by key.
 
-    Layers of `inside` are computed although they have a value, as is everything that has none. Raises
-    `ValueError` for a layer that reads a state or an input that has none.
+    Layers of `inside` are computed despite having a value, as is everything without one. Raise `ValueError`
+    for a layer that reads a state or an input without a value.
     """
     copy = model.clone()
     nodes = {node.get_friendly_name(): node for node in copy.get_ordered_ops()}
@@ -178,7 +178,7 @@ def part_of(
 
 
 class _Cut:
-    """Replaces what layers read by parameters, as far as there are values."""
+    """Replaces the inputs of layers by parameters, as far as there are values."""
 
     def __init__(self, values: Mapping[str, Array], inside: frozenset[str], wanted: set[str]) -> None:
         self._values, self._inside, self._wanted = values, inside, wanted
@@ -203,7 +203,7 @@ class _Cut:
     def _parameter(self, key: str, source: Any) -> Any:
         if key not in self.parameters:
             element = source.get_element_type()
-            # a model has each name once, and the layer may be here as well
+            # names are unique in a model, and the layer may be here as well
             name = f"{key}/given" if key in self._wanted else key
             value = as_type(self._values[key], element)
             parameter = ops.parameter(list(value.shape), element, name=name)
@@ -213,7 +213,7 @@ class _Cut:
 
 
 def as_type(value: Array, type: Any) -> Array:
-    """The numbers in the array type that OpenVINO takes for tensors of this element type."""
+    """Convert numbers to the array type that OpenVINO takes for this element type."""
     if type == ov.Type.bf16:
         single = np.ascontiguousarray(value, np.float32).view(np.uint32)
         return (single >> 16).astype(np.uint16).view(np.float16)
@@ -221,5 +221,5 @@ def as_type(value: Array, type: Any) -> Array:
 
 
 def _plain(output: Any) -> Any:
-    """An output that numpy has a type for: bf16 becomes f32, which loses nothing."""
+    """Return an output with a numpy type: bf16 becomes f32, losslessly."""
     return ops.convert(output, "f32").output(0) if output.get_element_type() == ov.Type.bf16 else output

@@ -1,4 +1,4 @@
-"""Both sides of a comparison, opened from what the user named, and their inputs."""
+"""Both sides of a comparison, opened from the user's arguments, and their inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ONNX_RUNTIME: Final = "onnxruntime"
 
 @dataclass(frozen=True)
 class Request:
-    """What to compare. `against` is None for outputs beside the inputs in a .npz file, else the CPU."""
+    """A comparison to make. `against` None: outputs beside the inputs in a .npz file, else the CPU."""
 
     model: Path
     against: str | None = None
@@ -52,7 +52,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Sides:
-    """A comparison that is ready to run."""
+    """A comparison ready to run."""
 
     candidate: Candidate
     reference: Reference
@@ -60,7 +60,7 @@ class Sides:
 
 
 def open_sides(request: Request) -> Sides:
-    """Read and check what the user named. Raises `ToolError`, `softnpu.plugin.NpuError`, `OSError`."""
+    """Open and check the user's files. Raise `ToolError`, `softnpu.plugin.NpuError`, `OSError`."""
     runner = NpuRunner(request.device, request.config, request.socket)
     candidate, given = _candidate(request, runner)
     made = feeds.make(given, candidate.inputs(), request.steps, request.seed, request.shapes)
@@ -97,14 +97,14 @@ def _candidate(request: Request, runner: NpuRunner) -> tuple[Candidate, Given]:
 def _given(
     request: Request, ports: Sequence[Port], outputs: Sequence[set[str]], model: ov.Model | None
 ) -> Given:
-    """What the user gave as inputs, and as numbers to compare with beside them."""
+    """Return the user's inputs, and the reference numbers beside them."""
     given = feeds.read(request.inputs, _with_requested_shapes(ports, request.shapes))
     feeds.check_names(given, ports, outputs, graph.names_in(model) if model is not None else ())
     return given
 
 
 def _runner_like(compiled: Any, request: Request, runner: NpuRunner) -> NpuRunner:
-    """A runner that compiles as a compiled model was."""
+    """Return a runner that compiles with the settings of a compiled model."""
     precision = compiled.meta.precision
     like = NpuRunner(
         request.device, {"INFERENCE_PRECISION_HINT": precision, **request.config}, request.socket
@@ -114,7 +114,7 @@ def _runner_like(compiled: Any, request: Request, runner: NpuRunner) -> NpuRunne
 
 
 def _source_of(blob: Path) -> Path | None:
-    """The model file that a weightless export names, if it is still there."""
+    """Return the model file named by a weightless export, if it still exists."""
     from softnpu.plugin.exported.blob_file import BlobFile
 
     with BlobFile.open(blob) as file:
@@ -124,7 +124,7 @@ def _source_of(blob: Path) -> Path | None:
 
 
 def _shapes(ports: Sequence[Port], given: Given, request: Request) -> dict[int, list[int]]:
-    """The static shape of each input by position: the one asked for, else its array's, else its own."""
+    """Return each input's static shape by position: the requested one, else its array's, else its own."""
     shapes = {}
     for at, port in enumerate(ports):
         asked = next((request.shapes[name] for name in port.names if name in request.shapes), None)
@@ -134,7 +134,7 @@ def _shapes(ports: Sequence[Port], given: Given, request: Request) -> dict[int, 
         elif array is not None and port.shape.is_dynamic and port.shape.rank.is_static:
             extra = array.ndim - port.shape.rank.get_length()
             shape = list(array.shape[1:] if request.steps > 1 and extra == 1 else array.shape)
-            if port.shape.compatible(ov.PartialShape(shape)):  # else it is refused with its name
+            if port.shape.compatible(ov.PartialShape(shape)):  # else it is rejected by name
                 shapes[at] = shape
         elif port.shape.is_static:
             shapes[at] = list(port.shape.to_shape())
@@ -159,7 +159,7 @@ def _reshape(
 
 
 def _with_requested_shapes(ports: Sequence[Port], shapes: Shapes) -> list[Port]:
-    """The inputs with the shapes that were asked for: a picture is resized to them."""
+    """Return the inputs with the requested shapes: pictures are resized to them."""
     fixed = []
     for port in ports:
         asked = next((shapes[name] for name in port.names if name in shapes), None)
@@ -218,7 +218,7 @@ def _other(path: Path, model: ov.Model, made: Feeds) -> Reference:
 
 
 def _second_setting(request: Request, runner: NpuRunner, device: str) -> NpuRunner:
-    """The NPU without the properties that are compared."""
+    """Return the NPU without the compared properties."""
     if not request.config and device == request.device:
         raise ToolError(
             f"--against {device}",

@@ -1,4 +1,4 @@
-"""A comparison as a page."""
+"""A comparison as an HTML page."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CLASSES: Final = {
 
 
 def write_page(shown: Shown, path: Path) -> None:
-    """Write all figures into a file. Raises `ToolError` without jinja2, and `OSError`."""
+    """Write all figures to a file. Raise `ToolError` without jinja2, and `OSError`."""
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     rendering.write(path, "compare.html", {"shown": shown, "when": when}, **filters())
 
 
 def filters() -> dict[str, Callable[..., Any]]:
-    """What the templates need for statistics and roles."""
+    """Return the templates' filters for statistics and roles."""
     return {"figures": figures, "numbers": numbers, "colour": lambda role: _CLASSES.get(role, "bad")}

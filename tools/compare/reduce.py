@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from softnpu.tools.compare.dependencies import Dependencies
 
 MOST_OPERATIONS = 5
-"""Operations beside constants that a reduced model may have."""
+"""Operations besides constants that a reduced model may have."""
 
 _MOST_TRIES = 40
 
@@ -15,10 +15,10 @@ _MOST_TRIES = 40
 def reduce(
     graph: Dependencies, culprit: str, shows: Callable[[frozenset[str]], bool]
 ) -> frozenset[str] | None:
-    """The fewest layers around `culprit` that show the difference by themselves; None if none do.
+    """Return the fewest layers around `culprit` that show the difference by themselves; None if none do.
 
     `shows` executes some layers, fed with the reference's values. The layer alone comes first, then with
-    those that read it (a device fuses a layer with its readers), then with those that it reads.
+    its readers (a device fuses a layer with them), then with its inputs' layers.
     """
     for tries, layers in enumerate(_growing(graph, culprit)):
         if tries == _MOST_TRIES:
@@ -29,7 +29,7 @@ def reduce(
 
 
 def _growing(graph: Dependencies, culprit: str) -> Iterator[frozenset[str]]:
-    """Connected parts with the culprit, the smallest first, up to MOST_OPERATIONS layers."""
+    """Yield connected parts with the culprit, the smallest first, up to MOST_OPERATIONS layers."""
     known = {frozenset([culprit])}
     size = [frozenset([culprit])]
     while size:

@@ -1,4 +1,4 @@
-"""What a model is compared with: another execution, another model, ONNX Runtime, or numbers of a file."""
+"""The references of a model: another execution, another model, ONNX Runtime, or numbers from a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One inference: the outputs of the model in their order, and the marked layers by key."""
+    """One inference: the model's outputs in order, and the marked layers by key."""
 
     outputs: Sequence[Array]
     layers: Mapping[str, Array]
@@ -33,28 +33,28 @@ class Reference(Protocol):
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """The display name."""
 
     @property
     def precision(self) -> str:
         """The type that it computes in."""
 
     def knows(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Those of the model's layers that have a counterpart here."""
+        """Return the model's layers that have a counterpart here."""
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
-        """All inferences, with the values of these layers under the keys of the model that is compared."""
+        """Run all inferences, with the values of these layers under the compared model's keys."""
 
 
 class SameModel:
-    """The model itself, executed by somebody else."""
+    """The model itself, executed by another runner."""
 
     def __init__(self, model: ov.Model, runner: Runner) -> None:
         self._model, self._runner = model, runner
 
     @property
     def name(self) -> str:
-        """That of the runner."""
+        """The runner's name."""
         return self._runner.name
 
     @property
@@ -63,7 +63,7 @@ class SameModel:
         return self._runner.precision
 
     def knows(self, layers: Sequence[Layer]) -> list[Layer]:
-        """All."""
+        """Return all layers."""
         return list(layers)
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
@@ -74,7 +74,7 @@ class SameModel:
 
 
 class OtherModel:
-    """Another form of the model: other constants, other layers here and there.
+    """Another form of the model, with other constants and some other layers.
 
     `inputs` has the place of each input among those of the other form.
     """
@@ -95,13 +95,13 @@ class OtherModel:
         return f"{self._file} on {self._runner.name}"
 
     def knows(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Those with a pair by name."""
+        """Return layers paired by name."""
         return [layer for layer in layers if layer.key in self._pairs]
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
         """See `Reference.run`."""
         theirs = [self._by_key[self._pairs[layer.key]] for layer in layers]
-        # their inputs in their order
+        # inputs in their order
         order = sorted(range(len(self.inputs)), key=self.inputs.__getitem__)
         given = ([feed[at] for at in order] for feed in feeds.steps)
         keys = [layer.key for layer in layers]
@@ -110,7 +110,7 @@ class OtherModel:
 
 
 class OnnxFile:
-    """The .onnx file on ONNX Runtime."""
+    """A .onnx file on ONNX Runtime."""
 
     def __init__(self, path: Path, ours: ov.Model) -> None:
         self._runner = OnnxRunner(path)
@@ -123,7 +123,7 @@ class OnnxFile:
         )
 
     def knows(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Those whose tensor has a name of the file."""
+        """Return layers whose tensor has a name from the file."""
         return [layer for layer in layers if layer.names & self._runner.tensors]
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
@@ -138,7 +138,7 @@ class OnnxFile:
 
 
 class NumbersFile:
-    """A .npz file with outputs and maybe layers by name; with several steps an axis in front."""
+    """A .npz file with outputs and optional layers by name; with several steps an extra first axis."""
 
     precision = "f64"
 
@@ -159,14 +159,14 @@ class NumbersFile:
         return known
 
     def knows(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Those of which the file has the numbers."""
+        """Return layers whose numbers the file has."""
         return [layer for layer in layers if self._name(layer) is not None]
 
     def _name(self, layer: Layer) -> str | None:
         return next((name for name in (layer.key, *sorted(layer.names)) if name in self._values), None)
 
     def run(self, feeds: Feeds, layers: Sequence[Layer]) -> Iterator[Step]:
-        """See `Reference.run`. The inputs are not looked at."""
+        """See `Reference.run`. The inputs are ignored."""
         count = len(feeds.steps)
         for number in range(count):
             values = {
@@ -204,14 +204,14 @@ def _port_names(ports: Sequence[Any]) -> list[set[str]]:
 
 
 def port_names(port: Any) -> set[str]:
-    """All names of an input or output: those of its tensor, and of the operation behind it."""
+    """Return all names of an input or output: those of its tensor and its operation."""
     node = port.get_node()
     behind = node.input(0).get_source_output().get_node() if node.get_type_name() == "Result" else node
     return {*port.get_names(), node.get_friendly_name(), behind.get_friendly_name()}
 
 
 def _matched(kind: str, path: Path, ours: Sequence[set[str]], theirs: Sequence[set[str]]) -> list[int]:
-    """The place of each of our ports among theirs: by name if all have one, else by position."""
+    """Return the place of each of our ports among theirs: by name if all have one, else by position."""
     if len(ours) != len(theirs):
         raise ToolError(
             f"{path}", found=f"{len(theirs)} {kind}s", expected=f"{len(ours)}, as the model has them"

@@ -1,4 +1,4 @@
-"""Who executes a model: the emulated NPU, one of OpenVINO's own devices, ONNX Runtime."""
+"""Executors of a model: the emulated NPU, one of OpenVINO's own devices, ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _CPU: Final = {_PRECISION: "f32", "EXECUTION_MODE_HINT": "ACCURACY", "PERFORMANC
 
 
 class Runner(Protocol):
-    """Executes models. `precision` is the type that it computes in, known at least after the first model."""
+    """Executes models. `precision` is the type that it computes in, known once the first model has run."""
 
     name: str
     precision: str
 
     def run(self, model: ov.Model, feeds: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
-        """The results of an inference with each of `feeds`, one after the other: states go on."""
+        """Yield the results of an inference with each of `feeds` in order: states carry over."""
 
 
 class NpuRunner:
-    """The emulated NPU, with properties of the compilation."""
+    """The emulated NPU, with compilation properties."""
 
     def __init__(self, device: str, config: Mapping[str, str], socket: Path | None = None) -> None:
         self.name = " ".join([device, *(f"{key}={value}" for key, value in config.items())])
@@ -44,11 +44,11 @@ class NpuRunner:
         self._config = dict(config)
 
     def run(self, model: ov.Model, feeds: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
-        """See `Runner.run`. Raises `softnpu.plugin.NpuError`."""
+        """See `Runner.run`. Raise `softnpu.plugin.NpuError`."""
         return self.infer(self.core.compile_model(model, self.device, self._config), feeds)
 
     def infer(self, compiled: CompiledModel, feeds: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
-        """The same with a compiled model."""
+        """Do the same with a compiled model."""
         self.precision = compiled.meta.precision
         request = compiled.create_infer_request()
         for feed in feeds:
@@ -57,9 +57,9 @@ class NpuRunner:
 
 
 class OpenVinoRunner:
-    """A device of OpenVINO's own in this process, in f32, without the subgraphs that get layers wrong.
+    """One of OpenVINO's own devices in this process, in f32, without the subgraphs that miscompute layers.
 
-    Where that takes a property, it is in the name from then on.
+    If that takes a property, the name includes it from then on.
     """
 
     def __init__(self, device: str) -> None:
@@ -76,7 +76,7 @@ class OpenVinoRunner:
             )
 
     def run(self, model: ov.Model, feeds: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
-        """See `Runner.run`. Raises `ToolError` with OpenVINO's reason."""
+        """See `Runner.run`. Raise `ToolError` with OpenVINO's reason."""
         try:
             compiled, config = compile_reference(self._core, model, self._device, _CPU)
             if chosen := [f"{key}={value}" for key, value in config.items() if key not in _CPU]:
@@ -91,7 +91,7 @@ class OpenVinoRunner:
 
 
 class OnnxRunner:
-    """A file on ONNX Runtime's CPU provider, without its optimisations that change arithmetic."""
+    """A file on ONNX Runtime's CPU provider, without optimisations that change arithmetic."""
 
     name = "onnxruntime"
     precision = "f32"
@@ -107,13 +107,13 @@ class OnnxRunner:
         self.tensors = {name for node in graph.node for name in node.output if name}
 
     def run(self, feeds: Iterable[Sequence[Array]], names: Sequence[str]) -> Iterator[list[Array]]:
-        """Outputs, then the tensors called `names`, of an inference with each of `feeds`."""
+        """Yield outputs, then the tensors called `names`, of an inference with each of `feeds`."""
         added = [name for name in names if name not in self.outputs]
         session = self._session(added)
         for feed in feeds:
             try:
                 values = session.run(None, dict(zip(self.inputs, feed, strict=True)))
-            except Exception as error:  # classes of a library that may be absent
+            except Exception as error:  # classes of an optional library
                 raise ToolError(f"model {self._path} on onnxruntime", found=_first_line(error)) from error
             by_name = dict(zip((*self.outputs, *added), values, strict=True))
             yield [np.asarray(by_name[name]) for name in (*self.outputs, *names)]
@@ -124,7 +124,7 @@ class OnnxRunner:
         options.log_severity_level = 3
         source: Any = str(self._path)
         if added:
-            # whole, with weights of other files: bytes have no folder to find them in
+            # whole, with external weights: bytes have no folder to find them in
             model = self._onnx.load(str(self._path))
             model.graph.output.extend(self._onnx.helper.make_empty_tensor_value_info(name) for name in added)
             with closing(io.BytesIO()) as stream:
@@ -132,7 +132,7 @@ class OnnxRunner:
                 source = stream.getvalue()
         try:
             return self._runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # classes of a library that may be absent
+        except Exception as error:  # classes of an optional library
             raise ToolError(f"model {self._path} on onnxruntime", found=_first_line(error)) from error
 
 
@@ -155,7 +155,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _numbers(tensor: Any) -> Array:
-    """A copy of what a tensor holds; numpy has no bf16, so these numbers are shown in f32."""
+    """Copy a tensor; numpy has no bf16, so its numbers are shown in f32."""
     value = np.array(tensor.data)
     if tensor.element_type == ov.Type.bf16:
         return (value.view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""What `softnpu compare` prints: tables for a person, or one document."""
+"""The output of `softnpu compare`: tables for a person, or one document."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _HEADING: Final = 3
 """Lines of a table before its first row: title, headings, rule."""
 
 _MOST: Final = 8
-"""Layers that inherit a difference, or are in tolerance, are shown up to here: there may be hundreds."""
+"""The most inheriting or in-tolerance layers to show: there may be hundreds."""
 
 _COLOURS: Final = {Role.CAUSES: "red", Role.OUT_OF_TOLERANCE: "red", Role.INHERITS: "yellow"}
 
 
 @dataclass(frozen=True)
 class Shown:
-    """All that is shown of a comparison."""
+    """Everything that is shown of a comparison."""
 
     model: str
     request: Request
@@ -70,7 +70,7 @@ class Shown:
         return self.outcome.ok
 
     def notes(self) -> list[str]:
-        """What else a person should know, a sentence each."""
+        """Return other remarks for the user, a sentence each."""
         return [*_about_layers(self), *_about_marking(self), *_about_reduced(self)]
 
 
@@ -91,7 +91,7 @@ def print_found(shown: Shown) -> None:
 
 
 def selected(layers: Sequence[Row]) -> tuple[list[Row], int]:
-    """The layers to show, and how many that differ are left out: most that inherit, or are in tolerance."""
+    """Return the layers to show, and how many differing ones are omitted: most inheriting or in-tolerance."""
     harmless = sorted(
         (row for row in layers if row.role is Role.IN_TOLERANCE),
         key=lambda row: row.statistics.difference.relative,
@@ -107,7 +107,7 @@ def selected(layers: Sequence[Row]) -> tuple[list[Row], int]:
 
 
 def as_document(shown: Shown) -> dict[str, Any]:
-    """The same for programs. What is no finite number is null."""
+    """Return the same for programs. Non-finite numbers are null."""
     outcome = shown.outcome
     culprit = outcome.culprit
     return {
@@ -144,7 +144,7 @@ def as_document(shown: Shown) -> dict[str, Any]:
 
 
 def row_document(row: Row) -> dict[str, Any]:
-    """One row for programs."""
+    """Return one row for programs."""
     return {
         "name": row.name,
         "kind": row.kind,
@@ -281,7 +281,7 @@ def _list(rows: Sequence[Row], most: int = 5) -> str:
 
 
 def _print_table(title: str, rows: Sequence[Row], steps: int) -> None:
-    """Two lines for each row: names of layers are long."""
+    """Print two lines for each row: layer names are long."""
     from rich.text import Text
 
     headings = ("absolute", "relative", "cosine", "ULPs")
@@ -307,7 +307,7 @@ def _print_table(title: str, rows: Sequence[Row], steps: int) -> None:
 
 
 def _lines(table: Table) -> list[Text]:
-    """A table line by line, each cell on one of them, also where the terminal is narrower."""
+    """Return a table's lines, each cell on a single one, even where the terminal is narrower."""
     from rich.console import Console
     from rich.text import Text
 
@@ -318,7 +318,7 @@ def _lines(table: Table) -> list[Text]:
 
 
 def figures(statistics: Statistics) -> list[str]:
-    """Absolute and relative difference, cosine, ULPs as texts."""
+    """Return absolute and relative difference, cosine, ULPs as texts."""
     if statistics.mismatch:
         return ["-", "-", "-", "-"]
     return [
@@ -330,12 +330,12 @@ def figures(statistics: Statistics) -> list[str]:
 
 
 def ulps_text(count: int) -> str:
-    """Exact as long as it is short."""
+    """Return an exact count if that is short."""
     return str(count) if count < 100_000 else f"{count:.2g}"
 
 
 def numbers(statistics: Statistics) -> str:
-    """What is no ordinary number on either side, as a sentence; empty if there is none."""
+    """Describe the non-finite or overflowing numbers of either side; empty if there are none."""
     names = {"nan": "NaN", "infinite": "infinite", "overflow": f"above {F16_LARGEST:g}, the largest of f16"}
     ours, theirs = statistics.ours, statistics.theirs
     notes = [

@@ -1,4 +1,4 @@
-"""How two tensors differ: largest differences, cosine similarity, ULPs, and what is no ordinary number."""
+"""How two tensors differ: largest differences, cosine similarity, ULPs, and non-finite numbers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from softnpu.tools.shared.comparison import Difference, compare
 Array = npt.NDArray[Any]
 
 F16_LARGEST: Final = 65504.0
-"""The largest number of f16: what lies above overflows there."""
+"""The largest f16 number: anything above overflows."""
 
 _NOTHING: Final = Difference(float("inf"), float("inf"), False)
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """How many elements are NaN, infinite, or finite and too large for f16."""
+    """Counts of elements that are NaN, infinite, or finite and too large for f16."""
 
     nan: int = 0
     infinite: int = 0
@@ -37,7 +37,7 @@ class Statistics:
     """One tensor against its reference.
 
     `type` is the coarser of both element types, `ulps` the largest distance of two finite elements in units
-    of its last place (None for integers). `mismatch` says why nothing could be measured: the shapes differ.
+    of its last place (None for integers). `mismatch` says why nothing was measured: the shapes differ.
     """
 
     type: str
@@ -50,7 +50,7 @@ class Statistics:
     mismatch: str = ""
 
     def within(self, tolerances: Tolerances) -> bool:
-        """Whether the two count as the same result."""
+        """Return whether both count as the same result."""
         if self.difference.identical:
             return True
         absolute, relative = tolerances.of(self.type)
@@ -58,13 +58,13 @@ class Statistics:
 
 
 def measure(value: Array, reference: Array) -> Statistics:
-    """The statistics of `value` against `reference`; two floating-point types compare in the coarser one."""
+    """Return the statistics of `value` against `reference`; two float types compare in the coarser one."""
     common = _common(value.dtype, reference.dtype)
     numbers = numbers_of(value), numbers_of(reference)
     if value.shape != reference.shape:
         mismatch = f"shape {list(value.shape)} against {list(reference.shape)}"
         return Statistics(type_name(common), value.shape, _NOTHING, 0.0, None, *numbers, mismatch)
-    with np.errstate(over="ignore"):  # what becomes infinite is counted
+    with np.errstate(over="ignore"):  # overflow to infinity is counted
         ours, theirs = value.astype(common, copy=False), reference.astype(common, copy=False)
     return Statistics(
         type=type_name(common),
@@ -78,7 +78,7 @@ def measure(value: Array, reference: Array) -> Statistics:
 
 
 def worst(by_step: Sequence[Statistics], tolerances: Tolerances) -> int:
-    """The number of the first one that is out of tolerance, else of the one that differs most."""
+    """Return the index of the first step out of tolerance, else of the largest difference."""
     for number, each in enumerate(by_step):
         if not each.within(tolerances):
             return number
@@ -86,7 +86,7 @@ def worst(by_step: Sequence[Statistics], tolerances: Tolerances) -> int:
 
 
 def cosine(value: Array, reference: Array) -> float:
-    """The cosine of the angle between both tensors, where both are finite; 1 if both are zero."""
+    """Return the cosine of the angle between both tensors, where both are finite; 1 if both are zero."""
     if np.array_equal(value, reference):
         return 1.0
     ours, theirs = value.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
@@ -101,7 +101,7 @@ def cosine(value: Array, reference: Array) -> float:
 
 
 def ulps(value: Array, reference: Array) -> int | None:
-    """The largest distance in units in the last place where both are finite; None for integers."""
+    """Return the largest distance in units in the last place where both are finite; None for integers."""
     if value.dtype.kind != "f":
         return None
     finite = np.isfinite(value) & np.isfinite(reference)
@@ -111,7 +111,7 @@ def ulps(value: Array, reference: Array) -> int | None:
 
 
 def numbers_of(value: Array) -> Numbers:
-    """What is no ordinary number in a tensor."""
+    """Count a tensor's non-finite and overflowing numbers."""
     if value.dtype.kind != "f":
         return Numbers()
     infinite = np.isinf(value)
@@ -120,7 +120,7 @@ def numbers_of(value: Array) -> Numbers:
 
 
 def type_name(type: npt.DTypeLike) -> str:
-    """As OpenVINO writes it: `f32`, `i64`, `boolean`."""
+    """Return OpenVINO's name: `f32`, `i64`, `boolean`."""
     dtype = np.dtype(type)
     return "boolean" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"
 
@@ -132,7 +132,7 @@ def _common(ours: np.dtype[Any], theirs: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _ordered(value: Array) -> npt.NDArray[np.uint64]:
-    """The bits of floating-point numbers as integers that count in the order of the numbers."""
+    """Map the bits of floating-point numbers to integers in the same order."""
     bits = 8 * value.dtype.itemsize
     raw = value.view(f"u{value.dtype.itemsize}").astype(np.uint64)
     sign = np.uint64(1 << (bits - 1))

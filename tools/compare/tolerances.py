@@ -1,4 +1,4 @@
-"""How far apart two tensors of one type may lie and still count as the same result."""
+"""How far two tensors of one type may differ and still count as the same result."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.inputs import parse_pairs
 
 FLOOR: Final = 0.1
-"""A relative difference is taken to at least this share of the largest magnitude: what is tiny beside
-that is rounding of sums whose terms are large."""
+"""Relative differences use at least this share of the largest magnitude: far smaller values are rounding of
+sums with large terms.
+"""
 
 _ABSOLUTE: Final = {"f64": 0.0, "f32": 1e-7, "f16": 1e-4, "bf16": 1e-3}
 _RELATIVE: Final = {"f64": 1e-4, "f32": 1e-4, "f16": 1e-2, "bf16": 1e-1}
@@ -21,7 +22,7 @@ _FLOATS: Final = ("f64", "f32", "f16", "bf16")
 
 @dataclass(frozen=True)
 class Tolerances:
-    """The largest absolute and relative difference by element type; types that are not listed must be equal.
+    """The largest absolute and relative difference by element type; unlisted types must be equal.
 
     A tensor is in tolerance if its largest absolute difference is at most `absolute`, or its largest relative
     one at most `relative`. `arithmetic` is the coarsest type that either side computes in: a tensor of a
@@ -33,19 +34,19 @@ class Tolerances:
     arithmetic: str = "f32"
 
     def of(self, type: str) -> tuple[float, float]:
-        """The absolute and the relative tolerance of tensors of this type."""
+        """Return the absolute and relative tolerance of tensors of this type."""
         judged = coarsest(type, self.arithmetic) if type in _FLOATS else type
         return self.absolute.get(judged, 0.0), self.relative.get(judged, 0.0)
 
 
 def coarsest(*types: str) -> str:
-    """The one of these types that has the fewest bits of a number; of others the first."""
+    """Return the type with the fewest mantissa bits; for other types the first."""
     floats = [each for each in types if each in _FLOATS]
     return max(floats, key=_FLOATS.index) if floats else types[0]
 
 
 def parse(atol: Sequence[str], rtol: Sequence[str], *arithmetic: str) -> Tolerances:
-    """The defaults with `VALUE` (every floating-point type) and `TYPE=VALUE` of `--atol` and `--rtol`."""
+    """Parse `VALUE` (every float type) and `TYPE=VALUE` of `--atol` and `--rtol` over the defaults."""
     return Tolerances(
         _parsed("--atol", atol, _ABSOLUTE), _parsed("--rtol", rtol, _RELATIVE), coarsest(*arithmetic)
     )

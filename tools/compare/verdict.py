@@ -1,4 +1,4 @@
-"""Which layers are out of tolerance by themselves, and which only because of what they read."""
+"""Which layers are out of tolerance by themselves, and which only because of their inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.tools.compare.tolerances import Tolerances
 
 
 class Role(enum.StrEnum):
-    """What a tensor has to do with a difference."""
+    """A tensor's part in a difference."""
 
     EQUAL = "equal"
     IN_TOLERANCE = "in tolerance"
@@ -23,10 +23,10 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor of the comparison: an output, or what a layer computed.
+    """One tensor of the comparison: an output, or a layer's value.
 
-    `step` counts the inferences from 0: the first one out of tolerance, else that of the largest difference.
-    `alone` are the statistics of the layer fed with the reference's inputs; `note` says what else is to say.
+    `step` counts inferences from 0: the first one out of tolerance, else that of the largest difference.
+    `alone` are the layer's statistics when fed with the reference's inputs; `note` has other remarks.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Alone:
-    """A layer by itself: its statistics when it is fed with the reference's inputs, or why that cannot be."""
+    """A layer in isolation: its statistics on the reference's inputs, or why that is impossible."""
 
     statistics: Statistics | None = None
     reason: str = ""
 
 
 def judge(name: str, kind: str, by_step: Sequence[Statistics], number: int, tolerances: Tolerances) -> Row:
-    """The row of one tensor, of whose statistics in all steps `number` is the one to show."""
+    """Return the row of one tensor; `number` selects the step to show."""
     shown = by_step[number]
     if not shown.within(tolerances):
         role = Role.OUT_OF_TOLERANCE
@@ -67,11 +67,11 @@ def with_causes(
     try_alone: Callable[[Sequence[Row]], Mapping[str, Alone]],
     tolerances: Tolerances,
 ) -> list[Row]:
-    """The rows with a role for each that is out of tolerance.
+    """Return the rows with a role for each that is out of tolerance.
 
-    A layer causes a difference if it is out of tolerance by itself, fed with the reference's values; else it
-    inherits it. `sources` are layers that read nothing within one inference, states say: they cause it if
-    nothing was out of tolerance before them.
+    A layer causes a difference if it is out of tolerance when fed with the reference's values; else it
+    inherits it. `sources` (states, say) read nothing within one inference: they cause it if nothing was out
+    of tolerance before them.
     """
     bad = [row for row in rows if row.bad]
     alone = try_alone([row for row in bad if row.name not in sources]) if bad else {}

@@ -1,4 +1,4 @@
-"""A reduced model as files that anyone can run: the model, its weights, its inputs and what was expected."""
+"""A reduced model as files that anyone can run: the model, its weights, its inputs and expected results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Reduced:
-    """What was written: the model with its weights beside it, and the numbers."""
+    """The written files: the model with its weights beside it, and the numbers."""
 
     model: Path
     numbers: Path
@@ -29,7 +29,7 @@ class Reduced:
 
 
 def check_target(path: Path) -> None:
-    """Refuse a name that no model can be written to, before anything runs."""
+    """Reject an unwritable model name before anything runs."""
     if path.suffix != ".xml":
         raise ToolError(f"--reduce {path}", found="another ending", expected="a file that ends in .xml")
     if not path.absolute().parent.is_dir():
@@ -37,7 +37,7 @@ def check_target(path: Path) -> None:
 
 
 def write(part: Part, expected: Mapping[str, Array], path: Path) -> Reduced:
-    """Write the part, its inputs and the values that its results should have. Raises `OSError`."""
+    """Write the part, its inputs and its expected results. Raise `OSError`."""
     folding = Manager()
     folding.register_pass(ConstantFolding())
     folding.run_passes(part.model)
@@ -51,7 +51,7 @@ def write(part: Part, expected: Mapping[str, Array], path: Path) -> Reduced:
 
 
 def _write_archive(path: Path, arrays: Mapping[str, Array]) -> None:
-    """As `numpy.savez_compressed`, which cannot write an array with the name of one of its parameters."""
+    """Write as `numpy.savez_compressed`, which cannot write an array named like one of its parameters."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

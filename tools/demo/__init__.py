@@ -1,1 +1,1 @@
-"""A small trained network and its test images, so that a demonstration needs neither network nor patience."""
+"""A small trained network and its test images, so that a demonstration needs no download and no patience."""

@@ -52,7 +52,7 @@ def demo(
 
 
 def _run_clients(images: Any, processes: int) -> list[Share]:
-    """A part of the images for each of `processes` fresh processes; their shares in order."""
+    """Give each of `processes` fresh processes part of the images; return their shares in order."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
@@ -66,10 +66,10 @@ def _run_clients(images: Any, processes: int) -> list[Share]:
     model = model_path()
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
-        # one pool each, or a quick process would take the work of a slow one
+        # one pool each, or a fast process would take a slow one's work
         pools = [stack.enter_context(ProcessPoolExecutor(1, spawn)) for _ in range(processes)]
         parts = np.array_split(images, processes)
-        # Ctrl-C is for this process, which ends them: they inherit that they ignore it
+        # Ctrl-C is for this process, which ends them: they inherit SIG_IGN
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         futures = [pool.submit(classify, model, part) for pool, part in zip(pools, parts, strict=True)]
         signal.signal(signal.SIGINT, handler)
@@ -95,7 +95,7 @@ def _kill_clients() -> None:
 
 
 def _reference(images: Any, config: dict[str, str]) -> Any:
-    """Probabilities of OpenVINO's own CPU device in this process, with the same properties."""
+    """Return the probabilities of OpenVINO's own CPU device in this process, with the same properties."""
     import numpy as np
     import openvino as ov
 
@@ -107,7 +107,7 @@ def _reference(images: Any, config: dict[str, str]) -> Any:
 
 
 def _show_images(images: Any, labels: Any, probabilities: Any) -> None:
-    """Some images side by side, what they were taken for below; a mistake among them if there is one."""
+    """Show some images side by side above their classes, including a mistake if there is one."""
     from rich.table import Table
 
     from softnpu.tools.demo.digits import as_text
@@ -138,7 +138,7 @@ def _show_run(shares: list[Share], accuracy: float) -> None:
     clients = ", ".join(f"{share.pid} ({len(share.times_s)} images)" for share in shares)
     compiled = ", ".join(f"{share.compile_ms:.0f} ms" for share in shares)
     by_driver = sum(share.staged_by_driver for share in shares)
-    by_engine = max(share.staged_by_engine for share in shares)  # each has seen what all together caused
+    by_engine = max(share.staged_by_engine for share in shares)  # each has seen the total caused by all
     lines = (
         f"device        NPU, platform {first.platform}: daemon {first.daemon_pid}, engine {first.engine_pid}",
         f"clients       {clients}",

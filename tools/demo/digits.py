@@ -1,5 +1,4 @@
-"""The digits demonstration: a committed model of handwritten digits, the images it never saw, a way to print
-them.
+"""The digits demonstration: a committed model of handwritten digits, unseen images, text rendering.
 
 The images are the held-out part of the "optical recognition of handwritten digits" set (UCI, CC BY 4.0;
 Alpaydin and Kaynak, 1998) as scikit-learn ships it. `train_digits.py` made all three files.
@@ -23,29 +22,27 @@ _SHADES: Final = " ░▒▓█"
 
 
 def model_path() -> Path:
-    """The IR: input `image` f32 [1, 1, 8, 8] with values 0..16, output `probabilities` f32 [1, 10].
+    """Return the IR: input `image` f32 [1, 1, 8, 8] with values 0..16, output `probabilities` f32 [1, 10].
 
-    Raises `FileNotFoundError` when the installation lacks the file.
+    Raise `FileNotFoundError` when the installation lacks the file.
     """
     return _data_file(MODEL_FILE)
 
 
 def load_test_set() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Images f32 [n, 1, 8, 8] with values 0..16, and labels i64 [n] with values 0..9, none of them trained
-    on.
+    """Return held-out images f32 [n, 1, 8, 8] with values 0..16, and labels i64 [n] with values 0..9.
 
-    Raises `FileNotFoundError` when the installation lacks the file.
+    Raise `FileNotFoundError` when the installation lacks the file.
     """
     with np.load(_data_file(TEST_SET_FILE), allow_pickle=False) as archive:
         return archive["images"].astype(np.float32), archive["labels"].astype(np.int64)
 
 
 def as_text(image: NDArray[Any]) -> str:
-    """Eight lines that show one digit in a terminal, two characters a pixel as these are twice as high as
-    wide.
+    """Return eight lines that show one digit in a terminal, two characters per pixel (each is twice as high).
 
     `image` holds 64 values, 0..16, in any shape such as [8, 8] or [1, 1, 8, 8]; values outside are clipped.
-    Raises `ValueError` for any other number of values.
+    Raise `ValueError` for any other number of values.
     """
     if image.size != IMAGE_SIDE * IMAGE_SIDE:
         raise ValueError(

@@ -18,21 +18,21 @@ FloatArray = NDArray[np.float32]
 
 
 class Layer(Protocol):
-    """One step of the network. `gradients` belong to `parameters`, and are those of the last `backward`."""
+    """One step of the network. `gradients` belong to `parameters` and come from the last `backward`."""
 
     parameters: list[FloatArray]
     gradients: list[FloatArray]
 
     def forward(self, value: FloatArray) -> FloatArray:
-        """The output for a batch [n, ...]; keeps what `backward` needs."""
+        """Return the output for a batch [n, ...]; keep what `backward` needs."""
         ...
 
     def backward(self, gradient: FloatArray) -> FloatArray:
-        """From the loss's gradient by the last output to that by the last input, of the input's shape."""
+        """Map the loss's gradient by the last output to that by the last input, of the input's shape."""
         ...
 
     def to_openvino(self, value: ov.Node, name: str) -> ov.Node:
-        """The same computation as graph nodes named after `name`, on a batch of any size."""
+        """Return the same computation as graph nodes named after `name`, for any batch size."""
         ...
 
 
@@ -106,7 +106,7 @@ class MaxPool:
         squares = value.reshape(n, channels, height // 2, 2, width // 2, 2)
         pooled: FloatArray = squares.max(axis=(3, 5), keepdims=True)
         largest = (squares == pooled).astype(np.float32)
-        # Blank squares are all alike: the gradient is shared out among equals.
+        # Blank squares are all alike: equals share the gradient.
         self._shares = largest / largest.sum(axis=(3, 5), keepdims=True)
         return pooled.reshape(n, channels, height // 2, width // 2)
 
@@ -149,7 +149,7 @@ class Dense:
 
 
 def _he_normal(random: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> FloatArray:
-    """He et al. 2015: keeps the variance through layers that a relu follows."""
+    """He et al. 2015: keep the variance through layers followed by a relu."""
     values = random.standard_normal(shape).astype(np.float32)
     values *= np.float32(np.sqrt(2.0 / fan_in))
     return values

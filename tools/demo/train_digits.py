@@ -63,7 +63,7 @@ class Adam:
 
 
 def split_digits() -> tuple[Images, Images]:
-    """scikit-learn's 1797 digits, shuffled with the fixed seed: the part to learn from, the part held out."""
+    """Return scikit-learn's 1797 digits, shuffled with the fixed seed, split for training and testing."""
     digits = load_digits()
     images = digits.images.astype(np.uint8).reshape(-1, 1, IMAGE_SIDE, IMAGE_SIDE)
     labels = digits.target.astype(np.int64)
@@ -73,7 +73,7 @@ def split_digits() -> tuple[Images, Images]:
 
 
 def train(data: Images) -> list[Layer]:
-    """A network trained on `data` with cross entropy; its output is logits [n, 10]."""
+    """Return a network trained on `data` with cross entropy; its output is logits [n, 10]."""
     random = np.random.default_rng(SEED)
     layers: list[Layer] = [
         Convolution(1, 16, random),
@@ -99,7 +99,7 @@ def train(data: Images) -> list[Layer]:
 
 
 def _learn(layers: list[Layer], images: NDArray[np.uint8], labels: NDArray[np.int64]) -> float:
-    """Leave the gradients of one batch in the layers; returns its mean cross entropy, in nats."""
+    """Leave the gradients of one batch in the layers; return its mean cross entropy, in nats."""
     value: FloatArray = images.astype(np.float32) / np.float32(MAX_VALUE)
     for layer in layers:
         value = layer.forward(value)
@@ -116,7 +116,7 @@ def _learn(layers: list[Layer], images: NDArray[np.uint8], labels: NDArray[np.in
 
 
 def to_model(layers: list[Layer]) -> ov.Model:
-    """Scaling, the network, softmax: `image` f32 [1, 1, 8, 8] -> `probabilities` f32 [1, 10]."""
+    """Chain scaling, the network, softmax: `image` f32 [1, 1, 8, 8] -> `probabilities` f32 [1, 10]."""
     image = ops.parameter([1, 1, IMAGE_SIDE, IMAGE_SIDE], ov.Type.f32, name="image")
     image.output(0).set_names({"image"})
     scale = ops.constant(np.array(1 / MAX_VALUE, dtype=np.float32), name="scale/factor")
@@ -129,14 +129,14 @@ def to_model(layers: list[Layer]) -> ov.Model:
 
 
 def accuracy(model: ov.Model, data: Images) -> float:
-    """The share of `data` that the model gets right on OpenVINO's CPU device in f32, one image at a time."""
+    """Return the model's accuracy on `data` on OpenVINO's CPU device in f32, one image at a time."""
     compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     predicted = [int(compiled(image[None].astype(np.float32))[0].argmax()) for image in data.images]
     return float(np.mean(np.array(predicted) == data.labels))
 
 
 def main(out: Annotated[Path, typer.Option(help="The directory for the three files.")] = _DATA) -> None:
-    """Train, insist on the accuracy, write the model and the test set."""
+    """Train, check the accuracy, write the model and the test set."""
     training, test = split_digits()
     model = to_model(train(training))
     reached = accuracy(model, test)

@@ -1,4 +1,4 @@
-"""What one client process of the demonstration does. Imported there, so it has a module of its own."""
+"""A client process of the demonstration; a module of its own because it is imported there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from softnpu.plugin import Core
 
 @dataclass(frozen=True)
 class Share:
-    """What a process computed: `probabilities` f32 [n, 10], seconds of each inference, and who took part."""
+    """A process's results: `probabilities` f32 [n, 10], seconds of each inference, and the participants."""
 
     pid: int
     daemon_pid: int
@@ -35,7 +35,7 @@ def classify(model: Path, images: npt.NDArray[Any]) -> Share:
     core = Core()
     compiled = core.compile_model(model, core.available_devices[0])
     request = compiled.create_infer_request()
-    # both are views of device memory: what is written to one and read from the other is never copied
+    # both are views of device memory: writing and reading them never copies
     image = request.get_tensor("image").data
     probabilities = request.get_tensor("probabilities").data
     device = compiled.context.device

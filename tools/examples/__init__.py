@@ -1,1 +1,1 @@
-"""Programs to read and to run: `python -m softnpu.tools.examples.hello_npu`."""
+"""Example programs: `python -m softnpu.tools.examples.hello_npu`."""

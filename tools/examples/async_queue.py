@@ -1,7 +1,7 @@
 """Many inferences in flight: a queue of requests, a callback that takes each result.
 
-The same lines work with `openvino.AsyncInferQueue`. What the callback gets is a request that has ended and
-belongs to the callback until it returns; then the queue gives the request its next input.
+The same lines work with `openvino.AsyncInferQueue`. The callback receives a finished request, which it owns
+until it returns; then the queue gives the request its next input.
 
     python -m softnpu.tools.examples.async_queue
 """
@@ -20,7 +20,7 @@ from softnpu.tools.demo.digits import load_test_set, model_path
 def main() -> int:
     images, labels = load_test_set()
     core = Core()
-    # THROUGHPUT is what the program wants; the device says how many requests keep it busy.
+    # The program asks for THROUGHPUT; the device says how many requests keep it busy.
     compiled = core.compile_model(model_path(), "NPU", {"PERFORMANCE_HINT": "THROUGHPUT"})
     jobs = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
     print(f"{len(images)} images, {jobs} requests")
@@ -37,12 +37,12 @@ def main() -> int:
 
 
 def classify(compiled: CompiledModel, images: np.ndarray, jobs: int) -> tuple[dict[int, int], int]:
-    """The digit of each image by its number, and how many threads called back."""
+    """Return the digit of each image by its number, and the number of callback threads."""
     classes: dict[int, int] = {}
     threads = set()
 
     def take(request: InferRequest, number: int) -> None:
-        # results are views of device memory, and valid until the request begins its next inference
+        # results are views of device memory, valid until the request begins its next inference
         classes[number] = int(request.results["probabilities"].argmax())
         threads.add(threading.get_ident())
 
@@ -56,9 +56,9 @@ def classify(compiled: CompiledModel, images: np.ndarray, jobs: int) -> tuple[di
 
 
 def one_by_one(compiled: CompiledModel, images: np.ndarray) -> list[int]:
-    """The digits, with a single request."""
+    """Return the digits, using a single request."""
     request = compiled.create_infer_request()
-    place = request.get_tensor("image").data  # device memory: written here, and copied no more
+    place = request.get_tensor("image").data  # device memory: written in place, never copied
     classes = []
     for image in images:
         place[0] = image

@@ -1,8 +1,8 @@
 """A batch of any size: one compiled model, and requests with 1, 5 and 64 pictures at once.
 
-With a dynamic batch the plugin compiles the model of handwritten digits for one picture all the same, and
-executes it for each of a batch, so no size is compiled for. With the compiler in charge the device gets the
-batch as it is. Both are compared with OpenVINO's CPU device.
+With a dynamic batch the plugin still compiles the digits model for one picture and executes it for each
+picture of a batch, so nothing is compiled per size. With the compiler in charge the device gets the whole
+batch. Both are compared with OpenVINO's CPU device.
 
     python -m softnpu.tools.examples.batch
 """
@@ -26,7 +26,7 @@ def main() -> int:
     core = Core()
     model = core.read_model(model_path())
     model.reshape([-1, 1, 8, 8])
-    model.get_parameters()[0].set_layout(ov.Layout("NCHW"))  # N says which axis is the batch
+    model.get_parameters()[0].set_layout(ov.Layout("NCHW"))  # N marks the batch axis
 
     compiled = core.compile_model(model, "NPU")
     show("NPU_BATCH_MODE=AUTO", compiled)
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def show(title: str, compiled: CompiledModel) -> None:
-    """Who splits the batch, and what the user and the device see of the input."""
+    """Show who splits the batch, and the input as seen by user and device."""
     print(title)
     print(f"  split by: {compiled.get_property('NPU_BATCH_MODE')}")
     print(f"  input for you: {compiled.inputs[0].partial_shape}")
@@ -49,7 +49,7 @@ def show(title: str, compiled: CompiledModel) -> None:
 
 
 def several_at_once(compiled: CompiledModel, model: ov.Model, images: Any, labels: Any) -> bool:
-    """Requests with different batches, in flight together."""
+    """Run requests with different batches, in flight together."""
     requests = [compiled.create_infer_request() for _ in SIZES]
     for request, size in zip(requests, SIZES, strict=True):
         request.start_async([images[:size]])
@@ -64,7 +64,7 @@ def several_at_once(compiled: CompiledModel, model: ov.Model, images: Any, label
 
 
 def mismatch(compiled: CompiledModel) -> None:
-    """No pictures at all are refused, before anything runs."""
+    """Show that an empty batch is rejected before anything runs."""
     try:
         compiled([np.zeros((0, 1, 8, 8), np.float32)])
     except InputError as error:
@@ -72,13 +72,13 @@ def mismatch(compiled: CompiledModel) -> None:
 
 
 def expected(model: ov.Model, images: Any) -> Any:
-    """What OpenVINO's CPU device computes for the whole batch."""
+    """Return the results of OpenVINO's CPU device for the whole batch."""
     compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return compiled([images])[0]
 
 
 def equals(result: Any, reference: Any) -> bool:
-    """Up to rounding: a batch may be added up in another order than its samples."""
+    """Return whether both agree up to rounding: a batch may be summed in another order than its samples."""
     return bool(np.allclose(result, reference, rtol=1e-4, atol=1e-6))
 
 

@@ -1,7 +1,7 @@
-"""Weights that are loaded when they are needed: with the first request, not when the model is imported.
+"""Deferred weights: loaded with the first request, not when the model is imported.
 
 Run it: `python -m softnpu.tools.examples.deferred_load`. It exports a model of 64 MiB of weights, imports it
-twice, and shows what that costs in time and device memory, and that wrong weights are noticed in either case.
+twice, and shows the cost in time and device memory, and that wrong weights are detected in either case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFERRED = {"NPU_DEFER_WEIGHTS_LOAD": True}
 
 
 def main() -> None:
-    """Import with deferred weights, look at times and memory, then spoil the file."""
+    """Import with deferred weights, show times and memory, then corrupt the file."""
     with tempfile.TemporaryDirectory() as folder:
         _show(Path(folder, "model.blob"))
 
@@ -63,7 +63,7 @@ def _show(exported: Path) -> None:
 
 
 def _memory(core: Core) -> int:
-    """MiB of device memory that this process uses."""
+    """Return MiB of device memory that this process uses."""
     return int(core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE")) >> 20
 
 

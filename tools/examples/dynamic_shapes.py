@@ -1,7 +1,7 @@
 """Dynamic shapes: one compiled model, tensors of another shape at every inference.
 
-The model finds the places of all numbers that are not 0 in a matrix of 1 to 8 rows and any number of columns.
-How large its result is depends on the numbers: nobody knows before it has been computed.
+The model finds the places of all non-zero numbers in a matrix of 1 to 8 rows and any number of columns.
+The size of its result depends on the numbers: it is unknown before it has been computed.
 
     python -m softnpu.tools.examples.dynamic_shapes
 """
@@ -16,7 +16,7 @@ from softnpu.plugin import Core, InputError
 
 
 def main() -> None:
-    """Compile once, infer with several shapes, and show what is refused."""
+    """Compile once, infer with several shapes, and show rejected ones."""
     matrix = ops.parameter([-1, -1], ov.Type.f32, name="matrix")
     matrix.output(0).set_names({"matrix"})
     places = ops.non_zero(matrix)
@@ -33,7 +33,7 @@ def main() -> None:
         result = request.infer({"matrix": np.eye(rows, columns, dtype=np.float32)})["places"]
         print(f"matrix {rows} x {columns}: {result.shape[1]} places, result {list(result.shape)}")
 
-    # without a copy: the request's own tensor takes the shape, and what is written there is the input
+    # zero-copy: the request's own tensor takes the shape, and the input is written there
     tensor = request.get_tensor("matrix")
     tensor.shape = [3, 5]
     tensor.data[:] = 0

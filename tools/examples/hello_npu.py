@@ -1,8 +1,8 @@
 """Hello, NPU: two handwritten digits on their way through the device at once, call by call.
 
-What a program for Level Zero does, in its order: find the device, make a context, compile a model, allocate
-device memory, record command lists, submit them, wait, look at times and profile, give everything back.
-The C name of every call is in its docstring, and in docs/level-zero.md.
+A Level Zero program's steps in order: find the device, create a context, compile a model, allocate device
+memory, record command lists, submit them, wait, read times and profile, release everything. The C name of
+every call is in its docstring, and in docs/level-zero.md.
 
     python -m softnpu.tools.examples.hello_npu
 """
@@ -33,7 +33,7 @@ SECOND = 1_000_000_000
 
 @dataclass
 class Inference:
-    """One image on its way: its memory, its commands, and where the device notes times and profile."""
+    """One image in flight: its memory, its commands, and the device's times and profile."""
 
     number: int
     image: Allocation
@@ -43,39 +43,39 @@ class Inference:
     commands: CommandList
 
     def microseconds(self, device: Device) -> float:
-        """From the first command of the list to the last, by the device's clock."""
+        """Return the time from the first command of the list to the last, by the device's clock."""
         begin, end = self.times.view(np.uint64)
         return float(end - begin) * device.info.timer_ns_per_tick / 1000
 
 
 def main() -> int:
     images, labels = load_test_set()
-    # A driver is a session with the daemon, which is started if there is none. It ends with the block.
+    # A driver is a session with the daemon, started if there is none. It ends with the block.
     with Driver.open() as driver:
         device = driver.devices[0]
         show_device(driver, device)
-        with device.create_context() as context:  # at its end all that was made in it is given back
+        with device.create_context() as context:  # its end releases all objects created in it
             right = classify(device, context, images, labels)
     print("everything is given back" if right else "this is not what the digits are")
     return 0 if right else 1
 
 
 def show_device(driver: Driver, device: Device) -> None:
-    """Who is there."""
+    """Show driver and device."""
     properties, version = device.get_properties(), driver.get_api_version()
     print(f"{properties.name}, platform {device.info.platform}, {properties.num_slices} tiles")
     print(f"Level Zero {version >> 16}.{version & 0xFFFF}, device id {properties.device_id:#x}")
 
 
 def classify(device: Device, context: Context, images: np.ndarray, labels: np.ndarray) -> bool:
-    """Two images, in flight together; whether both were recognised."""
+    """Classify two images, in flight together; return whether both were recognised."""
     graph = compile_model(context)
-    # Pools are memory: one of them for the profile of each inference, one for the events.
+    # Pools are memory: one for the profile of each inference, one for the events.
     profiles, events = ProfilingPool(graph, 2), context.create_event_pool(2)
     copied, begun = events.create_event(0), events.create_event(1)
     inferences = [prepare(context, graph, number, profiles.create_query(number)) for number in range(2)]
 
-    # Two queues run side by side; only events order them: the second waits for what the first one copies.
+    # Two queues run concurrently; only events order them: the second waits for the first one's copies.
     feeder, runner = context.create_command_queue(), context.create_command_queue(priority="high")
     staging = context.alloc_host(images[:2].nbytes)
     staging.view(np.float32, images[:2].shape)[:] = images[:2]
@@ -83,7 +83,7 @@ def classify(device: Device, context: Context, images: np.ndarray, labels: np.nd
     for inference in inferences:
         record(inference, graph, copied, begun)
 
-    # Both inferences are submitted before their data is there. A fence shows the host the end of each.
+    # Both inferences are submitted before their data is ready. A fence tells the host the end of each.
     fences = [runner.create_fence() for _ in inferences]
     for inference, fence in zip(inferences, fences, strict=True):
         runner.execute_command_lists([inference.commands], fence)
@@ -100,7 +100,7 @@ def classify(device: Device, context: Context, images: np.ndarray, labels: np.nd
 
 
 def compile_model(context: Context) -> Graph:
-    """The compiler works in a process of its own; PERF_COUNT makes every inference write a profile."""
+    """Compile in the compiler's own process; PERF_COUNT makes every inference write a profile."""
     with GraphSource.from_ir(model_path()) as source:
         graph = context.create_graph(source, {"PERF_COUNT": "YES"})
     graph.initialize()  # loads it onto the device
@@ -112,7 +112,7 @@ def compile_model(context: Context) -> Graph:
 
 
 def prepare(context: Context, graph: Graph, number: int, query: ProfilingQuery) -> Inference:
-    """Memory of the device is shared memory: the host reads and writes it as numpy arrays, without a copy."""
+    """Prepare device memory, which is shared: the host accesses it as numpy arrays, without a copy."""
     image, probabilities = (context.alloc_device(argument.byte_size) for argument in graph.meta.arguments)
     times = context.alloc_host(2 * 8, alignment=64)
     return Inference(number, image, probabilities, times, query, context.create_command_list())
@@ -121,7 +121,7 @@ def prepare(context: Context, graph: Graph, number: int, query: ProfilingQuery) 
 def record_copies(
     context: Context, staging: Allocation, inferences: list[Inference], copied: Event
 ) -> CommandList:
-    """One image after the other into the memory of its inference; the last copy signals the event."""
+    """Record copying each image into its inference's memory; the last copy signals the event."""
     commands = context.create_command_list()
     size = inferences[0].image.size
     for inference in inferences:
@@ -133,7 +133,7 @@ def record_copies(
 
 def record(inference: Inference, graph: Graph, copied: Event, begun: Event) -> None:
     """Wait for the data, note the time, infer, note the time."""
-    # A graph remembers its arguments, and a list takes them as they are when the inference is appended:
+    # A graph remembers its arguments, and a list takes their values when the inference is appended:
     # one graph serves any number of lists.
     graph.set_argument_value(0, inference.image)
     graph.set_argument_value(1, inference.probabilities)
@@ -146,7 +146,7 @@ def record(inference: Inference, graph: Graph, copied: Event, begun: Event) -> N
 
 
 def show(inference: Inference, device: Device, label: int) -> int:
-    """What the image was taken for."""
+    """Show and return the recognised digit."""
     probabilities = inference.probabilities.view(np.float32)
     digit = int(probabilities.argmax())
     time_us = inference.microseconds(device)
@@ -155,7 +155,7 @@ def show(inference: Inference, device: Device, label: int) -> int:
 
 
 def show_profile(query: ProfilingQuery) -> None:
-    """Times of the layers that were executed, by the unit of the NPU that would do such work."""
+    """Show the times of the executed layers, with the NPU unit that would do such work."""
     print("layer                               type            unit      time")
     for task in query.tasks():
         time_us = task.duration_ns / 1000

@@ -27,7 +27,7 @@ IN_FLIGHT = 4
 
 
 class Application:
-    """Classifies digits. `ov` is what `import ... as ov` of a program gives."""
+    """Classifies digits. `ov` is the module of a program's `import ... as ov`."""
 
     def __init__(self, ov: Any, device: str) -> None:
         self.ov = ov
@@ -35,11 +35,11 @@ class Application:
         self.core = ov.Core()
         self.numbers: Arrays = {}
         images, self.labels = load_test_set()
-        # as a camera gives them: bytes, the channel last
+        # in camera format: bytes, the channel last
         self.images = images[:IMAGES].astype(np.uint8).transpose(0, 2, 3, 1)[:, None]
 
     def run(self) -> None:
-        """Everything, in the order in which a program would come to it."""
+        """Run every step, in a program's usual order."""
         hint, core = self.ov.properties.hint, self.core
         core.set_property(self.device, {hint.inference_precision: self.ov.Type.f32})
         core.set_property(self.device, {hint.performance_mode: hint.PerformanceMode.LATENCY})
@@ -57,7 +57,7 @@ class Application:
         self.built_here()
 
     def preprocessed(self) -> Any:
-        """The model in the file, with the conversion of images in front of it and the label behind it."""
+        """Return the file's model, with image conversion before it and the label after it."""
         from_file = self.core.read_model(model_path())
         steps = self.ov.preprocess.PrePostProcessor(from_file)
         steps.input().tensor().set_element_type(self.ov.Type.u8).set_layout(self.ov.Layout("NHWC"))
@@ -65,7 +65,7 @@ class Application:
         return steps.build()
 
     def synchronously(self, compiled: Any) -> None:
-        """One inference by each way to name an input and an output."""
+        """Run an inference with each way to name an input and an output."""
         image, port = self.images[0], compiled.input(0)
         for number, inputs in enumerate((image, [image], {0: image}, {port.any_name: image}, {port: image})):
             results = compiled(inputs)
@@ -81,7 +81,7 @@ class Application:
         print("profile: layers that ran:", bool(layers), "latency known:", request.latency > 0)
 
     def by_tensors(self, compiled: Any) -> None:
-        """With tensors of the program, and with those of the request."""
+        """Infer with the program's tensors, and with the request's."""
         ov, request = self.ov, compiled.create_infer_request()
         given, outcome = ov.Tensor(self.images[2].copy()), ov.Tensor(ov.Type.f32, ov.Shape([1, 10]))
         request.set_input_tensor(given)
@@ -96,7 +96,7 @@ class Application:
         self.numbers["tensors of the request"] = request.get_output_tensor(0).data.copy()
 
     def with_callback(self, compiled: Any) -> None:
-        """One request whose callback notes the results."""
+        """Run one request whose callback notes the results."""
         request = compiled.create_infer_request()
 
         def done(name: str) -> None:
@@ -109,7 +109,7 @@ class Application:
         request.wait()
 
     def in_a_queue(self, compiled: Any) -> None:
-        """All images through requests that work in parallel."""
+        """Run all images through concurrent requests."""
         results = np.zeros((IMAGES, 10), np.float32)
 
         def done(request: Any, number: int) -> None:
@@ -125,14 +125,14 @@ class Application:
         print(f"queue of {len(queue)}: {right} of {IMAGES} digits recognised")
 
     def exported(self, compiled: Any) -> None:
-        """The compiled model as bytes, and back."""
+        """Export the compiled model to bytes and import it."""
         stream = io.BytesIO()
         compiled.export_model(stream)
         again = self.core.import_model(stream.getvalue(), self.device)
         self.numbers["imported"] = again(self.images[6])["probabilities"]
 
     def built_here(self) -> None:
-        """A model of the program, saved, read again, reshaped and compiled in one call."""
+        """Build a model here, save and reread it, reshape it and compile it in one call."""
         ov = self.ov
         ops = ov.opset13
         data = ops.parameter(ov.PartialShape([-1, 3]), ov.Type.f32, name="data")
@@ -152,7 +152,7 @@ class Application:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the application; the numbers go into a file if there is one to take them."""
+    """Run the application; save the numbers if a file is given."""
     parser = argparse.ArgumentParser(prog="same_script", description=__doc__.splitlines()[0])
     parser.add_argument("--with", dest="module", default="softnpu.plugin", help="openvino or softnpu.plugin")
     parser.add_argument("--device", default="NPU", help="CPU or NPU")

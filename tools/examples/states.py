@@ -1,7 +1,7 @@
-"""A model with a state: a smoothing filter that remembers, on the device, what it has heard.
+"""A model with a state: a smoothing filter that keeps its history on the device.
 
-Each inference takes 16 samples and gives them smoothed; the last one goes on into the next inference. Two
-requests are two listeners, each with a state of its own. The numbers are compared with OpenVINO's CPU device.
+Each inference takes 16 samples and returns them smoothed; the last one carries over to the next inference.
+Two requests are two listeners, each with its own state. The numbers are compared with OpenVINO's CPU device.
 
     python -m softnpu.tools.examples.states
 """
@@ -38,12 +38,12 @@ def smoothing_filter(decay: float = 0.9) -> ov.Model:
 
 
 def listen(request: Any, chunks: list[Samples]) -> Samples:
-    """What a request gives for chunks, one after the other."""
+    """Return a request's results for consecutive chunks."""
     return np.concatenate([request.infer([chunk])[0].copy() for chunk in chunks])
 
 
 def main() -> int:
-    """The example; its exit code is 0 if all numbers are right."""
+    """Run the example; return exit code 0 if all numbers are right."""
     random = np.random.default_rng(0)
     chunks = list(random.standard_normal((8, CHUNK), np.float32))
     model = smoothing_filter()
@@ -81,13 +81,13 @@ def main() -> int:
 
 
 def listener_state(request: InferRequest) -> Any:
-    """The only state of a request."""
+    """Return the only state of a request."""
     (state,) = request.query_state()
     return state
 
 
 def equal(what: str, result: Samples, expected: Samples) -> bool:
-    """Print whether the numbers are those of the CPU device, bit by bit."""
+    """Print and return whether the numbers equal the CPU device's, bit by bit."""
     same = result.tobytes() == expected.tobytes()
     print(f"{what}: {'equal, bit by bit' if same else 'NOT EQUAL'}")
     return same

@@ -1,7 +1,7 @@
-"""A module of PyTorch on the emulated NPU: compiled once, saved, and run where torch is not installed.
+"""A PyTorch module on the emulated NPU: compiled once, saved, and run where torch is not installed.
 
 The second half of this program is another process, which cannot import torch: it loads the file and computes,
-and the numbers are compared with those of torch.
+and the numbers are compared with torch's.
 
     pip install 'softnpu[torch]'
     python -m softnpu.tools.examples.torch_module
@@ -47,14 +47,14 @@ def main() -> int:
     model = compiled.compiled_model
     print(f"compiled {compiled} in {model.compile_ms:.0f} ms, loaded in {model.load_ms:.0f} ms")
 
-    # It is called like the module, and returns what the module returns.
+    # Call it like the module; it returns what the module returns.
     with torch.no_grad():
         expected = module.eval()(images[:1], scale=0.5)
     results = compiled(images[:1], scale=0.5)
     close = torch.allclose(results["scores"], expected["scores"], rtol=1e-4, atol=1e-5)
     print(f"returns {sorted(results)}, close to torch: {close}")
 
-    # A tensor in device memory is not copied on the way.
+    # A tensor in device memory is passed without a copy.
     place = compiled.new_input("image")
     place[:] = images[:1]
     before = model.staged_bytes
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def saved(torch: Any, module: Any, compiled: npu.CompiledModule, images: Any) -> bool:
-    """Whether a process without torch computes from the file what torch computes from the module."""
+    """Return whether a process without torch computes torch's numbers from the file."""
     with tempfile.TemporaryDirectory(prefix="softnpu-example-") as folder:
         file = Path(folder) / "module.blob"
         compiled.save(file)
@@ -81,12 +81,12 @@ def saved(torch: Any, module: Any, compiled: npu.CompiledModule, images: Any) ->
 
 
 def make_module(torch: Any) -> Any:
-    """A small network of convolutions with fixed random weights."""
+    """Return a small convolutional network with fixed random weights."""
     nn = torch.nn
     base: Any = nn.Module
 
     class Network(base):  # type: ignore[misc]
-        """A picture in; scores of ten classes and features out."""
+        """Maps a picture to scores of ten classes and features."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""A compiled model without its weights: a small file, which finds them again and refuses others.
+"""A compiled model without its weights: a small file, which locates them again and rejects others.
 
 Run it: `python -m softnpu.tools.examples.weightless`. It compiles a dense network from memory with its
 weights in a safetensors file, exports it without them, and imports it in three ways.
@@ -23,7 +23,7 @@ F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
 def main() -> None:
-    """Exports without weights, imports again, compares with OpenVINO's CPU device."""
+    """Export without weights, import again, compare with OpenVINO's CPU device."""
     with tempfile.TemporaryDirectory() as folder:
         _show(Path(folder))
 
@@ -36,7 +36,7 @@ def _show(folder: Path) -> None:
     expected = ov.Core().compile_model(model, "CPU", F32)(image)[0]
 
     core = Core()
-    # the constants are found in the file, and go to the device as a range of it: nothing is copied
+    # the constants are found in the file, and the device gets a range of it: zero-copy
     compiled = core.compile_model(model, "NPU", {"WEIGHTS_PATH": weights, "ENABLE_WEIGHTLESS": True})
     exported = folder / "model.blob"
     compiled.export_model(exported)
@@ -44,7 +44,7 @@ def _show(folder: Path) -> None:
     print("requires", compiled.get_property("RUNTIME_REQUIREMENTS"))
     print("runs here:", core.check_compatibility(exported).supported)
 
-    imported = core.import_model(exported)  # the file knows where its weights were
+    imported = core.import_model(exported)  # the file knows its weights' location
     print("imported, weights where they were:", np.array_equal(imported(image)[0], expected))
 
     moved = weights.rename(folder / "moved.safetensors")
@@ -69,7 +69,7 @@ def _arrays() -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _model() -> ov.Model:
-    """Two dense layers. Their constants have the names of the arrays in the file."""
+    """Return two dense layers whose constants are named like the arrays in the file."""
     data = ops.parameter([1, SIZE], np.float32, name="data")
     value: Any = data
     for name, array in _arrays().items():

@@ -1,1 +1,1 @@
-"""`softnpu farm`: emulated devices of many machines on Ray. `public/farm` is `softnpu.farm`, for programs."""
+"""`softnpu farm`: emulated devices of many machines on Ray. `plugin/farm` is `softnpu.farm`, for programs."""

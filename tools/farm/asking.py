@@ -1,6 +1,6 @@
-"""`python -m softnpu.tools.farm.asking ADDRESS`: looks at a cluster, once for each line on stdin.
+"""`python -m softnpu.tools.farm.asking ADDRESS`: queries a cluster once for each line on stdin.
 
-A line is the time in which nodes shall answer; the answer is a line of JSON. It ends when stdin does.
+A line is the time limit for nodes to answer; the answer is a line of JSON. It ends when stdin does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(address: str) -> int:
     threading.Thread(target=_listen, args=(questions,), daemon=True).start()
     answers = os.dup(1)
     quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)  # Ray prints what it likes
+    os.dup2(quiet, 1)  # Ray prints freely
     if not debugging():
         os.dup2(quiet, 2)
 
@@ -50,7 +50,7 @@ def main(address: str) -> int:
 
 
 def _listen(questions: queue.SimpleQueue[str]) -> None:
-    """Read questions, so that the end of whoever asks is noticed while Ray waits for something."""
+    """Read questions, so that the asker's end is noticed while Ray waits for something."""
     for line in sys.stdin:
         questions.put(line)
     questions.put("")
@@ -59,7 +59,7 @@ def _listen(questions: queue.SimpleQueue[str]) -> None:
 
 
 def _reach(address: str) -> None:
-    """Find out at once whether anything listens there: Ray would try for minutes."""
+    """Check at once whether anything listens there: Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), _REACH_S).close()

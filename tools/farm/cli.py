@@ -1,4 +1,4 @@
-"""`softnpu farm`: machines as nodes of a farm, and what the farm does."""
+"""`softnpu farm`: run machines as nodes of a farm, and show its state."""
 
 from __future__ import annotations
 

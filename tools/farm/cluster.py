@@ -1,7 +1,7 @@
-"""What a Ray cluster has of emulated devices, asked from Ray and from the daemon of each node.
+"""A Ray cluster's emulated devices, queried from Ray and from each node's daemon.
 
-An actor on each node asks its daemon; it ends with the connection to Ray. Everything here may wait for Ray
-longer than a person would, or end the process: `monitor.py` runs it in one of its own.
+An actor on each node asks its daemon; it ends with the connection to Ray. Any function here may wait for Ray
+longer than a person would, or end the process: `monitor.py` runs it in its own.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _STARTS_S: Final = 60.0
 """Ray starts the first worker of a busy node within this time."""
 _MOST_DEAD: Final = 16
 _WORKER: Final = re.compile(r"ray::(?P<what>.+?)(\.\w+)?")
-"""Of an actor with a method that runs, of one that waits, of a task."""
+"""Matches an actor running a method, a waiting actor, or a task."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class DaemonWatcher:
-    """An actor of Ray's that asks the daemon of its node, and the next one when that ends."""
+    """A Ray actor that asks its node's daemon, and the next one when that ends."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._driver: Driver | None = None
 
     def look(self) -> DaemonState:
-        """What the daemon reports now."""
+        """Return the daemon's current report."""
         from softnpu.driver import Driver, ZeError
 
         try:
@@ -77,7 +77,7 @@ class DaemonWatcher:
 
 @dataclass
 class _Question:
-    """What is asked of a node now. `answer`: its last one. `end`: why the actor has ended."""
+    """A pending question to a node. `answer`: its last one. `end`: why the actor has ended."""
 
     actor: Any
     reference: Any
@@ -87,14 +87,14 @@ class _Question:
 
 
 class ClusterWatcher:
-    """Looks at the cluster that this process is connected to, again and again."""
+    """Polls the cluster that this process is connected to."""
 
     def __init__(self) -> None:
         self._questions: dict[str, _Question] = {}
         self._seen: dict[str, NodeState] = {}
 
     def look(self, within_s: float) -> ClusterState:
-        """All nodes with devices, by name; those that have not answered within `within_s` say so."""
+        """Return all nodes with devices, by name; those without an answer within `within_s` say so."""
         import ray
 
         listed = ray.nodes()
@@ -136,7 +136,7 @@ class ClusterWatcher:
         state, problem = self._collect(key)
         before = self._seen.get(key)
         answer = self._questions[key].answer
-        # who is silent keeps what it said last; with a daemon its leases and sessions have ended
+        # a silent node keeps its last report; with a daemon its leases and sessions have ended
         known = answer or (before if state != NO_DAEMON else None)
         reported = {one.platform: one for one in known.platforms} if known is not None else {}
         platforms = []
@@ -156,7 +156,7 @@ class ClusterWatcher:
         )
 
     def _collect(self, key: str) -> tuple[str, str]:
-        """Take what has been answered, and ask again; the node's state, and why it is not alive."""
+        """Collect answers and ask again; return the node's state, and why it is not alive."""
         import ray
 
         question = self._questions[key]
@@ -185,7 +185,7 @@ class ClusterWatcher:
 
     def _note_death(self, node: Mapping[str, Any], last: NodeState) -> None:
         key = node["NodeID"]
-        del self._seen[key]  # to stand behind those that died before
+        del self._seen[key]  # to follow those that died before
         reason = _reason(node.get("DeathReasonMessage") or "") or "Ray does not hear from it any more"
         without = tuple(
             msgspec.structs.replace(one, free=None, leased=None, used=0, sessions=0) for one in last.platforms
@@ -200,7 +200,7 @@ class ClusterWatcher:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """A connection to the cluster. Raises what Ray raises, or waits for minutes."""
+    """Yield with a connection to the cluster. Raise Ray's errors, or wait for minutes."""
     import ray
 
     ray.init(address, log_to_driver=False, logging_level="ERROR")
@@ -248,7 +248,7 @@ def _daemon_state(answer: StatusAnswer, sessions: list[tuple[int, ...]]) -> Daem
 
 
 def _program(pid: int) -> str:
-    """The actor or task of a worker of Ray, as its title says; empty for other processes."""
+    """Return the actor or task of a Ray worker from its title; empty for other processes."""
     try:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace").strip()
     except OSError:
@@ -272,6 +272,6 @@ def _free_by_node() -> dict[str, dict[str, float]]:
 
 
 def _reason(text: object) -> str:
-    """The last line of what Ray says, without its colours."""
+    """Return the last line of Ray's message, without colours."""
     lines = _COLOUR.sub("", str(text)).strip().splitlines() or [""]
     return lines[-1].strip()[:200]

@@ -28,14 +28,14 @@ _PATIENT: Final = {
     "RAY_agent_register_timeout_ms": "180000",
     "RAY_worker_register_timeout_seconds": "300",
 }
-"""Several nodes on a few busy cores start slowly; a raylet would give its agent up, and end."""
+"""Several nodes on a few busy cores start slowly; a raylet would give up on its agent, and end."""
 _END_S: Final = 20.0
 _LOOK_S: Final = 0.05
 
 
 @dataclass
 class LocalNode:
-    """A Ray node on this machine, and who keeps its daemon."""
+    """A Ray node on this machine, and the keeper of its daemon."""
 
     socket: Path
     ray_node: Any
@@ -43,12 +43,12 @@ class LocalNode:
 
     @property
     def daemon_pid(self) -> int:
-        """The daemon that serves the socket now; 0 while there is none."""
+        """The daemon currently serving the socket; 0 if there is none."""
         record = endpoint.read_record(self.socket)
         return 0 if record is None else record.pid
 
     def wait_ready(self) -> None:
-        """Wait until a daemon takes connections."""
+        """Wait until a daemon accepts connections."""
         end = time.monotonic() + _READY_S
         while not endpoint.accepts(self.socket):
             if time.monotonic() > end or self.keeper.poll() is not None:
@@ -62,7 +62,7 @@ class LocalNode:
 
 
 class LocalFarm:
-    """Ray's head without devices, and nodes that are added and killed. One in a process at a time.
+    """Ray's head without devices, and nodes that are added and killed. One at a time in a process.
 
     `on_head`: the head is a node too, `nodes[0]`, with these devices; this process lives on it.
     """
@@ -86,7 +86,7 @@ class LocalFarm:
         return str(self._cluster.address)
 
     def add(self, platforms: Sequence[str] = ("4000",), num_cpus: int = 1) -> LocalNode:
-        """Another node with these devices; its daemon takes connections."""
+        """Add a node with these devices; its daemon accepts connections."""
         socket = self._folder / f"n{next(self._numbers)}" / "npu.sock"
         node = Node(socket, tuple(platforms), "local")
         ray_node = self._cluster.add_node(
@@ -108,7 +108,7 @@ class LocalFarm:
         return made
 
     def kill(self, node: LocalNode) -> None:
-        """Kill a node: raylet, workers and daemon without a word, as when a machine dies."""
+        """Kill a node without warning, as when a machine dies: raylet, workers and daemon."""
         self.nodes.remove(node)
         node.keeper.kill()  # the daemon dies with it
         node.keeper.wait()
@@ -121,7 +121,7 @@ class LocalFarm:
         ray.init(address=self._cluster.address, log_to_driver=True, logging_level="ERROR")
 
     def close(self) -> None:
-        """End everything that was started, and wait for it."""
+        """End everything started here, and wait for it."""
         import ray
 
         ray.shutdown()
@@ -137,7 +137,7 @@ class LocalFarm:
 
 @contextlib.contextmanager
 def local_farm(object_store: int = _OBJECT_STORE, on_head: Sequence[str] = ()) -> Iterator[LocalFarm]:
-    """A farm in a temporary folder, connected, gone at the end."""
+    """Yield a connected farm in a temporary folder, removed at the end."""
     # sockets have paths of at most 107 bytes, of which Ray needs about 90 behind its own folder
     folder = Path(tempfile.mkdtemp(prefix="farm-"))
     chosen = {"RAY_TMPDIR": str(folder), **_PATIENT}

@@ -1,4 +1,4 @@
-"""A cluster as a monitor sees it: asked by a process of its own, because Ray may wait, or end its process."""
+"""A monitor's view of a cluster, queried by a separate process because Ray may block, or end its process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softnpu.tools.farm.states import CLUSTER, WAITING, ClusterState, Failure
 from softnpu.tools.shared.failures import ToolError
 
 _LOOK_S: Final = 0.5
-"""Who has not answered within this time is asked about at the next look."""
+"""Nodes that miss this time limit are asked at the next look."""
 _SILENT_S: Final = 5.0
 _HUNG_S: Final = 60.0
 _AGAIN_S: Final = 3.0
@@ -27,18 +27,18 @@ _PYTHON: Final = (sys.executable, "-P", "-m", "softnpu.tools.farm.asking")
 
 
 class NotYetError(ToolError):
-    """The cluster has not answered so far; it is still being asked."""
+    """The cluster has not answered yet; the question is pending."""
 
 
 def without_ray() -> ToolError:
-    """What to do when Ray is not installed."""
+    """Return the error for a missing Ray, with the remedy."""
     return ToolError(
         "ray", found="not installed", expected="Ray", hint="install it: pip install 'softnpu[ray]'"
     )
 
 
 class _Asker:
-    """The process that is connected to Ray: a question is a line, and an answer is."""
+    """The process connected to Ray: questions and answers are lines."""
 
     def __init__(self, address: str) -> None:
         self._process = subprocess.Popen(
@@ -46,24 +46,24 @@ class _Asker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is for whoever asks
+            start_new_session=True,  # Ctrl-C is for the asker
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
         self._buffer = b""
         self.asked: float | None = None
-        """When the question without an answer was asked; None: everything is answered."""
+        """The time of the pending question; None if there is none."""
         self.answered = False
 
     def ask(self) -> None:
-        """Ask, if everything was answered."""
+        """Ask, unless a question is pending."""
         if self.asked is None:
             self._questions.write(b"%g\n" % _LOOK_S)
             self.asked = time.monotonic()
 
     def answer(self, within_s: float) -> ClusterState | Failure | None:
-        """The next answer; None if none came in time. Raises `EOFError` when the process has ended."""
+        """Return the next answer; None if none came in time. Raise `EOFError` when the process has ended."""
         end = time.monotonic() + within_s
         while b"\n" not in self._buffer:
             if not select.select([self._answers], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -77,7 +77,7 @@ class _Asker:
         return msgspec.json.decode(line, type=ClusterState | Failure)
 
     def close(self) -> None:
-        """End the process; one that works for Ray now is killed."""
+        """End the process; kill it if it is busy with Ray."""
         self._questions.close()
         try:
             self._process.wait(_END_S if self.asked is None else 0)
@@ -88,9 +88,9 @@ class _Asker:
 
 
 class ClusterMonitor:
-    """Looks at the cluster at `address`, and connects again when that ends.
+    """Polls the cluster at `address`, reconnecting when the connection ends.
 
-    Raises `ToolError` without Ray.
+    Raise `ToolError` without Ray.
     """
 
     def __init__(self, address: str) -> None:
@@ -104,7 +104,7 @@ class ClusterMonitor:
         self._closed = False
 
     def poll(self, within_s: float = 1.0) -> ClusterState | ToolError | None:
-        """The cluster, or why there is none; None: no answer within `within_s`, which is no problem yet."""
+        """Return the cluster, or why there is none; None: no answer within `within_s`, not yet a problem."""
         with self._lock:
             if self._closed:
                 return None
@@ -165,7 +165,7 @@ class ClusterMonitor:
 
 
 def look_once(address: str) -> ClusterState:
-    """The cluster, when all of its nodes have answered, or two minutes are over. Raises `ToolError`."""
+    """Return the cluster once all nodes have answered, or after two minutes. Raise `ToolError`."""
     monitor = ClusterMonitor(address)
     try:
         end = time.monotonic() + _NODES_S

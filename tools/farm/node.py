@@ -1,4 +1,4 @@
-"""A machine as a node of a farm: its daemon, and the `ray start` that offers its devices."""
+"""A machine as a farm node: its daemon, and the `ray start` that offers its devices."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from softnpu.tools.shared.failures import ToolError
 
 _RAY_END_S: Final = 30.0
 _NICENESS: Final = "RAY_worker_niceness"
-"""Ray makes its workers nicer by 15 than the daemon that they feed: on a busy machine it waits for them."""
+"""Ray runs workers at niceness 15 above the daemon that they feed: on a busy machine it waits for them."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """What this machine offers. `address`: of the cluster to join, empty: it is the first node."""
+    """This machine's offer. `address`: the cluster to join; empty for the first node."""
 
     socket: Path
     platforms: tuple[str, ...]
@@ -39,7 +39,7 @@ class Node:
         return DaemonSettings(socket=str(self.socket), devices=self.platforms, leased_only=True)
 
     def environment(self) -> dict[str, str]:
-        """What Ray's workers on this node have to know, beside what they inherit."""
+        """Return variables that this node's Ray workers need in addition to inherited ones."""
         return {
             ENV_SOCKET: str(self.socket),
             ENV_AUTOSTART: "0",
@@ -47,7 +47,7 @@ class Node:
         }
 
     def ray_command(self) -> list[str]:
-        """The `ray start` that offers the devices."""
+        """Return the `ray start` that offers the devices."""
         where = ["--address", self.address] if self.address else ["--head"]
         return [
             "ray",
@@ -59,14 +59,14 @@ class Node:
         ]
 
     def daemon_command(self) -> list[str]:
-        """The daemon that has the devices."""
+        """Return the command of the daemon with the devices."""
         platforms = [word for platform in self.platforms for word in ("--platform", platform)]
         return ["softnpu", "daemon", "--leased-only", *platforms, "--socket", str(self.socket)]
 
     def found(self) -> Node | None:
-        """The node with the devices of the daemon that runs at the socket; None if none runs.
+        """Return the node with the devices of the daemon running at the socket; None if none runs.
 
-        Raises `ToolError` for a daemon that has other devices than asked for, or is not for leases.
+        Raise `ToolError` for a daemon with other devices than requested, or without leases.
         """
         from softnpu.driver import Driver, ZeError, ZeResult
 
@@ -95,9 +95,9 @@ class Node:
         return Node(self.socket, platforms, self.address, self.ray_options)
 
     def run(self, keep_daemon: bool) -> int:
-        """Run Ray's node, and with `keep_daemon` a daemon beside it, until Ray ends; its exit code.
+        """Run Ray's node, and with `keep_daemon` a daemon beside it, until Ray ends; return its exit code.
 
-        Both end with this process, however it ends. The daemon is started again when it dies.
+        Both end with this process, however it ends. A dead daemon is restarted.
         """
         command = self.ray_command()
         if shutil.which(command[0]) is None and not Path(sys.executable).with_name("ray").exists():

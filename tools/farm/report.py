@@ -1,4 +1,4 @@
-"""A cluster, printed once: what `softnpu farm status` and `softnpu status --farm` show."""
+"""A one-time report of a cluster for `softnpu farm status` and `softnpu status --farm`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NONE: Final = "-"
 
 
 def check(farm: bool, address: str, socket: Path | None) -> None:
-    """Refuse options of a daemon for a cluster, and the other way round."""
+    """Reject daemon options for a cluster, and vice versa."""
     if farm and socket is not None:
         raise typer.BadParameter("--farm and --socket; expected one of them")
     if not farm and address != THIS_MACHINE:
@@ -29,7 +29,7 @@ def check(farm: bool, address: str, socket: Path | None) -> None:
 
 
 def show(address: str, json_output: bool) -> None:
-    """Print the nodes of a cluster, their devices and leases. Raises `ToolError`."""
+    """Print the nodes of a cluster, their devices and leases. Raise `ToolError`."""
     from softnpu.tools.farm.monitor import look_once
 
     found = look_once(address)

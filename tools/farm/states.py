@@ -1,4 +1,4 @@
-"""What is reported of a cluster: its nodes, their devices, and who has leased them."""
+"""A cluster's reported state: its nodes, their devices, and their lessees."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 ALIVE: Final = "alive"
 WAITING: Final = "waiting"
-"""Asked, and not answered yet: Ray may still start the worker that asks."""
+"""The question is pending: Ray may still be starting the worker that asks."""
 SILENT: Final = "silent"
 NO_DAEMON: Final = "no daemon"
 DEAD: Final = "dead"
 CLUSTER: Final = "a Ray cluster that this machine is a node of"
-"""What an address is expected to name."""
+"""The expected target of an address."""
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +28,9 @@ class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlatformState(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of a platform on a node. `free`: what Ray may still assign. None: nobody has said.
+    """The devices of a platform on a node. `free`: those that Ray may still assign. None: unknown.
 
-    `leased`: in devices, shares added up; `used`: devices with a session. Counters are those of the daemon:
+    `leased`: in devices, shares added up; `used`: devices with a session. Counters are the daemon's:
     `errors` are inferences and other commands that failed, `restarts` resets of a device.
     """
 
@@ -46,7 +46,7 @@ class PlatformState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon of a node reports. `problem`: why there is no report."""
+    """The report of a node's daemon. `problem`: why there is no report."""
 
     pid: int = 0
     uptime_s: float = 0.0
@@ -56,7 +56,7 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """A node with devices. `problem`: why it is not `alive`. A node that is not keeps what it said last."""
+    """A node with devices. `problem`: why it is not `alive`; such a node keeps its last report."""
 
     name: str
     node_id: str
@@ -74,7 +74,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
-    """One look at a cluster. `others`: living nodes without devices; `died`: before anybody looked."""
+    """One look at a cluster. `others`: living nodes without devices; `died`: before the first look."""
 
     nodes: tuple[NodeState, ...]
     others: int = 0

@@ -1,4 +1,4 @@
-"""What a person sees of two looks at a cluster: a row for each platform of a node, a row for each lease."""
+"""A person's view of two looks at a cluster: a row for each platform of a node, a row for each lease."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlatformRow:
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """A lease and the node that it is on."""
+    """A lease and its node."""
 
     node: str
     pid: int
@@ -41,7 +41,7 @@ class LeaseRow:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """Everything that a monitor shows of a cluster."""
+    """All data that a monitor shows of a cluster."""
 
     state: ClusterState
     platforms: tuple[PlatformRow, ...]
@@ -49,7 +49,7 @@ class ClusterView:
 
     @classmethod
     def of(cls, now: ClusterState, before: ClusterView | None) -> ClusterView:
-        """With rates since the last answer of each node."""
+        """Build with rates since each node's last answer."""
         old = {} if before is None else {node.node_id: node for node in before.state.nodes}
         rows = () if before is None else before.platforms
         rates = {(row.node, row.platform): row.inferences_s for row in rows}

@@ -1,4 +1,4 @@
-"""`python -m softnpu.tools.generators.documents ROOT`: docs/commands.md and docs/environment.md, from code."""
+"""`python -m softnpu.tools.generators.documents ROOT` writes docs/commands.md and docs/environment.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WIDTH: Final = 120
 _SHORTER: Final = (
     (re.compile(r"\*\*Usage\*\*:\n\n```console\n\$ (.*)\n```"), r"`\1`"),
     (re.compile(r"\n\* `--help`: .*"), ""),
-    (re.compile(r"\n\*\*(Options|Arguments|Commands)\*\*:\n(?=\n(?!\*))"), ""),  # of which none are left
+    (re.compile(r"\n\*\*(Options|Arguments|Commands)\*\*:\n(?=\n(?!\*))"), ""),  # none of which are left
     (re.compile(r"\*\*(Options|Arguments|Commands)\*\*:\n\n"), ""),
     (re.compile(r"\n{3,}"), "\n\n"),
 )
@@ -51,7 +51,7 @@ _ELSEWHERE: Final = {  # in C++, and at the installation
 
 
 def commands() -> str:
-    """docs/commands.md: all commands with their options, as Typer writes them, in fewer lines."""
+    """Return docs/commands.md: all commands with their options, as Typer writes them, in fewer lines."""
     from softnpu.tools.cli import app
 
     root: Any = typer.main.get_command(app)
@@ -74,7 +74,7 @@ def _wrapped(line: str) -> str:
 
 
 def environment(root: Path) -> str:
-    """docs/environment.md: the constants that name a variable, with their docstrings."""
+    """Return docs/environment.md: the constants that name a variable, with their docstrings."""
     found = dict(_ELSEWHERE)
     for package in _PACKAGES:
         for path in sorted((root / package).rglob("*.py")):

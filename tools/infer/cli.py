@@ -1,4 +1,4 @@
-"""`softnpu infer`: one model on the emulated NPU, and if asked beside OpenVINO's own device."""
+"""`softnpu infer`: one model on the emulated NPU, optionally beside OpenVINO's own device."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def infer(
 
 
 def _check_source_model(job: Job, compared: bool) -> None:
-    """Refuse a second model beside one that is none of a blob, and to compare a blob with nothing."""
+    """Reject a source model for anything but a blob, and a comparison of a blob with nothing."""
     if job.source_model is not None and not job.is_blob:
         raise ToolError(
             "--source-model",

@@ -1,4 +1,4 @@
-"""One model, run on one device: what `softnpu infer` measures and compares."""
+"""One model, run on one device: the measurements and comparison of `softnpu infer`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BLOB = b"SNPUBLOB"
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: a model file or a blob, its inputs, OpenVINO properties, how many inferences to time.
+    """A run to make: a model file or blob, its inputs, OpenVINO properties, the number of timed inferences.
 
     `source_model` is the model that a blob was compiled from. With `profile` the run has its layers.
     """
@@ -49,15 +49,15 @@ class Job:
             with self.model.open("rb") as file:
                 return file.read(len(_BLOB)) == _BLOB
         except OSError:
-            return False  # who reads the model says what is wrong with the file
+            return False  # the reader of the model reports what is wrong with the file
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a job went on `device`. Times in seconds; `load_s` is None where it is part of compiling.
+    """A job's result on `device`. Times in seconds; `load_s` is None where it is part of compiling.
 
     `config` holds the properties in effect. `staged_by_driver` and `staged_by_engine` are the bytes that each
-    copied for all inferences together; the engine counts for the whole device, so those of others as well.
+    copied for all inferences together; the engine counts for the whole device, including others' bytes.
     """
 
     device: str
@@ -74,9 +74,9 @@ class Run:
     staged_by_engine: int = 0
     layers: Sequence[ov.ProfilingInfo] = ()
     modelled_layers: bool = False
-    """Whether the times of the layers are those that silicon would take."""
+    """Whether the layers' times are those predicted for silicon."""
     default_precision: str = ""
-    """What the device would have computed in if no precision had been asked for, if that is known."""
+    """The device's precision if none had been requested, if known."""
 
     @property
     def median_s(self) -> float:
@@ -88,10 +88,10 @@ class Run:
 
 
 def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
-    """Run the job on an emulated NPU. Inputs are written to where the device reads them.
+    """Run the job on an emulated NPU. Inputs are written to the memory that the device reads.
 
-    Raises `ToolError` for inputs that the model does not have or take, `softnpu.plugin.NpuError` and
-    `softnpu.driver.ZeError` for what the plugin refuses.
+    Raise `ToolError` for inputs that the model does not have or take, `softnpu.plugin.NpuError` and
+    `softnpu.driver.ZeError` for the plugin's errors.
     """
     core = Core(socket)
     arrays = {name: inputs.load_array(name, path) for name, path in job.files.items()}
@@ -129,12 +129,12 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
 
 
 def _source_model(core: Core, job: Job) -> ov.Model | None:
-    """The model of a blob, which needs it if it has no weights of its own."""
+    """Return the model of a blob, required if it has no weights of its own."""
     return None if job.source_model is None else core.read_model(job.source_model)
 
 
 def _compile(core: Core, job: Job, device: str, shapes: dict[str, Shape]) -> CompiledModel:
-    """Compile and load, with a progress bar where somebody can see it."""
+    """Compile and load, with a progress bar if it is visible."""
     with progress.stages() as stages:
         return core.compile_model(job.model, device, job.config, shapes=shapes, progress=stages)
 
@@ -142,7 +142,7 @@ def _compile(core: Core, job: Job, device: str, shapes: dict[str, Shape]) -> Com
 def _write_inputs(
     job: Job, arrays: Mapping[str, Array], compiled: CompiledModel, request: InferRequest
 ) -> dict[str, Array]:
-    """Fill every input with what the user gave or with random values; what was written, by name."""
+    """Fill every input with the user's or random values; return these by name."""
     written: dict[str, Array] = {}
     random = np.random.default_rng(job.seed)
     _check_names(job, compiled)
@@ -154,14 +154,14 @@ def _write_inputs(
             array = inputs.random_array(random, spec.name, tensor.data.dtype, shape)
         if tuple(tensor.shape) != array.shape:
             tensor.shape = ov.Shape(array.shape)
-        # tensors of the request lie in device memory: what is written here is copied no more
+        # the request's tensors lie in device memory: values written here are not copied again
         np.copyto(tensor.data, array)
         written[spec.name] = array
     return written
 
 
 def _check_names(job: Job, compiled: CompiledModel) -> None:
-    """Refuse names that the compiled model does not have."""
+    """Reject names that the compiled model does not have."""
     known = [(spec.name, *spec.names) for spec in compiled.signature.inputs]
     for option, given in (("--shape", job.shapes), ("--input", job.files)):
         for name in given:
@@ -169,7 +169,7 @@ def _check_names(job: Job, compiled: CompiledModel) -> None:
 
 
 def _shape_of_input(job: Job, port: Any, name: str) -> Shape:
-    """The shape of random values: the input's own, or within it what --shape gives."""
+    """Return the shape of random values: the input's own, or within it that of --shape."""
     given = next((shape for key, shape in job.shapes.items() if key in (name, *port.names)), None)
     partial = port.partial_shape
     if given is None and partial.is_dynamic:
@@ -186,7 +186,7 @@ def _shape_of_input(job: Job, port: Any, name: str) -> Shape:
 
 
 def peer_device(name: str) -> str:
-    """A device of OpenVINO's own to compare with; `ToolError` with those that there are."""
+    """Return one of OpenVINO's own devices to compare with; else raise `ToolError` listing them."""
     available = ov.Core().available_devices
     if name not in available:
         raise ToolError(
@@ -198,10 +198,10 @@ def peer_device(name: str) -> str:
 
 
 def on_openvino(job: Job, device: str, like: Run) -> Run:
-    """The same inputs through OpenVINO's `device` in this process, with the properties that `like` had.
+    """Run the same inputs through OpenVINO's `device` in this process, with the properties of `like`.
 
-    OpenVINO's CPU device does not know the arithmetic of ours, which is f16: it computes in f32 then.
-    Raises `ToolError` with OpenVINO's reason when it cannot.
+    OpenVINO's CPU device lacks our arithmetic, f16: it computes in f32 then.
+    Raise `ToolError` with OpenVINO's reason when it cannot.
     """
     try:
         return _on_openvino(job, device, like)
@@ -249,12 +249,14 @@ def _config_for(device: str, like: Run) -> dict[str, str]:
 
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
-_ALL_THREADS = ("INFERENCE_NUM_THREADS", "0")  # our way to say what OpenVINO says by saying nothing
+_ALL_THREADS = ("INFERENCE_NUM_THREADS", "0")  # our form of OpenVINO's default
 
 
 def _static_shapes(model: ov.Model, job: Job, arrays: Mapping[str, Array]) -> dict[str, Shape]:
-    """Shapes to compile with: those asked for, and those of the given arrays where the model leaves them
-    open. Refuses names that the model does not have, and an input that is left without a static shape."""
+    """Return shapes to compile with: the requested ones, else those of arrays where the model is open.
+
+    Reject names that the model does not have, and an input left without a static shape.
+    """
     for option, names in (("--shape", job.shapes), ("--input", job.files)):
         for name in names:
             _position(model, name, option)
@@ -276,7 +278,7 @@ def _static_shapes(model: ov.Model, job: Job, arrays: Mapping[str, Array]) -> di
 
 
 def _array_for(job: Job, arrays: Mapping[str, Array], port: Any, name: str) -> Array | None:
-    """The array that the user gave for this input, checked; None when there is none."""
+    """Return the user's array for this input, checked; None when there is none."""
     for key, array in arrays.items():
         if key == name or key in port.names:
             fits = port.partial_shape.compatible(ov.PartialShape(list(array.shape)))
@@ -304,7 +306,7 @@ def _extents(partial: Any) -> list[Any]:
 
 
 def _example(port: Any) -> str:
-    """The port's shape with 1 for what is open."""
+    """Return the port's shape with 1 for open dimensions."""
     rank = port.partial_shape.rank
     if rank.is_dynamic:
         return "1,..."
@@ -312,7 +314,7 @@ def _example(port: Any) -> str:
 
 
 def _timed(infer: Callable[[], object], count: int) -> tuple[float, list[float]]:
-    """Seconds of the first inference, and of `count` more."""
+    """Return seconds of the first inference, and of `count` more."""
     times = []
     for _ in range(count + 1):
         start = time.perf_counter()

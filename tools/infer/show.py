@@ -1,4 +1,4 @@
-"""What `softnpu infer` prints: tables for a person, or one document."""
+"""The output of `softnpu infer`: tables for a person, or one document."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from softnpu.tools.shared.cpu_reference import is_in_f32, is_unfused
 
 
 def show(ours: Run, theirs: Run | None, comparison: Comparison | None) -> None:
-    """Print the outputs, the layers if they were asked for, the times, and how the two compare."""
+    """Print the outputs, requested layers, times and comparison."""
     _show_outputs(ours)
     if ours.layers:
         _show_layers(ours)
     _show_times([ours] if theirs is None else [ours, theirs])
-    # bytes that were copied because a tensor did not lie in device memory
+    # bytes copied because a tensor was not in device memory
     print_line(
         f"staged bytes in {len(ours.times_s) + 1} inferences: {ours.staged_by_driver} by the driver, "
         f"{ours.staged_by_engine} by the engine"
@@ -30,7 +30,7 @@ def show(ours: Run, theirs: Run | None, comparison: Comparison | None) -> None:
 
 
 def as_document(ours: Run, theirs: Run | None, comparison: Comparison | None) -> dict[str, Any]:
-    """The same for programs; times in seconds."""
+    """Return the same for programs; times in seconds."""
     document: dict[str, Any] = {"runs": [_run(run) for run in (ours, theirs) if run is not None]}
     if comparison is not None:
         document["comparison"] = {
@@ -92,7 +92,7 @@ def _show_outputs(run: Run) -> None:
 
 
 def _show_layers(run: Run) -> None:
-    """A row for each layer that was executed, in their order, with its share of the time of all."""
+    """Show a row for each executed layer, in order, with its share of the total time."""
     layers = [layer for layer in run.layers if layer.status == ov.ProfilingInfo.Status.EXECUTED]
     total = sum(layer.real_time.total_seconds() for layer in layers) or 1.0
     clock = ", on the modelled clock" if run.modelled_layers else ""
@@ -165,7 +165,7 @@ def _fold_first(table: Any) -> None:
 
 
 def _summary(value: npt.NDArray[Any]) -> dict[str, float]:
-    """Smallest, mean and largest value, and how many are no number."""
+    """Return smallest, mean and largest value, and the number of NaNs."""
     numbers = value.astype(np.float64) if value.size else np.full(1, np.nan)
     ends = (float(numbers.min()), float(numbers.mean()), float(numbers.max()))
     return {"min": ends[0], "mean": ends[1], "max": ends[2], "nan": int(np.isnan(value.astype(float)).sum())}
@@ -178,7 +178,7 @@ def _words(summary: dict[str, float]) -> list[str]:
 
 
 def _type(value: npt.NDArray[Any]) -> str:
-    """As OpenVINO writes it: `f32`, `i64`, `boolean`."""
+    """Return OpenVINO's name: `f32`, `i64`, `boolean`."""
     return "boolean" if value.dtype.kind == "b" else f"{value.dtype.kind}{8 * value.dtype.itemsize}"
 
 
@@ -187,5 +187,5 @@ def _status(layer: ov.ProfilingInfo) -> str:
 
 
 def _load(seconds: float) -> str:
-    # the daemon says 0 when it had the same content on the device already
+    # the daemon says 0 if the device already had the same content
     return format_time(seconds) if seconds else "shared"

@@ -1,4 +1,4 @@
-"""`softnpu metrics`: what Prometheus scrapes, or the same text once."""
+"""`softnpu metrics`: serve metrics to Prometheus, or print the same text once."""
 
 from __future__ import annotations
 

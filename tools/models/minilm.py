@@ -1,7 +1,7 @@
 """The BERT encoder of all-MiniLM-L6-v2, built as an OpenVINO model from its safetensors weights.
 
 Semantics: Devlin et al., "BERT" (2018), as in the reference implementation: post-norm transformer layers,
-learned positions, GELU with erf. The pooling is that of sentence-transformers: mean over the attended tokens,
+learned positions, GELU with erf. The pooling follows sentence-transformers: mean over the attended tokens,
 then L2 norm.
 """
 
@@ -21,8 +21,8 @@ from openvino import opset13 as ops
 from softnpu.tools.models.errors import WeightsError
 from softnpu.tools.models.safetensors import read_safetensors
 
-# What BERT itself adds to the scores of masked tokens. exp() of it is 0 in f32, and unlike the lowest f32 it
-# is still finite in f16, so a row with every token masked gives numbers there instead of NaN.
+# BERT's own bias for the scores of masked tokens. Its exp() is 0 in f32, and unlike the lowest f32 it is
+# still finite in f16, so a row with every token masked gives numbers instead of NaN.
 _MASKED_SCORE: Final = -10000.0
 # Lower bound of the squared norm, the square of the 1e-12 that sentence-transformers uses for the norm.
 _MIN_SQUARED_NORM: Final = 1e-24
@@ -41,12 +41,11 @@ class BertConfig(msgspec.Struct, frozen=True):
 
 
 def build(source: Path, destination: Path) -> None:
-    """Save the model whose weights and configuration lie in `source` as `destination` (.xml, with .bin
-    beside).
+    """Save the model of the weights and configuration in `source` as `destination` (.xml, .bin beside it).
 
-    Reads `model.safetensors` and `config.json`. The IR has dynamic batch and sequence, i64 inputs, and all
-    weights as plain f32 constants. Raises `WeightsError` when a weight is missing or has another shape or
-    type than the configuration says.
+    Read `model.safetensors` and `config.json`. The IR has dynamic batch and sequence, i64 inputs, and all
+    weights as plain f32 constants. Raise `WeightsError` when a weight is missing, or its shape or type
+    differs from the configuration.
     """
     config_path = source / "config.json"
     try:
@@ -66,7 +65,7 @@ class Weights:
         self._tensors = tensors
 
     def constant(self, name: str, *shape: int) -> ov.Node:
-        """The weight `name`. Raises `WeightsError` unless it is there, is f32 and has `shape`."""
+        """Return the weight `name`. Raise `WeightsError` unless it exists, is f32 and has `shape`."""
         array = self._tensors.get(name)
         if array is None:
             raise WeightsError(self._path, f"there is no tensor {name!r}")
@@ -79,12 +78,12 @@ class Weights:
 
 
 def encoder(config: BertConfig, weights: Weights) -> ov.Model:
-    """The encoder as a model.
+    """Return the encoder as a model.
 
     Inputs, each i64 [batch, sequence]: `input_ids` (0 <= id < vocab_size), `attention_mask` (1 attended, 0
     padding), `token_type_ids` (0 or 1). Sequence is at most `max_position_embeddings`; a longer one fails
-    when it runs. Outputs, f32: `last_hidden_state` [batch, sequence, hidden_size]; `sentence_embedding`
-    [batch, hidden_size], of length 1 in the Euclidean norm.
+    at run time. Outputs, f32: `last_hidden_state` [batch, sequence, hidden_size]; `sentence_embedding`
+    [batch, hidden_size], with Euclidean norm 1.
     """
     input_ids, attention_mask, token_type_ids = (
         _input(name) for name in ("input_ids", "attention_mask", "token_type_ids")
@@ -104,9 +103,9 @@ def encoder(config: BertConfig, weights: Weights) -> ov.Model:
 
 
 def _name_the_rest(model: ov.Model) -> None:
-    """Number the nodes that have no name of ours, so that the IR does not depend on what was built before it.
+    """Number the nodes without a name of ours, so that the IR does not depend on earlier builds.
 
-    OpenVINO's own names end in a counter of the process.
+    OpenVINO's own names end in a process-wide counter.
     """
     for index, node in enumerate(model.get_ordered_ops()):
         if node.get_friendly_name() == node.get_name():
@@ -121,7 +120,7 @@ def _input(name: str) -> Any:
 
 def _output(node: ov.Node, name: str) -> Any:
     result = ops.result(node, name=name)
-    # The IR keeps the names of the tensor that a result reads, not of the result itself.
+    # The IR keeps the names of the tensor read by a result, not of the result itself.
     node.output(0).set_names({name})
     return result
 
@@ -182,7 +181,7 @@ def _dense(weights: Weights, prefix: str, value: ov.Node, inputs: int, outputs: 
 
 
 def _layer_norm(config: BertConfig, weights: Weights, prefix: str, value: ov.Node) -> ov.Node:
-    """Mean 0 and variance 1 along the last axis, then scale and shift; the shape stays."""
+    """Normalise to mean 0 and variance 1 along the last axis, then scale and shift; the shape stays."""
     normal = ops.mvn(value, _i64([-1]), True, config.layer_norm_eps, "inside_sqrt")
     scaled = ops.multiply(normal, weights.constant(f"{prefix}.weight", config.hidden_size))
     return ops.add(scaled, weights.constant(f"{prefix}.bias", config.hidden_size), name=prefix)

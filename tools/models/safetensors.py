@@ -31,8 +31,8 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
     """Map the file and return its tensors by name, as read-only arrays over the mapping.
 
     Nothing is copied: a page is read when an array is, and the mapping lives as long as any of the arrays.
-    Raises `WeightsError`, naming the file and the value, when the file is truncated, its header does not
-    hold together, or numpy lacks a type; `OSError` when it cannot be opened.
+    Raise `WeightsError`, naming the file and the value, when the file is truncated, its header is
+    inconsistent, or numpy lacks a type; `OSError` when it cannot be opened.
     """
     with path.open("rb") as file:
         try:

@@ -1,4 +1,4 @@
-"""What the real NPU would do with a model, said beforehand: `softnpu predict`, and the same in Python.
+"""Predictions of the real NPU's behaviour with a model: `softnpu predict`, and the same in Python.
 
     from softnpu.tools.predict import predict
 
@@ -6,24 +6,50 @@
     print(prediction.support["4000"].verdict)
 
 - `prediction.py`: the function and its result.
-- `section.py`: what each question is to be answered by; `support_section.py`, `right_section.py`,
-  `speed_section.py`: the answers. `right/` finds the second one.
-- `screen.py`: what the command prints; `tools/predict/cli.py` is the command itself.
+- `section.py`: the interface of an answer; `support_section.py`, `right_section.py`, `speed_section.py`: the
+  answers. `right/` finds the second one.
+- `screen.py`: the command's output; `cli.py` is the command itself, which loads none of this for `--help`.
 """
 
 from __future__ import annotations
 
-from softnpu.emulator.prediction.support.findings import (
-    Finding,
-    OperationSupport,
-    Source,
-    Support,
-    Verdict,
-)
-from softnpu.tools.predict.prediction import Prediction, predict
-from softnpu.tools.predict.right.result import LayerTrouble, Repair, Right, Rightness, Trouble
-from softnpu.tools.predict.section import Hint, Samples
-from softnpu.tools.predict.speed_section import Speed
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from softnpu.emulator.prediction.support.findings import (
+        Finding,
+        OperationSupport,
+        Source,
+        Support,
+        Verdict,
+    )
+    from softnpu.tools.predict.prediction import Prediction, predict
+    from softnpu.tools.predict.right.result import LayerTrouble, Repair, Right, Rightness, Trouble
+    from softnpu.tools.predict.section import Hint, Samples
+    from softnpu.tools.predict.speed_section import Speed
+
+_FINDINGS = "softnpu.emulator.prediction.support.findings"
+_RIGHT = "softnpu.tools.predict.right.result"
+_PREDICTION = "softnpu.tools.predict.prediction"
+_SECTION = "softnpu.tools.predict.section"
+_PLACES: Final = {
+    "Finding": _FINDINGS,
+    "Hint": _SECTION,
+    "LayerTrouble": _RIGHT,
+    "OperationSupport": _FINDINGS,
+    "Prediction": _PREDICTION,
+    "Repair": _RIGHT,
+    "Right": _RIGHT,
+    "Rightness": _RIGHT,
+    "Samples": _SECTION,
+    "Source": _FINDINGS,
+    "Speed": "softnpu.tools.predict.speed_section",
+    "Support": _FINDINGS,
+    "Trouble": _RIGHT,
+    "Verdict": _FINDINGS,
+    "predict": _PREDICTION,
+}
 
 __all__ = [
     "Finding",
@@ -46,3 +72,9 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

@@ -1,4 +1,4 @@
-"""`softnpu predict`: what the real NPU would do with a model."""
+"""`softnpu predict`: predict the real NPU's behaviour with a model."""
 
 from __future__ import annotations
 

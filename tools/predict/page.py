@@ -1,4 +1,4 @@
-"""A prediction as a page."""
+"""A prediction as an HTML page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.tools.shared.pages import rendering
 
 
 def write_page(prediction: Prediction, path: Path) -> None:
-    """Write all answers into a file. Raises `ToolError` without jinja2, and `OSError`."""
+    """Write all answers to a file. Raise `ToolError` without jinja2, and `OSError`."""
     import msgspec
 
     values = {

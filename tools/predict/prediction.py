@@ -23,16 +23,16 @@ from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.inputs import position
 
 SECTIONS: Final[tuple[Section, ...]] = (SupportSection(), RightSection(), SpeedSection())
-"""The questions, in the order in which they are answered."""
+"""The questions, in the order of their answers."""
 WORDS: Final = {"compile": "support", "right": "right", "speed": "speed"}
-"""What a question is called by who asks only some, and the key of its section."""
+"""A question's name on the command line, and its section's key."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the real NPU would do with a model.
+    """The real NPU's predicted behaviour with a model.
 
-    `answers` has, by the key of a section, its answer for each platform; `hints` what to change, best first.
+    `answers` has each platform's answer by section key; `hints` are proposed changes, best first.
     """
 
     model: str
@@ -48,12 +48,12 @@ class Prediction:
 
     @property
     def right(self) -> Mapping[str, Right]:
-        """By platform, the same for all: whether its outputs in f16 are those in f32."""
+        """By platform, the same for all: whether its f16 outputs match f32."""
         return self._answer("right")
 
     @property
     def speed(self) -> Mapping[str, Speed]:
-        """By platform: how long it takes, if its shapes are known."""
+        """By platform: execution time, if its shapes are known."""
         return self._answer("speed")
 
     def _answer(self, key: str) -> Mapping[str, Any]:
@@ -72,12 +72,12 @@ def predict(
     samples: Samples | None = None,
     only: Iterable[str] = tuple(WORDS),
 ) -> Prediction:
-    """Predict what the NPUs of `platforms` do with a model, given as a file or as OpenVINO has it.
+    """Predict the behaviour of the NPUs of `platforms` with a model, given as a file or OpenVINO model.
 
-    `shapes` are static shapes of inputs by name, `config` properties to compile with, `samples` the inputs to
-    run it with. `only` are questions: compile, right, speed. A model is not changed. Needs no daemon. Raises
-    `ToolError` for a model that cannot be read or reshaped, and for inputs that do not fit, `Refused` for a
-    platform that is unknown.
+    `shapes` are static shapes of inputs by name, `config` compilation properties, `samples` the inputs to run
+    it with. `only` are questions: compile, right, speed. The model is not changed. Needs no daemon. Raise
+    `ToolError` for a model that cannot be read or reshaped, and for inputs that do not fit, `Refused` for an
+    unknown platform.
     """
     asked = _sections(only)
     names = tuple(dict.fromkeys(platforms))
@@ -122,7 +122,7 @@ def _subject(
 
 
 def _read(path: Path) -> ov.Model:
-    with path.open("rb"):  # an unreadable file is reported as such
+    with path.open("rb"):  # report an unreadable file as such
         pass
     try:
         return ov.Core().read_model(str(path))

@@ -1,4 +1,4 @@
-"""Will it be right? The model in f16 against itself in f32, and what to keep in f32."""
+"""Will it be right? The model in f16 against itself in f32, and the layers to keep in f32."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from softnpu.tools.shared.console import format_bytes, format_count, print_line
 from softnpu.tools.shared.failures import ToolError
 
 _RUNS_HELD: Final = 3
-"""The model in f32, in f16, and what OpenVINO makes of one of them for its kernels."""
+"""The model in f32, in f16, and OpenVINO's kernel form of one of them."""
 _ROWS: Final = 8
 _MANY: Final = 10.0
 
@@ -47,7 +47,7 @@ class RightSection:
     same_for_all = True
 
     def answer(self, subject: Subject, platform: str) -> Right:
-        """What both models computed: the same for all platforms, so it is computed once."""
+        """Return the comparison of both models: the same for all platforms, so it is computed once."""
         del platform
         if self.key not in subject.shared:
             subject.shared[self.key] = _answer(subject)
@@ -55,7 +55,7 @@ class RightSection:
         return answer
 
     def hints(self, answers: Mapping[str, Right]) -> Sequence[Hint]:
-        """The list of layers in f32."""
+        """Suggest the list of f32 layers."""
         answer = next(iter(answers.values()))
         if answer.repair is None or not answer.causes:
             return []
@@ -64,7 +64,7 @@ class RightSection:
         return [Hint(text, f"{_whole_name(first)} {first.trouble} in f16", tuple(answers), 2)]
 
     def show(self, answers: Mapping[str, Right], *, details: bool) -> None:
-        """The verdict, the layers that cause it, and the list with its proof; with `details` all layers."""
+        """Show the verdict, the layers causing it, and the list with its proof; with `details` all layers."""
         answer = next(iter(answers.values()))
         if answer.verdict is Rightness.UNKNOWN:
             print_line(f"  not known: {answer.obstacle}")
@@ -95,7 +95,7 @@ class RightSection:
 
 
 def _answer(subject: Subject) -> Right:
-    """What is found; unknown, if a model takes inputs that nobody gave and that cannot be generated."""
+    """Return the findings; unknown if inputs are neither given nor can be generated."""
     try:
         return _judge(subject)
     except ToolError as error:
@@ -133,13 +133,13 @@ def _judge(subject: Subject) -> Right:
 
 
 def _bytes_of_weights(model: ov.Model) -> int:
-    """Of all constants in f32."""
+    """Return the bytes of all constants in f32."""
     constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
     return sum(4 * math.prod(node.get_output_shape(0)) for node in constants)
 
 
 def _with_other_params(answer: Right, params: str) -> Right:
-    """The answer, whose setting has the parameters that are set already as well."""
+    """Return the answer, with the already set parameters added to its setting."""
     others = [part for part in params.split() if not part.startswith(f"{HIGHER_PRECISION}=")]
     if answer.repair is None or not others:
         return answer
@@ -216,7 +216,7 @@ def _index(index: Sequence[int]) -> str:
 
 
 def _error(error: Error) -> str:
-    """The larger of both errors: `0.12%`, `24 times`, `not finite`."""
+    """Format the larger of both errors: `0.12%`, `24 times`, `not finite`."""
     if not math.isfinite(error.worst):
         return "not finite"
     if error.worst >= _MANY:

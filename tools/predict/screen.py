@@ -1,4 +1,4 @@
-"""What `softnpu predict` prints: the questions and their answers, or one document."""
+"""The output of `softnpu predict`: the questions and their answers, or one document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softnpu.tools.shared.console import format_count, out, print_line
 
 
 def show(prediction: Prediction, *, details: bool) -> None:
-    """Print every section, then what to change."""
+    """Print every section, then the proposed changes."""
     print_line(f"{prediction.model}, {format_count(prediction.operations, 'operation')}")
     for section in _sections_of(prediction):
         _heading(section.title)
@@ -26,7 +26,7 @@ def show(prediction: Prediction, *, details: bool) -> None:
 
 
 def as_document(prediction: Prediction) -> dict[str, Any]:
-    """The same for programs: the fields of the answers as they are, by platform unless it is one for all."""
+    """Return the same for programs: the answers' fields, by platform unless one answer serves all."""
     return {
         "model": prediction.model,
         "operations": prediction.operations,
@@ -50,7 +50,7 @@ def _answers(answers: Mapping[str, Any], section: Section) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for what JSON has no number for."""
+    """Return the same with null for numbers that JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What answers one question about a model: a section of the prediction.
+"""The interface of a section of the prediction, which answers one question about a model.
 
 A section is added to `SECTIONS` in `prediction.py`; the command and the JSON document take it from there.
 """
@@ -18,7 +18,7 @@ from softnpu.emulator.prediction.graph import Graph
 class Samples:
     """The inputs to run a model with: `files` as the command takes them, `arrays` by name, or generated.
 
-    `count` is how many are generated, None for as many as is usual.
+    `count` is the number to generate; None for the default.
     """
 
     files: Sequence[str] = ()
@@ -29,10 +29,10 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is asked about: a model with its shapes set, as OpenVINO and as a neutral graph.
+    """The subject of a question: a model with its shapes set, in OpenVINO's form and as a neutral graph.
 
-    `bodies` are the graphs of its If, Loop and TensorIterator, `config` the properties to compile it with.
-    `shared` keeps what a section has found for all platforms at once, by its key.
+    `bodies` are the graphs of its If, Loop and TensorIterator, `config` its compilation properties.
+    `shared` keeps a section's findings for all platforms, by its key.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Something to change: what to do, why, and on which platforms it counts.
+    """A change to make: the action, its reason, and the platforms concerned.
 
     Hints of a greater `weight` come first: 3 makes the model possible at all, 2 makes it right, 1 faster.
     """
@@ -60,7 +60,7 @@ class Hint:
 class Section(Protocol):
     """Answers one question for each platform. `key` is its name in the document, `title` the question.
 
-    With `same_for_all` all platforms have one answer, which the document has once.
+    With `same_for_all` all platforms share one answer, which the document has once.
     """
 
     key: str
@@ -68,10 +68,10 @@ class Section(Protocol):
     same_for_all: bool
 
     def answer(self, subject: Subject, platform: str) -> Any:
-        """The answer for one platform, a dataclass that JSON can hold."""
+        """Return the answer for one platform, a dataclass that JSON can hold."""
 
     def hints(self, answers: Mapping[str, Any]) -> Sequence[Hint]:
-        """What the answers suggest to change."""
+        """Return the changes suggested by the answers."""
 
     def show(self, answers: Mapping[str, Any], *, details: bool) -> None:
-        """Print the answers for a person, all platforms beside each other."""
+        """Print the answers for a person, all platforms side by side."""

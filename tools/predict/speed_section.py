@@ -19,7 +19,7 @@ _US: Final = 1e6
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a model is on one platform. `all_tiles` and `one_tile` are None if `obstacle` says why.
+    """A model's speed on one platform. `all_tiles` and `one_tile` are None if `obstacle` says why.
 
     `wins` are changes that make it faster on all tiles, by the same account.
     """
@@ -31,14 +31,14 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeedSection:
-    """Times of each layer and of the whole, what bounds them, and memory."""
+    """Times of each layer and of the whole, their bounds, and memory."""
 
     key = "speed"
     title = "How fast?"
     same_for_all = False
 
     def answer(self, subject: Subject, platform: str) -> Speed:
-        """What the model of the device says; nothing about open shapes."""
+        """Return the device model's answer; none for open shapes."""
         try:
             all_tiles = timing.predict(subject.graph, platform)
             single = timing.predict(subject.graph, platform, tiles=1)
@@ -47,7 +47,7 @@ class SpeedSection:
         return Speed(all_tiles=all_tiles, one_tile=single, wins=wins(subject.graph, all_tiles))
 
     def hints(self, answers: Mapping[str, Speed]) -> Sequence[Hint]:
-        """The few changes that save most, once for all platforms that they save it on."""
+        """Return the few changes that save most, once for all platforms that benefit."""
         platforms: dict[str, list[str]] = {}
         reasons: dict[str, str] = {}
         best: dict[str, float] = {}
@@ -60,7 +60,7 @@ class SpeedSection:
         return [Hint(text, reasons[text], tuple(platforms[text])) for text in ordered]
 
     def show(self, answers: Mapping[str, Speed], *, details: bool) -> None:
-        """A table of the platforms, what bounds the time, the slowest layers; with `details` all of them."""
+        """Show a table of the platforms, the time bounds, the slowest layers; with `details` all of them."""
         known = {name: speed for name, speed in answers.items() if speed.all_tiles is not None}
         for obstacle in dict.fromkeys(speed.obstacle for speed in answers.values() if speed.obstacle):
             print_line(f"  not known: {obstacle}")

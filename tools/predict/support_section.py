@@ -26,11 +26,11 @@ class SupportSection:
     same_for_all = False
 
     def answer(self, subject: Subject, platform: str) -> Support:
-        """What the rules say."""
+        """Return the rules' answer."""
         return check.check(subject.graph, platform, subject.bodies, subject.config)
 
     def hints(self, answers: Mapping[str, Support]) -> Sequence[Hint]:
-        """What to do about each finding that is not good."""
+        """Suggest a fix for each finding that is not good."""
         return [
             Hint(finding.hint, finding.found, platforms, 3 if finding.verdict is Verdict.REFUSES else 0)
             for finding, platforms in _merged(answers)
@@ -38,7 +38,7 @@ class SupportSection:
         ]
 
     def show(self, answers: Mapping[str, Support], *, details: bool) -> None:
-        """A line for each platform, then each finding once; with `details` every type of operation."""
+        """Show a line for each platform, then each finding once; with `details` every type of operation."""
         for verdict in Verdict:
             alike = [platform for platform, support in answers.items() if support.verdict is verdict]
             if alike:
@@ -50,7 +50,7 @@ class SupportSection:
 
 
 def _merged(answers: Mapping[str, Support]) -> list[tuple[Finding, tuple[str, ...]]]:
-    """Each finding once, with the platforms that it is about."""
+    """Return each finding once, with the platforms concerned."""
     platforms: dict[Finding, list[str]] = {}
     for platform, support in answers.items():
         for finding in support.findings:

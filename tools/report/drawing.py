@@ -1,4 +1,4 @@
-"""The graph of a model as SVG: layers from left to right, in colours of their kind."""
+"""The graph of a model as SVG: layers from left to right, coloured by kind."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import openvino as ov
 from softnpu.tools.compare import graph
 
 _LABELS_UP_TO: Final = 40
-"""Layers up to which each has its kind written into it; larger graphs have dots."""
+"""The most layers with their kind as a label; larger graphs have dots."""
 
 _BOXES: Final = 9
 _DOTS: Final = 80
-"""Layers in a line of the picture; a longer graph goes on in the next line."""
+"""Layers in a line of the picture; a longer graph wraps."""
 
 _SERIES: Final = {
     "arithmetic": ("Convolution", "GroupConvolution", "MatMul", "ConvolutionBackpropData", "LSTMSequence"),
@@ -27,12 +27,12 @@ _SERIES: Final = {
 }  # fmt: skip
 _REST: Final = "element by element, and others"
 KINDS: Final = (*_SERIES, _REST)
-"""The groups of layers that have a colour: that of series 1, 2, ... of the page."""
+"""The groups of layers with a colour: that of series 1, 2, ... of the page."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A layer in the picture: its middle, its colour (a number from 1), and what it is."""
+    """A layer in the picture: its centre, its colour (a number from 1), and its description."""
 
     x: float
     y: float
@@ -43,9 +43,9 @@ class Spot:
 
 @dataclass(frozen=True)
 class Drawing:
-    """All that the template draws. `labelled` graphs have boxes for dots, `wrapped` ones several lines.
+    """The template's input. `labelled` graphs have boxes for dots, `wrapped` ones several lines.
 
-    Edges are paths of SVG.
+    Edges are SVG paths.
     """
 
     width: float
@@ -57,7 +57,7 @@ class Drawing:
 
 
 def draw(model: ov.Model) -> Drawing:
-    """Place each layer in the column of its longest way from an input."""
+    """Place each layer in the column of its longest path from an input."""
     layers = {layer.key: layer for layer in graph.layers_of(model)}
     read = graph.dependencies(model, set(layers))
     column: dict[str, int] = {}
@@ -66,7 +66,7 @@ def draw(model: ov.Model) -> Drawing:
     labelled = len(layers) <= _LABELS_UP_TO
     grid = _Grid(118.0, 40.0, _BOXES) if labelled else _Grid(13.0, 15.0, _DOTS)
     needed = {key for behind in (*read.parents.values(), *read.outputs) for key in behind}
-    shown = [key for key in read.order if key in needed]  # not outputs that nobody reads
+    shown = [key for key in read.order if key in needed]  # no outputs without readers
     grid.place(shown, column)
     spots = [Spot(*grid.places[key], _series(layers[key].kind), key, layers[key].kind) for key in shown]
     edges = [grid.edge(parent, key) for key in shown for parent in read.parents[key]]
@@ -74,7 +74,7 @@ def draw(model: ov.Model) -> Drawing:
 
 
 class _Grid:
-    """Columns of layers, as many in a line as fit, and the places of all layers."""
+    """Columns of layers, as many per line as fit, and the places of all layers."""
 
     def __init__(self, across: float, down: float, columns: int) -> None:
         self._across, self._down, self._columns = across, down, columns
@@ -88,7 +88,7 @@ class _Grid:
         return any(self._line.values())
 
     def place(self, order: Sequence[str], column: Mapping[str, int]) -> None:
-        """Put the layers of a column one below the other, around the middle of their line."""
+        """Stack the layers of a column around the middle of their line."""
         stacks: dict[int, list[str]] = {}
         for key in order:
             stacks.setdefault(column[key], []).append(key)
@@ -104,7 +104,7 @@ class _Grid:
             self.height += self._down * (most + 1)
 
     def edge(self, begin: str, end: str) -> str:
-        """A curve over what lies between; two stubs where the end is in another line."""
+        """Return a curve over the layers in between; two stubs where the end is in another line."""
         (x1, y1), (x2, y2) = self.places[begin], self.places[end]
         if self._line[begin] != self._line[end]:
             stub = 0.6 * self._across

@@ -1,4 +1,4 @@
-"""Run one model and note all that a report shows of it."""
+"""Run one model and gather the data of a report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_WORK: Final = Work(0.0, 0.0)
 
 @dataclass(frozen=True)
 class LayerTime:
-    """What a layer of the device took: the median of all inferences, in seconds."""
+    """A device layer's time: the median of all inferences, in seconds."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ class LayerTime:
 
     @property
     def rate(self) -> float:
-        """Operations a second."""
+        """Operations per second."""
         return self.work.operations / self.seconds if self.seconds else 0.0
 
 
@@ -88,11 +88,11 @@ class Gathered:
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of one inference in convolutions and products of matrices."""
+        """Floating-point operations of one inference in convolutions and matrix products."""
         return sum(each.operations for each in self.work.values())
 
     def by_kind(self) -> list[tuple[str, float, int]]:
-        """Kinds of layers with their time together and their count, the longest first."""
+        """Return kinds of layers with their total time and count, longest first."""
         kinds: dict[str, list[float]] = {}
         for layer in self.layers:
             kinds.setdefault(layer.kind, []).append(layer.seconds)
@@ -102,7 +102,7 @@ class Gathered:
 
 
 def gather(request: Request, count: int, tell: Callable[[str], None]) -> Gathered:
-    """Compile, run and compare the model. Raises as `open_sides` does."""
+    """Compile, run and compare the model. Raise as `open_sides` does."""
     tell("models")
     sides = open_sides(request)
     model = sides.candidate.model
@@ -160,11 +160,11 @@ def _compiled(
 def _timed(
     request: InferRequest, feed: Sequence[Any], count: int, model: ov.Model
 ) -> tuple[list[float], list[LayerTime]]:
-    """The time of each inference, and the median of each layer over all but the first."""
+    """Return the time of each inference, and the median of each layer over all but the first."""
     for index, value in enumerate(feed):
         tensor = request.get_input_tensor(index)
         tensor.shape = ov.Shape(value.shape)
-        # tensors of the request lie in device memory: what is written here is copied no more
+        # the request's tensors lie in device memory: values written here are not copied again
         np.copyto(tensor.data, value)
     times: list[float] = []
     layers: dict[str, list[float]] = {}

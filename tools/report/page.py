@@ -18,7 +18,7 @@ from softnpu.tools.shared.pages import rendering
 
 
 def write_page(gathered: Gathered, request: Request, path: Path) -> None:
-    """Write the report. Raises `ToolError` without jinja2 or matplotlib, and `OSError`."""
+    """Write the report. Raise `ToolError` without jinja2 or matplotlib, and `OSError`."""
     shown = Shown(
         str(request.model), request, gathered.sides, gathered.tolerances, gathered.outcome, reduced=None
     )
@@ -54,7 +54,7 @@ def _extents(shape: Any) -> str:
 
 
 def short(number: float) -> str:
-    """`1.23 G`: three digits and a prefix."""
+    """Return `1.23 G`: three digits and a prefix."""
     for prefix in ("", "k", "M", "G"):
         if number < 1000:
             return f"{number:.3g} {prefix}".strip()

@@ -15,7 +15,7 @@ _UNIT_SERIES: Final = {"DPU": "--series-1", "DMA": "--series-2", "SW": "--series
 
 
 def time_by_kind(gathered: Gathered) -> str:
-    """Bars: the time of all layers of each kind."""
+    """Plot bars: the time of all layers of each kind."""
     rows = gathered.by_kind()[:_MOST_LAYERS]
     total = sum(seconds for _, seconds, _ in gathered.by_kind()) or 1.0
     texts = [
@@ -28,7 +28,7 @@ def time_by_kind(gathered: Gathered) -> str:
 
 
 def time_by_layer(gathered: Gathered) -> str:
-    """Bars: the layers that take longest, in the colour of the unit that a real device would use."""
+    """Plot bars: the slowest layers, in the colour of the unit that a real device would use."""
     rows = sorted(gathered.layers, key=lambda layer: -layer.seconds)[:_MOST_LAYERS]
     colours = [_UNIT_SERIES.get(layer.unit, "--series-3") for layer in rows]
     names = [_short(layer.name) for layer in rows]
@@ -38,7 +38,7 @@ def time_by_layer(gathered: Gathered) -> str:
 
 
 def roofline(gathered: Gathered) -> str:
-    """Layers below the two lines that bound them; none of them without an operation count."""
+    """Plot the layers below the two lines that bound them; skip those without an operation count."""
     counted = [layer for layer in gathered.layers if layer.work.operations and layer.seconds]
     roof = gathered.roof
     figure, axes = plotting.figure(8.0, 4.2)

@@ -1,4 +1,4 @@
-"""What this host can do at best: operations a second in a large product, bytes a second in a copy."""
+"""This host's peak rates: operations a second in a large product, bytes a second in a copy."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _LONG_ENOUGH_S: Final = 0.5
 
 @dataclass(frozen=True)
 class Roofline:
-    """The largest rates that were measured, in operations and bytes a second."""
+    """The largest measured rates, in operations and bytes a second."""
 
     operations: float
     bandwidth: float
 
     @property
     def ridge(self) -> float:
-        """Operations for each byte from which on a layer is bound by arithmetic."""
+        """Operations per byte above which a layer is bound by arithmetic."""
         return self.operations / self.bandwidth
 
     def at(self, intensity: float) -> float:
-        """The most operations a second that a layer of this intensity can reach."""
+        """Return the most operations a second that a layer of this intensity can reach."""
         return min(self.operations, self.bandwidth * intensity)
 
 
 def measure() -> Roofline:
-    """Measure in this process, with OpenVINO's CPU runtime in f32: the one that engines compute with."""
+    """Measure in this process, with OpenVINO's CPU runtime in f32, as engines compute."""
     left, right = (ops.parameter([_SIDE, _SIDE], np.float32) for _ in range(2))
     model = ov.Model([ops.matmul(left, right, False, False)], [left, right], "product")
     config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
@@ -54,7 +54,7 @@ def measure() -> Roofline:
 def _shortest(call: Callable[[], object]) -> float:
     call()
     shortest, begin = math.inf, time.perf_counter()
-    # others may need the processors as well: the best of many short rounds is closest to what it can do
+    # others may need the processors as well: the best of many short rounds is closest to the peak
     while time.perf_counter() - begin < _LONG_ENOUGH_S:
         start = time.perf_counter()
         call()

@@ -1,4 +1,4 @@
-"""What a layer has to do: floating-point operations and bytes, from the shapes of the model alone."""
+"""The work of a layer: floating-point operations and bytes, from the shapes of the model alone."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Final
 import openvino as ov
 
 _WEIGHTS_AXES: Final = {"Convolution": 1, "GroupConvolution": 2}
-"""Axis of the input channels of one group in the weights: the kernel lies behind it."""
+"""Axis of the input channels of one group in the weights; the kernel axes follow."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Operations (a multiplication with an addition counts as two), bytes read and written without caches."""
+    """Operations (a multiply-add counts as two), bytes read and written without caches."""
 
     operations: float
     bytes: float
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.operations / self.bytes if self.bytes else 0.0
 
 
 def work_of(model: ov.Model) -> dict[str, Work]:
-    """The work of every operation by friendly name; 0 operations where only sizes are known of it."""
+    """Return the work of every operation by friendly name; 0 operations if only its sizes are known."""
     work = {}
     for node in model.get_ordered_ops():
         if all(output.get_partial_shape().is_static for output in node.outputs()):
@@ -38,7 +38,7 @@ def work_of(model: ov.Model) -> dict[str, Work]:
 
 
 def parameters_of(model: ov.Model) -> Mapping[str, tuple[int, int]]:
-    """Elements and bytes of all constants by element type."""
+    """Return elements and bytes of all constants by element type."""
     counts: dict[str, tuple[int, int]] = {}
     for node in model.get_ops():
         if node.get_type_name() == "Constant":

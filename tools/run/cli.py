@@ -84,9 +84,9 @@ def _github_line(name: str, value: str) -> str:
 def environment_for(
     library: NativeLibrary, path: Path, platforms: list[str] | None, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment for programs that use the daemon at `place`; starts one there if it may and must.
+    """Return the environment for programs that use the daemon at `place`; start one if allowed and needed.
 
-    Raises `ToolError` when one runs there with devices of other platforms, or in another order.
+    Raise `ToolError` when one runs there with devices of other platforms, or in another order.
     """
     from softnpu.driver import Driver
     from softnpu.emulator.interface import environment
@@ -113,7 +113,7 @@ def environment_for(
 
 @contextmanager
 def _started_with(platforms: list[str] | None) -> Iterator[None]:
-    """While this lasts, a daemon that starts by itself gets these devices."""
+    """Give a daemon that autostarts in this block these devices."""
     from softnpu.emulator.interface.environment import ENV_DEVICES
 
     before = os.environ.get(ENV_DEVICES)

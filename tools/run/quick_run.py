@@ -1,7 +1,7 @@
 """`softnpu run PROGRAM` without options: become the program before anything else is imported.
 
-The command line with its libraries takes as long to import as a small program runs. Where options, a setting
-to check or an error need it, it takes over: `try_to_run` returns.
+The command line's libraries take as long to import as a small program runs. It takes over where options, a
+setting to check or an error need it: `try_to_run` returns.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from softnpu.emulator.interface.result import Refused
 
 
 def try_to_run(arguments: Sequence[str]) -> None:
-    """Become the program in `arguments`, what stands behind `run`, with a daemon that serves it.
+    """Become the program in `arguments`, the words after `run`, with a daemon that serves it.
 
-    Returns if `softnpu run` has to parse, check or report something.
+    Return if `softnpu run` has to parse, check or report something.
     """
     command = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
     if not command or (command == list(arguments) and command[0].startswith("-")):
         return
     if os.environ.get(ENV_CLOCK) or os.environ.get(TRACE_VARIABLE):
-        return  # only a session learns which clock a daemon has, and who writes a trace has to stay
+        return  # only a session learns a daemon's clock, and a trace's writer must stay
     linux.open_streams()
     ensure_home()
     try:

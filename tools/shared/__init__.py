@@ -1,1 +1,1 @@
-"""What several commands share: the console, failures, connections, private daemons, pages."""
+"""Shared parts of commands: the console, failures, connections, private daemons, pages."""

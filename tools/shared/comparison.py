@@ -1,4 +1,4 @@
-"""How far two results of one computation lie apart."""
+"""The distance between two results of one computation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy.typing as npt
 TOLERANCE: Final = {"f32": 1e-3, "f16": 5e-2, "bf16": 1e-1}
 """Largest relative difference that counts as the same result, by the precision of the arithmetic."""
 
-# Beside an output's large values its tiny ones are noise: a relative difference is taken to at least this
-# share of the largest magnitude.
+# An output's tiny values are noise beside its large ones: a relative difference uses at least this share of
+# the largest magnitude.
 _FLOOR: Final = 1e-3
 
 
@@ -21,8 +21,8 @@ _FLOOR: Final = 1e-3
 class Difference:
     """`value` against `reference`: largest absolute and relative difference, NaN where only one is NaN.
 
-    `relative` is taken to the reference's magnitude at that place, but at least to a share of its largest
-    one. `identical` says that every bit is the same, which two equal NaNs are as well.
+    `relative` uses the reference's magnitude at that place, but at least a share of its largest one.
+    `identical`: every bit is the same; two equal NaNs also are.
     """
 
     absolute: float
@@ -30,7 +30,7 @@ class Difference:
     identical: bool
 
     def within(self, tolerance: float) -> bool:
-        """Whether the two count as the same result."""
+        """Return whether both count as the same result."""
         return self.identical or self.relative <= tolerance  # False for NaN
 
 
@@ -55,9 +55,9 @@ class Comparison:
 
 
 def compare(value: npt.NDArray[Any], reference: npt.NDArray[Any], *, floor: float = _FLOOR) -> Difference:
-    """The difference of two arrays of one shape and type; `ValueError` when they are not.
+    """Return the difference of two arrays; raise `ValueError` if shape or type differ.
 
-    `floor` is the share of the largest magnitude that a relative difference is taken to at least.
+    `floor` is the minimum share of the largest magnitude for a relative difference.
     """
     if value.shape != reference.shape or value.dtype != reference.dtype:
         raise ValueError(
@@ -69,8 +69,8 @@ def compare(value: npt.NDArray[Any], reference: npt.NDArray[Any], *, floor: floa
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     finite = np.abs(theirs[np.isfinite(theirs)])
     least = max(floor * float(finite.max(initial=0.0)), np.finfo(np.float64).tiny)
-    # infinity less or by infinity is no number: at places that are the same it does not count, at others
-    # it says rightly that they are not within any tolerance
+    # infinity minus or divided by infinity is NaN: ignored where both are the same, elsewhere rightly out of
+    # any tolerance
     with np.errstate(invalid="ignore"):
         gap = np.where(same, 0.0, np.abs(ours - theirs))
         relative = np.where(same, 0.0, gap / np.maximum(np.abs(theirs), least))

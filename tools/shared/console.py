@@ -1,4 +1,4 @@
-"""What all commands print with: two consoles, tables, JSON, and quantities as a person reads them."""
+"""Output of all commands: two consoles, tables, JSON, and human-readable quantities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def print_line(text: str, *, console: Console = out, style: str = "") -> None:
-    """Print a line as it is: no markup, no colours of numbers, not folded, no control characters."""
+    """Print a line verbatim: no markup, no colours of numbers, not folded, no control characters."""
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True, style=style or None)
 
 
@@ -33,15 +33,15 @@ def print_json(document: Any) -> None:
     """Print structs, dictionaries, lists, texts and numbers as one document; bytes as hex."""
     import msgspec
 
-    # of a message the tag is no field of the document
+    # a message's tag is no field of the document
     plain = msgspec.to_builtins(document, builtin_types=(bytes,))
     typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
 
 
 def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -> Table:
-    """A table with these columns, none of them folded; those of `right` have their text on the right.
+    """Return a table with these columns, none of them folded; those of `right` are right-aligned.
 
-    A cell is a text as `print_line` prints it, or one of rich with colours or several lines.
+    A cell is a text as `print_line` prints it, or a rich text with colours or several lines.
     """
     from rich import box
 
@@ -54,12 +54,12 @@ def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -
 
 
 def format_count(number: int, noun: str) -> str:
-    """`1 model`, `2 models`."""
+    """Return `1 model`, `2 models`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(size: float) -> str:
-    """`23.4 GiB`; exact below 1 KiB."""
+    """Return `23.4 GiB`; exact below 1 KiB."""
     for unit in _BINARY:
         if size < 1024 or unit == _BINARY[-1]:
             break
@@ -68,7 +68,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """`850 us`, `12.3 ms`, `4.1 s`, `3 min 20 s`, `5 h 12 min`."""
+    """Return `850 us`, `12.3 ms`, `4.1 s`, `3 min 20 s`, `5 h 12 min`."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 1:
@@ -82,14 +82,14 @@ def format_time(seconds: float) -> str:
 
 
 def parse_whole(text: str) -> int:
-    """A whole number in ASCII digits, as environment variables take it; `typer.BadParameter` otherwise."""
+    """Parse a whole number in ASCII digits, as in environment variables; else raise `typer.BadParameter`."""
     if not re.fullmatch(r"-?[0-9]{1,20}", text):
         raise typer.BadParameter(f"{text[:40]!r}; expected a whole number")
     return int(text)
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `4GiB`, `4G` (both binary), `500MB` (decimal) or `1048576`; `typer.BadParameter` otherwise."""
+    """Parse bytes: `4GiB`, `4G` (binary), `500MB` (decimal), `1048576`; else raise `typer.BadParameter`."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r}; expected a size such as 4GiB, 512MiB, 500MB or 1048576")

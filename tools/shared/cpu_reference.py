@@ -1,4 +1,4 @@
-"""OpenVINO's CPU device as a reference: without what gets quantised layers wrong."""
+"""OpenVINO's CPU device as a reference, without the features that miscompute quantised layers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from softnpu.emulator.openvino.defects.quantised_subgraphs import UNFUSED, are_i
 def compile_reference(
     core: ov.Core, model: ov.Model, device: str, config: Mapping[str, str]
 ) -> tuple[ov.CompiledModel, dict[str, str]]:
-    """Compile `model` for a device of OpenVINO's; also the properties in effect.
+    """Compile `model` for an OpenVINO device; also return the properties in effect.
 
-    On the CPU device quantised layers may compute other numbers, or end the process when they run
-    (docs/fidelity.md): without VNNI, and in subgraphs. A model that is concerned is compiled so that they do
-    not, unless `config` decides on it.
+    On the CPU device quantised layers may compute wrong numbers, or crash the process at run time
+    (docs/fidelity.md): without VNNI, and in subgraphs. An affected model is compiled to avoid this, unless
+    `config` decides otherwise.
     """
     used = dict(config)
     if device.startswith("CPU"):
@@ -30,7 +30,7 @@ def compile_reference(
 
 
 def is_unfused(config: Mapping[str, str]) -> bool:
-    """Return whether `config` keeps the CPU device from making such subgraphs."""
+    """Return whether `config` keeps the CPU device from forming such subgraphs."""
     return UNFUSED.items() <= config.items()
 
 

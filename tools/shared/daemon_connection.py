@@ -1,4 +1,4 @@
-"""The daemon that a command talks to: its socket, and a connection that has no session."""
+"""A command's daemon: its socket, and a connection without a session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PlatformOption = Annotated[
 
 
 class SilentDaemonError(ToolError):
-    """A daemon accepts connections and does not answer: it hangs, or was stopped."""
+    """A daemon accepts connections but does not answer: it hangs, or was stopped."""
 
 
 class OtherVersionError(ToolError):
@@ -35,7 +35,7 @@ class OtherVersionError(ToolError):
 
 
 def socket_path(socket: Path | None) -> Path:
-    """The socket that was asked for, or this user's own."""
+    """Return the given socket, or this user's own."""
     from softnpu.emulator.interface.endpoint import default_socket
 
     return default_socket() if socket is None else socket.absolute()
@@ -43,9 +43,9 @@ def socket_path(socket: Path | None) -> Path:
 
 @contextmanager
 def connect(path: Path) -> Iterator[Driver]:
-    """A monitor's connection to the daemon at `path`.
+    """Yield a monitor's connection to the daemon at `path`.
 
-    Raises `ToolError` when none runs there, `SilentDaemonError` and `OtherVersionError`.
+    Raise `ToolError` when none runs there, `SilentDaemonError` and `OtherVersionError`.
     """
     from softnpu.driver import Driver, ZeError, ZeResult
     from softnpu.driver.errors import NoAnswerError
@@ -71,7 +71,7 @@ def connect(path: Path) -> Iterator[Driver]:
                 expected=info.expected,
                 hint="end it with 'softnpu stop'; the next program starts one of this version",
             ) from error
-        # one that is there and refuses this user has a way out of its own
+        # a running daemon that refuses this user has its own remedy
         if error.result == ZeResult.ERROR_UNINITIALIZED and not isinstance(error.__cause__, OSError):
             raise ToolError(
                 info.object, found=info.found, expected="a running daemon",

@@ -1,4 +1,4 @@
-"""Failures that a user sees: one line on stderr."""
+"""Failures shown to the user as one line on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEBUG_VARIABLE: Final = "SOFTNPU_DEBUG"
 
 
 class ToolError(Exception):
-    """What somebody typed or named cannot be used: the object, what was found, what was expected."""
+    """A user's argument is unusable: the object, the value found, the one expected."""
 
     def __init__(self, object: str, *, found: str, expected: str = "", hint: str = "") -> None:
         self.object, self.found, self.expected, self.hint = object, found, expected, hint
@@ -24,24 +24,24 @@ class ToolError(Exception):
 
 
 def expected() -> tuple[type[Exception], ...]:
-    """The exceptions that are reported without a traceback; anything else is a defect of ours."""
+    """Return the exceptions reported without a traceback; any other is a defect of ours."""
     from softnpu.driver.errors import ZeError
     from softnpu.emulator.interface.result import Refused
     from softnpu.tools.models.errors import ModelError
 
     kinds: tuple[type[Exception], ...] = (ToolError, ZeError, Refused, ModelError, OSError)
-    # only who has used the plugin can meet its errors; importing it loads OpenVINO
+    # only users of the plugin can meet its errors; importing it loads OpenVINO
     plugin = sys.modules.get("softnpu.plugin")
     return kinds if plugin is None else (*kinds, plugin.NpuError)
 
 
 def debugging() -> bool:
-    """Whether the user asked for tracebacks (`SOFTNPU_DEBUG=1`)."""
+    """Return whether the user asked for tracebacks (`SOFTNPU_DEBUG=1`)."""
     return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
 def describe(error: Exception) -> str:
-    """What went wrong in one line."""
+    """Describe an error in one line."""
     from softnpu.driver.errors import ZeError
     from softnpu.emulator.interface.result import Refused
 

@@ -1,7 +1,7 @@
 """Forks processes: `python -m softnpu.tools.shared.fork_server MODULE:FUNCTION FD PARENT-PID [ARGUMENT...]`.
 
-A Python process that starts imports for half a second; one that is forked after the imports works a few
-milliseconds later. `FUNCTION(*ARGUMENTS)` imports and prepares, and returns what every child runs.
+A starting Python process imports for half a second; one forked after the imports works a few milliseconds
+later. `FUNCTION(*ARGUMENTS)` imports and prepares, and returns the function that every child runs.
 Requests come over a SOCK_SEQPACKET socket. When that closes, the server and all its children end.
 """
 
@@ -28,7 +28,7 @@ _MESSAGE: Final = 1 << 16
 _END_S: Final = 10.0
 
 ChildFunction = Callable[[bytes, socket.socket], int]
-"""What a child runs: it gets its request and a connection to the parent, and returns its exit code."""
+"""A child's function: it receives its request and a connection to the parent, and returns its exit code."""
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -45,7 +45,7 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
 
 
 class Child:
-    """A process that was forked for `request`; `connection` is this end of the one that it has."""
+    """A process forked for `request`; `connection` is our end of its connection."""
 
     def __init__(self, pid: int, pidfd: int, connection: socket.socket, request: bytes) -> None:
         self.pid = pid
@@ -60,7 +60,7 @@ class Child:
 
 
 class ForkServer:
-    """A server process of the caller's own. It inherits `pass_fds`."""
+    """A server process owned by the caller. It inherits `pass_fds`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ForkServer:
             sys.executable,
             "-P",
             "-m",
-            "softnpu.tools.shared.fork_server",
+            __name__,
             function,
             str(theirs.fileno()),
         ]
@@ -91,7 +91,7 @@ class ForkServer:
         self.pid = self._process.pid
 
     def fileno(self) -> int:
-        """The descriptor to poll: readable when `receive` returns at once."""
+        """Return the descriptor to poll: readable when `receive` returns at once."""
         return self._socket.fileno()
 
     def request(self, request: bytes) -> None:
@@ -100,18 +100,18 @@ class ForkServer:
         self._socket.send(request)
 
     def receive(self) -> Child | Exited:
-        """The next child that runs, or the next end of one. `ChildProcessError` if the server has ended."""
+        """Return the next child that runs or ends. Raise `ChildProcessError` if the server has ended."""
         return self._exited.pop(next(iter(self._exited))) if self._exited else self._read()
 
     def start(self, request: bytes) -> Child:
-        """A child for this request, as soon as it runs."""
+        """Start a child for this request; return it once it runs."""
         self.request(request)
         while not isinstance(message := self._read(), Child):
             self._exited[message.pid] = message
         return message
 
     def wait(self, child: Child) -> int:
-        """The exit code of a child as `subprocess` has it, as soon as it has ended."""
+        """Wait for a child; return its exit code in `subprocess` form."""
         while child.pid not in self._exited:
             message = self._read()
             assert isinstance(message, Exited)  # `start` has returned every child
@@ -155,7 +155,7 @@ class _Server:
     def __init__(self, run: ChildFunction, requests: socket.socket) -> None:
         self._run = run
         self._requests = requests
-        # a child would copy every page of shared objects whose reference counts it touches
+        # a child would copy every page of shared objects whose reference counts it changes
         gc.collect()
         gc.freeze()
 
@@ -198,7 +198,7 @@ class _Server:
             ours.close()
 
     def _become_child(self, request: bytes, connection: socket.socket, parent: int) -> None:
-        """Never returns."""
+        """Become the child; never return."""
         code = 1
         try:
             linux.die_with_parent(parent)

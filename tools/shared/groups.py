@@ -1,4 +1,4 @@
-"""Groups of commands: one that reports failures in a line, one that is imported only when it is used."""
+"""Command groups: one that reports failures in a line, one that is imported on first use."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 class _Interrupts:
-    """Ctrl-C ends a command. `came`: its exception may have become another one, as in an import."""
+    """Ctrl-C ends a command. `came`: its exception may have been replaced by another, as in an import."""
 
     came = False
 
     @classmethod
     def handle(cls, *_: object) -> None:
         cls.came = True
-        # what follows gives everything back, and is not interrupted
+        # the cleanup that follows must not be interrupted
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise KeyboardInterrupt
 
 
 def application(name: str, help: str, *, no_args_is_help: bool = True) -> typer.Typer:
-    """An application for the commands of a group."""
-    # not rich's own markup, which drops what is in brackets
+    """Return an application for a group's commands."""
+    # not rich's own markup, which drops bracketed text
     return typer.Typer(name=name, help=help, no_args_is_help=no_args_is_help, rich_markup_mode="markdown")
 
 
 class DeferredGroup(TyperGroup):
-    """Stands for the typer application `app` of a module until somebody calls one of its commands."""
+    """A stand-in for the typer application `app` of a module until one of its commands is called."""
 
     def __init__(self, name: str, module: str, help: str) -> None:
         super().__init__(name=name, help=help)
         self._module = module
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        """Go on with the application: from here on the stand-in plays no part."""
+        """Continue with the application: from here on the stand-in is unused."""
         return self.application().make_context(info_name, args, parent=parent, **extra)
 
     def application(self) -> Any:
-        """Import the application; its group of commands."""
+        """Import the application; return its command group."""
         try:
             application: typer.Typer = importlib.import_module(self._module).app
         except ModuleNotFoundError as error:
@@ -69,7 +69,7 @@ class DeferredGroup(TyperGroup):
 
 
 class RootGroup(TyperGroup):
-    """All commands. A failure that a person can act on is one line on stderr and exit code 1."""
+    """All commands. A user-fixable failure is one line on stderr and exit code 1."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -77,7 +77,7 @@ class RootGroup(TyperGroup):
             self.commands[name] = DeferredGroup(name, module, summary)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what ends it in order is reported in a line, without a traceback."""
+        """Run the command; report its orderly end in a line, without a traceback."""
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _Interrupts.handle)
         try:

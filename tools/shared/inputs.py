@@ -1,4 +1,4 @@
-"""What `softnpu infer` feeds a model with: arrays from files, or random ones that mean something to it."""
+"""Model inputs of `softnpu infer`: arrays from files, or random ones that are meaningful to it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 
-# Inputs of language models that are no token ids: a mask of ones looks at everything, and there are only two
-# token types. Ids above 100 would be outside of small vocabularies.
+# Inputs of language models that are not token ids: a mask of ones attends to everything, and there are only
+# two token types. Ids above 100 would exceed small vocabularies.
 _FIXED_BY_NAME: Final = {"mask": 1, "token_type": 0}
 _LARGEST_INTEGER: Final = 100
 
 
 def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`NAME=D,D,...` of each `--shape`, by name; `ToolError` for anything else."""
+    """Parse each `--shape`, `NAME=D,D,...`, by name; raise `ToolError` for anything else."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, text in parse_pairs("--shape", options, "NAME=D,D,... such as images=1,3,320,320").items():
         try:
@@ -38,7 +38,7 @@ def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_pairs(option: str, values: Sequence[str], form: str) -> dict[str, str]:
-    """`NAME=VALUE` of each use of `option`, by name; `ToolError` for another form or a name twice."""
+    """Parse each `NAME=VALUE` of `option`, by name; raise `ToolError` for another form or a repeated name."""
     pairs: dict[str, str] = {}
     for value in values:
         name, equals, text = value.rpartition("=") if option == "--shape" else value.partition("=")
@@ -51,7 +51,7 @@ def parse_pairs(option: str, values: Sequence[str], form: str) -> dict[str, str]
 
 
 def position(subject: str, name: str, ports: Iterable[Collection[str]]) -> int:
-    """The place of the input that has this name, among the names of all inputs; `ToolError` lists these."""
+    """Return the index of the input with this name; else raise `ToolError` listing all names."""
     known = list(ports)
     for place, names in enumerate(known):
         if name in names:
@@ -61,10 +61,10 @@ def position(subject: str, name: str, ports: Iterable[Collection[str]]) -> int:
 
 
 def load_array(name: str, path: Path) -> Array:
-    """The array of a .npy file for input `name`; `ToolError` when it is none, `OSError` when unreadable."""
+    """Load the .npy array of input `name`; raise `ToolError` for other formats, `OSError` if unreadable."""
     with path.open("rb") as file:
         try:
-            # numpy's `load` takes anything that is no array for a pickle, and says so
+            # numpy's `load` mistakes any other file for a pickle, and says so
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
         except (ValueError, EOFError) as error:
             raise ToolError(
@@ -73,7 +73,7 @@ def load_array(name: str, path: Path) -> Array:
 
 
 def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape: Sequence[Any]) -> None:
-    """Refuse an array that is not what the input takes."""
+    """Reject an array that the input does not take."""
     expected = np.dtype(dtype)
     if array.dtype != expected or array.shape != tuple(shape):
         raise ToolError(
@@ -84,12 +84,12 @@ def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape
 
 
 def is_fixed(name: str) -> bool:
-    """Whether an input of this name has one value: a mask, or types of tokens."""
+    """Return whether an input of this name has a fixed value: a mask, or token types."""
     return any(part in name.lower() for part in _FIXED_BY_NAME)
 
 
 def random_array(random: np.random.Generator, name: str, dtype: npt.DTypeLike, shape: Sequence[int]) -> Array:
-    """Values that an input of this name and type could have: floats 0 to 1, integers 0 to 100, both bools."""
+    """Return plausible values for this name and type: floats 0 to 1, integers 0 to 100, both bools."""
     kind = np.dtype(dtype)
     if kind.kind == "f":
         return random.random(shape).astype(kind)

@@ -1,4 +1,4 @@
-"""Options that commands on a model share."""
+"""Options shared by commands on a model."""
 
 from __future__ import annotations
 

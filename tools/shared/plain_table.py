@@ -1,4 +1,4 @@
-"""A table whose cells others may have named: a text in it is no markup, and nothing that a terminal obeys."""
+"""A table for untrusted cells: their texts are never markup or terminal control sequences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.emulator.common.printable import printable
 
 
 class PlainTable(Table):
-    """Colours and several lines come from texts of rich, never from plain ones."""
+    """Only rich texts bring colours and several lines, never plain ones."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
         """Add a row; see `Table.add_row`."""

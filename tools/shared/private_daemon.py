@@ -1,4 +1,4 @@
-"""A daemon of this program's own: in a folder that nobody else uses, ended and removed with the program."""
+"""A program's own daemon: in a private folder, ended and removed with the program."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from softnpu.driver import Driver
 
 _ORPHANED_S: Final = 5.0
-"""Without its keeper the daemon is idle, and ends by itself: also when this process is killed."""
+"""Without its keeper the daemon is idle, and ends by itself, even if this process is killed."""
 _END_S: Final = 15.0
 _LINES_OF_LOG: Final = 3
 
 
 class Problem(NamedTuple):
-    """What was wrong with the end of a daemon: `kind` is error or leak."""
+    """A problem at the end of a daemon: `kind` is error or leak."""
 
     kind: str
     text: str
@@ -56,7 +56,7 @@ class PrivateDaemon:
         self._keeper = Driver.open(self.socket, autostart=False, role="keeper")
 
     def stop(self) -> list[Problem]:
-        """End the daemon, wait for its last process, and return what was wrong with its end."""
+        """End the daemon, wait for its last process, and return the problems of its end."""
         import psutil
 
         from softnpu.driver import ZeError
@@ -83,7 +83,7 @@ class PrivateDaemon:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C has no effect inside: it would leave the daemon behind."""
+    """Disable Ctrl-C inside the block: it would leak the daemon."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -96,9 +96,9 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def private_daemon(**settings: Any) -> Iterator[PrivateDaemon]:
-    """A daemon with these settings of `DaemonSettings`, gone with its folder when the block ends.
+    """Yield a daemon with these `DaemonSettings`; remove it and its folder after the block.
 
-    Raises `ToolError` when something is wrong with its end.
+    Raise `ToolError` for problems at its end.
     """
     with tempfile.TemporaryDirectory(prefix="softnpu-private-") as folder, in_use(Path(folder)):
         daemon = PrivateDaemon(Path(folder), **settings)
@@ -113,7 +113,7 @@ def private_daemon(**settings: Any) -> Iterator[PrivateDaemon]:
 
 @contextmanager
 def private_session(**settings: Any) -> Iterator[Driver]:
-    """A session with a private daemon."""
+    """Yield a session with a private daemon."""
     from softnpu.driver import Driver
 
     with private_daemon(**settings) as daemon, Driver.open(daemon.socket, autostart=False) as driver:
@@ -121,14 +121,14 @@ def private_session(**settings: Any) -> Iterator[Driver]:
 
 
 def files_left(socket: Path) -> list[Path]:
-    """What a daemon that has ended in order would have removed."""
+    """Return files that an orderly end would have removed."""
     from softnpu.emulator.interface import endpoint
 
     return [path for path in (socket, endpoint.lock_path(socket)) if path.exists()]
 
 
 def crash_in_log(socket: Path) -> str:
-    """The first traceback in the daemon's log; empty if there is none."""
+    """Return the first traceback in the daemon's log; empty if there is none."""
     from softnpu.emulator.interface import endpoint
 
     log = endpoint.log_path(socket).read_text(errors="replace")
@@ -146,7 +146,7 @@ def _last_words(socket: Path) -> str:
 
 
 def process_tree(daemon_pid: int) -> dict[int, str]:
-    """The processes of a daemon by pid: supervisor, engines, compiler workers."""
+    """Return a daemon's processes by pid: supervisor, engines, compiler workers."""
     import psutil
 
     tree = {daemon_pid: "supervisor"}

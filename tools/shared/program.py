@@ -1,4 +1,4 @@
-"""A program that a command runs and waits for: its exit code, the signals to it, why it cannot be run."""
+"""A program that a command runs and waits for: its exit code, signals to it, why it cannot run."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def watch(
     meanwhile: Callable[[], None] = lambda: None,
     every_s: float | None = None,
 ) -> int:
-    """Run the program and return its exit code as a shell reports it; signals to us go to it.
+    """Run the program and return its exit code as a shell reports it; forward signals to it.
 
-    With `every_s` calls `meanwhile()` in these intervals.
+    With `every_s` call `meanwhile()` at these intervals.
     """
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as failure:
         raise unusable(command[0], failure) from failure
     before = {number: signal.signal(number, lambda got, _: process.send_signal(got)) for number in _PASSED_ON}
-    # a terminal sends its interrupt to both; what becomes of it is the program's decision
+    # a terminal interrupts both processes; the reaction is up to the program
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
@@ -47,7 +47,7 @@ def watch(
 
 
 def unusable(program: str, failure: OSError) -> Exception:
-    """Tell why a program does not run, and return the exit that a shell would make of it."""
+    """Tell why a program does not run, and return the exit that a shell would use."""
     if isinstance(failure, FileNotFoundError):
         print_error(
             ToolError(f"program {program}", found="not found", expected="a program in PATH, or its path")

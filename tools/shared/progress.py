@@ -1,4 +1,4 @@
-"""The stages of a compilation in front of a person: a bar while it runs, times when it has ended."""
+"""Progress of a compilation: a bar while it runs, then the times of its stages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from softnpu.tools.shared.console import err, format_time
 
-# The compiler's last stage is followed by the device's loading, of which it knows nothing.
+# The compiler's last stage is followed by loading onto the device, which it does not report.
 _LAST = {"pack": "pack, then load"}
 
 
 class Stages:
-    """Takes what `Core.compile_model` reports; `seconds` has the time of each stage, in their order."""
+    """Takes the reports of `Core.compile_model`; `seconds` has the time of each stage, in order."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
@@ -31,7 +31,7 @@ class Stages:
         self._bar.update(self._task, completed=done, description=_LAST.get(stage, stage))
 
     def end(self) -> None:
-        """The stage that was reported last has ended."""
+        """End the last reported stage."""
         now = time.perf_counter()
         if self._stage:
             self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since
@@ -43,7 +43,7 @@ class Stages:
 
 @contextmanager
 def stages() -> Iterator[Stages]:
-    """A bar on stderr, if somebody can see it there."""
+    """Show a bar on stderr, if it is visible there."""
     with Progress(
         TextColumn("compile: {task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""Temporary folders of commands. A lock in one lasts as long as its command: `clean` need not guess."""
+"""Temporary folders of commands, locked while the command lives: `clean` need not guess."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from softnpu.emulator.common.file_claim import FileClaim, try_lock
 
 PATTERNS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
 REPORTS: Final = "reports"
-"""What a person reads of a stress run that failed."""
+"""Reports of a failed stress run, for the user."""
 _LOCK: Final = "in-use.lock"
 
 
 @contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which processes that are forked meanwhile hold as well."""
+    """Hold a folder's lock, also in processes forked meanwhile."""
     claim = FileClaim.acquire(folder / _LOCK)
     try:
         yield
@@ -28,12 +28,12 @@ def in_use(folder: Path) -> Iterator[None]:
 
 
 def is_in_use(folder: Path) -> bool | None:
-    """Whether a command that lives has the folder; None for one without a lock."""
+    """Return whether a live command has the folder; None without a lock."""
     return is_locked(folder / _LOCK)
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether somebody holds the lock of a file; None without one. What cannot be opened counts as held."""
+    """Return whether a file's lock is held; None without one. An unreadable file counts as held."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

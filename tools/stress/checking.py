@@ -1,4 +1,4 @@
-"""Checks results against the reference, bit by bit, and that nothing else was written."""
+"""Checks that results match the reference, bit by bit, and that nothing else was written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softnpu.tools.stress.workloads import Array, Samples, Workload, largest_dif
 
 
 class WrongResult(Exception):
-    """A result that is not the reference's; `finding` is the inference it is of, if it is of one."""
+    """A result that differs from the reference; `finding` is the inference concerned, if any."""
 
     def __init__(self, text: str, finding: Finding | None = None) -> None:
         super().__init__(text)
@@ -23,7 +23,7 @@ class WrongResult(Exception):
 
 @dataclass
 class ArgumentMemory:
-    """Memory of one argument: its bytes, and the allocation and offset where they are."""
+    """Memory of one argument: its bytes, their allocation and offset."""
 
     name: str
     view: Array
@@ -33,10 +33,10 @@ class ArgumentMemory:
 
 @dataclass
 class Inference:
-    """One inference that was submitted: what it computes, where, and how its end was waited for.
+    """One submitted inference: the computation, its memory, and how its end was awaited.
 
     `states` is the memory of the new states; with `in_place` they had the old ones before. `rest` is memory
-    behind arguments that is not the device's, and what it has.
+    after the arguments, not the device's, and its content.
     """
 
     workload: Workload
@@ -54,14 +54,14 @@ class Inference:
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """Its description."""
         step = f", inference {self.step}" if self.workload.steps > 1 else ""
         return f"'{self.workload.name}', sample {self.sample}{step}"
 
 
 @dataclass
 class Output:
-    """An output or a new state that is not what it should be; `raw` are its bytes when that was noticed."""
+    """A wrong output or new state; `raw` are its bytes when that was noticed."""
 
     what: str
     block: ArgumentMemory
@@ -70,18 +70,18 @@ class Output:
 
     @property
     def found(self) -> Array:
-        """The numbers that were found."""
+        """The actual numbers."""
         return np.frombuffer(self.raw, self.expected.dtype).reshape(self.expected.shape)
 
     def differs(self) -> Array:
-        """For every number whether one bit of it is wrong."""
+        """Return for every number whether any bit of it is wrong."""
         size = self.expected.dtype.itemsize
         samples = np.frombuffer(self.raw, np.uint8).reshape(-1, size)
         wanted = np.frombuffer(self.expected.tobytes(), np.uint8).reshape(-1, size)
         return np.asarray((samples != wanted).any(axis=1))
 
     def is_right_now(self) -> bool:
-        """Whether its memory has what was expected by now."""
+        """Return whether its memory now has the expected content."""
         return bytes(self.block.view[: len(self.raw)]) == self.expected.tobytes()
 
     def __str__(self) -> str:
@@ -100,8 +100,9 @@ class Finding:
 
 
 def check(inference: Inference, when: str = "") -> None:
-    """Raise `Wrong` unless outputs and new states are the reference's, bit by bit, and the inputs are those
-    that were written. `when` says what has gone before, if that is not obvious.
+    """Raise `WrongResult` unless outputs and new states are bitwise right and inputs are unchanged.
+
+    `when` says what has happened before, if that is not obvious.
     """
     samples, sample, step = inference.samples, inference.sample, inference.step
     what = f"{inference.name}{when}"
@@ -127,7 +128,7 @@ def _wrong(kind: str, blocks: Sequence[ArgumentMemory], expected: Sequence[Array
     for index, (block, array) in enumerate(zip(blocks, expected, strict=True)):
         if len(block.view) != array.nbytes:
             raise WrongResult(f"{what}: {kind} {index} has {len(block.view)} bytes; expected {array.nbytes}")
-        # compared once: a second read could see what was written meanwhile
+        # compared once: a second read could see later writes
         raw = block.view.tobytes()
         if raw != array.tobytes():
             outputs.append(Output(f"{kind} {index}", block, raw, array))

@@ -1,4 +1,4 @@
-"""`softnpu stress`: does the emulated NPU survive many clients that die and come back?"""
+"""`softnpu stress`: test whether the emulated NPU survives many clients that die and come back."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def stress(
         for number in chosen:
             results.append(_run(msgspec.structs.replace(options, seed=number), socket, console))
     finally:
-        # failures are reported although a later run is interrupted
+        # failures are reported even if a later run is interrupted
         if json_output:
             print_json(results if seeds is not None else results[0] if results else None)
     failed = [result.seed for result in results if not result.passed]
@@ -94,7 +94,7 @@ def _run(options: Options, socket: Path | None, console: Console) -> StressResul
 
 
 def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
-    """The seeds in the order of their runs: of `--seeds`, else the one of `--seed`, else a random one."""
+    """Return the seeds in run order: of `--seeds`, else that of `--seed`, else a random one."""
     from softnpu.tools.shared.failures import ToolError
 
     if seeds is None:
@@ -116,7 +116,7 @@ def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
 
 
 def _path(name: str) -> str:
-    """A model of our own or a file as it was named, or that of a model of the catalogue."""
+    """Return the path of one of our models or a file as named, or of a catalogue model."""
     from softnpu.tools.models.catalogue import CATALOGUE
     from softnpu.tools.models.fetch import cached
     from softnpu.tools.shared.failures import ToolError

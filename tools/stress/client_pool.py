@@ -1,4 +1,4 @@
-"""The client processes: the fork server that forks them, their reports and their ends."""
+"""The client processes: their fork server, their reports and their ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MESSAGE = 1 << 16
 _STACK_S = 2.0
 _TOO_MANY = 50
 HANG_S = 120.0
-"""No step takes so long: every wait of a client times out before."""
+"""No step takes this long: every wait of a client times out earlier."""
 CLIENT = "softnpu.tools.stress.worker:client_function"
 
 
@@ -40,7 +40,7 @@ class ClientProcess:
 
 
 class ClientPool:
-    """All clients of a run. Those that die as planned are replaced; `failures` has what is wrong.
+    """All clients of a run. Those that die as planned are replaced; `failures` has the problems.
 
     `client`: the `ChildFunction` of their processes, as `module:function`.
     """
@@ -85,17 +85,17 @@ class ClientPool:
             process.child.close()
 
     def start(self) -> None:
-        """Requests the first process of every client."""
+        """Request the first process of every client."""
         for client in range(self._plan.clients):
             self._request_start(client)
 
     @property
     def running(self) -> int:
-        """How many processes run."""
+        """The number of running processes."""
         return sum(not process.exited for process in self._processes.values())
 
     def poll(self, timeout_s: float) -> list[ClientProcess]:
-        """Wait for something to happen and handle it; return those that have just died as planned."""
+        """Wait for events and handle them; return processes that have just died as planned."""
         self._died = []
         for fd, _ in self._poller.poll(timeout_s * 1000):
             if fd == self._fork_server.fileno():
@@ -103,7 +103,7 @@ class ClientPool:
                 continue
             process = self._by_descriptor.get(fd)
             if process is None:
-                continue  # the message of the fork server about its end came first
+                continue  # the fork server's message about its end came first
             if fd == process.child.pidfd:
                 self._mark_exited(process)
             else:
@@ -120,7 +120,7 @@ class ClientPool:
         self.progress.control[Control.STOP] = 1
 
     def kill_hanging(self) -> None:
-        """Kill every client that has been in one step for too long, and note where it was."""
+        """Kill every client that has been in one step for too long, and note its state."""
         now = time.monotonic_ns()
         for process in self._processes.values():
             since = int(self.progress.row(process.client)[Field.SINCE_NS])
@@ -138,7 +138,7 @@ class ClientPool:
     # ------------------------------------------------------------
 
     def _stack(self, process: ClientProcess) -> str:
-        """The stack of a process, as Python's fault handler writes it."""
+        """Return the stack of a process, as Python's fault handler writes it."""
         path = stack_path(self._folder, process.client)
         os.kill(process.pid, signal.SIGUSR1)
         end = time.monotonic() + _STACK_S
@@ -167,7 +167,7 @@ class ClientPool:
         self.started += 1
 
     def _mark_exited(self, process: ClientProcess) -> None:
-        """It does not run any more; harmless when repeated."""
+        """Mark a process as ended; idempotent."""
         if process.exited:
             return
         self._read_reports(process)
@@ -179,7 +179,7 @@ class ClientPool:
             self._died.append(process)
 
     def _handle_exit(self, exited: Exited) -> None:
-        """Check that the process ended as planned, and start the next one of this client."""
+        """Check that the process ended as planned, and start this client's next one."""
         process = self._processes.pop(exited.pid)
         client = process.client
         self._mark_exited(process)

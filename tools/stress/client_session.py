@@ -1,4 +1,4 @@
-"""The session of a client: a context, queues, and models on the device that are ready to run."""
+"""The session of a client: a context, queues, and loaded models ready to run."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from softnpu.tools.stress.journal import Journal
 from softnpu.tools.stress.workloads import Samples, Workload
 
 WAIT_S: Final = 60.0
-"""Whoever waits longer for the device has found a hang: an engine reset under load takes a few seconds."""
+"""A longer wait for the device means a hang: an engine reset under load takes a few seconds."""
 _KEPT: Final = 3
 _CACHE_BYTES: Final = 64 << 20
 
 
 class WaitTimeout(Exception):
-    """A wait that did not end."""
+    """A wait timed out."""
 
 
 def await_fence(fence: Fence | None, what: str) -> None:
-    """Wait for a submission. Raises `Stuck` when it takes too long."""
+    """Wait for a submission. Raise `WaitTimeout` when it takes too long."""
     assert fence is not None  # it was submitted
     start = time.monotonic()
     if not fence.host_synchronize(int(WAIT_S * 1e9)):
@@ -46,11 +46,11 @@ def await_fence(fence: Fence | None, what: str) -> None:
 
 
 StateLayout = tuple[bool, bool]
-"""How the states of a model lie: in block, and if not, whether their two buffers are swapped."""
+"""The layout of a model's states: whether in place, and if not, whether their two buffers are swapped."""
 
 
 class LoadedModel:
-    """A graph with memory for its arguments, and a list for each turn of its states.
+    """A graph with memory for its arguments, and a list for each phase of its states.
 
     `in_place` below: one buffer for each state, which the inference reads and writes.
     """
@@ -70,11 +70,11 @@ class LoadedModel:
         self._checked: Inference | None = None
 
     def with_own_memory(self) -> LoadedModel:
-        """The same graph with other memory: to be in flight beside this one."""
+        """Return the same graph with other memory, to be in flight beside this one."""
         return LoadedModel(self.context, self.graph, self.workload, self.samples, self.journal)
 
     def record(self, memory: Sequence[Allocation], signal: Event | None = None) -> CommandList:
-        """A closed list with one execution."""
+        """Return a closed list with one execution."""
         commands = self.context.create_command_list()
         for index, block in enumerate(memory):
             self.graph.set_argument_value(index, block)
@@ -89,18 +89,18 @@ class LoadedModel:
         return inference
 
     def submit_fed(self, queue: CommandQueue, fence: Fence, inference: Inference) -> None:
-        """Submit what was fed."""
+        """Submit a fed inference."""
         layout = self.layout_of(inference)
         if layout not in self._lists:
             self._lists[layout] = self.record(self.memory_of(layout))
         submit(queue, self._lists[layout], fence, [inference])
 
     def layout_of(self, inference: Inference) -> StateLayout:
-        """Where the states of an inference lie: in place or not, and in which of the two orders."""
+        """Return the state layout of an inference: in place or not, and in which of the two orders."""
         return inference.in_place, self._stateful and not inference.in_place and bool(inference.step % 2)
 
     def memory_of(self, layout: StateLayout) -> list[Allocation]:
-        """The memory of the arguments: a state is written where it was, or alternates between two buffers."""
+        """Return the arguments' memory: a state is written in place, or alternates between two buffers."""
         in_place, crossed = layout
         memory = list(self.memory)
         for state in self.graph.meta.states:
@@ -111,7 +111,7 @@ class LoadedModel:
         return memory
 
     def feed(self, sample: int, step: int = 0, in_place: bool = False) -> Inference:
-        """Write the inputs, and over what the outputs were before."""
+        """Write the inputs, and overwrite the previous outputs."""
         return self.feed_into(self.memory, sample, step, in_place)
 
     def feed_into(
@@ -122,7 +122,7 @@ class LoadedModel:
         in_place: bool = False,
         given: int = 0,
     ) -> Inference:
-        """The same with other memory for some of the arguments; the first inputs, `given`, are written."""
+        """Do the same with other memory for some of the arguments; the first inputs, `given`, are written."""
         self._recheck_last()
         in_place = in_place and self._stateful
         if step == 0:
@@ -154,21 +154,21 @@ class LoadedModel:
         )
 
     def infer(self, queue: CommandQueue, sample: int) -> None:
-        """One sample from its first step to the last, each checked."""
+        """Run one sample from its first step to the last, checking each."""
         for step in range(self.workload.steps):
             inference = self.submit(queue, sample, step)
             await_fence(inference.fence, f"inference of '{self.workload.name}'")
             self.check(inference)
 
     def check(self, inference: Inference) -> None:
-        """Raise `Wrong` unless the outputs are the reference's, bit by bit."""
+        """Raise `WrongResult` unless the outputs equal the reference, bit by bit."""
         inference.note.checked_ns = time.monotonic_ns()
         check(inference)
         self._checked = inference
 
     @property
     def first_output(self) -> int:
-        """The first argument that is an output."""
+        """The index of the first output among the arguments."""
         return next(index for index, argument in enumerate(self.graph.meta.arguments) if not argument.input)
 
     def reset_states(self) -> None:
@@ -179,13 +179,13 @@ class LoadedModel:
             block[:] = np.frombuffer(state.initial * count, np.uint8)[: len(block)]
 
     def _recheck_last(self) -> None:
-        """Check the last result again before it is overwritten: nothing may be written after the end."""
+        """Check the last result again before it is overwritten: late writes are forbidden."""
         checked, self._checked = self._checked, None
         if checked is not None:
             check(checked, ", which had been right when it ended")
 
     def _argument_memory(self, memory: Sequence[Allocation]) -> list[ArgumentMemory]:
-        """The memory of all arguments: exactly their bytes."""
+        """Return the memory of all arguments: exactly their bytes."""
         return [
             ArgumentMemory(argument.name, one.view()[: argument.byte_size], one.handle)
             for argument, one in zip(self.graph.meta.arguments, memory, strict=True)
@@ -193,7 +193,7 @@ class LoadedModel:
 
 
 def submit(queue: CommandQueue, commands: CommandList, fence: Fence, inferences: Sequence[Inference]) -> None:
-    """Submit a list that does these inferences; note which submission it is."""
+    """Submit a list with these inferences; note its submission."""
     queue.execute_command_lists([commands], fence)
     state = fence.describe()
     for inference in inferences:
@@ -204,7 +204,7 @@ def submit(queue: CommandQueue, commands: CommandList, fence: Fence, inferences:
 class Session:
     """A connection with one context; models stay loaded until others need the room.
 
-    With `throughput` they are compiled for it: their inferences may begin before their turn.
+    With `throughput` they are compiled for it: their inferences may begin early.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Session:
         self._loaded: OrderedDict[int, LoadedModel] = OrderedDict()
 
     def loaded(self, workload: int) -> LoadedModel:
-        """A model on the device, compiled if it is not there."""
+        """Return a model on the device, compiled if missing."""
         model = self._loaded.pop(workload, None) or self.compiled(workload)
         self._loaded[workload] = model
         while len(self._loaded) > _KEPT:
@@ -240,7 +240,7 @@ class Session:
         self._loaded.pop(workload, None)
 
     def graph(self, workload: int, cached: bool = True) -> Graph:
-        """A model compiled again, or out of the cache of this run; not loaded."""
+        """Return a model recompiled, or from this run's cache; not loaded."""
         cache = CacheOptions(directory=str(self._cache), limit=_CACHE_BYTES) if cached else None
         model, _ = self.workloads[workload]
         config = {"PERFORMANCE_HINT": "THROUGHPUT"} if self._throughput and model.streams else {}
@@ -248,15 +248,15 @@ class Session:
             return compile_source(self.context, source, config=config, cache=cache)
 
     def compiled(self, workload: int, cached: bool = True) -> LoadedModel:
-        """The same, loaded."""
+        """Do the same and load it."""
         return self.of(workload, self.graph(workload, cached))
 
     def of(self, workload: int, graph: Graph) -> LoadedModel:
-        """A graph of this model, loaded."""
+        """Load a graph of this model."""
         graph.initialize()
         return LoadedModel(self.context, graph, *self.workloads[workload], self.journal)
 
     def close(self) -> None:
-        """The orderly end."""
+        """Close in order."""
         self._loaded.clear()
         self.driver.destroy()

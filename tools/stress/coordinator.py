@@ -1,4 +1,4 @@
-"""The run as a whole: starts the clients, kills what is to be killed, looks at the daemon all the time."""
+"""The whole run: starts clients, kills processes, monitors the daemon throughout."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _LATE_S = 2.0
 _END_S = 90.0
 _SETTLE_S = 10.0
 _REST_S = 1.0
-"""Between two engine kills: two engines that die under one command would condemn it, which is not wanted."""
+"""Between two engine kills: two engine deaths under one command would condemn it, which is not intended."""
 _REFERENCES_S = 600.0
 _HANGING = tuple(f"fault {kind}" for kind in ("hang", "stall", "drop-signal", "reset", "drop-doorbell"))
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+    """The user's options."""
 
     clients: int
     seconds: float
@@ -74,12 +74,12 @@ class State(msgspec.Struct, kw_only=True):
 
     @property
     def operations(self) -> int:
-        """All operations that have ended well."""
+        """The number of operations that ended well."""
         return sum(self.done.values())
 
 
 def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Workload]:
-    """Models and the truth about them, made by a process that has OpenVINO. Raises `ToolError`."""
+    """Make models and expected results in a process that has OpenVINO. Raise `ToolError`."""
     command = [sys.executable, "-P", "-m", "softnpu.tools.stress.references", str(folder), str(seed), *models]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_REFERENCES_S, check=False
@@ -95,7 +95,7 @@ def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Work
 
 
 class Coordinator:
-    """One run against one daemon. `run` ends when the time is over and all clients have ended.
+    """One run against one daemon. `run` ends when time is up and all clients have ended.
 
     `client`: see `ClientPool`.
     """
@@ -118,11 +118,11 @@ class Coordinator:
 
     @property
     def deaths(self) -> Deaths:
-        """How soon deaths were noticed."""
+        """The latency of noticing deaths."""
         return self._deaths
 
     def run(self) -> None:
-        """The whole run; `state` has what came of it."""
+        """Do the whole run; `state` has its results."""
         with (
             Driver.open(self._target.socket, autostart=False, role="monitor") as monitor,
             ClientPool(
@@ -131,7 +131,7 @@ class Coordinator:
         ):
             self._monitor, self._pool = monitor, pool
             if self._options.faults:
-                # the daemon makes what it counts injections with at the first one, and keeps it
+                # the daemon creates its injection counters at the first injection, and keeps them
                 faults.clear([faults.inject("slow", socket=self._target.socket)], self._target.socket)
             before = self._settled_sample(lambda sample: sample is not None)
             self._observe()
@@ -165,7 +165,7 @@ class Coordinator:
                 for text in self._deaths.overdue(time.monotonic()):
                     self._fail("limit", text)
                 if self._deaths.pending and now - max(sampled, shown) < _LATE_S:
-                    continue  # what takes time here would count as the daemon's
+                    continue  # time taken here would count as the daemon's
             if now - sampled >= _SAMPLE_S:
                 sampled, status = now, status or self._observe()
                 sample = daemon_usage.measure(status, now - self._start, state.operations)
@@ -180,7 +180,7 @@ class Coordinator:
                 self._show(state)
 
     def _kill(self, status: StatusAnswer, now: float) -> None:
-        """The engine and a compiler worker, when their turn has come."""
+        """Kill the engine and a compiler worker when due."""
         state = self.state
         ready = all(engine.state == "ready" for engine in status.engines)
         self._ready_since = self._ready_since or now if ready else 0.0
@@ -197,7 +197,7 @@ class Coordinator:
             self._pool.note_compiler_kill()
             self._history.note(f"compiler worker (pid {status.compiler_pids[0]}) is killed")
             _kill_process(status.compiler_pids[0])
-            # also for who has begun between the first note and the shot
+            # also for clients that began between the first note and the kill
             self._pool.note_compiler_kill()
 
     def _update_state(self, status: StatusAnswer) -> None:
@@ -224,7 +224,7 @@ class Coordinator:
             self._fail("leak", text)
 
     def _settled_sample(self, good: Callable[[Sample | None], bool]) -> Sample:
-        """The first sample that `good` accepts; after a while whatever it is."""
+        """Return the first sample accepted by `good`; after a while any sample."""
         end = time.monotonic() + _SETTLE_S
         while True:
             sample = daemon_usage.measure(self._status(), 0.0, 0)
@@ -233,10 +233,10 @@ class Coordinator:
                 return sample
             if time.monotonic() > end + _SETTLE_S:
                 raise ToolError("daemon", found="no engine", expected="an engine that is ready")
-            time.sleep(0.1)  # children of the daemon end without a word to us
+            time.sleep(0.1)  # the daemon's children end without notifying us
 
     def _observe(self) -> StatusAnswer:
-        """Ask the daemon, also about the dead."""
+        """Query the daemon, also about dead clients."""
         status = self._status()
         self._history.update(status)
         self._deaths.update(status, time.monotonic(), self._pool.progress.any_at(_HANGING))
@@ -259,5 +259,5 @@ def _leaks(before: Sample, after: Sample) -> list[str]:
 
 
 def _kill_process(pid: int) -> None:
-    with suppress(ProcessLookupError):  # it has ended by itself just now
+    with suppress(ProcessLookupError):  # it has just ended by itself
         os.kill(pid, signal.SIGKILL)

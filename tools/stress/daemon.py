@@ -1,4 +1,4 @@
-"""The daemon that the clients share: one of this run alone, or one that is there already."""
+"""The daemon shared by the clients: this run's own, or an existing one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Target:
 
 @contextmanager
 def target(socket: Path | None) -> Iterator[Target]:
-    """The daemon at `socket`, or a private one; `failures` has what was wrong with the end of that."""
+    """Yield the daemon at `socket`, or a private one; `failures` has the problems of its end."""
     with _folder() as folder:
         if socket is not None:
             yield Target(socket.absolute(), folder)
@@ -39,7 +39,7 @@ def target(socket: Path | None) -> Iterator[Target]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for a run. It is gone afterwards, unless a client has left a report there."""
+    """Yield a folder for a run, removed afterwards unless a client has left a report there."""
     folder = Path(tempfile.mkdtemp(prefix="softnpu-stress-"))
     try:
         with in_use(folder):

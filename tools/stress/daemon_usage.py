@@ -1,4 +1,4 @@
-"""What the daemon holds, second by second: memory, descriptors, threads, processes, sessions."""
+"""The daemon's usage, second by second: memory, descriptors, threads, processes, sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softnpu.tools.shared.private_daemon import process_tree
 _ANONYMOUS: Final = re.compile(rb"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
 _WARM_S: Final = 4.0
 _WARM_OPERATIONS: Final = 9000
-"""What 48 clients do in their first minute on a quiet machine with two cores."""
+"""Operations of 48 clients in their first minute on a quiet machine with two cores."""
 _PER_CHILD: Final = 2
 """Descriptors of the supervisor for each of its children: a socket and a pidfd."""
 
@@ -25,8 +25,8 @@ _PER_CHILD: Final = 2
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon `at` seconds after the start, when clients had done `operations`. Memory in bytes.
 
-    `supervisor` and `engine` are what these processes have allocated; memory that clients share with them is
-    counted as `device_memory`. `orphaned` is device memory of sessions that have ended.
+    `supervisor` and `engine` are these processes' allocations; memory shared with clients is counted as
+    `device_memory`. `orphaned` is device memory of sessions that have ended.
     """
 
     at: float
@@ -49,16 +49,16 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def orphaned(status: StatusAnswer) -> int:
-    """Device memory that no session has any more and that is not given back yet.
+    """Return device memory that belongs to no session any more and is not yet reclaimed.
 
-    The answer of the daemon is one moment of one thread, so the two sums belong together.
+    The daemon's answer is one thread's snapshot, so both sums are consistent.
     """
     used = sum(engine.memory_used for engine in status.engines)
     return used - sum(session.memory_used for session in status.sessions)
 
 
 def measure(status: StatusAnswer, at: float, operations: int) -> Sample | None:
-    """The daemon now; None while an engine is being replaced."""
+    """Measure the daemon now; return None while an engine is being replaced."""
     try:
         engines = [engine.engine_pid for engine in status.engines]
         if not all(engines):
@@ -79,13 +79,13 @@ def measure(status: StatusAnswer, at: float, operations: int) -> Sample | None:
             restarts=sum(engine.restarts for engine in status.engines),
         )
     except (OSError, psutil.Error):
-        return None  # an engine has ended just now
+        return None  # an engine has just ended
 
 
 def own_memory(pid: int) -> int:
-    """Bytes that a process has allocated. Raises `OSError`.
+    """Return bytes allocated by a process. Raise `OSError`.
 
-    Pages of files do not count: its share of a library falls when another program maps the same one.
+    File pages do not count: its share of a library falls when another program maps the same one.
     """
     with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
         match = _ANONYMOUS.search(file.read())
@@ -99,7 +99,7 @@ def _descriptors(pid: int) -> int:
 
 
 def _warm(samples: Sequence[Sample]) -> list[Sample]:
-    """Without those of a new engine that still loads what the one before it had."""
+    """Drop samples of a new engine that still loads its predecessor's models."""
     counts, restarts, since = [], -1, 0.0
     for sample in samples:
         if sample.restarts != restarts:
@@ -110,7 +110,7 @@ def _warm(samples: Sequence[Sample]) -> list[Sample]:
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """How memory went: medians of the window after the settling time, and of the last window."""
+    """Memory growth: medians of the window after the settling time, and of the last window."""
 
     what: str
     early: int
@@ -118,15 +118,15 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Growth as a share: 0.05 is five per cent."""
+        """Growth as a fraction: 0.05 is five per cent."""
         return self.late / self.early - 1 if self.early else 0.0
 
 
 def growths(samples: Sequence[Sample], seconds: float) -> list[Growth]:
-    """Growth of the supervisor and of the whole daemon, from the first minute on.
+    """Return the growth of the supervisor and of the whole daemon after the first minute.
 
-    A starved machine does the work of a minute later: it counts from there on, at the latest from half of the
-    run on, and so does a run of less than three minutes. Windows are a third of what is left.
+    A starved machine does a minute's work later: counting starts then, at the latest halfway through the run;
+    so does a run of less than three minutes. Windows are a third of the rest.
     """
     half = seconds / 2
     worked = next((sample.at for sample in samples if sample.operations >= _WARM_OPERATIONS), half)

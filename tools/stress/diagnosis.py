@@ -1,4 +1,4 @@
-"""Looks for the reason of a wrong result, while everything is still as it was: makes a `Report`."""
+"""Diagnoses a wrong result while its state still exists: makes a `Report`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOK_S: Final = 0.001
 
 
 class Diagnosis:
-    """What a client knows of itself when it has found something."""
+    """A client's own state when it has found something."""
 
     def __init__(self, seed: int, client: int, incarnation: int, step: Step | None, session: Session) -> None:
         self.seed = seed
@@ -37,7 +37,7 @@ class Diagnosis:
         self.trouble: list[str] = []
 
     def report(self, text: str, finding: Finding | None, workloads: Sequence[Samples]) -> Report:
-        """Everything there is to know. The state of queues and fence is read first."""
+        """Report everything known. The state of queues and fence is read first."""
         found_ns = time.monotonic_ns()
         session, journal = self.session, self.session.journal
         fence = None if finding is None else finding.inference.fence
@@ -69,7 +69,7 @@ class Diagnosis:
         return report
 
     def _queues(self, fence: Fence | None) -> list[QueueState]:
-        """Those of the session, and the one of the fence if it is another."""
+        """Return the session's queues, and the fence's if it is another."""
         queues = [self.session.queue, self.session.other_queue]
         if fence is not None and fence.queue not in queues:
             queues.append(fence.queue)
@@ -129,7 +129,7 @@ def _output(
     expected, result = output.expected, output.found
     wrong = np.flatnonzero(output.differs())
     untouched = pattern.untouched_in(output.raw)
-    # inputs were never filled with the pattern, and states in place neither
+    # neither inputs nor in-place states were filled with the pattern
     filled = output.what.startswith("output") or (output.what.startswith("state") and not in_place)
     return OutputReport(
         what=output.what,
@@ -185,7 +185,7 @@ def _ranges(marked: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> list[tup
 
 
 def _later(outputs: Sequence[Output], found_ns: int) -> str:
-    """Whether the memory becomes right later: then the end was reported too early."""
+    """Report whether the memory becomes right later: then completion was reported too early."""
     if not outputs:
         return ""
     before = [output.block.view.tobytes() for output in outputs]
@@ -193,7 +193,7 @@ def _later(outputs: Sequence[Output], found_ns: int) -> str:
     while time.monotonic() < end:
         if all(output.is_right_now() for output in outputs):
             return f"right {(time.monotonic_ns() - found_ns) / 1e6:.1f} ms later: its end was told too early"
-        time.sleep(_LOOK_S)  # the device writes without a word to us
+        time.sleep(_LOOK_S)  # the device sends no notification of writes
     after = [output.block.view.tobytes() for output in outputs]
     if before != after or any(output.raw != raw for output, raw in zip(outputs, after, strict=True)):
         return f"written again meanwhile, and still wrong {_LATER_S:g} s later"

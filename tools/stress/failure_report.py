@@ -1,6 +1,6 @@
-"""The report on a wrong result: the numbers, what they equal, what was in flight, and what else happened.
+"""The report on a wrong result: its numbers, matching results, work in flight, and concurrent events.
 
-Times are CLOCK_MONOTONIC in nanoseconds, as in fence records and in the notes of clients.
+Times are CLOCK_MONOTONIC in nanoseconds, as in fence records and in clients' notes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from softnpu.tools.stress.journal import StepNote, SubmissionNote
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One wrong number: where it is, and both values as text (JSON has neither infinity nor NaN)."""
+    """One wrong number: its place, and both values as text (JSON has neither infinity nor NaN)."""
 
     index: list[int]
     found: str
@@ -20,9 +20,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimilarResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a result is like: `share` of all its numbers, `share_of_wrong` of the wrong ones are the same.
+    """A similar result: `share` of all its numbers, `share_of_wrong` of the wrong ones are the same.
 
-    `what` is in words; `model`, `sample`, `inference` say which expected result it is, if it is one.
+    `what` describes it; `model`, `sample`, `inference` identify the expected result, if it is one.
     """
 
     what: str
@@ -34,7 +34,7 @@ class SimilarResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern of another inference in a result: what memory was filled with before that one."""
+    """A pattern of another inference in a result: the fill of its memory before that one."""
 
     client: int
     pattern: int
@@ -43,10 +43,10 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One output or state that is wrong. Shapes in elements; `memory` and `offset`: where it lies.
+    """One wrong output or state. Shapes in elements; `memory` and `offset`: its place.
 
-    `written`: 'untouched', 'partly' or 'fully'; `unwritten` are ranges of bytes (start, end) that still are
-    what they were filled with, at most eight. 'written' is empty for a state in place: it cannot be known.
+    `written`: 'untouched', 'partly' or 'fully'; `unwritten` are at most eight ranges of bytes (start, end)
+    that still have their fill. 'written' is empty for an in-place state: it cannot be known.
     """
 
     what: str
@@ -69,7 +69,7 @@ class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineNow(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine as the daemon's status shows it."""
+    """An engine in the daemon's status."""
 
     device: int
     pid: int
@@ -84,14 +84,14 @@ class EngineNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to the run: a kill, a death, an engine's restart, an injected fault."""
+    """An event of the run: a kill, a death, an engine's restart, an injected fault."""
 
     at_ns: int
     what: str
 
 
 class OtherClient(msgspec.Struct, frozen=True, kw_only=True):
-    """What another client was doing when the coordinator heard of the failure."""
+    """Another client's activity when the coordinator heard of the failure."""
 
     client: int
     pid: int
@@ -101,7 +101,7 @@ class OtherClient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the coordinator adds: the last events, the oldest first, and the other clients."""
+    """The coordinator's additions: the last events, oldest first, and the other clients."""
 
     told_ns: int
     events: list[Event]
@@ -109,9 +109,9 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """All of it. `queues` and `fence` were read at once, `queues_later` and `fence_later` after `later`.
+    """The whole report. `queues` and `fence` were read at once, `*_later` after `later`.
 
-    `later` says what became of the memory in the time after: right by itself, or still wrong.
+    `later` says whether the memory became right by itself, or is still wrong.
     """
 
     text: str
@@ -144,11 +144,11 @@ class Report(msgspec.Struct, kw_only=True):
     run: RunContext | None = None
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     def lines(self) -> list[str]:
-        """What a person wants to know first."""
+        """Return the main facts for a person."""
         lines = [line for output in self.outputs for line in _output_lines(output)]
         if self.later:
             lines.append(self.later)

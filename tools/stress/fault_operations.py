@@ -1,7 +1,7 @@
-"""Operations that inject a fault into their own session, and know exactly what it has to cause.
+"""Operations that inject a fault into their own session, and know its exact effects.
 
-What is listed here is all that is allowed: an error of another kind, an error that does not come, and any
-error on something that the fault does not concern are failures.
+Only the listed effects are allowed: an error of another kind, a missing error, and any error on an object
+unaffected by the fault are failures.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SUBMISSIONS: Final[dict[str, tuple[ZeResult, ...]]] = {
     # the engine may have been awake, or another doorbell wakes it in time
     "drop-doorbell": (_GOOD, _LOST),
 }
-"""How the submission that is hit may end, also if its engine is killed meanwhile: a failure stays decided."""
+"""Allowed ends of the affected submission, even if its engine is killed meanwhile: a failure is final."""
 REPLACES_CLIENT: Final = ("hang", "stall", "drop-signal", "lost", "reset", "drop-doorbell", "disconnect")
-"""After these the process ends and another takes its place: repeated offenders would be refused, rightly."""
+"""After these the process ends and another replaces it: repeat offenders would rightly be refused."""
 
 
 def inject_and_check(client: Client, step: Step) -> int:
-    """Inject the fault that the step names; check what comes of it, and that all else works after it."""
+    """Inject the step's fault; check its effects, and that everything else works afterwards."""
     kind = step.operation.removeprefix("fault ")
     operation = _submission if kind in SUBMISSIONS else REQUESTS[kind]
     checked = operation(client, step, kind)
@@ -153,7 +153,7 @@ REQUESTS: Final[dict[str, Callable[[Client, Step, str], int]]] = {
 
 @contextmanager
 def _injected(client: Client, kind: str, value: str | None = None) -> Iterator[None]:
-    """The fault, for what this session does next, and for no other."""
+    """Inject the fault for this session's next operations only."""
     session, row = client.session, client.progress.row(client.number)
     row[Field.FAULT], row[Field.FAULT_NS] = FAULTS.index(kind), time.monotonic_ns()
     with faults.injected(kind, socket=session.socket, session=session.driver.session, value=value):

@@ -1,4 +1,4 @@
-"""What a client has done last: its steps, and its submissions with their sequence numbers and tickets."""
+"""A client's latest steps and submissions, with their sequence numbers and tickets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUBMISSIONS: Final = 96
 
 
 class StepNote(msgspec.Struct, kw_only=True):
-    """One step. Times are CLOCK_MONOTONIC in nanoseconds, 0 for what has not come yet."""
+    """One step. Times are CLOCK_MONOTONIC in nanoseconds, 0 for future events."""
 
     number: int
     operation: str
@@ -30,10 +30,10 @@ class StepNote(msgspec.Struct, kw_only=True):
 
 
 class SubmissionNote(msgspec.Struct, kw_only=True):
-    """One inference: what it computes, and which submission of which queue it is.
+    """One inference: its computation, and its submission and queue.
 
-    `pattern` is the number of the pattern that its outputs had before. Of several inferences in one list each
-    has a note of its own, with the same submission.
+    `pattern` is the number of the pattern that filled its outputs. Several inferences in one list each have
+    their own note, with the same submission.
     """
 
     step: int
@@ -49,23 +49,23 @@ class SubmissionNote(msgspec.Struct, kw_only=True):
     checked_ns: int = 0
 
     def submitted(self, fence: FenceState) -> None:
-        """It was submitted with a fence that is as described."""
+        """Note its submission with this fence."""
         self.queue, self.sequence, self.ticket = fence.queue, fence.last, fence.ticket
         self.submitted_ns = time.monotonic_ns()
 
 
 class Journal:
-    """The last steps and submissions of one client process."""
+    """The latest steps and submissions of one client process."""
 
     def __init__(self, client: int, incarnation: int) -> None:
         self.steps: deque[StepNote] = deque(maxlen=_STEPS)
         self.submissions: deque[SubmissionNote] = deque(maxlen=_SUBMISSIONS)
         self._client = client
-        # not those of the process that had this place before
+        # distinct from the numbers of this client's previous process
         self._number = incarnation << 16
 
     def begin(self, step: Step) -> None:
-        """A step begins."""
+        """Note the begin of a step."""
         note = StepNote(
             number=step.number,
             operation=step.operation,
@@ -78,11 +78,11 @@ class Journal:
         self.steps.append(note)
 
     def end(self) -> None:
-        """It has ended well."""
+        """Note its success."""
         self.steps[-1].ended_ns = time.monotonic_ns()
 
     def fed(self, model: str, sample: int, inference: int) -> tuple[Pattern, SubmissionNote]:
-        """The inputs of inference `inference` of a sample are written: the pattern for its outputs."""
+        """Note that inference `inference` of a sample has its inputs; return the pattern for its outputs."""
         self._number = (self._number + 1) & 0xFFFFFFFF
         note = SubmissionNote(
             step=self.steps[-1].number if self.steps else -1,
@@ -96,5 +96,5 @@ class Journal:
         return Pattern(self._client, self._number), note
 
     def of_pattern(self, number: int) -> SubmissionNote | None:
-        """The inference whose outputs had this pattern, if it is not too long ago."""
+        """Return the inference whose outputs had this pattern, if recent enough."""
         return next((note for note in self.submissions if note.pattern == number), None)

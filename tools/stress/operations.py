@@ -1,6 +1,6 @@
-"""What a client does in a step. Every operation checks all that it computes, and leaves the session usable.
+"""The operations of a client's step. Each checks all its results, and leaves the session usable.
 
-The operations below expect no error at all; those that inject faults are in `faulty`.
+The operations below expect no error at all; those that inject faults are in `fault_operations`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """What an operation needs to know of the client."""
+    """The client as operations see it."""
 
     number: int
     progress: ProgressPage
@@ -49,17 +49,17 @@ class Client(Protocol):
 
 
 def load_model(client: Client, step: Step) -> LoadedModel | None:
-    """The model of this step on the device; None if a compiler worker was killed under it."""
+    """Return this step's model on the device; None if a compiler worker was killed under it."""
     return client.compiling(lambda: client.session.loaded(step.workload))
 
 
 def sample_of(loaded: LoadedModel, step: Step, index: int = 0) -> int:
-    """The sample of this step, or one of the next."""
+    """Return this step's sample, or a later one."""
     return (step.sample + index) % loaded.workload.samples
 
 
 def infer(client: Client, step: Step) -> int:
-    """One inference after the other, each waited for, in one of the ways that there are to wait."""
+    """Run one inference after another, waiting for each in one of the available ways."""
     loaded = load_model(client, step)
     if loaded is None:
         return 0
@@ -102,7 +102,7 @@ def _by_the_queue(client: Client, loaded: LoadedModel) -> Callable[[Inference], 
     queue = client.session.queue
 
     def wait(fed: Inference) -> None:
-        # the fence is only for a report: it says which submission it was
+        # the fence is only for a report: it identifies the submission
         loaded.submit_fed(queue, queue.create_fence(), fed)
         if not queue.synchronize(int(WAIT_S * 1e9)):
             raise WaitTimeout(f"a queue with an inference of '{loaded.workload.name}' has not ended")
@@ -111,7 +111,7 @@ def _by_the_queue(client: Client, loaded: LoadedModel) -> Callable[[Inference], 
 
 
 def _by_an_event(client: Client, loaded: LoadedModel) -> Callable[[Inference], None]:
-    """The end is known before the submission has ended: the next one comes while that is being noted."""
+    """Await the end before the submission has ended: the next one comes while that is being noted."""
     queue = client.session.queue
     event = client.session.context.create_event()
     lists: dict[StateLayout, CommandList] = {}
@@ -134,7 +134,7 @@ _WAYS: Final = (_by_new_fences, _by_one_fence, _by_the_queue, _by_an_event)
 
 
 def burst(client: Client, step: Step) -> int:
-    """Several models' inferences in flight on two queues, and only then a wait."""
+    """Put several models' inferences in flight on two queues before waiting."""
     random = Random(step.seed)
     session = client.session
     flights: list[tuple[LoadedModel, Inference]] = []
@@ -156,7 +156,7 @@ def burst(client: Client, step: Step) -> int:
 
 
 def batch(client: Client, step: Step) -> int:
-    """One list with many executions, each on its part of larger memory."""
+    """Submit one list with many executions, each on its part of larger memory."""
     loaded = load_model(client, step)
     if loaded is None or loaded.graph.meta.states:
         return 0
@@ -194,7 +194,7 @@ def batch(client: Client, step: Step) -> int:
 
 
 def states(client: Client, step: Step) -> int:
-    """A model with states, over all steps of a sample and over the next; the first model if there is none."""
+    """Run a stateful model over all steps of a sample and the next; the first model if there is none."""
     with_states = [
         index for index, (workload, _) in enumerate(client.session.workloads) if workload.steps > 1
     ] or [0]
@@ -202,7 +202,7 @@ def states(client: Client, step: Step) -> int:
 
 
 def memory(client: Client, step: Step) -> int:
-    """Allocations of all kinds and sizes, filled and copied by the device, checked, freed in any order."""
+    """Allocate all kinds and sizes, fill and copy by the device, check, free in any order."""
     random = Random(step.seed)
     context = client.session.context
     kinds = (context.alloc_host, context.alloc_device, context.alloc_shared)
@@ -231,7 +231,7 @@ def memory(client: Client, step: Step) -> int:
 
 
 def events(client: Client, step: Step) -> int:
-    """Two queues that wait for each other by events, and both for this process."""
+    """Have two queues wait for each other by events, and both for this process."""
     context, session = client.session.context, client.session
     gate, middle = context.create_event(), context.create_event()
     first, second, third = (context.alloc_host(256) for _ in range(3))
@@ -244,7 +244,7 @@ def events(client: Client, step: Step) -> int:
     one.close()
     two.close()
     work = ((session.other_queue, two), (session.queue, one))
-    # a wait that lasts is given up by the device: nothing that may take its time comes between
+    # the device gives up long waits: nothing slow comes in between
     fences = [queue.create_fence() for queue, _ in work]
     for (queue, commands), fence in zip(work, fences, strict=True):
         queue.execute_command_lists([commands], fence)
@@ -258,7 +258,7 @@ def events(client: Client, step: Step) -> int:
 
 
 def cancel(client: Client, step: Step) -> int:
-    """A submission that waits is cancelled; what stands behind it in the queue runs."""
+    """Cancel a waiting submission; those after it in the queue run."""
     loaded = load_model(client, step)
     if loaded is None:
         return 0
@@ -286,7 +286,7 @@ def cancel(client: Client, step: Step) -> int:
 
 
 def compile_anew(client: Client, step: Step) -> int:
-    """A model is compiled again, from its file or out of the cache, and computes."""
+    """Recompile a model, from its file or the cache, and run it."""
     client.session.drop(step.workload)
     made = client.compiling(lambda: client.session.compiled(step.workload, cached=bool(step.seed % 3)))
     if made is None:
@@ -296,7 +296,7 @@ def compile_anew(client: Client, step: Step) -> int:
 
 
 def import_(client: Client, step: Step) -> int:
-    """A model is exported with its weights, and imported again."""
+    """Export a model with its weights, and import it again."""
     loaded = load_model(client, step)
     if loaded is None:
         return 0
@@ -314,7 +314,7 @@ def import_(client: Client, step: Step) -> int:
 
 
 def refused(client: Client, step: Step) -> int:
-    """What is no model is refused, and the session goes on."""
+    """Check that invalid models are rejected, and the session goes on."""
     text = f"<net name='nothing' version='11'><{step.seed}/>".encode()
     with GraphSource.from_xml("nothing", text) as source:
         try:
@@ -339,7 +339,7 @@ def share(client: Client, step: Step) -> int:
 
 
 def remote(client: Client, step: Step) -> int:
-    """Computes on memory that another process shares, if one does; it may die meanwhile."""
+    """Compute on memory shared by another process, if any; it may die meanwhile."""
     others = client.progress.rows
     row = others[(client.number + 1 + step.seed % max(1, len(others) - 1)) % len(others)]
     generation = int(row[Field.GENERATION])
@@ -352,7 +352,7 @@ def remote(client: Client, step: Step) -> int:
         return 0  # it has died
     try:
         if int(row[Field.GENERATION]) != generation:
-            return 0  # it has put something else there
+            return 0  # it has been replaced meanwhile
         loaded = client.compiling(lambda: client.session.loaded(workload))
         if loaded is None:
             return 0
@@ -369,7 +369,7 @@ def remote(client: Client, step: Step) -> int:
 
 
 def reconnect(client: Client, step: Step) -> int:
-    """The orderly end of a session, and a new one."""
+    """Close a session in order, and open a new one."""
     del step
     client.reconnect()
     return 0
@@ -401,4 +401,4 @@ ALL: Final[dict[str, Callable[[Client, Step], int]]] = {
     "refused": refused,
     "reconnect": reconnect,
 }
-"""Every operation by its name in the plan; each returns how many results it has checked."""
+"""Every operation by its name in the plan; each returns the number of checked results."""

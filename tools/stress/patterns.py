@@ -1,7 +1,7 @@
-"""Patterns that fill outputs before an inference: they show what the device did not write.
+"""Patterns that fill outputs before an inference, to reveal bytes that the device did not write.
 
-A pattern is eight bytes that repeat. It has the number of the client and a number that this client never uses
-again, so a pattern that is found later shows which inference its memory was prepared for.
+A pattern is eight repeating bytes. It has the client's number and a number that this client never reuses, so
+a pattern found later identifies the inference that its memory was prepared for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIZE: Final = 8
 _FORM: Final = struct.Struct("<BHBHBB")
 """First byte, number (low half), client (low byte), number (middle), client (high byte), last byte.
 
-The first bytes differ from step to step also where an output has only four of them.
+The first bytes differ between steps, even where an output has only four of them.
 """
 
 
@@ -36,13 +36,13 @@ class Pattern(NamedTuple):
         return _FORM.pack(_FIRST, low, self.client & 0xFF, middle, self.client >> 8 & 0xFF, _LAST)
 
     def fill(self, view: Array) -> None:
-        """Write it over all bytes of a view of bytes."""
+        """Fill a view of bytes with it."""
         whole = len(view) // _SIZE * _SIZE
         view[:whole].reshape(-1, _SIZE)[:] = np.frombuffer(self.word, np.uint8)
         view[whole:] = np.frombuffer(self.word[: len(view) - whole], np.uint8)
 
     def untouched_in(self, raw: bytes) -> npt.NDArray[np.bool_]:
-        """For every byte whether it may be untouched: whether it belongs to a part that is still the pattern.
+        """Return for every byte whether it may be untouched: part of a remaining pattern.
 
         Parts are the eight bytes of one repetition; the last one may be shorter.
         """
@@ -54,7 +54,7 @@ class Pattern(NamedTuple):
 
 
 def patterns_in(raw: bytes) -> dict[Pattern, int]:
-    """Every pattern that bytes still have, of whatever inference, and how many repetitions of it."""
+    """Return every remaining pattern, of any inference, and its number of repetitions."""
     whole = np.frombuffer(raw[: len(raw) // _SIZE * _SIZE], np.uint8).reshape(-1, _SIZE)
     words = whole[(whole[:, 0] == _FIRST) & (whole[:, -1] == _LAST)]
     counts: dict[Pattern, int] = {}

@@ -1,7 +1,7 @@
-"""What every client does, decided by the seed alone: step NUMBER of client C is the same in every run.
+"""The plan of every client, decided by the seed alone: step NUMBER of client C is the same in every run.
 
-Deaths are part of the plan and counted in steps, not in time. Only how the steps of different clients meet
-differs between runs.
+Deaths are part of the plan and counted in steps, not in time. Only the interleaving of different clients'
+steps differs between runs.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ FAULTS: Final = (
 )  # fmt: skip
 """The kinds of faults that clients inject into their own sessions."""
 OPERATIONS: Final = (*_WEIGHTS, *(f"fault {kind}" for kind in FAULTS))
-"""Every operation by name; `worker` has one method for each."""
+"""Every operation by name; `operations` and `fault_operations` implement them."""
 
 _DEATH: Final = 1 / 25
 _FAULT: Final = 1 / 40
 _COSTLY: Final = {"hang": 0.03, "stall": 0.03, "drop-signal": 0.03, "drop-doorbell": 0.1, "reset": 0.1}
-"""Faults that hold everybody up for a time: how much rarer than the others they are."""
+"""Faults that delay everyone: their reduced frequency relative to the others."""
 _FIRST_FAULT_STEP: Final = 4
 _FIRST_KINDS: Final = 15
-"""From this step on every one of the first kinds comes once, however short the run is."""
+"""From this step on each of the first kinds comes once, however short the run is."""
 _POINTS: Final = (
     "client.submit", "client.running", "client.completing", "client.record", "client.allocate",
     "client.map", "client.free", "client.signal", "client.compile", "client.load", "client.import",
@@ -48,9 +48,9 @@ _LATEST_MS: Final = 30.0
 
 
 class Death(NamedTuple):
-    """How a client dies in a step: at a fail-point that it comes by, or after some milliseconds.
+    """A client's death in a step: at a fail-point on its way, or after some milliseconds.
 
-    Whoever has come to the end of the step alive dies there.
+    A client still alive at the end of the step dies there.
     """
 
     point: str = ""
@@ -61,7 +61,7 @@ class Death(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step: the operation, what it works on, a number for everything else, and perhaps a death."""
+    """One step: the operation, its subject, a number for all other choices, and perhaps a death."""
 
     number: int
     operation: str
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
     faults: bool
 
     def step(self, client: int, number: int) -> Step:
-        """Step `number` (from 0) of a client."""
+        """Return step `number` (from 0) of a client."""
         random = Random(f"{self.seed}.{client}.{number}")
         (operation,) = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
         death = _death(random) if random.random() < _DEATH else None
@@ -99,17 +99,17 @@ class Plan(NamedTuple):
         return step
 
     def pause(self, number: int) -> int:
-        """After how many operations of all clients the coordinator kills the engine the next time."""
+        """Return the number of all clients' operations until the next engine kill."""
         random = Random(f"{self.seed}.engine.{number}")
         return int(self.clients * random.uniform(30, 90)) + 100
 
     def compiler_pause(self, number: int) -> int:
-        """The same for a compiler worker."""
+        """Do the same for a compiler worker."""
         random = Random(f"{self.seed}.compiler.{number}")
         return int(self.clients * random.uniform(15, 60)) + 50
 
     def _fault(self, random: Random, client: int, number: int) -> str:
-        # one kind after the other goes to the clients in turn
+        # clients get one kind after another, in turn
         first = (number - _FIRST_FAULT_STEP) * self.clients + client
         if 0 <= first < _FIRST_KINDS:
             return FAULTS[first]

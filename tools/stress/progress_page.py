@@ -1,7 +1,7 @@
-"""One page of shared memory on which every client notes what it does, without locks.
+"""One page of shared memory on which every client notes its activity, without locks.
 
 A client writes only its own row. A row outlives the process: the next process of this client continues
-counting, and the coordinator can say where a dead or hanging one was.
+counting, and the coordinator can tell where a dead or hanging one was.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Field(enum.IntEnum):
     DYING = 6
     CHECKED = 7
     EXCUSED = 8
-    # what this client shares with others; GENERATION is 0 while it changes
+    # this client's shared memory; GENERATION is 0 while it changes
     GENERATION = 9
     SHARED_FD = 10
     SHARED_WORKLOAD = 11
     SHARED_SAMPLE = 12
-    # the fault that it has injected last, by its index in `plan.FAULTS`, and when; 0 if none
+    # its last injected fault, by its index in `plan.FAULTS`, and when; 0 if none
     FAULT = 13
     FAULT_NS = 14
-    # how often each operation has ended well
+    # successes of each operation
     DONE = 15
 
 
@@ -54,7 +54,7 @@ IDLE: Final = -1
 
 
 class ProgressPage:
-    """All rows: `control` is the coordinator's, `rows[client]` the one of a client."""
+    """All rows: `control` is the coordinator's, `rows[client]` a client's."""
 
     def __init__(self, fd: int, clients: int) -> None:
         self._map = linux.map_shared(fd, size_of(clients))
@@ -64,31 +64,31 @@ class ProgressPage:
         self.rows: npt.NDArray[np.int64] = self.all[1:]
 
     def row(self, client: int) -> Any:
-        """The row of a client, as a view."""
+        """Return a client's row, as a view."""
         return self.rows[client]
 
     def total(self, field: Field) -> int:
-        """The sum over all clients."""
+        """Return the sum over all clients."""
         return int(self.rows[:, field].sum())
 
     def any_at(self, operations: tuple[str, ...]) -> bool:
-        """Whether a client is at one of these operations."""
+        """Return whether any client is at one of these operations."""
         numbers = [OPERATIONS.index(name) for name in operations]
         return bool(np.isin(self.rows[:, Field.OPERATION], numbers).any())
 
     def done(self) -> dict[str, int]:
-        """How often each operation has ended well, over all clients."""
+        """Return the successes of each operation, over all clients."""
         sums = self.rows[:, Field.DONE :].sum(axis=0)
         return {name: int(count) for name, count in zip(OPERATIONS, sums, strict=True)}
 
 
 def size_of(clients: int) -> int:
-    """Bytes of a progress."""
+    """Return the size in bytes."""
     return (clients + 1) * _WIDTH * _WORD
 
 
 def create(clients: int) -> tuple[int, ProgressPage]:
-    """A new progress, and its descriptor."""
+    """Create a page; return its descriptor and the page."""
     fd = linux.memfd("stress-progress", size_of(clients))
     progress = ProgressPage(fd, clients)
     progress.rows[:, Field.OPERATION] = IDLE

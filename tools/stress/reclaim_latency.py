@@ -1,8 +1,8 @@
-"""How soon the daemon notices that a client has died, and has its memory back.
+"""The daemon's latency in noticing a client's death and reclaiming its memory.
 
-Both times are taken from outside, on a machine that the clients load completely. The time in which daemon or
-observer were ready to run and waited for a processor is the kernel's and not counted; the times on the clock
-are reported as well.
+Both times are measured from outside, on a machine fully loaded by the clients. Time in which daemon or
+observer were runnable and waited for a processor comes from the kernel and is not counted; clock times are
+also reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from softnpu.tools.stress.daemon_usage import orphaned
 NOTICE_LIMIT_S: Final = 0.1
 MEMORY_LIMIT_S: Final = 1.0
 RESET_ALLOWANCE_S: Final = 5.0
-"""Nothing of a device is given back while its engine hangs or is replaced."""
+"""Nothing of a device is reclaimed while its engine hangs or is replaced."""
 
 
 class Delays(NamedTuple):
@@ -32,26 +32,26 @@ class Delays(NamedTuple):
 
     @classmethod
     def now(cls, status: StatusAnswer) -> Delays:
-        """As the kernel has counted them."""
+        """Read the kernel's counts."""
         engines = {engine.engine_pid: _delay(engine.engine_pid) for engine in status.engines}
         return cls(_delay(os.getpid()), _delay(status.pid), engines)
 
     def since(self, before: Delays) -> tuple[float, float]:
-        """Seconds since then that count neither for noticing nor for giving memory back."""
+        """Return seconds since then to exclude from noticing and from reclaiming memory."""
         own, supervisor = self.own - before.own, self.supervisor - before.supervisor
         engine = max(
             (delay - before.engines[pid] for pid, delay in self.engines.items() if pid in before.engines),
             default=0.0,
         )
-        # they may wait at the same time: the longest counts, and once
+        # they may wait concurrently: only the longest counts
         return max(own, supervisor), max(own, supervisor, engine)
 
 
 class Death(msgspec.Struct, kw_only=True):
-    """One death at time `at` (monotonic seconds); when it was noticed and all memory was back, 0 if not yet.
+    """One death at time `at` (monotonic seconds); when it was noticed and all memory reclaimed, 0 if not yet.
 
-    `waited` and `waited_back` are the parts of the two times that went by waiting for a processor. `reset`
-    says that the device hung or was being reset meanwhile.
+    `waited` and `waited_back` are the parts of the two times spent waiting for a processor. `reset`: the
+    device hung or was being reset meanwhile.
     """
 
     client: int
@@ -71,12 +71,12 @@ class Death(msgspec.Struct, kw_only=True):
 
     @property
     def back_s(self) -> float:
-        """Seconds until its memory was back."""
+        """Seconds until its memory was reclaimed."""
         return max(0.0, self.back - self.at - self.waited_back)
 
 
 class Deaths:
-    """Deaths of clients that are being watched, and all that were."""
+    """Deaths of clients being watched, and all past ones."""
 
     def __init__(self) -> None:
         self.done: list[Death] = []
@@ -85,18 +85,18 @@ class Deaths:
         self._status: StatusAnswer | None = None
 
     def note(self, client: int, pid: int, session: int, now: float) -> None:
-        """A client has died just now."""
-        assert self._status is not None  # the coordinator has asked before it started anybody
+        """Note that a client has just died."""
+        assert self._status is not None  # the coordinator has asked before starting any client
         death = Death(client=client, pid=pid, session=session, at=now)
         self._watched.append((death, Delays.now(self._status)))
 
     @property
     def pending(self) -> bool:
-        """Whether the daemon has to be asked soon."""
+        """Whether the daemon must be asked soon."""
         return bool(self._watched)
 
     def update(self, status: StatusAnswer, now: float, hanging: bool) -> None:
-        """What the daemon says `now`; `hanging`: a client makes the device hang just now."""
+        """Apply the daemon's status at `now`; `hanging`: a client makes the device hang."""
         restarts = sum(engine.restarts for engine in status.engines)
         stopped = restarts != self._restarts or any(engine.state != "ready" for engine in status.engines)
         self._restarts, self._status = restarts, status
@@ -117,7 +117,7 @@ class Deaths:
         self._watched = [each for each in self._watched if not each[0].back]
 
     def overdue(self, now: float) -> list[str]:
-        """Describes what has taken too long, and stops watching it."""
+        """Describe overdue deaths, and stop watching them."""
         overdue = []
         for each in list(self._watched):
             death = each[0]
@@ -130,7 +130,7 @@ class Deaths:
 
 
 def _delay(pid: int) -> float:
-    """Seconds that the first thread of a process has waited for a processor; 0 for one that has ended."""
+    """Return seconds that a process's first thread has waited for a processor; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -147,7 +147,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Times:
-        """The figures of these times."""
+        """Summarise these times."""
         if not values:
             return cls()
         return cls(count=len(values), median=statistics.median(values), maximum=max(values))

@@ -1,7 +1,7 @@
-"""`python -m softnpu.tools.stress.references FOLDER SEED [MODEL...]`: models, and the truth about them.
+"""`python -m softnpu.tools.stress.references FOLDER SEED [MODEL...]`: models and their expected results.
 
-A process of its own: it alone loads OpenVINO, so that clients stay small and start quickly. The truth is
-OpenVINO's CPU device with the properties of a default compilation; results have to be equal bit by bit.
+A process of its own: it alone loads OpenVINO, so that clients stay small and start quickly. Expected results
+come from OpenVINO's CPU device with the properties of a default compilation; they must match bit by bit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEPS: Final = 4
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write `workloads.json`, the models and an archive of arrays for each; 1 and a line for a bad model."""
+    """Write `workloads.json`, the models and their archives of arrays; print and return 1 for a bad model."""
     folder, seed, given = Path(arguments[0]), int(arguments[1]), arguments[2:]
     random = np.random.default_rng(seed)
     core = ov.Core()
@@ -50,14 +50,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _models(core: ov.Core, given: Sequence[str], random: np.random.Generator) -> list[ov.Model]:
-    """The named models in that order; all own ones without names."""
+    """Return the named models in that order; all own ones without names."""
     # all of them are made: a model is the same whether it runs alone or among the others
     own = dict(zip(OWN_MODELS, _own_models(core, random), strict=True))
     return [own[name] if name in own else _given_model(core, name) for name in given or OWN_MODELS]
 
 
 def _given_model(core: ov.Core, name: str) -> ov.Model:
-    """A file, or a model of the catalogue with the shapes that it is to run with."""
+    """Return a file, or a catalogue model with its shapes."""
     entry = CATALOGUE.get(name)
     path = None if entry is None else cached(entry)
     if entry is None or path is None:
@@ -70,7 +70,7 @@ def _given_model(core: ov.Core, name: str) -> ov.Model:
 
 
 def _own_models(core: ov.Core, random: np.random.Generator) -> list[ov.Model]:
-    """Small ones of different kinds: what one inference costs is far below a millisecond."""
+    """Return small models of different kinds: an inference costs far below a millisecond."""
     return [
         core.read_model(model_path()),
         _perceptron(random),
@@ -104,7 +104,7 @@ def _convolutions(random: np.random.Generator) -> ov.Model:
 
 
 def _attention(random: np.random.Generator) -> ov.Model:
-    """Without constants: a matrix times itself, normalised, a few times."""
+    """Return a model without constants: a matrix times itself, normalised, a few times."""
     size = int(random.integers(24, 64))
     matrix = _input([size, size], "matrix")
     value: Any = matrix
@@ -114,7 +114,7 @@ def _attention(random: np.random.Generator) -> ov.Model:
 
 
 def _running_sums(random: np.random.Generator) -> ov.Model:
-    """A model with two states: one adds the input up, the other counts the inferences."""
+    """Return a model with two states: one sums the input, the other counts inferences."""
     width = int(random.integers(4, 32))
     data = _input([1, width], "data")
     zeros = ops.constant(np.zeros((1, width), np.float32))
@@ -164,7 +164,7 @@ def _workload(
     streams = core.compile_model(core.read_model(xml), "CPU", THROUGHPUT).create_infer_request()
     same = True
     kinds = {it.get_info().variable_id: it.get_info().data_type for it in model.get_variables()}
-    # a state that the CPU device keeps in another precision says nothing about ours
+    # a state that the CPU device keeps in another precision is no reference for ours
     names = sorted(
         state.name for state in request.query_state() if state.state.element_type == kinds.get(state.name)
     )
@@ -209,7 +209,7 @@ def _random_array(port: Any, random: np.random.Generator) -> Array:
     whole: Callable[..., Array] = random.integers
     if kind.kind == "f":
         return random.random(shape).astype(kind)
-    # small numbers are right for indices and masks alike
+    # small numbers are valid indices and masks alike
     return whole(0, 2, shape).astype(kind)
 
 

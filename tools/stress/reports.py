@@ -1,4 +1,4 @@
-"""Reports of clients to the coordinator when something is wrong, and how they travel."""
+"""Reports of problems from clients to the coordinator, and their transport."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from softnpu.tools.shared.scratch import REPORTS
 
 
 def reports_folder(folder: Path) -> Path:
-    """Where clients of a run write reports on failures."""
+    """Return the folder for clients' failure reports."""
     return folder / REPORTS
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One failure: `kind` is wrong, hang, error, leak, death or limit; `text` is the reason in full.
+    """One failure: `kind` is wrong, hang, error, leak, death or limit; `text` is the full reason.
 
-    Of a wrong result `details` has what explains it, and `report` the file that has all of it.
+    For a wrong result `details` has the explanation, and `report` the file with everything.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class StartClient(msgspec.Struct, frozen=True, kw_only=True):
     """A request to the fork server: a process for `client`, which continues with `step`.
 
-    `incarnation` counts the processes that this client had before.
+    `incarnation` counts this client's previous processes.
     """
 
     client: int
@@ -48,7 +48,7 @@ class StartClient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all clients have in common. `progress_fd` is a descriptor that the fork server inherits."""
+    """The settings of all clients. `progress_fd` is a descriptor that the fork server inherits."""
 
     socket: str
     folder: str

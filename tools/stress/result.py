@@ -1,4 +1,4 @@
-"""The result: what failed and why, how to repeat it, and the figures; as text and as JSON."""
+"""The result: failures and reasons, how to reproduce them, and the figures; as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from softnpu.tools.stress.reports import Failure
 
 GROWTH_LIMIT: Final = 0.05
 ALLOWANCE: Final = {"supervisor": 1 << 20, "daemon": 24 << 20}
-"""Bytes that are no leak in a run of less than three minutes: allocators and caches still fill up."""
+"""Growth in bytes that is no leak in runs of less than three minutes: allocators and caches still fill."""
 _LONG_S: Final = 180.0
 
 
 class StressResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run. Times in seconds, memory in bytes.
+    """The result of a run. Times in seconds, memory in bytes.
 
-    `noticed_clock` and `memory_back_clock` have the time that daemon and observer waited for a processor in
-    them, the others have not.
+    `noticed_clock` and `memory_back_clock` include the time that daemon and observer waited for a processor;
+    the others do not.
     """
 
     passed: bool
@@ -54,7 +54,7 @@ class StressResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(state: State, deaths: list[Death], more: list[Failure]) -> StressResult:
-    """Failures of the run, and those that only its end shows."""
+    """Evaluate failures of the run, and those that only its end shows."""
     options = state.options
     growth = growths(state.samples, options.seconds)
     quiet = [death for death in deaths if not death.reset]
@@ -109,7 +109,7 @@ def evaluate(state: State, deaths: list[Death], more: list[Failure]) -> StressRe
 
 
 def repeat(state: State) -> str:
-    """The command that does the same again."""
+    """Return the command that reproduces the run."""
     options = state.options
     words = ["softnpu stress", f"--clients {options.clients}", f"--seconds {options.seconds:g}"]
     words += ["--kill"] * options.kill + ["--faults"] * options.faults

@@ -1,4 +1,4 @@
-"""What happened to the run as a whole, and when: added to the reports of what clients found wrong."""
+"""A log of the run's events, added to clients' reports of wrong results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class RunHistory:
         self._engines: dict[int, tuple[int, int]] = {}
 
     def note(self, what: str) -> None:
-        """This has happened just now."""
+        """Note an event now."""
         self._events.append(Event(at_ns=time.monotonic_ns(), what=what))
 
     def update(self, status: StatusAnswer) -> None:
-        """Note engines that are others than when they were looked at last."""
+        """Note engines replaced since the last look."""
         for engine in status.engines:
             index, now = engine.device.index, (engine.engine_pid, engine.restarts)
             before = self._engines.get(index)
@@ -41,7 +41,7 @@ class RunHistory:
             self._engines[index] = now
 
     def complete(self, path: Path, progress: ProgressPage) -> None:
-        """Add to a report of a client what only the coordinator knows."""
+        """Add the coordinator's knowledge to a client's report."""
         report = msgspec.json.decode(path.read_bytes(), type=Report)
         report.run = RunContext(
             told_ns=time.monotonic_ns(),
@@ -56,7 +56,7 @@ class RunHistory:
 
 
 def _injections(progress: ProgressPage) -> list[Event]:
-    """The last fault that each client has injected."""
+    """Return the last fault that each client has injected."""
     return [
         Event(
             at_ns=int(row[Field.FAULT_NS]),

@@ -1,4 +1,4 @@
-"""Whose result is it? A wrong output against everything that a client could have computed or been given."""
+"""The origin of a wrong output: compared with everything that a client could have computed or received."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _Known(NamedTuple):
 
 
 def similar_results(output: Output, workloads: Sequence[Samples]) -> list[SimilarResult]:
-    """What the wrong numbers of an output are, the most alike first; nothing for those that are no one's.
+    """Return matches for an output's wrong numbers, most similar first; none for unknown ones.
 
-    A result is compared number by number, from the first on: with the expected outputs, states and inputs of
-    all samples of all models.
+    A result is compared number by number from the start with the expected outputs, states and inputs of all
+    samples of all models.
     """
     size = output.expected.dtype.itemsize
     samples = np.frombuffer(output.raw, np.uint8).reshape(-1, size)
@@ -42,7 +42,7 @@ def similar_results(output: Output, workloads: Sequence[Samples]) -> list[Simila
             continue
         same = np.zeros(len(samples), np.bool_)
         same[:count] = (samples[:count] == other[:count]).all(axis=1)
-        # zeros are everywhere behind a Relu
+        # zeros are common after a Relu
         telling = same & wrong & samples.any(axis=1)
         share = float(np.count_nonzero(telling)) / int(np.count_nonzero(wrong))
         if share >= _LEAST_SHARE:

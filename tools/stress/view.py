@@ -1,4 +1,4 @@
-"""What a person sees: a live table in a terminal, a line now and then elsewhere, and the result."""
+"""User output: a live table in a terminal, occasional lines elsewhere, and the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN: Final = 10
 
 
 class View:
-    """Shows a state again and again; a context manager."""
+    """Shows a state repeatedly; a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -41,7 +41,7 @@ class View:
             self._live.stop()
 
     def show(self, state: State) -> None:
-        """The state now."""
+        """Show the state now."""
         if self._live is not None:
             self._live.update(_table(state), refresh=True)
         elif time.monotonic() - self._already_failed >= _LINE_S:
@@ -50,7 +50,7 @@ class View:
 
 
 def print_result(result: StressResult, console: Console) -> None:
-    """Print the result in words."""
+    """Print the result as text."""
     for label, text in _figures(result):
         print_line(f"{label:<16}{text}", console=console)
     for failure in result.failures[:_SHOWN]:

@@ -33,7 +33,7 @@ Workloads = list[tuple[Workload, Samples]]
 
 
 def client_function(setup_json: str) -> ChildFunction:
-    """What the fork server runs in every client: models and samples are read once, before it forks."""
+    """Return the function of every client: models and samples are read once, before the fork."""
     setup = msgspec.json.decode(setup_json, type=Setup)
     progress = ProgressPage(setup.progress_fd, setup.clients)
     workloads = [(workload, Samples(workload)) for workload in read_list(Path(setup.folder))]
@@ -46,12 +46,12 @@ def client_function(setup_json: str) -> ChildFunction:
 
 
 def stack_path(folder: str, client: int) -> Path:
-    """Where a client writes its stack when it gets SIGUSR1."""
+    """Return the path of a client's stack, written on SIGUSR1."""
     return Path(folder) / f"stack-{client}.txt"
 
 
 def run_client(client: Worker) -> int:
-    """Run a client to its end. Return its exit code: 1 after a failure that it has reported."""
+    """Run a client to its end. Return its exit code: 1 after a reported failure."""
     with open(client.stack_path, "w") as stacks:
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         try:
@@ -70,7 +70,7 @@ def run_client(client: Worker) -> int:
 
 
 def _describe(error: Exception) -> str:
-    """An unexpected error and the last frames of its traceback, in one line."""
+    """Describe an unexpected error and the last frames of its traceback in one line."""
     frames = traceback.extract_tb(error.__traceback__)[-4:]
     frames_text = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     return f"{type(error).__name__}: {error} ({frames_text})"
@@ -129,7 +129,7 @@ class Worker:
         failpoints.configure("")
 
     def report_failure(self, kind: str, text: str, finding: Finding | None) -> None:
-        """Send a wrong result or a hang, and write a report on everything that may explain it."""
+        """Send a wrong result or a hang, and write a report with all possible explanations."""
         self.cancel_death()
         try:
             report = self._report_on(text, finding)
@@ -137,7 +137,7 @@ class Worker:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(report.encode())
         except Exception as error:
-            # the failure counts, whatever becomes of its report
+            # the failure counts even if its report fails
             self.send_failure(kind, text, [f"no report: {_describe(error)}"])
             raise
         self.send_failure(kind, text, report.lines(), str(path))
@@ -165,13 +165,13 @@ class Worker:
     session: Session
 
     def reconnect(self) -> None:
-        """End the session in order and open another."""
+        """Close the session in order and open another."""
         self.share(0, 0, None)
         self.session.close()
         self.open()
 
     def compiling(self, compile: Callable[[], T]) -> T | None:
-        """What `compile` makes; None if the coordinator has killed compiler workers while it was at work."""
+        """Return the result of `compile`; None if the coordinator killed compiler workers meanwhile."""
         kills = int(self.progress.control[Control.COMPILER_KILLS])
         try:
             return compile()
@@ -183,7 +183,7 @@ class Worker:
             return None
 
     def share(self, workload: int, sample: int, memory: Allocation | None) -> None:
-        """Others may use `memory` from now on, in place of what was shared before."""
+        """Offer `memory` to others from now on, in place of the previous one."""
         row, before = self._row, int(self._row[Field.GENERATION])
         row[Field.GENERATION] = 0
         if self._shared is not None:
@@ -199,16 +199,16 @@ class Worker:
     # ------------------------------------------------------------
 
     def open(self) -> None:
-        """A new session."""
+        """Open a new session."""
         setup = self._setup
         cache = Path(setup.folder) / "cache"
-        # every client has both kinds of sessions, in turn
+        # every client alternates both kinds of sessions
         throughput = bool((self.number + self._incarnation) % 2)
         self.session = Session(Path(setup.socket), self._workloads, cache, self._journal, throughput)
         self._row[Field.SESSION] = self.session.driver.session
 
     def _run_step(self, step: Step) -> None:
-        """One step."""
+        """Run one step."""
         row = self._row
         self._step = step
         kind = OPERATIONS.index(step.operation)
@@ -238,5 +238,5 @@ class Worker:
         if death.point:
             failpoints.configure(f"{death.point}=kill")
         else:
-            # the kernel ends the process at that moment, wherever it is: nothing of Python runs any more
+            # the kernel ends the process at that moment, wherever it is: no more Python code runs
             signal.setitimer(signal.ITIMER_REAL, death.milliseconds / 1000)

@@ -1,1 +1,1 @@
-"""A screen that shows what a daemon does: `softnpu top`."""
+"""A screen that shows a daemon's activity: `softnpu top`."""

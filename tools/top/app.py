@@ -41,7 +41,7 @@ class TopApp(TableApp):
         return View.of(sample, self._before, self._programs) if isinstance(sample, Sample) else sample
 
     def take(self, view: View) -> None:
-        """Keep the view, and the shares of the last minute."""
+        """Store the view, and the shares of the last minute."""
         self._before, self.view = view.sample, view
         kept = {}
         for session in view.sessions:
@@ -57,14 +57,14 @@ class TopApp(TableApp):
             screen.show(shown, self._history.get(number, ()), ended=not found)
 
     def summary(self) -> str:
-        """The daemon and how many sessions it has."""
+        """Return the daemon and its number of sessions."""
         assert self.view is not None
         state = self.view.sample.status
         sessions = format_count(state.session_count, "session")
         return f"daemon {state.pid}, up {format_time(state.uptime_s)}, {sessions}"
 
     def lines(self) -> Text:
-        """The devices."""
+        """Return the devices."""
         assert self.view is not None
         return Text("\n").join(_device_line(device) for device in self.view.devices)
 

@@ -1,4 +1,4 @@
-"""`softnpu top --farm`: the nodes of a cluster, their devices, and who has leased them."""
+"""`softnpu top --farm`: the nodes of a cluster, their devices, and their lessees."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _LISTINGS: Final = (
 
 
 class FarmApp(TableApp):
-    """`softnpu top` on a cluster of Ray, which may come and go. Raises `ToolError` without Ray."""
+    """`softnpu top` on a Ray cluster, which may come and go. Raise `ToolError` without Ray."""
 
     listings = _LISTINGS
     keys = _KEYS
@@ -100,12 +100,12 @@ class FarmApp(TableApp):
         self._monitor = ClusterMonitor(address)
 
     def ask(self) -> ClusterView | Exception | None:
-        """Ask the process that is connected to Ray."""
+        """Ask the process connected to Ray."""
         found = self._monitor.poll()
         return ClusterView.of(found, self.view) if isinstance(found, ClusterState) else found
 
     def summary(self) -> str:
-        """The cluster and its nodes."""
+        """Return the cluster and its nodes."""
         assert self.view is not None
         nodes = self.view.state.nodes
         dead = sum(node.state == DEAD for node in nodes)
@@ -117,7 +117,7 @@ class FarmApp(TableApp):
         return ", ".join(parts)
 
     def lines(self) -> Text:
-        """The sum of the living nodes, and what is wrong with others."""
+        """Return the sum of the living nodes, and the problems of others."""
         assert self.view is not None
         living = [row for row in self.view.platforms if row.state == ALIVE]
         rate = sum(row.inferences_s or 0.0 for row in living)

@@ -1,4 +1,4 @@
-"""The screens that open above the tables: one session, the choice of a column, the keys."""
+"""The screens above the tables: one session, the choice of a column, the keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ process sees CPU% in htop: with two devices it may reach 200.
 
 
 class SessionScreen(ModalScreen[None]):
-    """One session: everything that is known of it, and its share over the last minute."""
+    """One session: all its data, and its share over the last minute."""
 
     BINDINGS = [_CLOSE]
 
@@ -89,7 +89,7 @@ class SessionScreen(ModalScreen[None]):
 
 
 class SortScreen(ModalScreen[int]):
-    """Chooses a column; its result is the number of it."""
+    """Chooses a column; its result is the column's number."""
 
     BINDINGS = [Binding("escape,q,f10", "dismiss", "Back", priority=True)]
 
@@ -105,7 +105,7 @@ class SortScreen(ModalScreen[int]):
             yield OptionList(*self._titles)
 
     def on_mount(self) -> None:
-        """Begin at the column that is sorted by."""
+        """Start at the current sort column."""
         options = self.query_one(OptionList)
         options.highlighted = self._chosen
         options.focus()

@@ -1,4 +1,4 @@
-"""A screen with tables and the keys of htop: it asks in a thread, again and again, and shows the answer."""
+"""A screen with tables and the keys of htop: it polls in a thread, and shows the answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HINTS: Final = (
 
 
 class TableApp(App[None]):
-    """What all screens of `softnpu top` have in common; `listings` are the tables that Tab goes through."""
+    """The common part of all `softnpu top` screens; `listings` are the tables that Tab cycles through."""
 
     listings: ClassVar[tuple[Listing, ...]]
     keys: ClassVar[str]
@@ -59,7 +59,7 @@ class TableApp(App[None]):
         self.theme = _THEMES[theme]
         self.view: Any = None
         self.problem = ""
-        """Why there is no view, or none that is newer."""
+        """Why there is no view, or no newer one."""
         self.paused = False
         self.filter = ""
         self._delay_s = delay_s
@@ -67,22 +67,22 @@ class TableApp(App[None]):
         self._listing = 0
         self._sorted = [(listing.sort, False) for listing in self.listings]
 
-    # ------------------------------------------------------------ what a kind of screen has of its own
+    # ------------------------------------------------------------ specific to each kind of screen
 
     def ask(self) -> Any:
         """Wait for the next view, in a thread: the view, an exception, or None for nothing new."""
         raise NotImplementedError
 
     def take(self, view: Any) -> None:
-        """Keep a view."""
+        """Store a view."""
         self.view = view
 
     def summary(self) -> str:
-        """What stands in the first line."""
+        """Return the first line."""
         raise NotImplementedError
 
     def lines(self) -> Text:
-        """What stands above the tables."""
+        """Return the lines above the tables."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class TableApp(App[None]):
         self._draw()
 
     def _look(self) -> None:
-        """Ask the daemon in a thread: one that hangs must not hang the screen."""
+        """Query the daemon in a thread: one that hangs must not hang the screen."""
         if not self._polling and not self.paused:
             self._polling = True
             self.run_worker(self._poll, thread=True)
@@ -162,7 +162,7 @@ class TableApp(App[None]):
         return text
 
     def _fill(self) -> None:
-        """Fill the table again; the cursor stays on its row."""
+        """Refill the table; the cursor stays on its row."""
         table = self.query_one(DataTable)
         listing = self.listings[self._listing]
         chosen, turned = self._sorted[self._listing]
@@ -189,7 +189,7 @@ class TableApp(App[None]):
         table.scroll_to(scroll.x, scroll.y, animate=False)
 
     def row_key(self) -> str | None:
-        """The row under the cursor, by the key of its listing."""
+        """Return the row under the cursor, by the key of its listing."""
         table = self.query_one(DataTable)
         if not table.row_count:
             return None
@@ -206,7 +206,7 @@ class TableApp(App[None]):
         self.push_screen(HelpScreen(self.keys))
 
     def action_pause(self) -> None:
-        """Stop or go on; what was asked before the stop is not shown any more."""
+        """Pause or resume; questions asked before the pause are not shown any more."""
         self.paused = not self.paused
         self._draw()
         self._look()
@@ -234,7 +234,7 @@ class TableApp(App[None]):
         self.push_screen(SortScreen(titles, self._sorted[self._listing][0]), sort)
 
     def action_filter(self) -> None:
-        """Ask for a text that rows have to contain."""
+        """Ask for a text that rows must contain."""
         entry = self.query_one("#filter", Input)
         entry.value = self.filter
         entry.display = True
@@ -245,7 +245,7 @@ class TableApp(App[None]):
         self._end_filter("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while the text is being written."""
+        """Filter while the text is being typed."""
         if self.query_one("#filter").display:
             self.filter = event.value
             self._draw()

@@ -1,4 +1,4 @@
-"""The columns of the tables of `softnpu top`: how a cell reads, and what it sorts by."""
+"""The columns of `softnpu top`: how a cell reads, and what it sorts by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softnpu.tools.shared.console import format_bytes, format_time
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `order`: what rows are sorted by; `falling`: the largest first."""
+    """One column. `order`: the sort key of rows; `falling`: largest first."""
 
     title: str
     text: Callable[[Any], str]
@@ -21,13 +21,13 @@ class Column:
 
     @property
     def right(self) -> bool:
-        """Whether its cells are numbers, which end at the right."""
+        """Whether its cells are right-aligned numbers."""
         return self.falling
 
 
 @dataclass(frozen=True)
 class Listing:
-    """One table. `key`: what names a row; `sort`: the column that it is sorted by at first."""
+    """One table. `key`: identifies a row; `sort`: the initial sort column."""
 
     name: str
     rows: Callable[[Any], tuple[Any, ...]]
@@ -37,26 +37,26 @@ class Listing:
 
 
 def text_column(title: str, field: str, width: int = 0) -> Column:
-    """A column of a field, sorted without regard to upper and lower case."""
+    """Return a column of a field, sorted case-insensitively."""
     return Column(
         title,
-        lambda row: str(getattr(row, field)).ljust(width),  # columns behind one that changes must not move
+        lambda row: str(getattr(row, field)).ljust(width),  # columns after a changing one must not move
         lambda row: str(getattr(row, field)).lower(),
     )
 
 
 def number_column(title: str, field: str, form: Callable[[Any], str] = str) -> Column:
-    """A column of a number, the largest first."""
+    """Return a column of a number, largest first."""
     return Column(title, lambda row: form(getattr(row, field)), lambda row: getattr(row, field), falling=True)
 
 
 def percent(share: float) -> str:
-    """`12.3`: a share in percent."""
+    """Return `12.3`: a share in percent."""
     return f"{100 * share:.1f}"
 
 
 def rate_text(value: float) -> str:
-    """`123`, `12.3`."""
+    """Return `123`, `12.3`."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
@@ -135,5 +135,5 @@ LISTINGS: Final = (
 
 
 def matches(listing: Listing, row: Any, text: str) -> bool:
-    """Whether a cell of the row has this text, in upper or lower case."""
+    """Return whether a cell of the row has this text, case-insensitively."""
     return any(text.lower() in column.text(row).lower() for column in listing.columns)

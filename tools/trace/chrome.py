@@ -14,7 +14,7 @@ Event = dict[str, Any]
 
 
 def write(path: Path, timeline: Timeline, recording: Recording) -> None:
-    """Write the file. Times in it are microseconds from the begin of the trace on."""
+    """Write the file. Its times are microseconds since the start of the trace."""
     with path.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ns",\n"otherData":')
         json.dump(summary(timeline, recording), file)
@@ -27,7 +27,7 @@ def write(path: Path, timeline: Timeline, recording: Recording) -> None:
 
 
 def summary(timeline: Timeline, recording: Recording) -> dict[str, Any]:
-    """What the trace says as a whole; `lost` records were overwritten before they were read."""
+    """Summarise the trace; `lost` records were overwritten before they were read."""
     return {
         "clock": "CLOCK_MONOTONIC",
         "start_ns": recording.start,
@@ -57,7 +57,7 @@ def _events(timeline: Timeline, zero: int) -> Iterator[Event]:
         yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
     for place, name in timeline.threads.items():
         yield {"ph": "M", "name": "thread_name", "pid": place.pid, "tid": place.tid, "args": {"name": name}}
-    timed: list[tuple[int, int, Event]] = []  # a span comes before what lies in it
+    timed: list[tuple[int, int, Event]] = []  # a span precedes those nested in it
     for span in timeline.spans:
         event = {
             "ph": "X",

@@ -1,4 +1,4 @@
-"""`softnpu trace`: run a program and record what it, the daemon and the devices do; or record what runs."""
+"""`softnpu trace`: record the activity of a program, the daemon and the devices, or of running programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RecordsOption = Annotated[
 
 
 class TraceGroup(TyperGroup):
-    """Without the name of a command it is `run`: `softnpu trace -- PROGRAM`."""
+    """Without a command name it is `run`: `softnpu trace -- PROGRAM`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in _COMMANDS:
@@ -104,7 +104,7 @@ def attach(
 
 
 class _Interrupted:
-    """Ctrl-C and SIGTERM end the trace, not this program: it writes its file then."""
+    """Ctrl-C and SIGTERM end the trace, not this program, which then writes its file."""
 
     def __init__(self) -> None:
         self.came = False

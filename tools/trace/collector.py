@@ -1,4 +1,4 @@
-"""Makes a trace: has the daemon begin one, reads the rings of all processes meanwhile, ends it."""
+"""Makes a trace: starts it at the daemon, reads all processes' rings meanwhile, ends it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from softnpu.tools.trace.ring_reader import RECORD, Records, RingReader
 POLL_S: Final = 0.1
 _FETCH_S: Final = 0.25
 _MOST_RECORDS: Final = 4_000_000
-"""Records that are kept in all: 256 MB."""
+"""The most records kept in total: 256 MB."""
 _END_S: Final = 2.0
 _CALL: Final = "softnpu trace"
 _KINDS: Final = {
@@ -30,12 +30,12 @@ _KINDS: Final = {
     TraceRole.SUPERVISOR: (TraceKind.REQUEST, TraceKind.STAGE, TraceKind.COUNTER, TraceKind.EVENT),
 }
 _EARLIER_NS: Final = 60_000_000_000
-"""How long before the trace something may have begun that is in it."""
+"""How long before the trace a recorded activity may have begun."""
 
 
 @dataclass
 class RecordedRing:
-    """What one process has written. `lost`: overwritten or half written; `invalid`: not believed."""
+    """One process's records. `lost`: overwritten or half written; `invalid`: implausible."""
 
     info: TraceRing
     records: Records
@@ -78,7 +78,7 @@ class Collector:
         )
 
     def poll(self) -> None:
-        """Take the rings that are new, and read all: those that there are also when the daemon is gone."""
+        """Take new rings, and read all; existing ones survive the daemon."""
         if time.monotonic() >= self._fetch_at:
             self._fetch_if_alive()
         for number, ring in list(self._open.items()):
@@ -87,7 +87,7 @@ class Collector:
                 self._close(self._open.pop(number))
 
     def finish(self) -> Recording:
-        """End the trace; what has been written until now is in it."""
+        """End the trace with everything written until now."""
         self._fetch_if_alive()
         self.poll()
         if self.recording.complete:
@@ -127,7 +127,7 @@ class Collector:
                 return
 
     def _await_engines(self) -> None:
-        """Read until every engine that lives has written what it counted, which is its last record."""
+        """Read until every living engine has written its counters, its last record."""
         deadline = time.monotonic() + _END_S
         waiting = [ring for ring in self._open.values() if ring.reader.info.role == TraceRole.ENGINE.value]
         while waiting and self.recording.complete and time.monotonic() < deadline:
@@ -169,7 +169,7 @@ def _has_last(ring: _Open) -> bool:
 
 
 def _believable(records: Records, role: TraceRole, start: int) -> np.ndarray:
-    """Which records a process of this role can have written."""
+    """Return which records a process of this role can have written."""
     now = time.monotonic_ns()
     times, durations = records["time"], records["duration"]
     earliest = max(0, start - _EARLIER_NS)
@@ -180,7 +180,7 @@ def _believable(records: Records, role: TraceRole, start: int) -> np.ndarray:
 
 @contextmanager
 def collecting(driver: Driver, layers: bool = False, records: int = DEFAULT_RECORDS) -> Iterator[Collector]:
-    """A trace that is ended in any case, also by an exception. `records`: of each ring, a power of two."""
+    """Yield a trace that is ended in any case, also on an exception. `records`: per ring, a power of two."""
     collector = Collector(driver, layers, records)
     try:
         yield collector

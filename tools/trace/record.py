@@ -1,4 +1,4 @@
-"""Runs a program and writes the trace of what happens meanwhile."""
+"""Runs a program and writes a trace of the meantime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYSTEM: Final = "system"
 
 
 def wanted_file(environment: Mapping[str, str]) -> Path | None:
-    """The file that `ZE_INTEL_NPU_LOGPERFETTO` asks for; None for 0, and for Perfetto's own daemon."""
+    """Return the file requested by `ZE_INTEL_NPU_LOGPERFETTO`; None for 0, and for Perfetto's own daemon."""
     value = environment.get(TRACE_VARIABLE, "")
     return None if not value or value[0] == "0" or value == _SYSTEM else _FILE
 
@@ -50,12 +50,12 @@ def record(
     except failures.expected() as error:
         if code is None:
             raise
-        failures.print_error(error)  # what the program has done stands: the trace alone is missing
+        failures.print_error(error)  # the program's effects stand: only the trace is missing
     return code
 
 
 def check_output(output: Path) -> None:
-    """Refuse a file that cannot be written, before anything runs."""
+    """Reject an unwritable file before anything runs."""
     if not output.parent.is_dir():
         raise ToolError(
             f"file {output}", found=f"no folder {output.parent}", expected="a file in a folder that exists"
@@ -69,14 +69,14 @@ def check_output(output: Path) -> None:
 
 
 def write(output: Path, recording: Recording) -> None:
-    """Write the file, and say on stderr what is in it."""
+    """Write the file, and summarise it on stderr."""
     from softnpu.tools.trace import chrome
     from softnpu.tools.trace.timeline import timeline_of
 
     timeline = timeline_of(recording)
     try:
         chrome.write(output, timeline, recording)
-    except OSError as error:  # of a full disk it names no file
+    except OSError as error:  # on a full disk it names no file
         raise OSError(error.errno, error.strerror, str(output)) from error
     summary = chrome.summary(timeline, recording)
     line = (

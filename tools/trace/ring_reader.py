@@ -1,4 +1,4 @@
-"""Reads a ring of trace records from outside, while its writer writes. What is in it is not trusted."""
+"""Reads a ring of trace records from outside, concurrently with its writer. Its content is untrusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES: Final = {"u16": "<u2", "u32": "<u4", "u64": "<u8"}
 RECORD: Final = np.dtype([(field.name, _TYPES[field.type]) for field in trace.RECORD.fields])
 assert RECORD.itemsize == trace.RECORD.size
 _PATIENCE: Final = 20
-"""Readings after which a record that is half written counts as lost: its thread was ended in the middle."""
+"""Readings after which a half-written record counts as lost: its thread was ended in the middle."""
 _LOOK_AHEAD: Final = 1024
 _FIRST_CHUNK: Final = 64
 _MOST_SKIPS: Final = 64
@@ -26,7 +26,7 @@ _LARGEST_LOSS: Final = 1 << 31
 
 
 class RingReader:
-    """The records of one ring, each read once and in order; `lost` counts those that were not to be had."""
+    """The records of one ring, each read once and in order; `lost` counts the missed ones."""
 
     def __init__(self, info: TraceRing, fd: int) -> None:
         self.info = info
@@ -41,11 +41,11 @@ class RingReader:
         self._slots: Records = np.frombuffer(
             self._memory, RECORD, count=info.records, offset=trace.NAMES * trace.NAME_SIZE
         )
-        self._read = 0  # number of the last record that was read, or given up
+        self._read = 0  # number of the last record read, or given up
         self._stuck = 0
 
     def read(self, final: bool = False) -> Records:
-        """The records since the last reading; at most as many as the ring holds."""
+        """Return the records since the last reading; at most as many as the ring holds."""
         capacity, parts, skips = self.info.records, [], 0
         room, chunk = capacity, _FIRST_CHUNK
         while room > 0:
@@ -53,7 +53,7 @@ class RingReader:
             wanted = min(capacity - at, room, chunk)
             part = self._read_part(at, wanted)
             room -= len(part)
-            # behind the newest record a large chunk would be copied for each that is written meanwhile
+            # near the newest record a large chunk would be copied for each one written meanwhile
             chunk = chunk * 2 if len(part) == wanted else _FIRST_CHUNK
             if len(part):
                 parts.append(part)
@@ -66,7 +66,7 @@ class RingReader:
         return np.concatenate(parts) if parts else np.empty(0, RECORD)
 
     def names(self) -> dict[int, str]:
-        """The names of the ring by index."""
+        """Return the names of the ring by index."""
         names = {}
         for index in range(1, trace.NAMES):
             at = index * trace.NAME_SIZE
@@ -76,10 +76,10 @@ class RingReader:
         return names
 
     def _read_part(self, at: int, count: int) -> Records:
-        """The records from slot `at` on that are complete, and are those that come next."""
+        """Return the complete records from slot `at` on, as long as they are consecutive."""
         slots = self._slots[at : at + count]
         copied = slots.copy()
-        # after the copy: what has been overwritten meanwhile shows here
+        # read after the copy: detects slots overwritten meanwhile
         begins = slots["begin"].copy()
         numbers = self._numbers(count)
         good = (copied["begin"] == numbers) & (copied["end"] == numbers) & (begins == numbers)
@@ -89,13 +89,13 @@ class RingReader:
         return ((self._read + 1 + np.arange(count)) & 0xFFFFFFFF).astype(np.uint32)
 
     def _skip(self, at: int, final: bool) -> bool:
-        """Give up records that were overwritten or never finished; False to wait for them."""
+        """Give up overwritten or unfinished records; return False to wait for them."""
         capacity = self.info.records
         if (int(self._slots["end"][at]) - self._read - 1) & 0xFFFFFFFF < _LARGEST_LOSS:
-            # a later record is in its place, or it has come just now
+            # a later record is in its place, or it has just arrived
             ahead = self._newest() - self._read
             if ahead > capacity:
-                # while the writer goes on it overwrites the oldest of those that are left
+                # a running writer overwrites the oldest of the rest
                 self._give_up(ahead - capacity + (0 if final else capacity // 8))
                 return True
         self._stuck += 1
@@ -110,7 +110,7 @@ class RingReader:
         return True
 
     def _newest(self) -> int:
-        """Number of the newest record in the ring, as far as its slots are believable."""
+        """Return the number of the newest record in the ring, as far as its slots are plausible."""
         capacity = self.info.records
         ends = self._slots["end"].astype(np.int64)
         ahead = (ends - self._read) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Turns what was recorded into events of a timeline: spans, instants, counters, and arrows between spans."""
+"""Turns records into timeline events: spans, instants, counters, and arrows between spans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softnpu.emulator.interface.trace_messages import TraceRole
 from softnpu.tools.trace.collector import RecordedRing, Recording
 
 _LAYERS_THREAD: Final = 0xFFFFFFF0
-"""Layers are on a track of their own."""
+"""Layers have a track of their own."""
 _UNITS: Final = {unit.value: unit.name for unit in TaskType}
 
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 @dataclass
 class Span:
-    """Something that took time on a track; nanoseconds of CLOCK_MONOTONIC."""
+    """An activity on a track, with a duration; nanoseconds of CLOCK_MONOTONIC."""
 
     name: str
     category: str
@@ -38,7 +38,7 @@ class Span:
 
 
 class Instant(NamedTuple):
-    """Something that happened."""
+    """A momentary event."""
 
     name: str
     place: Place
@@ -56,7 +56,7 @@ class Sample(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One end of an arrow: it begins, goes on or ends in the span that is on this track at this time."""
+    """One end of an arrow: it begins, continues or ends in the span on this track at this time."""
 
     phase: str
     id: int
@@ -72,7 +72,7 @@ class _Submission(NamedTuple):
 
 @dataclass
 class _Way:
-    """What is known of a submission on its way: where it was submitted, ran, and was known to be over."""
+    """The known times of a submission in flight: when it was submitted, ran, and was known to be over."""
 
     submitted: tuple[Place, int] | None = None
     executed: tuple[Place, int] | None = None
@@ -83,7 +83,7 @@ class _Way:
 
 @dataclass
 class Timeline:
-    """All that a trace shows."""
+    """The contents of a trace."""
 
     processes: dict[int, str] = field(default_factory=dict)
     threads: dict[Place, str] = field(default_factory=dict)
@@ -92,15 +92,15 @@ class Timeline:
     samples: list[Sample] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     submissions: int = 0
-    """How many ended, and with how many inferences."""
+    """The number ended, and their inferences."""
     inferences: int = 0
     counted_submissions: int = 0
-    """The same by the counters of the devices."""
+    """The same by the devices' counters."""
     counted_inferences: int = 0
 
 
 def timeline_of(recording: Recording) -> Timeline:
-    """The timeline of a recording."""
+    """Return the timeline of a recording."""
     return _Builder(recording).build()
 
 
@@ -259,7 +259,7 @@ class _Builder:
                         args["number"] = record["third"]
                     timeline.instants.append(Instant(name, place, record["time"], args))
 
-    # ------------------------------------------------------------ what belongs together
+    # ------------------------------------------------------------ connections
 
     def _connect(self) -> None:
         """Draw the arrows: call, execution, and the wait that showed the client the end."""
@@ -279,7 +279,7 @@ class _Builder:
                 steps.append(Step("f", number, *way.completed))
 
     def _sample_depths(self) -> None:
-        """Count the submissions of each device that were submitted and have not ended."""
+        """Count the submissions of each device that are in flight."""
         changes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for way in self._ways.values():
             if way.submitted is not None and way.ended:

@@ -20,8 +20,9 @@ import numpy as np
 
 from softnpu.emulator.blob.argument_bounds import most_bytes
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.memory.address_space import AddressSpace
-from softnpu.emulator.engine.memory.mappings import Bytes, Range
+from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.engine.memory.staging import Piece
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling

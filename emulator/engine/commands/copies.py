@@ -13,12 +13,13 @@ from functools import partial
 import numpy as np
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.commands.hazards import Hazards
 from softnpu.emulator.engine.commands.steps import Parts, RunningSubmission, Step
 from softnpu.emulator.engine.commands.wide_copy import WIDE_BYTES
 from softnpu.emulator.engine.commands.wide_copy import copy as wide_copy
 from softnpu.emulator.engine.memory.address_space import AddressSpace
-from softnpu.emulator.engine.memory.mappings import Bytes, Memory
+from softnpu.emulator.engine.memory.mappings import Memory
 from softnpu.emulator.engine.memory.staging import Note, moved
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.result import ZeResult, refuse

@@ -9,12 +9,12 @@ from functools import partial
 import numpy as np
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.commands.arguments import Arguments
 from softnpu.emulator.engine.commands.steps import CANCELLED, LOADING, Parts, Pause, RunningSubmission
-from softnpu.emulator.engine.device_clock import ModelledTime
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory.address_space import AddressSpace
-from softnpu.emulator.engine.memory.mappings import Bytes, Range
+from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.engine.memory.staging import Piece
 from softnpu.emulator.engine.tracing import run_with_layers
 from softnpu.emulator.interface import commands as cmd
@@ -24,6 +24,7 @@ from softnpu.emulator.openvino import memory_limit
 from softnpu.emulator.openvino.dynamic.binding import DynamicBinding
 from softnpu.emulator.openvino.dynamic.states import bind
 from softnpu.emulator.openvino.executor import Binding, LoadedImage
+from softnpu.emulator.openvino.modelled_time import ModelledTime
 from softnpu.emulator.openvino.twins import TwinError, TwinMaker, TwinRequest, twin_of
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 

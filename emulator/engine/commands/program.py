@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.commands import copies
 from softnpu.emulator.engine.commands.copies import PART_BYTES, OverlappingCopy, OverlappingRegions
 from softnpu.emulator.engine.commands.hazards import Hazards
@@ -21,7 +22,7 @@ from softnpu.emulator.engine.device_clock import tiles_of
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.foreign import ForeignFile
-from softnpu.emulator.engine.memory.mappings import Bytes, Range
+from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import metrics
 from softnpu.emulator.interface.records import SIGNAL_SIZE

@@ -6,11 +6,12 @@ import enum
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from softnpu.emulator.common.arrays import Words
 from softnpu.emulator.engine.counters import Work
-from softnpu.emulator.engine.device_clock import ModelledTime
-from softnpu.emulator.engine.memory.mappings import Range, Words
+from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.shared import EventRecord
+from softnpu.emulator.openvino.modelled_time import ModelledTime
 
 
 class Pause(enum.Enum):

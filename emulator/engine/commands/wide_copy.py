@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine import native_library
-from softnpu.emulator.engine.memory.mappings import Bytes
 
 WIDE_BYTES = 4 * 1024 * 1024
 """Shorter copies are done by one thread: to start another takes 20 us, as long as a copy of 400 KiB."""

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory.foreign import ForeignFile
 from softnpu.emulator.engine.memory.foreign_mapping import ForeignMapping
-from softnpu.emulator.engine.memory.mappings import Bytes, Mapping, Memory
+from softnpu.emulator.engine.memory.mappings import Mapping, Memory
 from softnpu.emulator.engine.memory.staging import Piece, Staging, StagingAccount
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.handles import describe

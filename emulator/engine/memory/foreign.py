@@ -1,57 +1,18 @@
 """Foreign memory: files whose size is not sealed, so that their owner may cut them at any moment.
 
-Whoever touches a page behind the new end of such a file gets SIGBUS. A small library (`driver/native/guard`)
-puts empty pages there and marks the mapping; the engine goes on with void data, and asks for the mark before
-it believes them. A mapping that was marked stays void, also when its file grows again. A file that was cut
-inside of a page causes no fault, so its size is looked at as well.
+The guard (`common/cut_guard.py`) marks a mapping that was cut. It stays void, also when its file grows again.
+A file that was cut inside of a page causes no fault, so its size is looked at as well.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import mmap
 import os
 import weakref
 from collections.abc import Iterable
 
-from softnpu.emulator.common import native_files
+from softnpu.emulator.common.cut_guard import guard
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
-
-_SLOTS = 1 << 16
-
-
-class _Guard:
-    """The library that catches SIGBUS in this process. Raises `OSError` if it cannot."""
-
-    def __init__(self) -> None:
-        library = ctypes.CDLL(str(native_files.guard()))
-        library.softnpu_guard_add.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-        library.softnpu_guard_add.restype = ctypes.c_long
-        library.softnpu_guard_remove.argtypes = (ctypes.c_long,)
-        library.softnpu_guard_marks.restype = ctypes.POINTER(ctypes.c_uint32 * _SLOTS)
-        code = library.softnpu_guard_install()
-        if code:
-            raise OSError(code, f"SIGBUS cannot be handled: {os.strerror(code)}")
-        self._library = library
-        self.marks = memoryview(library.softnpu_guard_marks().contents).cast("B").cast("I")
-
-    def add(self, address: int, size: int) -> int:
-        """Guard whole pages; the number of their mark."""
-        slot: int = self._library.softnpu_guard_add(address, size)
-        if slot < 0:
-            raise OSError(f"the table of the guard is full: {_SLOTS} mappings")
-        return slot
-
-    def remove(self, slot: int) -> None:
-        """Guard these pages no longer."""
-        self._library.softnpu_guard_remove(slot)
-
-
-@functools.cache
-def guard() -> _Guard:
-    """Return the guard of this process, which is installed with the first foreign memory."""
-    return _Guard()
 
 
 class ForeignFile:

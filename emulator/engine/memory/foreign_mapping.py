@@ -7,7 +7,8 @@ import os
 import weakref
 
 from softnpu.emulator.common import address_range
-from softnpu.emulator.engine.memory.foreign import ForeignFile, guard
+from softnpu.emulator.common.cut_guard import guard
+from softnpu.emulator.engine.memory.foreign import ForeignFile
 from softnpu.emulator.engine.memory.mappings import Mapping
 from softnpu.emulator.interface.shared import SharedMapping
 

@@ -6,13 +6,10 @@ import os
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.memory.foreign import ForeignFile
 from softnpu.emulator.interface.shared import SharedMapping
-
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.uint64]
 
 
 class Range(NamedTuple):

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.common.range_allocator import RangeAllocator
-from softnpu.emulator.engine.memory.mappings import Bytes
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
 

@@ -6,8 +6,9 @@ import time
 
 from softnpu.emulator.engine.commands.steps import PACED, Parts
 from softnpu.emulator.engine.counters import Counters
-from softnpu.emulator.engine.device_clock import DeviceClock, ModelledTime
+from softnpu.emulator.engine.device_clock import DeviceClock
 from softnpu.emulator.engine.queues.queue import EngineQueue
+from softnpu.emulator.openvino.modelled_time import ModelledTime
 
 
 class ModelledRuns:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.common.arrays import Words
 from softnpu.emulator.engine import failures
 from softnpu.emulator.engine.commands.program import Decoding, Program
 from softnpu.emulator.engine.commands.steps import (
@@ -27,10 +28,9 @@ from softnpu.emulator.engine.commands.steps import (
     Pause,
 )
 from softnpu.emulator.engine.counters import Counters, Work
-from softnpu.emulator.engine.device_clock import ModelledTime
 from softnpu.emulator.engine.fast_path.native_turns import NativeTurns
 from softnpu.emulator.engine.memory import foreign
-from softnpu.emulator.engine.memory.mappings import Range, Words
+from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.engine.queues.polled import Schedulable
 from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queues.queue_table import QueueTable
@@ -45,6 +45,7 @@ from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
+from softnpu.emulator.openvino.modelled_time import ModelledTime
 from softnpu.emulator.platforms import Platform
 
 _CHECKPOINT_MASK = JOURNAL_EVERY - 1  # reading the clock after each of many small copies would cost too much

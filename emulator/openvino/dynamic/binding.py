@@ -15,7 +15,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
-from softnpu.emulator.engine.memory.mappings import Bytes
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino.defects.shared_tensors import Origin

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from softnpu.emulator.engine.memory.mappings import Bytes
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.openvino.dynamic.binding import (
     BEGINS,

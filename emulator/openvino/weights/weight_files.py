@@ -1,6 +1,6 @@
 """Files of weights that others can change while an image uses them in place.
 
-One that is cut costs nothing but what used it: the guard against cuts (`foreign`) puts empty pages there and
+One that is cut costs nothing but what used it: the guard (`cut_guard`) puts empty pages there and
 marks the range. One that is written to is told by inotify: its images are loaded again before they run
 again, and compared with their digests then. Neither costs an inference anything but the look at a mark.
 """
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.common import linux, native_files
-from softnpu.emulator.engine.memory.foreign import guard
+from softnpu.emulator.common.cut_guard import guard
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from softnpu.emulator.prediction.support.findings import Support
 def check(
     graph: Graph, platform: str, bodies: Sequence[Graph] = (), config: Mapping[str, str] | None = None
 ) -> Support:
-    """What is known of a model on a platform, worst findings first.
+    """Return what is known of a model on a platform, worst findings first.
 
-    `bodies` are the graphs of its If, Loop and TensorIterator, `config` the properties to compile it with.
+    `bodies` are the graphs of its If, Loop and TensorIterator, `config` the properties of its compilation.
     """
     graphs = (graph, *bodies)
     supports, of_operations = operations.check(graphs)

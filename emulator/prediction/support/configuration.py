@@ -1,4 +1,4 @@
-"""Which properties of a compilation the stack takes."""
+"""Support of compilation properties by the stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAKEN: Final = ("", "f16", "i8")
 
 
 def check(config: Mapping[str, str], platform: str) -> Iterator[Finding]:
-    """The findings on the properties that a program sets; what it leaves out is taken."""
+    """Yield the findings on explicitly set properties; defaults are supported."""
     tiles = config.get(_TILES, "")
     if tiles.isascii() and tiles.isdecimal() and int(tiles) > check_platform(platform).tiles:
         yield RULES["configuration.tiles"].finding(f"{_TILES}={tiles} on platform {platform}")

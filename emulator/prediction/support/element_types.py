@@ -1,4 +1,4 @@
-"""Which element types the NPU compiler takes."""
+"""Support of element types by the NPU compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMPORTED: Final = frozenset(
         *("i64", "u64", "i32", "u32", "i16", "u16", "i8", "u8", "i4", "u4", "u2"),
     )
 )
-"""What `importPrecision` of the NPU compiler has."""
+"""Types accepted by `importPrecision` of the NPU compiler."""
 _OWN_RULE: Final = {
     "f8e8m0": "type.f8e8m0",
     "f64": "type.f64",
@@ -26,7 +26,7 @@ _WIDE: Final = ("i64", "u64")
 
 
 def check(graphs: Iterable[Graph], platform: str) -> tuple[Finding, ...]:
-    """One finding for each element type that is not simply taken."""
+    """Return one finding for each element type that is not simply taken."""
     layers: dict[tuple[str, str], list[str]] = {}
     for graph in graphs:
         for operation in _visible(graph):
@@ -47,13 +47,13 @@ def check(graphs: Iterable[Graph], platform: str) -> tuple[Finding, ...]:
 
 
 def rule_of(element_type: str, platform: str) -> str:
-    """The rule that an element type meets; empty for one that is taken."""
+    """Return the rule that applies to an element type; empty for a supported one."""
     rule = _OWN_RULE.get(element_type, "" if element_type in IMPORTED else "type.unsupported")
     return rule if rule and platform in RULES[rule].platforms else ""
 
 
 def _visible(graph: Graph) -> Iterator[Operation]:
-    """The operations whose results the compiler sees: of what is folded, only what something else reads."""
+    """Yield the operations whose results the compiler sees: folded ones only if unfolded ones read them."""
     for operation in graph:
         if operation.index not in graph.constant_like or any(
             reader.index not in graph.constant_like for reader in graph.consumers(operation)

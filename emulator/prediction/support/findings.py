@@ -1,4 +1,4 @@
-"""Verdicts, sources and findings: what is said about a model."""
+"""Verdicts, sources and findings: statements about a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Verdict(enum.StrEnum):
-    """What silicon does with something. `UNKNOWN`: no source says, or two sources differ."""
+    """Silicon's response. `UNKNOWN`: no source says, or two sources differ."""
 
     TAKES = "takes"
     UNKNOWN = "unknown"
@@ -21,13 +21,13 @@ class Verdict(enum.StrEnum):
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of some verdicts; `TAKES` of none."""
+    """Return the worst of some verdicts; `TAKES` of none."""
     return max(verdicts, key=lambda verdict: verdict.severity, default=Verdict.TAKES)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where something was read: a repository and a path or a thread, the version read, its date."""
+    """The origin of a statement: a repository and a path or a thread, the version read, its date."""
 
     repository: str
     path: str
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule says about a model. `layers` are the friendly names of the operations that it concerns."""
+    """A rule's statement about a model. `layers` are the friendly names of the operations concerned."""
 
     rule: str
     verdict: Verdict
@@ -59,7 +59,7 @@ class Finding:
 class OperationSupport:
     """All operations of one type and version in a model that are not folded.
 
-    `passed` of `tests` tests of it passed in OpenVINO's conformance report; 0 tests if the report has none.
+    `passed` of `tests` tests passed in OpenVINO's conformance report; 0 tests if the report has none.
     """
 
     type: str
@@ -73,7 +73,7 @@ class OperationSupport:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether the compiler takes a model on a platform, and why not."""
+    """Whether the compiler takes a model on a platform, and if not, why."""
 
     platform: str
     findings: tuple[Finding, ...]
@@ -86,10 +86,10 @@ class Support:
 
     @property
     def refused(self) -> tuple[Finding, ...]:
-        """The findings because of which the model is refused."""
+        """The findings that cause the refusal of the model."""
         return tuple(finding for finding in self.findings if finding.verdict is Verdict.REFUSES)
 
     @property
     def refused_layers(self) -> frozenset[str]:
-        """The friendly names of the operations that are refused."""
+        """The friendly names of refused operations."""
         return frozenset(layer for finding in self.refused for layer in finding.layers)

@@ -1,4 +1,4 @@
-"""What the NPU compiler does with an operation, by `operations.toml`."""
+"""The NPU compiler's treatment of operations, from `operations.toml`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class OperationTable:
-    """The file as it is: versions by type, passes by type and version, results by type and version."""
+    """The file's content: versions by type, passes by type and version, results by type and version."""
 
     parsed: Mapping[str, frozenset[str]]
     converted: Mapping[str, Mapping[str, str]]
@@ -19,19 +19,19 @@ class OperationTable:
     conformance: Mapping[str, tuple[int, int]]
 
     def knows(self, type: str) -> bool:
-        """Whether any version of this type is parsed or converted."""
+        """Return whether any version of this type is parsed or converted."""
         return type in self.parsed or type in self.converted
 
     def is_parsed(self, type: str, opset: str) -> bool:
-        """Whether the importer has this version."""
+        """Return whether the importer has this version."""
         return opset in self.parsed.get(type, ())
 
     def conversion(self, type: str, opset: str) -> str:
-        """The pass that replaces this version by one that is parsed; empty if there is none."""
+        """Return the pass that replaces this version by a parsed one; empty if there is none."""
         return self.converted.get(type, {}).get(opset, "")
 
     def results(self, type: str, opset: str) -> tuple[int, int]:
-        """Tests passed and tests run on an NPU; zeros if the report has none."""
+        """Return tests passed and tests run on an NPU; zeros if the report has none."""
         return self.conformance.get(f"{type} {opset}", (0, 0))
 
 

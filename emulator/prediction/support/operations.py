@@ -1,4 +1,4 @@
-"""Which operations of a graph the NPU compiler takes."""
+"""Support of a graph's operations by the NPU compiler."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from softnpu.emulator.prediction.support.rules import RULES
 
 _PILLOW = ("bilinear_pillow", "bicubic_pillow")
 _BEGIN, _END = 1, 2
-"""The inputs of a Pad that say how much."""
+"""The inputs of a Pad that give the amounts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What happens to one operation. `rule` is the one that says so; empty for what is taken."""
+    """The fate of one operation. `rule` is the rule that decides; empty if the operation is taken."""
 
     rule: str
     reason: str
 
     @property
     def verdict(self) -> Verdict:
-        """What the rule says."""
+        """The verdict of the rule."""
         return RULES[self.rule].verdict if self.rule else Verdict.TAKES
 
 
@@ -35,9 +35,9 @@ class _Group:
 
 
 def check(graphs: Iterable[Graph]) -> tuple[tuple[OperationSupport, ...], tuple[Finding, ...]]:
-    """Each type and version of operations, most frequent first; and the findings, one of each and rule.
+    """Return operations by type and version, most frequent first; and one finding for each type and rule.
 
-    What depends on no input is left out: it is folded before the compiler looks at it.
+    Operations that depend on no input are omitted: they are folded before the compiler sees them.
     """
     groups: dict[tuple[str, str, str], _Group] = {}
     for graph in graphs:
@@ -67,7 +67,7 @@ def check(graphs: Iterable[Graph]) -> tuple[tuple[OperationSupport, ...], tuple[
 
 
 def judge(graph: Graph, operation: Operation) -> Judgement:
-    """What the NPU compiler does with one operation."""
+    """Judge one operation."""
     table = operation_table()
     kind, opset = operation.type, operation.opset
     if table.is_parsed(kind, opset):
@@ -89,7 +89,7 @@ def _kept(graph: Graph) -> Iterator[Operation]:
 
 
 def _obstacle(graph: Graph, operation: Operation) -> Judgement | None:
-    """Why the pass that converts this operation leaves this one as it is."""
+    """Return why the pass that converts this operation leaves this one unchanged."""
     match operation.type:
         case "Slice" if not _constant(graph, operation, range(1, len(operation.inputs))):
             return Judgement("operation.slice", "its bounds are no constants")

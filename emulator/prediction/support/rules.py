@@ -1,7 +1,7 @@
-"""The rules: what each says of silicon, where that was read, and what to do about it.
+"""The rules: each one's statement about silicon, its source, and the remedy.
 
-A rule that no source supports is not here. What is neither known to be taken nor known to be refused has a
-rule whose verdict is `UNKNOWN`.
+Rules without a source are excluded. Cases known neither to be taken nor to be refused have a rule whose
+verdict is `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from softnpu.emulator.prediction.support.findings import Finding, Source, Verdic
 MAX_ARGUMENT_RANK: Final = 5
 """`ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE`."""
 MAX_ARGUMENT_NAME: Final = 256
-"""`ZE_MAX_GRAPH_ARGUMENT_NAME`, with the zero at its end."""
+"""`ZE_MAX_GRAPH_ARGUMENT_NAME`, including the terminating zero."""
 MAX_DIMENSION: Final = 2**32 - 1
 """Dimensions of an argument are `uint32_t`."""
 VERSION: Final = 1
-"""Raise it when a rule changes: what a strict compiler has taken by other rules is compiled again."""
+"""Raise it when a rule changes: models compiled strictly under other rules are compiled again."""
 ALL_PLATFORMS: Final = ("3720", "4000", "5010")
 
 IMPORTER: Final = Source(
@@ -79,7 +79,7 @@ def _thread(kind: str, number: int, date: str, repository: str = "openvinotoolki
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `expected` says what silicon takes, `hint` what to do."""
+    """One rule. `expected` says what silicon takes, `hint` how to fix it."""
 
     id: str
     verdict: Verdict
@@ -89,7 +89,7 @@ class Rule:
     platforms: tuple[str, ...] = ALL_PLATFORMS
 
     def finding(self, found: str, layers: Iterable[str] = ()) -> Finding:
-        """What this rule says about `found`."""
+        """Return the rule's statement about `found`."""
         return Finding(
             self.id, self.verdict, found, self.expected, self.hint, self.sources, tuple(dict.fromkeys(layers))
         )

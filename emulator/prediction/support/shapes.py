@@ -1,4 +1,4 @@
-"""Which shapes the stack takes: of inputs, outputs and states, and between the operations."""
+"""Support of shapes by the stack: of inputs, outputs and states, and between the operations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LISTED = 3
 
 
 def check(graph: Graph) -> tuple[Finding, ...]:
-    """The findings on the shapes of a model; its bodies have shapes that follow from these."""
+    """Return the findings on a model's shapes; those of its bodies follow from these."""
     return (*_dynamic(graph), *_states(graph), *_ranks(graph), *_arguments(graph))
 
 
 def is_unbounded(tensor: Tensor) -> bool:
-    """Whether a dimension has no upper bound."""
+    """Return whether a dimension has no upper bound."""
     if tensor.shape is None:
         return False
     upper = tensor.upper or tensor.shape
@@ -31,7 +31,7 @@ def is_unbounded(tensor: Tensor) -> bool:
 
 
 def text(tensor: Tensor) -> str:
-    """A shape as OpenVINO writes it: `[1,3,..640,?]`."""
+    """Return a shape as OpenVINO writes it: `[1,3,..640,?]`."""
     if tensor.shape is None:
         return "[...]"
     upper = tensor.upper or tensor.shape
@@ -77,7 +77,7 @@ def _dynamic(graph: Graph) -> Iterator[Finding]:
 
 
 def _only_batch_is_open(graph: Graph) -> bool:
-    """Whether nothing is open but the first dimension, which every input and output has open."""
+    """Return whether only the first dimension is dynamic, in every input and output."""
     if any(graph.of_type(*_STATES)):
         return False
     tensors = [each.outputs[0] for each in graph.inputs]
@@ -130,7 +130,7 @@ def _arguments(graph: Graph) -> Iterator[Finding]:
 
 
 def _label(graph: Graph, operation: Operation) -> str:
-    """The name that a person knows: the tensor's of an input or output, the variable's of a state."""
+    """Return the user-visible name: the tensor's for an input or output, the variable's for a state."""
     if operation.type in _STATES:
         return str(operation.attributes.get("variable_id", operation.name))
     if operation.type not in ("Parameter", "Result"):
@@ -141,7 +141,7 @@ def _label(graph: Graph, operation: Operation) -> str:
 
 
 def _named(graph: Graph, operations: list[Operation], noun: str = "") -> str:
-    """`input 'x' [?,3]`, the first three; a state that is read and assigned counts once."""
+    """Format the first three as `input 'x' [?,3]`; a state that is read and assigned counts once."""
     kinds = {"Parameter": "input", "Result": "output", "ReadValue": "state", "Assign": "state"}
     named = dict.fromkeys(
         f"{noun or kinds.get(each.type, 'layer')} '{_label(graph, each)}'"

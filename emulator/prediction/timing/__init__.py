@@ -1,7 +1,7 @@
-"""How long the real NPU takes: a model of the device, with bands and sources.
+"""Predicted times of the real NPU: a model of the device, with bands and sources.
 
-`predict(graph, platform)` is the way in. `devices.py` has the figures of each platform, `data/` the tables
-beside them, `providers.py` who says how long a group takes, `calibration.py` what was fitted to published
+`predict(graph, platform)` is the entry point. `devices.py` has the figures of each platform, `data/` their
+tables, `providers.py` the sources of group times, `calibration.py` the factors fitted to published
 measurements.
 """
 

@@ -1,6 +1,6 @@
-"""The few factors that are fitted to published measurements, and how they make up the time of a group.
+"""The few factors fitted to published measurements, and the group times computed from them.
 
-`data/calibration.json` has the result, with its date; `softnpu bench predict --calibrate` writes it again.
+`data/calibration.json` has the result, with its date; `softnpu bench predict --calibrate` regenerates it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Factors on the device's figures.
 
     - `dpu`, `shave`, `dma`: on the time of a unit. `ddr`: on the time of DDR traffic.
-    - `exposed`: between 0, constants are fetched behind the computation of all earlier groups, and 1, each
+    - `exposed`: between 0, constants are fetched during the computation of all earlier groups, and 1, each
       group waits for its own.
     - `layer_us`, `kernel_us`: overhead of a group on the DPU or DMA, and on the SHAVEs.
-    - `selection_3720_ns`, `selection_4000_ns`: selecting boxes (DetectionOutput), a score; no table has it,
+    - `selection_3720_ns`, `selection_4000_ns`: selecting boxes (DetectionOutput), per score; no table has it,
       and the platforms differ much. 5010 has that of 4000.
     - `requantise`: on the passes that an int8 model makes around software kernels, which compute in f16.
-    - `latency`: on the time of one inference at a time, which has no next one to overlap with.
-      `latency_us`: what such an inference takes beside it.
+    - `latency`: on the time of a lone inference, without a next one to overlap with. `latency_us`: additional
+      time of such an inference.
     """
 
     dpu: float = 1.0
@@ -46,14 +46,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured over predicted time: the tenth and the ninetieth percentile, for models that were left out."""
+    """Measured over predicted time: the tenth and the ninetieth percentile, for left-out models."""
 
     low: float
     high: float
 
 
 class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What was fitted: to which rows, when, and what it gives for models that were left out one by one."""
+    """The result of a fit: its rows, its date, and its spread for models left out one by one."""
 
     date: str
     rows: int
@@ -64,11 +64,11 @@ class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Features:
-    """The uncalibrated times of groups in microseconds, one entry a group: what calibration works on.
+    """The uncalibrated times of groups in microseconds, one entry per group: the input of calibration.
 
-    `constants` is DDR traffic that can be fetched early, `activations` that which a group waits for.
-    `overheads` and `launches` count groups on the DPU or DMA, and on the SHAVEs. `scores` are thousands of
-    scores of boxes; `older` says that the platform is 3720.
+    `constants` is DDR traffic that can be prefetched, `activations` that which a group waits for. `overheads`
+    and `launches` count groups on the DPU or DMA, and on the SHAVEs. `scores` are thousands of box scores;
+    `older` says that the platform is 3720.
     """
 
     dpu: Floats
@@ -84,24 +84,24 @@ class Features:
     measured: Floats
 
     def computing(self, by: Calibration) -> Floats:
-        """Time of the units."""
+        """Return the time of the units."""
         own = self.dpu * by.dpu + self.shave * by.shave + self.dma * by.dma + self.requantise * by.requantise
         own = own + self.scores * (by.selection_3720_ns if self.older else by.selection_4000_ns)
         return own + self.measured
 
     def memory(self, by: Calibration) -> Floats:
-        """Time of DDR traffic."""
+        """Return the time of DDR traffic."""
         return (self.constants + self.activations) * by.ddr
 
     def overhead(self, by: Calibration) -> Floats:
-        """Time beside computing and memory."""
+        """Return the time beside computing and memory."""
         return self.overheads * by.layer_us + self.launches * by.kernel_us
 
     def times(self, by: Calibration) -> Floats:
-        """Time of each group when inferences follow each other closely.
+        """Return each group's time when inferences are back to back.
 
-        The DMA fetches ahead: a group begins when the one before has ended and its constants have come. What
-        `exposed` says of the time that this hides is added again.
+        The DMA prefetches: a group begins when the previous one has ended and its constants have arrived. The
+        share `exposed` of the hidden time is added back.
         """
         busy = np.maximum(self.computing(by), self.activations * by.ddr) + self.overhead(by)
         fetched = np.cumsum(self.memory(by))
@@ -112,23 +112,23 @@ class Features:
 
 
 def latency_us(device_us: float, by: Calibration) -> float:
-    """Time from submission to result of one inference, when no other is under way."""
+    """Return the time from submission to result of a lone inference."""
     return device_us * by.latency + by.latency_us
 
 
 @cache
 def load() -> CalibrationFile:
-    """The calibration of this installation."""
+    """Return the calibration of this installation."""
     return decode(resources.files(__package__).joinpath("data/calibration.json").read_bytes())
 
 
 def decode(content: bytes) -> CalibrationFile:
-    """A calibration out of its file."""
+    """Decode a calibration file."""
     return msgspec.json.decode(content, type=CalibrationFile)
 
 
 def encode(file: CalibrationFile) -> bytes:
-    """The file of a calibration: one line a factor, so that changes can be read."""
+    """Encode a calibration file: one factor per line, so that diffs are readable."""
     rounded = _rounded(msgspec.to_builtins(file))
     return msgspec.json.format(msgspec.json.encode(rounded), indent=2) + b"\n"
 

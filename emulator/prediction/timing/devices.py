@@ -1,7 +1,7 @@
 """The figures of each platform, each with its band and its source.
 
-Rates are per tile and cycle of the DPU. `TABLE` means VPUNN (`intel/npu-nn-cost-model`), the vendor's own
-cost model.
+Rates are per tile and DPU cycle. `TABLE` means VPUNN (`intel/npu-nn-cost-model`), the vendor's own cost
+model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with the lowest and highest value that sources allow, its unit, and where it comes from."""
+    """A figure with the lowest and highest value supported by sources, its unit, and its source."""
 
     value: float
     low: float
@@ -28,8 +28,8 @@ class Figure:
 class Device:
     """One platform. The DPU's rates hold for int8; f16 has half of each.
 
-    `native`: operations that its DPU has beside those of all platforms (VPUNN, `device_valid_valuesVPU5.h`).
-    `measured`: somebody has published the time of a model on it.
+    `native`: its DPU's operations beside those of all platforms (VPUNN, `device_valid_valuesVPU5.h`).
+    `measured`: the time of a model on it has been published.
     """
 
     platform: str
@@ -48,11 +48,11 @@ class Device:
 
     @property
     def shaves(self) -> int:
-        """All SHAVEs."""
+        """The number of all SHAVEs."""
         return self.tiles * self.shaves_per_tile
 
     def figures(self) -> Mapping[str, Figure]:
-        """All figures by name, for reports."""
+        """Return all figures by name, for reports."""
         names = ("clock", "macs", "depthwise_macs", "elementwise", "cmx", "ddr", "dma")
         return {name: getattr(self, name) for name in names}
 
@@ -125,7 +125,7 @@ DEVICES: Final[Mapping[str, Device]] = {
 
 
 def find_device(platform: str) -> Device:
-    """The figures of a platform; refuses an unknown one with the list of known ones."""
+    """Return the figures of a platform; refuse an unknown one with the list of known ones."""
     device = DEVICES.get(platform)
     if device is None:
         raise refuse(

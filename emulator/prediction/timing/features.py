@@ -1,4 +1,4 @@
-"""From a graph to the uncalibrated times of its groups."""
+"""Converts a graph to the uncalibrated times of its groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from softnpu.emulator.prediction.timing.work import Precision, Work, measure
 SELECTIONS: Final = frozenset(
     ("DetectionOutput", "NonMaxSuppression", "MulticlassNms", "MatrixNms", "NMSRotated", "Proposal")
 )
-"""Operations that select boxes among scores: what they take is calibrated, no table lists them."""
+"""Operations that select boxes among scores: their cost is calibrated, as no table lists it."""
 _COLUMNS: Final = (
     "dpu",
     "shave",
@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 
 
 def work_of(graph: Graph, device: Device, tiles: int, precision: Precision) -> tuple[Work, ...]:
-    """The work of each group of a graph on so many tiles of a device."""
+    """Return the work of each group of a graph on that many tiles of a device."""
     groups = fuse(graph, device.native)
     return tuple(measure(graph, group, device, tiles, precision) for group in groups)
 
@@ -41,7 +41,7 @@ def work_of(graph: Graph, device: Device, tiles: int, precision: Precision) -> t
 def unit_times(
     works: Iterable[Work], device: Device, tiles: int, providers: Iterable[Provider] = DEFAULT_PROVIDERS
 ) -> tuple[UnitTime, ...]:
-    """What the providers say of each group."""
+    """Return the providers' time of each group."""
     known = tuple(providers)
     return tuple(ask(known, work, device, tiles) for work in works)
 
@@ -49,7 +49,7 @@ def unit_times(
 def features_of(
     works: Sequence[Work], units: Sequence[UnitTime], device: Device, tiles: int, precision: Precision
 ) -> Features:
-    """The times of groups, by what they are spent on."""
+    """Return the times of groups, by where they are spent."""
     columns = {name: np.zeros(len(works)) for name in _COLUMNS}
     passes = device.elementwise.value * 0.5 * tiles * device.clock.value
     for position, (work, unit) in enumerate(zip(works, units, strict=True)):

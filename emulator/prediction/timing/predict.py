@@ -1,4 +1,4 @@
-"""Predict how fast a model is: the way from a graph to times of layers, latency, throughput and memory."""
+"""Prediction of a model's speed: from a graph to layer times, latency, throughput and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from softnpu.emulator.prediction.timing.result import Band, Bound, LayerTime, Me
 from softnpu.emulator.prediction.timing.work import Precision, Work
 
 _UNMEASURED: Final = 1.5
-"""Factor on both ends of the band of a platform without any published measurement of a model."""
+"""Factor on both ends of the band of a platform without published measurements."""
 
 
 def predict(
@@ -31,9 +31,9 @@ def predict(
     providers: Iterable[Provider] = DEFAULT_PROVIDERS,
     calibrated: CalibrationFile | None = None,
 ) -> Prediction:
-    """The time of each layer and of the whole on `tiles` tiles (None: all) of a platform.
+    """Predict the time of each layer and of the whole on `tiles` tiles (None: all) of a platform.
 
-    Refuses an unknown platform, tiles that it does not have, and a graph with open shapes that have no bound.
+    Refuses an unknown platform, too many tiles, and a graph with unbounded shapes.
     """
     device = find_device(platform)
     count = _check_tiles(device, tiles)

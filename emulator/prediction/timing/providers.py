@@ -1,6 +1,6 @@
-"""Who says how long a unit takes for a group: each provider answers for what it knows, the first one counts.
+"""Sources of unit times: each provider answers for the groups that it knows, and the first answer counts.
 
-A better source (a file of measurements, a model of the vendor) is one more class with this method, in front.
+A better source (a file of measurements, a vendor's model) is one more class with this method, in front.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from softnpu.emulator.prediction.timing.work import Work
 
 @dataclass(frozen=True, slots=True)
 class UnitTime:
-    """Microseconds that a unit computes, without memory and overhead, and the provider that says so.
+    """Microseconds of a unit's computation, without memory and overhead, and the provider's name.
 
-    `measured` is True for a time that was taken on silicon: no calibration changes it.
+    `measured` is True for a time taken on silicon: no calibration changes it.
     """
 
     us: float
@@ -32,14 +32,14 @@ class Provider(Protocol):
     """Knows the time of some groups."""
 
     def time(self, work: Work, device: Device, tiles: int) -> UnitTime | None:
-        """The unit's time on so many tiles; None for a group that it does not know."""
+        """Return the unit's time on that many tiles; None for an unknown group."""
 
 
 class TableProvider:
     """The SHAVE's published table, for every kernel that it lists."""
 
     def time(self, work: Work, device: Device, tiles: int) -> UnitTime | None:
-        """SHAVE groups only; all SHAVEs of the tiles share the elements."""
+        """Return the time of a SHAVE group; all SHAVEs of the tiles share the elements."""
         if work.group.unit is not Unit.SHAVE:
             return None
         kernel = find_kernel(device.platform, work.kernel)
@@ -50,10 +50,10 @@ class TableProvider:
 
 
 class RooflineProvider:
-    """Padded MACs, elements and bytes over the rates of the device: knows every group."""
+    """Padded MACs, elements and bytes over the rates of the device: covers every group."""
 
     def time(self, work: Work, device: Device, tiles: int) -> UnitTime:
-        """Any group; a SHAVE kernel that nobody has published takes the table's default rate."""
+        """Return the time of any group; an unpublished SHAVE kernel has the table's default rate."""
         clock = device.clock.value
         if work.group.unit is Unit.DPU:
             return UnitTime(work.dpu_cycles / clock, "roofline", device.macs.source)
@@ -67,7 +67,7 @@ class RooflineProvider:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
-    """A time that somebody measured: the kernel and shapes of a group, on so many tiles of a platform."""
+    """A measured time: the kernel and shapes of a group, on that many tiles of a platform."""
 
     platform: str
     kernel: str
@@ -89,7 +89,7 @@ class MeasuredProvider:
         }
 
     def time(self, work: Work, device: Device, tiles: int) -> UnitTime | None:
-        """The measured time, if this group was measured."""
+        """Return the measured time, if this group was measured."""
         key = (device.platform, work.kernel, work.int8, tiles, work.elements, work.macs)
         time = self._times.get(key)
         return None if time is None else UnitTime(time.us, "measured", time.source, measured=True)
@@ -99,7 +99,7 @@ DEFAULT_PROVIDERS: Final[tuple[Provider, ...]] = (TableProvider(), RooflineProvi
 
 
 def ask(providers: Iterable[Provider], work: Work, device: Device, tiles: int) -> UnitTime:
-    """The first answer; the roofline's if nobody else knows."""
+    """Return the first answer, falling back on the roofline."""
     for provider in providers:
         unit_time = provider.time(work, device, tiles)
         if unit_time is not None:

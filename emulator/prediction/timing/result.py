@@ -1,4 +1,4 @@
-"""What a prediction of speed says, typed: times with bands, what bounds them, memory, sources."""
+"""The result of a speed prediction: times with bands, what bounds them, memory, sources."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Band(msgspec.Struct, frozen=True):
 class LayerTime(msgspec.Struct, frozen=True, kw_only=True):
     """One fused group: the device stores once behind it. Times in microseconds, sizes in bytes.
 
-    `operations` are the friendly names of what is fused, `name` that of the one that counts. `compute_us` and
+    `operations` are the friendly names of the fused operations, `name` that of the root. `compute_us` and
     `memory_us` overlap; `time_us` has both, and the overhead. `macs` are those of the model, without padding.
-    `utilization` is the part of the DPU's MACs that do useful work while the DPU computes; None elsewhere.
+    `utilization` is the share of useful MACs while the DPU computes; None elsewhere.
     """
 
     name: str
@@ -54,7 +54,7 @@ class LayerTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that a model needs, in bytes. `spilled` goes to DDR and back for lack of CMX."""
+    """The memory needs of a model, in bytes. `spilled` goes to DDR and back for lack of CMX."""
 
     weights: int
     largest_activations: int
@@ -65,12 +65,12 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a model is on one platform with so many tiles.
+    """The speed of a model on a number of tiles of one platform.
 
-    `device_us` is the sum of the layers: the time of an inference when others follow it closely. `latency_us`
-    is that of one at a time, `throughput` inferences a second. `shares` is the part of `device_us` that each
-    bound has. `energy_joules` is None: nobody has published what these devices draw. `notes` say what the
-    figures rest on.
+    `device_us` is the sum of the layers: the time of an inference among back-to-back ones. `latency_us` is
+    that of a lone one, `throughput` inferences per second. `shares` is the share of each bound in
+    `device_us`. `energy_joules` is None: the power of these devices is unpublished. `notes` state the basis
+    of the figures.
     """
 
     model: str
@@ -89,5 +89,5 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
     def slowest(self, count: int) -> tuple[LayerTime, ...]:
-        """The layers that take longest, longest first."""
+        """Return the slowest layers, slowest first."""
         return tuple(sorted(self.layers, key=lambda each: -each.time_us.value)[:count])

@@ -1,4 +1,4 @@
-"""The SHAVE's published table: how long a software kernel takes on one SHAVE."""
+"""The SHAVE's published table: the time of a software kernel on one SHAVE."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Kernel:
     known: bool = True
 
     def time(self, elements: float, rows: float, shaves: int) -> float:
-        """Microseconds for so many f16 elements in so many rows, shared by some SHAVEs."""
+        """Return the microseconds for a number of f16 elements and rows, shared by the SHAVEs."""
         return (self.us_an_element * elements + self.us_a_row * rows) / shaves + self.us_fixed
 
 
@@ -78,6 +78,6 @@ def _tables() -> Mapping[str, Mapping[str, Kernel]]:
 
 
 def find_kernel(platform: str, type: str) -> Kernel:
-    """The kernel of an operation, or the default one of the table."""
+    """Return the kernel of an operation, or the default one of the table."""
     table = _tables()[platform]
     return table.get(type) or table.get(_NAMES.get(type, ""), table["default"])

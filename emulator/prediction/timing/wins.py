@@ -1,4 +1,4 @@
-"""What would make a model faster, by the device model's own account: each change with what it saves."""
+"""Changes that would make a model faster, by the device model, each with its saving."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from softnpu.emulator.prediction.timing.result import Bound, LayerTime, Predicti
 from softnpu.emulator.prediction.timing.work import Precision
 
 _WORTH: Final = 0.05
-"""Changes that save a smaller part of the time are not reported."""
+"""Changes that save a smaller share of the time are not reported."""
 _BATCH: Final = 8
-"""Samples of the batch that is proposed."""
+"""Samples of the proposed batch."""
 _ACTIVATIONS: Final = frozenset(
     (
         "Swish",
@@ -33,11 +33,11 @@ _ACTIVATIONS: Final = frozenset(
     )
 )
 _USEFUL: Final = 0.6
-"""A layer that uses a smaller part of the MACs wastes them."""
+"""A layer that uses a smaller share of the MACs wastes them."""
 
 
 class Win(msgspec.Struct, frozen=True, kw_only=True):
-    """One change. `saved` is the part of an inference's time that it saves; of a batch, a sample's."""
+    """One change. `saved` is the saved share of an inference's time; for a batch, of a sample's."""
 
     text: str
     reason: str
@@ -45,7 +45,7 @@ class Win(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wins(graph: Graph, prediction: Prediction) -> tuple[Win, ...]:
-    """The changes that are worth it, largest first; they do not add up."""
+    """Return the worthwhile changes, largest first; they do not add up."""
     total = prediction.device_us.value
     if not total:
         return ()

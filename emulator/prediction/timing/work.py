@@ -1,4 +1,4 @@
-"""What a group asks of the device: padded cycles of the DPU, elements for a SHAVE, bytes to and from DDR."""
+"""The demands of a group on the device: padded DPU cycles, SHAVE elements, bytes to and from DDR."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softnpu.emulator.prediction.timing.devices import Device
 
 
 class Precision(Enum):
-    """What the DPU computes with. `AUTO`: int8 where both sides of a product are quantised, else f16."""
+    """The DPU's precision. `AUTO`: int8 where both sides of a product are quantised, else f16."""
 
     AUTO = "auto"
     F16 = "f16"
@@ -26,24 +26,24 @@ CHANNELS: Final = 16
 SPATIAL: Final = 4
 """Rows and columns of an output come in multiples of 4: 14x4 and 14x2 take the same time (VPUNN's tests)."""
 POSITIONS: Final = 16
-"""Rows of a matrix come in multiples of 16: the spatial positions that the MACs of one cycle share."""
+"""Rows of a matrix come in multiples of 16: the spatial positions that share the MACs of one cycle."""
 FEW_CHANNELS: Final = 4
 DEPTHWISE_CHANNELS: Final = {1: 32, 2: 16}
 """Channels of a depthwise convolution, by bytes of an element: 16 of int8 take as long as 32 (VPUNN)."""
 WORKLOAD_CYCLES: Final = 250
-"""Cycles of a DPU workload beside its MACs: what VPUNN's measured convolutions take more than their MACs."""
+"""Cycles of a DPU workload beyond its MACs, from VPUNN's measured convolutions."""
 
 
 VECTOR: Final = 32
-"""Elements of f16 that a SHAVE of 4000 works on at once (VPUNN, `vector_size`)."""
+"""Elements of f16 that a SHAVE of 4000 processes at once (VPUNN, `vector_size`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One group's work on a platform, with all of its tiles or fewer.
+    """One group's work on some or all tiles of a platform.
 
-    `dpu_us`, `shave_elements`, ... are zero for units that do not take part. `ddr_bytes` are the constants,
-    what the model reads and writes, and what does not fit into CMX.
+    `dpu_us`, `shave_elements`, ... are zero for unused units. `ddr_bytes` are the constants, the model's
+    inputs and outputs, and what does not fit into CMX.
     """
 
     group: Group
@@ -66,7 +66,7 @@ class Work:
 
 
 def measure(graph: Graph, group: Group, device: Device, tiles: int, precision: Precision) -> Work:
-    """The work of one group."""
+    """Return the work of one group."""
     int8 = group.unit is Unit.DPU and _is_int8(graph, group, precision)
     wide = 1 if precision is Precision.INT8 or int8 else 2
     read = sum(_stored(graph, source, wide) for source in group.inputs)
@@ -105,7 +105,7 @@ def measure(graph: Graph, group: Group, device: Device, tiles: int, precision: P
 
 
 def _stored(graph: Graph, source: Source, wide: int) -> int:
-    """Bytes of a value as the device keeps it: floats are f16, or int8 behind a quantised layer."""
+    """Return a value's bytes as the device stores it: floats are f16, or int8 behind a quantised layer."""
     tensor = graph.tensor(source)
     if tensor.element_type in ("f32", "f64", "f16", "bf16"):
         return tensor.elements * wide
@@ -113,7 +113,7 @@ def _stored(graph: Graph, source: Source, wide: int) -> int:
 
 
 def _weights(graph: Graph, group: Group, int8: bool, precision: Precision) -> int:
-    if group.kernel == "Gather":  # a table stays in DDR: only the rows that are looked up are read
+    if group.kernel == "Gather":  # a table stays in DDR: only looked-up rows are read
         return graph.tensor(group.output).elements * 2
     total = 0
     for source in group.constants:
@@ -126,7 +126,7 @@ def _weights(graph: Graph, group: Group, int8: bool, precision: Precision) -> in
 
 
 def _compressed(graph: Graph, source: Source) -> Tensor:
-    """The smallest stored form of a constant: behind Convert and scale, weights are kept as they are."""
+    """Return a constant's smallest stored form: behind Convert and scale, weights are stored unconverted."""
     whole = graph.tensor(source)
     operation = graph.operations[source.operation]
     for _ in range(8):
@@ -147,7 +147,7 @@ def _is_int8(graph: Graph, group: Group, precision: Precision) -> bool:
 
 
 def _quantised(graph: Graph, source: Source) -> bool:
-    """Whether a value has passed a FakeQuantize of at most 256 levels, or comes from one that has 8 bits."""
+    """Return whether a value passed a FakeQuantize of at most 256 levels, or comes from an 8-bit one."""
     operation = graph.operations[source.operation]
     for _ in range(6):
         if operation.type == "FakeQuantize":
@@ -199,7 +199,7 @@ def _kernel(graph: Graph, group: Group) -> str:
 
 
 def _dpu(graph: Graph, group: Group, device: Device, tiles: int, int8: bool) -> tuple[int, float]:
-    """MACs as the model counts them, and the padded cycles of the busiest tile."""
+    """Return the model's MACs, and the padded cycles of the busiest tile."""
     if group.unit is not Unit.DPU:
         return 0, 0.0
     half = 1.0 if int8 else 0.5
@@ -207,7 +207,7 @@ def _dpu(graph: Graph, group: Group, device: Device, tiles: int, int8: bool) -> 
         return _attention_products(graph, group, device, tiles, half)
     if group.kernel == "MatMul":
         return _product(graph, group, device, tiles, half)
-    # a group stores the output of its root; what is behind changes no shape
+    # a group stores the output of its root; the operations behind it keep the shape
     shape = graph.tensor(group.output).shape or (1,)
     if group.kernel in ("Eltwise", "Scale"):
         elements = math.prod(shape)
@@ -263,7 +263,7 @@ def _product(graph: Graph, group: Group, device: Device, tiles: int, half: float
 
 
 def _attention(graph: Graph, group: Group) -> tuple[int, int]:
-    """Scores of an attention, all heads, and the keys that each query has one for."""
+    """Return the scores of an attention over all heads, and the keys per query."""
     query, key = (tensor.shape or (1, 1) for tensor in graph.input_tensors(group.root)[:2])
     return math.prod(query[:-1]) * key[-2], key[-2]
 
@@ -271,7 +271,7 @@ def _attention(graph: Graph, group: Group) -> tuple[int, int]:
 def _attention_products(
     graph: Graph, group: Group, device: Device, tiles: int, half: float
 ) -> tuple[int, float]:
-    """Queries by keys, and scores by values, each head by itself."""
+    """Return MACs and padded cycles (of the busiest tile): queries by keys, scores by values, per head."""
     query, key, value = (tensor.shape or (1, 1) for tensor in graph.input_tensors(group.root)[:3])
     rate, rows, heads = device.macs.value * half, query[-2], math.prod(query[:-2])
 
@@ -286,13 +286,13 @@ def _attention_products(
 def _best_split(
     height: int, channels: int, tiles: int, step: int, cycles: Callable[[int, int], float]
 ) -> float:
-    """Cycles of the busiest tile: rows are split, or channels in whole steps, whichever is faster."""
+    """Return the cycles of the busiest tile, split by rows or by whole channel steps, whichever is faster."""
     rows, maps = -(-height // tiles), min(_up(-(-channels // tiles), step), channels)
     return min(cycles(rows, channels), cycles(height, maps))
 
 
 def _image(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Any shape as batch, channels, height, width; more dimensions count as batch, fewer as 1."""
+    """Return any shape as batch, channels, height, width; extra dimensions are batch, missing ones 1."""
     if len(shape) == 3:
         return shape[0], shape[1], 1, shape[2]
     if len(shape) < 3:
@@ -301,7 +301,7 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 
 def _kernel_size(graph: Graph, group: Group) -> tuple[int, int]:
-    """Taps of the kernel, and input channels that an output sums."""
+    """Return the taps of the kernel, and the input channels summed by an output."""
     root = group.root
     if group.kernel == "Pool":
         if root.type == "ReduceMean":

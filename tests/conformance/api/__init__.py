@@ -1,10 +1,10 @@
-"""The functions of Level Zero and of the NPU extensions as the suite calls them: C names in snake_case.
+"""The functions of Level Zero and the NPU extensions as the suite calls them: C names in snake_case.
 
-Rules that hold for every method of both drivers:
+Rules for every method of both drivers:
 
-- It never raises for a result. A call without outputs gives its `ZeResult`, one with outputs an `Answer`.
+- It never raises for a result. A call without outputs returns its `ZeResult`, one with outputs an `Answer`.
 - `None` is the null handle, `0` the null pointer, a descriptor `None` a null descriptor pointer;
-  `out=False` passes a null pointer for the outputs. So every wrong call can be made.
+  `out=False` passes a null pointer for the outputs. So every wrong call is expressible.
 - Handles are opaque, memory is an address in this process (`read` and `write` go through the mapping).
 - Times are nanoseconds, sizes are bytes.
 """
@@ -17,11 +17,11 @@ from tests.conformance.api.structures import Pointer
 
 
 class HostMemory:
-    """What any driver has: memory of the device is mapped into this process."""
+    """Memory access common to all drivers: device memory is mapped into this process."""
 
     @staticmethod
     def read(pointer: Pointer, size: int) -> bytes:
-        """Bytes of an allocation."""
+        """Read bytes of an allocation."""
         return ctypes.string_at(pointer, size)
 
     @staticmethod

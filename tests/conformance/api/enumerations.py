@@ -1,11 +1,11 @@
-"""Numbers of the public headers that the suite uses: `ze_api.h` and the NPU extensions."""
+"""Constants of the public headers that the suite uses: `ze_api.h` and the NPU extensions."""
 
 from __future__ import annotations
 
 import enum
 
 INFINITE = 2**64 - 1
-"""`UINT64_MAX`: a time-out that never comes."""
+"""`UINT64_MAX`: no time-out."""
 API_VERSION = 1 << 16 | 15
 GRAPH_EXTENSION = "ZE_extension_graph"
 GRAPH_EXTENSION_VERSION = 1 << 16 | 16

@@ -1,7 +1,7 @@
-"""Descriptors that go into the calls, and what comes out of them. Fields are those of the C structures.
+"""Descriptors passed to the calls, and their outputs. Fields are those of the C structures.
 
-A descriptor that is None stands for a null pointer, a handle that is None for a null handle, and the
-pointer 0 for a null pointer.
+A descriptor None stands for a null pointer, a handle None for a null handle, and the pointer 0 for a null
+pointer.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tests.conformance.api.enumerations import GraphFlag, GraphFormat
 T = TypeVar("T")
 
 Handle: TypeAlias = object | None
-"""An object of the driver, or None for the null handle. Opaque to the suite."""
+"""A driver object, or None for the null handle. Opaque to the suite."""
 Handles: TypeAlias = "Sequence[Handle] | None"
 Pointer: TypeAlias = int
 """An address in this process; 0 is the null pointer."""
 
 
 class Answer(NamedTuple, Generic[T]):
-    """What a call with outputs came to: `value` is None unless it succeeded."""
+    """The result of a call with outputs: `value` is None unless it succeeded."""
 
     result: ZeResult
     value: T | None = None
 
     def get(self) -> T:
-        """The outputs of a call that has to succeed."""
+        """Return the outputs of a call that must succeed."""
         assert self.result == ZeResult.SUCCESS, f"{self.result!r} instead of SUCCESS"
         assert self.value is not None
         return self.value
@@ -45,7 +45,7 @@ class ContextDesc(NamedTuple):
 class HostMemDesc(NamedTuple):
     """`import_fd` stands for an import structure in `pNext`, `export` for an export structure.
 
-    `system_memory` (address and size) stands for the structure that imports memory of the program.
+    `system_memory` (address and size) stands for the structure that imports the program's memory.
     """
 
     flags: int = 0
@@ -115,7 +115,7 @@ class MutableGraphArgument(NamedTuple):
 
 
 class MutableGraphStrides(NamedTuple):
-    """Strides in elements, innermost first; belongs to the argument structure that precedes it."""
+    """Strides in elements, innermost first; belongs to the preceding argument structure."""
 
     strides: tuple[int, ...]
 
@@ -145,7 +145,7 @@ class GraphDesc(NamedTuple):
 
 
 def native(blob: bytes, flags: int = GraphFlag(0)) -> GraphDesc:
-    """The descriptor of a compiled blob."""
+    """Return the descriptor of a compiled blob."""
     return GraphDesc(input=blob, format=GraphFormat.NATIVE, flags=flags)
 
 
@@ -222,9 +222,9 @@ class GlobalTimestamps(NamedTuple):
 
 
 class AllocationProperties(NamedTuple):
-    """`device` is None where the C call gives a null device handle.
+    """`device` is None where the C call returns a null device handle.
 
-    `fd` is the descriptor of exported memory if it was asked for, else -1. It is the caller's.
+    `fd` is the descriptor of exported memory if requested, else -1. The caller owns it.
     """
 
     type: int
@@ -261,7 +261,7 @@ class DeviceGraphProperties2(NamedTuple):
 
 
 class GraphProperties(NamedTuple):
-    """Fields of all three versions; those that a version does not have are 0."""
+    """Fields of all three versions; those missing in a version are 0."""
 
     num_arguments: int
     init_stage_required: int = 0
@@ -269,7 +269,7 @@ class GraphProperties(NamedTuple):
 
 
 class ArgumentProperties(NamedTuple):
-    """Fields of all three versions; those that a version does not have keep their defaults."""
+    """Fields of all three versions; those missing in a version keep their defaults."""
 
     name: str
     type: int
@@ -296,7 +296,7 @@ class ArgumentMetadata(NamedTuple):
 
 
 class GraphOutcome(NamedTuple):
-    """What create 3 gives: a graph if it succeeded, and a build log in either case."""
+    """The outputs of create 3: a graph if it succeeded, and a build log in either case."""
 
     graph: Handle
     log: Handle

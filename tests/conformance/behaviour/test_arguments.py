@@ -1,4 +1,4 @@
-"""Every call refuses null handles, null pointers and destroyed objects."""
+"""Tests that every call refuses null handles, null pointers and destroyed objects."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ pytestmark = pytest.mark.quick
 
 STALE = (ZeResult.ERROR_INVALID_NULL_HANDLE, ZeResult.ERROR_INVALID_ARGUMENT)
 
-# Valid arguments of each call, for an `o` with an object of each kind. H marks a handle that must not be
-# null, P a pointer that must not be; what a dot marks has other rules. A parameter `out` is tried as well.
+# Valid arguments of each call, for an `o` with an object of each kind. H marks a non-null handle, P a
+# non-null pointer; arguments marked by a dot have other rules. A parameter `out` is tried as well.
 CORE = {
     "ze_driver_get_api_version": ("H", lambda o: [o.driver]),
     "ze_driver_get_properties": ("H", lambda o: [o.driver]),
@@ -134,7 +134,7 @@ Table = dict[str, tuple[str, Callable[[Any], list[Any]]]]
 
 @pytest.fixture
 def objects(rig: Rig, model: Model) -> SimpleNamespace:
-    """A live object of each kind."""
+    """Return a live object of each kind."""
     queue, desc = rig.queue(), rig.model_desc(model)
     graph = rig.graph(model, flags=GraphFlag.ENABLE_PROFILING)
     return SimpleNamespace(
@@ -157,12 +157,12 @@ def objects(rig: Rig, model: Model) -> SimpleNamespace:
 
 
 def result_of(answer: Any) -> ZeResult:
-    """The result of any call: itself, or the first of what is given back."""
+    """Return the result of any call: itself, or the first of its outputs."""
     return answer if isinstance(answer, ZeResult) else answer[0]
 
 
 def wrong_calls(rig: Rig, table: Table, objects: SimpleNamespace) -> Iterator[tuple[str, ZeResult, ZeResult]]:
-    """Each call with one null in turn: what it is, the result, the expected one."""
+    """Yield each call with one null in turn: its description, result and expected result."""
     for name, (kinds, arguments) in table.items():
         call, valid = getattr(rig.api, name), arguments(objects)
         for index, kind in enumerate(kinds):

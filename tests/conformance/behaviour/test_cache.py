@@ -1,4 +1,4 @@
-"""The disk cache of compiled models, as a program sees it."""
+"""The disk cache of compiled models, as programs see it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_LIMIT = 4 << 30
 
 
 def origin(rig: Rig, desc: GraphDesc, context: Handle = None) -> int:
-    """Compile; whether it was compiled, or loaded from the cache."""
+    """Compile; return whether it was compiled, or loaded from the cache."""
     graph = rig.api.ze_graph_create2(context or rig.context, rig.device, desc).get()
     flags = rig.api.ze_graph_get_properties3(graph).get().flags
     ok(rig.api.ze_graph_destroy(graph))
@@ -35,7 +35,7 @@ def origin(rig: Rig, desc: GraphDesc, context: Handle = None) -> int:
 
 
 def entries(folder: Path) -> list[Path]:
-    """The blobs in the cache."""
+    """Return the blobs in the cache."""
     if not folder.exists():
         return []
     names = [path for path in folder.iterdir() if path.is_file() and len(path.name) == 80]
@@ -172,7 +172,7 @@ def test_private_calls_tell_and_set_the_cache(
         assert [origin(rig, rig.model_desc(model)) for _ in range(2)] == [COMPILED] * 2
         assert entries(folder) == []
     finally:
-        monkeypatch.setenv(CACHE_SIZE, str(DEFAULT_LIMIT))  # changed since: it counts again
+        monkeypatch.setenv(CACHE_SIZE, str(DEFAULT_LIMIT))  # changed since: it is read again
         assert rig.api.zex_disk_cache_get_size(rig.driver).get() == DEFAULT_LIMIT
         ok(rig.api.zex_disk_cache_set_size(rig.driver, DEFAULT_LIMIT))
     assert [origin(rig, rig.model_desc(model)) for _ in range(2)][-1] == LOADED

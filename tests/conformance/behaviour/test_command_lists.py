@@ -44,7 +44,7 @@ def test_execution_checks_its_arguments(rig: Rig) -> None:
 def test_empty_lists_are_skipped(rig: Rig) -> None:
     queue, target, empty = rig.queue(), rig.host(8), rig.recorded()
     rig.submit(queue, empty)
-    ok(rig.api.ze_command_queue_synchronize(queue, 0))  # there is nothing to wait for
+    ok(rig.api.ze_command_queue_synchronize(queue, 0))  # nothing to wait for
     rig.submit(queue, empty, rig.copy_list(target, rig.data(b"not void"), 8), empty)
     rig.finish(queue)
     assert rig.api.read(target, 8) == b"not void"

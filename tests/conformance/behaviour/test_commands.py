@@ -1,4 +1,4 @@
-"""Copies, fills, regions and timestamps, and the events of a command."""
+"""Copies, fills, regions and timestamps, and a command's events."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_timestamps_of_one_list_go_forward(rig: Rig) -> None:
     assert first < second < third
 
 
-# ---------------------------------------------------------------- the events of a command
+# ---------------------------------------------------------------- a command's events
 
 
 def _region(memory: Pointer, *events: Any) -> Append:

@@ -1,4 +1,4 @@
-"""Contexts own what is created in them and know nothing of each other."""
+"""Contexts own the objects created in them, and are independent."""
 
 from __future__ import annotations
 

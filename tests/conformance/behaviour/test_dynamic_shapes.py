@@ -1,4 +1,4 @@
-"""Arguments with dynamic dimensions: what is reported of them, and the memory that they allocate."""
+"""Arguments with dynamic dimensions: their reported properties, and the memory that they allocate."""
 
 from __future__ import annotations
 

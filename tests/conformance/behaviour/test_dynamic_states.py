@@ -1,4 +1,4 @@
-"""States whose shape changes (docs/interface.md, 14.4): both drivers give programs all that they need."""
+"""States of changing shape (docs/interface.md, 14.4): both drivers provide everything that programs need."""
 
 from __future__ import annotations
 

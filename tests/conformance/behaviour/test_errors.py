@@ -1,4 +1,4 @@
-"""The table of arguments and results, beside the nulls of `test_arguments.py`."""
+"""The table of arguments and results, except the nulls of `test_arguments.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conformance.rig import Rig
 pytestmark = pytest.mark.quick
 
 UNTRACKED = 0x1000
-"""An address that no driver gives out."""
+"""An address that no driver returns."""
 
 
 def _alloc(rig: Rig, kind: str, size: int, alignment: int = 0) -> ZeResult:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.quick
 def test_host_reset_acts_at_once(rig: Rig) -> None:
     event = rig.event()
     assert rig.api.ze_event_query_status(event) == ZeResult.NOT_READY
-    for times in (1, 2):  # signalling twice is like signalling once
+    for times in (1, 2):  # signalling is idempotent
         for _ in range(times):
             rig.signal(event)
         ok(rig.api.ze_event_query_status(event))

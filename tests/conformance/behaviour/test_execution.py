@@ -16,7 +16,7 @@ from tests.conformance.rig import BRIEF, DEADLINE, Rig, ok, packed
 
 @pytest.fixture
 def graph(rig: Rig, model: Model) -> Handle:
-    """The model compiled, without arguments."""
+    """Return the compiled model, without arguments."""
     return rig.graph(model)
 
 
@@ -25,7 +25,7 @@ def full(value: float) -> list[float]:
 
 
 def bound(rig: Rig, graph: Handle, left: float, right: float) -> int:
-    """Sets the inputs to these values; the new output."""
+    """Set the inputs to these values; return the new output."""
     output = rig.host(SIZE)
     rig.bind(graph, rig.tensor(left), rig.tensor(right), output)
     return output

@@ -1,4 +1,4 @@
-"""A device that is given up: who waits for it is told so, and not that the daemon has ended."""
+"""A failed device: its waiters learn of that, not of a daemon's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a failed submission is reported: by its fence or the queue, and once each."""
+"""How a failed submission is reported: by its fence or the queue, and once each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INVALID = ZeResult.ERROR_INVALID_ARGUMENT
 
 @pytest.fixture
 def failing(rig: Rig) -> Handle:
-    """A closed list that the device refuses: it copies more than there is."""
+    """Return a closed list that the device refuses: it copies beyond its memory."""
     return rig.copy_list(rig.host(1 << 16), rig.host(64), 1 << 16)
 
 
@@ -23,8 +23,8 @@ def test_fence_of_several_lists_reports_the_first_that_failed(rig: Rig, failing:
         fence, works = rig.fence(queue), rig.copy_list(target, rig.data(b"finished"), 8)
         rig.submit(queue, *[works] * before, failing, works, fence=fence)
         assert rig.api.ze_fence_host_synchronize(fence, DEADLINE) == INVALID
-        assert rig.api.ze_fence_query_status(fence) == INVALID  # and it stays so
-        assert rig.api.read(target, 8) == b"finished"  # the lists behind have run
+        assert rig.api.ze_fence_query_status(fence) == INVALID  # and stays so
+        assert rig.api.read(target, 8) == b"finished"  # the later lists have run
 
 
 def test_fence_of_more_lists_than_slots_reports_the_first_that_failed(rig: Rig, failing: Handle) -> None:
@@ -33,7 +33,7 @@ def test_fence_of_more_lists_than_slots_reports_the_first_that_failed(rig: Rig, 
     rig.submit(queue, works, failing, *[works] * 600, fence=fence)
     assert rig.api.ze_fence_host_synchronize(fence, DEADLINE) == INVALID
     assert rig.api.read(target, 8) == b"finished"
-    rig.finish(queue)  # it was told
+    rig.finish(queue)  # already reported
     rig.submit(queue, *[works] * 600, fence=fence)
     ok(rig.api.ze_fence_host_synchronize(fence, DEADLINE))
 

@@ -1,4 +1,4 @@
-"""Fences: how they are created, waited for, signalled and reset."""
+"""Fences: creation, waiting, signalling, reset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.quick
 
 
 class Blocked:
-    """A submission with a fence that ends when `release` is called; it copies eight bytes."""
+    """A submission with a fence that ends on `release`; it copies eight bytes."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -63,7 +63,7 @@ def test_fence_is_not_ready_while_its_work_is_blocked(rig: Rig) -> None:
 
 def test_timeout_that_passes_is_not_ready_and_can_be_tried_again(rig: Rig) -> None:
     work = Blocked(rig)
-    # a wait that ignored its time-out would end with the abort of the submission
+    # a wait that ignored its time-out would end with the submission's abort
     for _ in range(2):
         assert rig.api.ze_fence_host_synchronize(work.fence, BRIEF) == ZeResult.NOT_READY
     work.release()

@@ -1,4 +1,4 @@
-"""Files in shared memory that their owner can cut: imported by both drivers, and what a cut costs."""
+"""Shared memory files that their owner can truncate: both drivers import them; the cost of truncation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = 2 * PAGE + 100
 
 @pytest.fixture
 def foreign() -> Iterator[int]:
-    """The descriptor of a file whose size is not sealed, as `shm_open` gives one."""
+    """Yield the descriptor of a file with an unsealed size, as from `shm_open`."""
     fd = linux.memfd("foreign", SIZE)
     yield fd
     os.close(fd)
@@ -50,7 +50,7 @@ def test_it_is_used_where_the_program_has_mapped_it(rig: Rig, foreign: int) -> N
     assert memory == address
     rig.execute(fill(memory, b"\x22", PAGE))
     assert mapping[:] == b"\x22" * PAGE + bytes(SIZE - PAGE)
-    # the last page of the mapping reaches behind the end of the file
+    # the last page of the mapping is beyond the end of the file
     behind = HostMemDesc(system_memory=(address + 2 * PAGE, PAGE))
     made = rig.api.ze_mem_alloc_host(rig.context, behind, PAGE)
     assert made.result not in (ZeResult.SUCCESS, ZeResult.NOT_READY)

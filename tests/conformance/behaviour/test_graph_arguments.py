@@ -1,4 +1,4 @@
-"""What a graph says of its arguments, and what build flags make of them."""
+"""The reported arguments of a graph, and the effect of build flags on them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_build_flags_are_applied_before_anything_is_reported(rig: Rig, given: st
         shape = (1, channels, 3, 4) if order == "NCHW" else (1, 3, 4, channels)
         found = rig.api.ze_graph_get_argument_properties3(graph, index).get()
         assert found.network_precision == found.device_precision == Precision[word]
-        # the dimensions are in the order asked for, so the layout is the default of so many
+        # the dimensions are in the requested order, so the layout is that rank's default
         assert found.network_layout == found.device_layout == Layout.NCHW
         assert found.dims == (*shape, 1)
         metadata = rig.api.ze_graph_get_argument_metadata(graph, index).get()

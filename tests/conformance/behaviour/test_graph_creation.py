@@ -1,4 +1,4 @@
-"""Creating graphs, from models and from blobs, and what is said when it fails."""
+"""Creating graphs, from models and from blobs, and the reports of failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Create = Callable[..., Answer[Handle]]
 def create3(
     rig: Rig, context: Handle, device: Handle, desc: GraphDesc | None, out: bool = True
 ) -> Answer[Handle]:
-    """Version 3 like the others; the log is given back."""
+    """Call version 3 like the others, and release its log."""
     result, outcome = rig.api.ze_graph_create3(context, device, desc, out)
     if outcome.log is not None:
         ok(rig.api.ze_graph_build_log_destroy(outcome.log))
@@ -37,7 +37,7 @@ def create3(
 
 @pytest.fixture(params=["create", "create2", "create3"])
 def create(request: pytest.FixtureRequest, rig: Rig) -> Create:
-    """Each version of the call."""
+    """Return each version of the call."""
     if request.param == "create3":
         return lambda *args, **more: create3(rig, *args, **more)
     return rig.api.ze_graph_create if request.param == "create" else rig.api.ze_graph_create2
@@ -127,7 +127,7 @@ def test_initialize_and_evict_may_be_repeated(rig: Rig, model: Model) -> None:
 
 
 def output_of(rig: Rig, graph: Handle) -> bytes:
-    """What an inference gives for some input."""
+    """Return an inference's output for some input."""
     output = rig.host(SIZE)
     rig.bind(graph, rig.host(SIZE, fill=b"\x3f"), rig.host(SIZE, fill=b"\x3e"), output)
     rig.execute(infer(graph))

@@ -1,4 +1,4 @@
-"""Who the driver and its devices say they are."""
+"""The identity of the driver and its devices."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.conformance.api.enumerations import (
 from tests.conformance.rig import DEADLINE, SECOND, Rig
 from tests.support.waiting import wait_until
 
-# index of the device of the suite's daemon: id, SIMD width, slices, clock in Hz, execution units, ns a tick
+# index of the device of the suite's daemon: id, SIMD width, slices, clock in Hz, execution units, ns per tick
 PLATFORMS = {
     0: (0x643E, 4096, 6, 1_950_000_000, 12288, 52),
     1: (0x7D1D, 4096, 2, 1_400_000_000, 4096, 26),
     2: (0xB03E, 8192, 3, 1_950_000_000, None, None),
 }
 TELLS_GOPS = 1715354569
-"""OpenVINO computes DEVICE_GOPS from clock, slices and SIMD width for drivers from this version on."""
+"""From this version on OpenVINO computes DEVICE_GOPS from a driver's clock, slices and SIMD width."""
 EXTENSIONS = {
     GRAPH_EXTENSION: GRAPH_EXTENSION_VERSION,
     PROFILING_EXTENSION: 1 << 16,
@@ -113,7 +113,7 @@ def test_device_is_an_integrated_npu_of_intel_with_its_limits(rig: Rig) -> None:
     assert found.num_threads_per_eu == 1
     assert found.timestamp_valid_bits == 64
     assert found.max_mem_alloc_size > 1 << 20
-    # the newer structure tells cycles a second
+    # the newer structure has cycles per second
     newer = rig.api.ze_device_get_properties(rig.device, version=(1, 2)).get()
     assert newer.timer_resolution == pytest.approx(1e9 / 52, rel=0.01)
 
@@ -185,7 +185,7 @@ def test_sysman_engine_is_busy_while_it_works(rig: Rig) -> None:
     for _ in range(20):
         rig.submit(queue, work)
         rig.finish(queue)
-    # the engine writes its counters out once in a millisecond, or when it goes to sleep
+    # the engine flushes its counters once a millisecond, or when it goes to sleep
     wait_until(lambda: rig.api.zes_engine_get_activity(engine).get().active_time_us > before.active_time_us)
     after = rig.api.zes_engine_get_activity(engine).get()
     assert after.timestamp_us > before.timestamp_us

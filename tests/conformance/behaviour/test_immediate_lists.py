@@ -13,7 +13,7 @@ from tests.conformance.rig import BRIEF, DEADLINE, Rig, ok
 
 def test_command_runs_when_it_is_appended(rig: Rig) -> None:
     target, immediate = rig.host(8), rig.immediate()
-    ok(rig.api.ze_command_list_host_synchronize(immediate, 0))  # there is nothing to wait for
+    ok(rig.api.ze_command_list_host_synchronize(immediate, 0))  # nothing to wait for
     for value in range(1, 5):
         rig.append(immediate, fill(target, bytes([value]), 8))
         ok(rig.api.ze_command_list_host_synchronize(immediate, DEADLINE))

@@ -1,4 +1,4 @@
-"""Everything that is created and destroyed is gone: for the daemon, and for the memory query."""
+"""Created and destroyed objects leave no trace in the daemon, or in the memory query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMES = 200
 
 
 def in_use(rig: Rig, holdings: Holdings) -> tuple[int, Counts]:
-    """Bytes, then objects: a context may be made on its device only when it is used, as by the query."""
+    """Return bytes, then objects: a context may be created on its device only on use, as by the query."""
     return rig.memory_in_use(), holdings.count()
 
 
@@ -66,7 +66,7 @@ CYCLES = (cycle_queue, cycle_context, cycle_lists, cycle_pool, cycle_memory)
 def test_created_and_destroyed_objects_are_gone(
     rig: Rig, holdings: Holdings, cycle: Callable[[Rig], Handle]
 ) -> None:
-    # a C program has the handles of destroyed objects too: that must not keep anything alive
+    # a C program still has the handles of destroyed objects: they must not keep anything alive
     kept = [cycle(rig)]
     before = in_use(rig, holdings)
     for _ in range(TIMES):

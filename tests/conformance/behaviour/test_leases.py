@@ -1,4 +1,4 @@
-"""Leases: a program with a token sees exactly the devices of the lease, for as long as that lasts."""
+"""Leases: a program with a token sees exactly the leased devices, for as long as the lease lasts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if api is not None:
 
 
 class Program:
-    """A program with the driver under test and a token; it has printed `first`."""
+    """A program with the tested driver and a token; it has printed `first`."""
 
     def __init__(self, driver: str, socket: Path, token: str) -> None:
         self._process = subprocess.Popen(
@@ -62,7 +62,7 @@ class Program:
         self.first = self._said.readline().split()
 
     def tries(self) -> str:
-        """What making another queue gives."""
+        """Return the result of creating another queue."""
         assert self._process.stdin is not None
         print(file=self._process.stdin, flush=True)
         return self._said.readline().strip()
@@ -77,7 +77,7 @@ Start = Callable[[str], Program]
 
 @pytest.fixture
 def start(farm: Daemon, request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Starts a program with the driver under test."""
+    """Start a program with the tested driver."""
     driver = str(request.config.getoption("--driver", "python"))
     programs: list[Program] = []
 

@@ -1,4 +1,4 @@
-"""A daemon, or a relay before it, whose answers are wrong: the call is refused, no memory is touched."""
+"""A daemon, or a relay before it, gives wrong answers: the call is refused, no memory is touched."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ LIES: dict[str, tuple[Lie, list[str]]] = {
 
 
 class Relay:
-    """Serves one client at `path`, and tells lies about what the daemon at `place` answers."""
+    """Serves one client at `path`, falsifying the answers of the daemon at `place`."""
 
     def __init__(self, path: Path, place: Path, lie: Lie) -> None:
         self._lie, self._place = lie, place
@@ -88,7 +88,7 @@ class Relay:
 
     def _serve(self) -> None:
         client, _ = self._listener.accept()
-        # not before: a daemon ends connections that say nothing
+        # not earlier: a daemon drops silent connections
         with endpoint.socket_address(self._place) as address:
             self._daemon.connect(address)
         ends = {client.fileno(): Channel(client), self._daemon.fileno(): Channel(self._daemon)}

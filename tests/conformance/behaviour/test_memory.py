@@ -1,4 +1,4 @@
-"""Allocations, what the driver knows of them, and their end."""
+"""Allocations, their properties, and their end."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_too_much_memory_is_refused(rig: Rig) -> None:
 
 @pytest.fixture
 def exported(rig: Rig) -> Iterator[tuple[Pointer, int]]:
-    """Memory of 5000 bytes that is exported, and its descriptor."""
+    """Yield 5000 bytes of exported memory, and its descriptor."""
     desc = DeviceMemDesc(export=ExternalMemory.DMA_BUF)
     pointer = rig.api.ze_mem_alloc_device(rig.context, desc, 5000, 0, rig.device).get()
     found = rig.api.ze_mem_get_alloc_properties(rig.context, pointer, export=ExternalMemory.DMA_BUF).get()
@@ -212,7 +212,7 @@ def test_allocations_come_from_many_threads(rig: Rig) -> None:
 
 @pytest.fixture
 def program_memory() -> Iterator[tuple[mmap.mmap, int]]:
-    """Three pages of a sealed memory file that the program has mapped, and their address."""
+    """Yield three pages of a sealed memory file mapped by the program, and their address."""
     fd = linux.memfd("program", 3 * PAGE)
     linux.seal(fd, linux.SEALS_FIXED_SIZE)
     mapping = mmap.mmap(fd, 3 * PAGE)
@@ -235,7 +235,7 @@ def test_memory_of_the_program_is_used_in_place(rig: Rig, program_memory: tuple[
     twice = rig.api.ze_mem_alloc_host(rig.context, HostMemDesc(system_memory=(address, 2 * PAGE)), 2 * PAGE)
     assert twice.result == ZeResult.ERROR_INVALID_ARGUMENT
     ok(rig.api.ze_mem_free(rig.context, memory))
-    assert mapping[PAGE] == 1  # still the program's
+    assert mapping[PAGE] == 1  # still the program's memory
 
 
 def test_private_memory_of_the_program_is_not_imported(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""The context memory query counts bytes exactly, and idle memory is given back."""
+"""The context memory query counts bytes exactly, and idle memory is reclaimed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_cache_queries_answer_and_unknown_ones_are_invalid_arguments(rig: Rig) -
 
 
 class _Inference:
-    """A graph of the model, with a command list that runs it, and a queue."""
+    """A graph of the model, a command list that runs it, and a queue."""
 
     def __init__(self, rig: Rig, model: Model) -> None:
         self.rig, self.queue = rig, rig.queue()
@@ -110,7 +110,7 @@ def test_memory_of_an_idle_context_is_released_unless_it_opts_out(rig: Rig, mode
     used = rig.memory_in_use()
     ok(api.ze_context_set_properties(rig.context, 0))
     ok(api.zex_context_set_idle_pruning_timeout(rig.context, 1))
-    # another context with another image: when that is released the daemon has looked at both
+    # another context with another image: once that is released the daemon has examined both
     other = rig.new_context()
     ok(api.zex_context_set_idle_pruning_timeout(other, 1))
     for _ in range(2):

@@ -38,7 +38,7 @@ class Metrics:
         ).get()
 
     def values(self, group: Handle, query: Handle) -> dict[str, int]:
-        """What a query counted, by metric."""
+        """Return a query's counts, by metric."""
         api = self.rig.api
         raw = api.zet_metric_query_get_data(query).get()
         values = api.zet_metric_group_calculate_metric_values(group, raw).get()

@@ -1,4 +1,4 @@
-"""Mutable command lists: other arguments in recorded commands."""
+"""Mutable command lists: changed arguments in recorded commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AS_RECORDED = 1 + 2 * FACTOR
 
 @dataclass
 class Recorded:
-    """A closed mutable list with two inferences of one graph behind a gate, and what it was recorded with."""
+    """A closed mutable list with two inferences of one graph behind a gate, and its recorded arguments."""
 
     rig: Rig
     graph: Handle
@@ -37,7 +37,7 @@ class Recorded:
     queue: Handle
 
     def run(self) -> list[float]:
-        """The first value of each output."""
+        """Run it; return the first value of each output."""
         self.rig.signal(self.gate)
         self.rig.submit(self.queue, self.commands)
         self.rig.finish(self.queue)
@@ -124,7 +124,7 @@ def test_wrong_questions_for_a_command_id_are_invalid_arguments(rig: Rig, record
     ask, mutable = rig.api.ze_command_list_get_next_command_id_exp, rig.command_list(mutable=True)
     for flags in (0, MutableFlag.KERNEL_ARGUMENTS, 2, 64 | 128):
         assert ask(mutable, MutableCommandIdDesc(flags)).result == INVALID
-    assert ask(recorded.commands, NEXT).result == INVALID  # it is closed
+    assert ask(recorded.commands, NEXT).result == INVALID  # already closed
 
 
 def test_wrong_updates_are_invalid_arguments_and_change_nothing(rig: Rig, recorded: Recorded) -> None:
@@ -140,7 +140,7 @@ def test_wrong_updates_are_invalid_arguments_and_change_nothing(rig: Rig, record
 
 
 def test_memory_that_no_argument_names_any_more_is_given_back(rig: Rig, recorded: Recorded) -> None:
-    """A program that names new memory at each step needs no more of it than one that does not."""
+    """A program that uses new memory at each step needs no more than one that does not."""
     for output in recorded.outputs:
         ok(rig.api.ze_mem_free(rig.context, output))
     recorded.outputs.clear()

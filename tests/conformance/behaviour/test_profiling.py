@@ -25,7 +25,7 @@ MINUTE_NS = 60_000_000_000
 
 @dataclass
 class Profiled:
-    """A graph that is profiled, with its arguments set."""
+    """A profiled graph, with its arguments set."""
 
     rig: Rig
     graph: Handle

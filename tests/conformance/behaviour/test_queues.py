@@ -188,7 +188,7 @@ def test_queue_may_be_destroyed_with_work_in_flight(rig: Rig) -> None:
 
 @pytest.fixture
 def hung(rig: Rig) -> tuple[Handle, Handle, Handle]:
-    """A queue whose submission waits for an event that nobody signals; its fence; its event afterwards."""
+    """Return a queue whose submission waits for an event never signalled; its fence; the event after it."""
     queue, after = rig.queue(), rig.event()
     fence = rig.fence(queue)
     rig.submit(queue, rig.recorded(wait(rig.event()), signal(after)), fence=fence)

@@ -1,4 +1,4 @@
-"""Our build flag NPU_STRICT: what silicon refuses is refused, and left out of the answer to a query."""
+"""The build flag NPU_STRICT (ours): unsupported operations are refused, and left out of query answers."""
 
 from __future__ import annotations
 

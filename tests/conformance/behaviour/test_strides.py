@@ -30,21 +30,21 @@ EXPECTED = [value + FACTOR for value in VALUES]
 
 
 def spaced(rig: Rig) -> Pointer:
-    """Memory in which every second number is one of `VALUES`."""
+    """Return memory in which every second number is one of `VALUES`."""
     mixed = [number for value in VALUES for number in (value, -1000.0)]
     return rig.data(struct.pack(f"<{2 * COUNT}f", *mixed))
 
 
 @pytest.fixture
 def graph(rig: Rig, model: Model) -> Handle:
-    """A graph whose first input takes strides; the second is set."""
+    """Return a graph whose first input takes strides; the second is set."""
     made = rig.graph(model, build_flags=STRIDED)
     ok(rig.api.ze_graph_set_argument_value(made, 1, rig.tensor(1)))
     return made
 
 
 def outcome(rig: Rig, graph: Handle) -> list[float]:
-    """The output of one inference."""
+    """Return the output of one inference."""
     output = rig.host(SIZE)
     ok(rig.api.ze_graph_set_argument_value(graph, 2, output))
     rig.execute(infer(graph))
@@ -83,7 +83,7 @@ def test_strides_can_be_mutated_and_are_erased_when_left_out(rig: Rig, graph: Ha
     rig.close(command_list)
     argument = MutableGraphArgument(number, 0, spaced(rig))
     strides = MutableGraphStrides(EVERY_SECOND.strides)
-    # strides belong to the argument before them
+    # strides belong to the preceding argument
     wrong_order = MutableCommandsDesc((strides, argument))
     assert update(command_list, wrong_order) == ZeResult.ERROR_INVALID_ARGUMENT
     for chain in ((argument, strides), (MutableGraphArgument(number, 0, rig.tensor(VALUES)),)):

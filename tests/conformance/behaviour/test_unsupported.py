@@ -1,4 +1,4 @@
-"""Functions that the device does not have answer UNSUPPORTED_FEATURE."""
+"""Functions that the device lacks return UNSUPPORTED_FEATURE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers with one seeded defect each. The suite has to fail on every one of them, at the expected test."""
+"""Drivers with one seeded defect each. The suite must fail on each of them, at the expected test."""
 
 from tests.conformance.defects import commands, objects, waits
 from tests.conformance.defects.defect import DEFECTS

@@ -1,4 +1,4 @@
-"""Commands and lists that do almost what they should."""
+"""Commands and lists that do almost the right thing."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def reset_keeps_commands(_driver: Any, right: Any, entry: Any) -> Any:
     "test_command_lists.py::test_append_after_close_is_not_available", "ze_command_list_append_barrier"
 )
 def appends_after_close(_driver: Any, right: Any, *arguments: Any) -> Any:
-    """A closed list silently takes no command, and says that all is well."""
+    """A closed list silently ignores a command, and reports success."""
     result = right(*arguments)
     return ZeResult.SUCCESS if result == ZeResult.ERROR_NOT_AVAILABLE else result
 
 
 @wrong_call("test_command_lists.py::test_unclosed_list_is_uninitialized", EXECUTE)
 def executes_open_lists(driver: Any, right: Any, queue: Any, count: int, lists: Any, *fence: Any) -> Any:
-    """A list that was not closed is closed when it is executed."""
+    """An open list is closed when it is executed."""
     for entry in lists or ():
         driver.ze_command_list_close(entry)
     return right(queue, count, lists, *fence)

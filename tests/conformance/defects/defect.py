@@ -1,4 +1,4 @@
-"""The register of seeded defects."""
+"""The registry of seeded defects."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.conformance.python_driver import PythonDriver
 
 @dataclass(frozen=True)
 class Defect:
-    """A driver that does one thing wrong, and the test (`MODULE::TEST[ID]`) that has to fail on it."""
+    """A driver with one defect, and the test (`MODULE::TEST[ID]`) that must fail on it."""
 
     driver: type[PythonDriver]
     test: str
 
     @property
     def parameters(self) -> str:
-        """The id between the brackets."""
+        """The id in brackets."""
         return self.test.partition("[")[2].removesuffix("]")
 
 
@@ -38,9 +38,9 @@ def caught_by(test: str) -> Callable[[type[PythonDriver]], type[PythonDriver]]:
 
 
 def wrong_call(test: str, *calls: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a driver with some calls replaced: by a function of the driver, the right call, and arguments.
+    """Register a driver with some calls replaced by a function of the driver, the right call, and arguments.
 
-    `driver.noted` is a dictionary of the defect's own.
+    `driver.noted` is a dictionary for the defect.
     """
 
     def register(wrong: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Handles that never die, memory that is lost or counted wrong, graphs with other arguments."""
+"""Handles that never die, leaked or miscounted memory, graphs with other arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAGE = 4096
 
 @wrong_call("test_arguments.py::test_destroyed_object_is_refused[fence]", "ze_fence_destroy")
 def destroys_twice(_driver: Any, right: Any, fence: Any) -> Any:
-    """Destroying a fence for the second time is silently accepted."""
+    """Destroying a fence twice is silently accepted."""
     result = right(fence)
     stale = fence is not None and result == ZeResult.ERROR_INVALID_NULL_HANDLE
     return ZeResult.SUCCESS if stale else result
@@ -23,7 +23,7 @@ def destroys_twice(_driver: Any, right: Any, fence: Any) -> Any:
 
 @wrong_call("test_arguments.py::test_destroyed_object_is_refused[fence]", "ze_fence_query_status")
 def accepts_stale_fences(_driver: Any, right: Any, fence: Any) -> Any:
-    """A destroyed fence can still be asked: it says that it is not ready."""
+    """A destroyed fence can still be queried: it says that it is not ready."""
     result = right(fence)
     stale = fence is not None and result == ZeResult.ERROR_INVALID_NULL_HANDLE
     return ZeResult.NOT_READY if stale else result
@@ -39,13 +39,13 @@ def leaks_queues(_driver: Any, _right: Any, queue: Any) -> Any:
     "test_contexts.py::test_destroying_a_context_gives_back_what_was_created_in_it", "ze_context_destroy"
 )
 def leaks_contexts(_driver: Any, _right: Any, context: Any) -> Any:
-    """A destroyed context stays in the daemon, with all that was created in it."""
+    """A destroyed context stays in the daemon, with all its objects."""
     return ZeResult.ERROR_INVALID_NULL_HANDLE if context is None else ZeResult.SUCCESS
 
 
 @wrong_call("test_memory.py::test_free_gives_bytes_and_object_back", "ze_mem_free")
 def frees_nothing(driver: Any, right: Any, context: Any, pointer: Pointer) -> Any:
-    """`zeMemFree` says success and keeps the memory."""
+    """`zeMemFree` reports success and keeps the memory."""
     return ZeResult.SUCCESS if pointer in driver._kept else right(context, pointer)
 
 
@@ -58,7 +58,7 @@ def counts_pages(_driver: Any, right: Any, *arguments: Any) -> Any:
 
 @wrong_call("test_memory.py::test_freed_pointer_is_unknown", "ze_mem_get_alloc_properties")
 def knows_freed_memory(driver: Any, right: Any, context: Any, pointer: Pointer, *more: Any) -> Any:
-    """A freed pointer is described as any other."""
+    """A freed pointer is described like any other."""
     answer = right(context, pointer, *more)
     if answer.result == ZeResult.ERROR_NOT_AVAILABLE:
         return right(context, driver.ze_mem_alloc_host(context, HostMemDesc(), 64).value, *more)
@@ -67,7 +67,7 @@ def knows_freed_memory(driver: Any, right: Any, context: Any, pointer: Pointer, 
 
 @wrong_call("test_errors.py::test_calls_have_their_documented_results", "ze_mem_free")
 def frees_in_any_context(driver: Any, right: Any, context: Any, pointer: Pointer) -> Any:
-    """Memory can be freed through a context that it does not belong to."""
+    """Memory can be freed through a foreign context."""
     result = right(context, pointer)
     return ZeResult.SUCCESS if pointer in driver._kept else result
 

@@ -1,4 +1,4 @@
-"""Fences, events and queues that report the wrong moment, or forget."""
+"""Fences, events and queues that report at the wrong moment, or forget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fence_reset_does_nothing(_driver: Any, _right: Any, fence: Any) -> Any:
     "ze_fence_host_synchronize",
 )
 def ignores_the_timeout(_driver: Any, right: Any, fence: Any, timeout: int) -> Any:
-    """A wait lasts until the work has ended, whatever the time-out."""
+    """A wait lasts until the work has ended, ignoring the time-out."""
     return right(fence, INFINITE if timeout else 0)
 
 
@@ -63,13 +63,13 @@ def forgets_empty_submissions(
 
 @wrong_call("test_queues.py::test_synchronize_waits_for_the_work", SYNCHRONIZE)
 def synchronize_does_not_wait(_driver: Any, right: Any, queue: Any, timeout: int) -> Any:
-    """Synchronizing a queue looks once and says success."""
+    """Synchronizing a queue polls once and reports success."""
     return success_instead_of(ZeResult.NOT_READY, right(queue, min(timeout, 0)))
 
 
 @wrong_call("test_queues.py::test_fence_and_queue_of_an_aborted_submission_are_lost", SYNCHRONIZE)
 def hides_lost_device(driver: Any, right: Any, queue: Any, timeout: int) -> Any:
-    """A lost queue says so once, and then that all is well."""
+    """A lost queue says so once, then reports success."""
     result = right(queue, timeout)
     if result != ZeResult.ERROR_DEVICE_LOST:
         return result
@@ -84,7 +84,7 @@ def hides_lost_device(driver: Any, right: Any, queue: Any, timeout: int) -> Any:
     "ze_event_host_synchronize",
 )
 def resets_itself(driver: Any, right: Any, event: Any, *timeout: int) -> Any:
-    """An event is reset as soon as somebody has seen that it was signalled."""
+    """An event is reset as soon as somebody has seen it signalled."""
     result = right(event, *timeout)
     if result == ZeResult.SUCCESS:
         driver.ze_event_host_reset(event)
@@ -107,6 +107,6 @@ def host_reset_does_nothing(_driver: Any, _right: Any, event: Any) -> Any:
 
 @wrong_call("test_events.py::test_used_index_is_an_invalid_argument", "ze_event_create")
 def shares_indices(driver: Any, right: Any, pool: Any, desc: Any, *out: bool) -> Any:
-    """A used index of a pool gives the event that is there, instead of an error."""
+    """A used index of a pool returns the existing event, instead of an error."""
     key = (id(pool), desc and desc.index)
     return driver.noted.get(key) or driver.noted.setdefault(key, right(pool, desc, *out))

@@ -1,7 +1,7 @@
-"""The native driver, called from Python through ctypes as a C program would call it.
+"""The native driver, called from Python through ctypes as from a C program.
 
-The library has one session a process, as every Level Zero driver: an instance of the adapter is the contexts
-that were made through it.
+The library has one session per process, as every Level Zero driver: an adapter instance stands for the
+contexts created through it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.conformance.native_driver.metrics import NativeMetrics
 
 
 class NativeDriver(NativeCore, NativeCommands, NativeGraphs, NativeMetrics, HostMemory):
-    """What a test makes with the library of this process."""
+    """The objects that a test creates with this process's library."""
 
     def __init__(self, place: Path) -> None:
         super().__init__()

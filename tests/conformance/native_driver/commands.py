@@ -28,7 +28,7 @@ _QUEUE_OPTIONS, _MUTABLE_LIST, _MUTABLE_ARGUMENT, _STRIDES = 2, 0x20016, 0x20020
 
 
 class NativeCommands(Session):
-    """The part of the API that makes the device do something."""
+    """The part of the API that makes the device work."""
 
     # ------------------------------------------------------------ queues
 
@@ -204,7 +204,7 @@ class NativeCommands(Session):
 
 
 def _queue_desc(desc: api.CommandQueueDesc | None) -> tuple[Any, Any]:
-    """The C descriptor of a queue, and what hangs on it."""
+    """Return the C descriptor of a queue, and its chained structures."""
     if desc is None:
         return None, None
     given = lib.QueueDesc(ordinal=desc.ordinal, index=desc.index, mode=desc.mode, priority=desc.priority)

@@ -291,7 +291,7 @@ class NativeCore(Session):
         lambda struct: api.EngineActivity(struct.activeTime, struct.timestamp),
     )
 
-    # ------------------------------------------------------------ what the device does not have
+    # ------------------------------------------------------------ unsupported by the device
 
     def call_unsupported(self, function: str, handle: Handle) -> ZeResult:
         room = (c_uint64 * 64)()
@@ -303,7 +303,7 @@ class _SystemMemory(ctypes.Structure):
 
 
 def _hang(given: Any, desc: api.HostMemDesc | api.DeviceMemDesc | None) -> Any:
-    """Hangs the export or import structure that a descriptor stands for on the C one; has to stay alive."""
+    """Chain the export or import structure of a descriptor to the C one; it must stay alive."""
     if given is None or desc is None:
         return None
     extra: Any = None

@@ -92,7 +92,7 @@ class NativeGraphs(Session):
     ze_graph_initialize = slot("graphs", "GraphInitialize")
     ze_graph_evict = slot("graphs", "Evict")
 
-    # ------------------------------------------------------------ what a graph is
+    # ------------------------------------------------------------ properties of a graph
 
     def ze_graph_get_properties(self, graph: Handle, out: bool = True) -> Answer[api.GraphProperties]:
         return self._properties(self.graphs.GetProperties, graph, out)
@@ -252,7 +252,7 @@ class NativeGraphs(Session):
         self, function: Any, version: int, graph: Handle, index: int, out: bool
     ) -> Answer[api.ArgumentProperties]:
         strides = lib.PropertyStrides(stype=_PROPERTY_STRIDES)
-        # OpenVINO 2025.2 gives a record that it has not initialised: nothing in it may be followed
+        # OpenVINO 2025.2 passes an uninitialised record: nothing in it may be followed
         wild = lib.ArgumentProperties(stype=_OTHER_RECORD, pNext=_NOWHERE)
         function(handle(graph), c_uint32(index), pointer(wild, out))
         stype = _ARGUMENT_PROPERTIES[version - 1]
@@ -280,7 +280,7 @@ class NativeGraphs(Session):
 
 
 def _desc(desc: api.GraphDesc | None) -> tuple[Any, Any]:
-    """The C descriptor of a graph, and what has to stay alive with it."""
+    """Return the C descriptor of a graph, and the objects that must stay alive with it."""
     if desc is None:
         return None, None
     kept: list[Any] = []

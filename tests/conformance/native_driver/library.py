@@ -1,4 +1,4 @@
-"""The C library: where it is, the functions of it, and the structures that go into them."""
+"""The C library: its location, functions and structures."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ _RESTYPE = c_uint32
 
 
 class Library:
-    """`libze_loader.so.1`, loaded once: its functions give results as numbers."""
+    """`libze_loader.so.1`, loaded once: its functions return results as numbers."""
 
     _loaded: ClassVar[ctypes.CDLL | None] = None
 
     @classmethod
     def get(cls) -> ctypes.CDLL:
-        """The library, built if it has to be."""
+        """Return the library, built if necessary."""
         if cls._loaded is None:
             cls._loaded = ctypes.CDLL(str(build().loader))
         return cls._loaded
 
 
 def function(name: str) -> Any:
-    """The exported function of this name."""
+    """Return the exported function of this name."""
     struct = getattr(Library.get(), name)
     struct.restype = _RESTYPE
     return struct
 
 
 class Base(ctypes.Structure):
-    """What every extensible structure begins with."""
+    """The common header of extensible structures."""
 
     _fields_ = (("stype", c_uint32), ("pNext", c_void_p))
 
 
 def names(text: str) -> list[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return text.split()
 
 
 def structure(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
-    """An extensible structure with these fields behind `stype` and `pNext`."""
+    """Return an extensible structure with these fields after `stype` and `pNext`."""
     return type(name, (Base,), {"_fields_": fields})
 
 

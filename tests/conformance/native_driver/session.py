@@ -1,4 +1,4 @@
-"""What all parts of the adapter share: handles and pointers for C, results for the suite."""
+"""Shared parts of the adapter: handles and pointers for C, results for the suite."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ T = TypeVar("T")
 
 
 def handle(value: Any) -> c_void_p:
-    """A handle of the suite, None for the null handle."""
+    """Return a handle of the suite, None for the null handle."""
     return c_void_p(value)
 
 
 def pointer(structure: Any, out: bool = True) -> Any:
-    """The address of a structure; null without one, or without outputs."""
+    """Return the address of a structure; null without one, or without outputs."""
     return None if structure is None or not out else ctypes.byref(structure)
 
 
 def array(handles: Sequence[Any] | None) -> Any:
-    """An array of handles; null without one."""
+    """Return an array of handles; null without one."""
     return None if handles is None else (c_void_p * max(1, len(handles)))(*handles)
 
 
 def events_of(signal: Any = None, count: int = 0, waits: Sequence[Any] | None = None) -> tuple[Any, Any, Any]:
-    """The events that an append signals and waits for."""
+    """Return the events that an append signals and waits for."""
     return handle(signal), c_uint32(count), array(waits)
 
 
 def call(name: str, *arguments: Any) -> ZeResult:
-    """Calls an exported function."""
+    """Call an exported function."""
     return ZeResult(function(name)(*arguments))
 
 
 def plain(name: str, *kinds: Any) -> Callable[..., ZeResult]:
-    """A call without outputs: a handle, then arguments of these C types."""
+    """Return a call without outputs: a handle, then arguments of these C types."""
 
     def method(_self: object, first: Handle, *arguments: Any) -> ZeResult:
         return call(name, handle(first), *(kind(value) for kind, value in zip(kinds, arguments, strict=True)))
@@ -49,32 +49,32 @@ def plain(name: str, *kinds: Any) -> Callable[..., ZeResult]:
 
 
 def slot(table: str, function: str) -> Callable[[Session, Handle], ZeResult]:
-    """A call of an extension without outputs that takes one handle."""
+    """Return an extension's call without outputs that takes one handle."""
     return lambda session, first: ZeResult(getattr(getattr(session, table), function)(handle(first)))
 
 
 def answer(result: int, value: Callable[[], T]) -> Answer[T]:
-    """The outputs of a call, if it succeeded."""
+    """Return the outputs of a call, if it succeeded."""
     code = ZeResult(result)
     return Answer(code, value() if code == ZeResult.SUCCESS else None)
 
 
 def made(name: str, out: bool, *arguments: Any) -> Answer[Any]:
-    """A call whose last argument receives a handle or an address."""
+    """Make a call whose last argument receives a handle or an address."""
     slot = c_void_p()
     result = function(name)(*arguments, ctypes.byref(slot) if out else None)
     return answer(result, lambda: slot.value)
 
 
 def properties(name: str, structure: ctypes.Structure, out: bool, *arguments: Any) -> ZeResult:
-    """A call whose last argument is a structure to be filled."""
+    """Make a call whose last argument is a structure to be filled."""
     return call(name, *arguments, pointer(structure, out))
 
 
 def told(
     name: str, structure: Callable[[], Any], read: Callable[[Any], T], kinds: Sequence[Any] = ()
 ) -> Callable[..., Answer[T]]:
-    """A call on handles, or a handle and values of these kinds, that fills a structure or a number."""
+    """Return a call on handles, or a handle and values of these kinds, that fills a structure or a number."""
 
     def method(_self: object, first: Handle, *arguments: Any, out: bool = True) -> Answer[T]:
         struct = structure()
@@ -86,7 +86,7 @@ def told(
 
 
 def listed(name: str, kind: Any, read: Callable[[Any], T]) -> Callable[..., Answer[list[T]]]:
-    """A call on a handle that gives an array."""
+    """Return a call on a handle that returns an array."""
 
     def method(_self: object, first: Handle, out: bool = True) -> Answer[list[T]]:
         result, struct = each(name, kind, out, handle(first))
@@ -96,7 +96,7 @@ def listed(name: str, kind: Any, read: Callable[[Any], T]) -> Callable[..., Answ
 
 
 def creation(name: str, structure: Callable[[Any], Any]) -> Callable[..., Answer[Any]]:
-    """A call that creates an object of handles and a descriptor."""
+    """Return a call that creates an object from handles and a descriptor."""
 
     def method(_self: object, *arguments: Any, out: bool = True) -> Answer[Any]:
         *handles, desc = arguments
@@ -107,7 +107,7 @@ def creation(name: str, structure: Callable[[Any], Any]) -> Callable[..., Answer
 
 
 def each(name: str, kind: Any, out: bool, *arguments: Any) -> tuple[ZeResult, list[Any]]:
-    """The two calls that give an array: for the count, then for the entries."""
+    """Make the two calls that return an array: for the count, then for the entries."""
     count = c_uint32()
     result = call(name, *arguments, ctypes.byref(count) if out else None, None)
     if result != ZeResult.SUCCESS:
@@ -118,7 +118,7 @@ def each(name: str, kind: Any, out: bool, *arguments: Any) -> tuple[ZeResult, li
 
 
 def text(function: Any, size: type[Any], *arguments: Any) -> Answer[tuple[int, str]]:
-    """The two calls that give a text: its size with the NUL, then the text."""
+    """Make the two calls that return a text: its size with the NUL, then the text."""
     needed = size()
     result = ZeResult(function(*arguments, ctypes.byref(needed), None))
     if result != ZeResult.SUCCESS:
@@ -130,7 +130,7 @@ def text(function: Any, size: type[Any], *arguments: Any) -> Answer[tuple[int, s
 
 
 def data(function: Any, size: type[Any], *arguments: Any) -> Answer[bytes]:
-    """The two calls that give bytes."""
+    """Make the two calls that return bytes."""
     needed = size()
     result = ZeResult(function(*arguments, ctypes.byref(needed), None))
     if result != ZeResult.SUCCESS:
@@ -144,7 +144,7 @@ U32, U64, SIZE = c_uint32, c_uint64, c_size_t
 
 
 class Session:
-    """The driver of this process, and the contexts that were made through this adapter."""
+    """The driver of this process, and the contexts created through this adapter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Session:
 
 
 def each_driver() -> list[int]:
-    """The drivers of this process."""
+    """Return the drivers of this process."""
     result, drivers = each("zeDriverGet", c_void_p, True)
     assert result == ZeResult.SUCCESS, f"zeDriverGet: {result!r}"
     return drivers

@@ -1,8 +1,8 @@
-"""The Python driver behind the C functions: thin, so that what is tested is `softnpu.driver`.
+"""The Python driver behind the C functions: thin, so that the tests reach `softnpu.driver`.
 
-Three things are done here, because Python has no place for them: null handles and null pointers (a C
-program can pass them, the classes cannot receive them), results instead of exceptions, and keeping every
-object alive until it is destroyed (Python would collect it).
+Three things are done here that Python has no place for: null handles and null pointers (a C program can pass
+them, the classes cannot receive them), results instead of exceptions, and keeping every object alive until it
+is destroyed (Python would collect it).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _PRIORITIES = {QueuePriority.NORMAL: "normal", QueuePriority.LOW: "low", QueuePr
 
 
 class PythonCommands(Keeper):
-    """The part of the API that makes the device do something."""
+    """The part of the API that makes the device work."""
 
     # ------------------------------------------------------------ queues
 
@@ -229,7 +229,7 @@ class PythonCommands(Keeper):
 
 
 def _mutable(command_list: Handle) -> CommandListMutable:
-    """A list of the class that has the calls; an ordinary one is INVALID_ARGUMENT in C."""
+    """Return a list of the class with these calls; an ordinary one is INVALID_ARGUMENT in C."""
     this = live(command_list, CommandList)
     if not isinstance(this, CommandListMutable):
         raise error("adapter", ZeResult.ERROR_INVALID_ARGUMENT, "command list", found="not mutable")
@@ -237,7 +237,7 @@ def _mutable(command_list: Handle) -> CommandListMutable:
 
 
 def _mutations(desc: MutableCommandsDesc) -> list[Mutation]:
-    """The chain; a strides structure belongs to the argument before it, in C without saying so."""
+    """Return the chain; in C a strides structure implicitly belongs to the preceding argument."""
     made = []
     owners = [link for link in desc.chain if isinstance(link, MutableGraphArgument)]
     owner = owners[0] if owners else MutableGraphArgument(0, 0, 0)

@@ -125,7 +125,7 @@ class PythonCore(Keeper):
         given(out)
         properties = convert(DeviceProperties, this.get_properties())
         if version >= (1, 2):
-            # one structure in Python: its resolution is the older one
+            # Python has one structure, with the older resolution
             cycles = round(1e9 / properties.timer_resolution)
             return properties._replace(timer_resolution=cycles)
         return properties
@@ -272,10 +272,10 @@ class PythonCore(Keeper):
         stats = this.sysman.engine_get_activity(this.group)
         return EngineActivity(stats.active_time, stats.timestamp)
 
-    # ------------------------------------------------------------ what the device does not have
+    # ------------------------------------------------------------ unsupported by the device
 
     def call_unsupported(self, function: str, handle: Handle) -> ZeResult:
-        # Python has no methods for refused functions; the driver's own table of calls says which they are
+        # Python has no methods for refused functions; the driver's own call table lists them
         if handle is None:
             return ZeResult.ERROR_INVALID_NULL_HANDLE
         status = {call.name: call.status for call in CALLS}[function]
@@ -292,6 +292,6 @@ def _external(this: Any) -> ExternalMemoryProperties:
 
 def _exportable(export: int) -> bool:
     if export not in (0, ExternalMemory.DMA_BUF):
-        # the export descriptor is a flag of the call in Python: other types cannot be asked for
+        # in Python the export descriptor is a flag of the call: other types are impossible
         raise error("zeMemAlloc", ZeResult.ERROR_INVALID_ENUMERATION, "export", found=f"types {export}")
     return export == ExternalMemory.DMA_BUF

@@ -104,7 +104,7 @@ class PythonGraphs(Keeper):
     ze_graph_initialize = method(Graph, "initialize")
     ze_graph_evict = method(Graph, "evict")
 
-    # ------------------------------------------------------------ what a graph is
+    # ------------------------------------------------------------ properties of a graph
 
     ze_graph_get_properties = told(Graph, lambda this: _properties(this, 1))
 
@@ -148,7 +148,7 @@ class PythonGraphs(Keeper):
     @answers
     def ze_graph_build_log_get_string(self, graph: Handle) -> tuple[int, str]:
         this = None if graph is None else live(graph, Graph)
-        # version 1 belongs to no device in C; what it needs of the extension is the last failure only
+        # version 1 belongs to no device in C; it needs only the extension's last failure
         text = GraphExtension(self._some_device()).build_log_get_string(this)
         return len(text.encode()) + 1, text
 
@@ -194,7 +194,7 @@ class PythonGraphs(Keeper):
     ) -> None:
         this = live(command_list, CommandList)
         if graph is None:
-            # the null graph of this call has a result of its own
+            # this call has its own result for the null graph
             raise error("adapter", ZeResult.ERROR_UNINITIALIZED, "graph", found="null handle")
         signal, waits = events_of(*events)
         this.append_graph_initialize(live(graph, Graph), signal, waits)
@@ -229,7 +229,7 @@ class PythonGraphs(Keeper):
 
 
 def _properties(graph: Graph, version: int) -> GraphProperties:
-    """What this version of the call reports."""
+    """Return the properties reported by this version of the call."""
     this = graph.get_properties()
     fields = (this.num_graph_args, this.init_stage_required, this.flags)
     return GraphProperties(*fields[:version])
@@ -242,7 +242,7 @@ def _argument(graph: Handle, index: int, out: bool) -> ArgumentProperties3:
 
 
 def _desc(desc: GraphDesc | None) -> DriverGraphDesc | None:
-    """The driver's descriptor; an address becomes a view of the memory there."""
+    """Return the driver's descriptor; an address becomes a view of its memory."""
     if desc is None:
         return None
     data: bytes | memoryview | None

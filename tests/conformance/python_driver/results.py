@@ -1,4 +1,4 @@
-"""From exceptions to results, and the checks that a C function makes before it looks at an object."""
+"""Conversion of exceptions to results, and a C function's checks before it examines an object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CALL = "conformance adapter"
 
 
 def results(method: Callable[P, bool | None]) -> Callable[P, ZeResult]:
-    """A call without outputs. `False` is NOT_READY, as the waits of the driver give it."""
+    """Wrap a call without outputs. `False` is NOT_READY, as returned by the driver's waits."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> ZeResult:
@@ -37,7 +37,7 @@ def results(method: Callable[P, bool | None]) -> Callable[P, ZeResult]:
 
 
 def answers(method: Callable[P, T]) -> Callable[P, Answer[T]]:
-    """A call with outputs."""
+    """Wrap a call with outputs."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> Answer[T]:
@@ -50,7 +50,7 @@ def answers(method: Callable[P, T]) -> Callable[P, Answer[T]]:
 
 
 def live(handle: object, kind: type[T]) -> T:
-    """The object behind a handle; INVALID_NULL_HANDLE for the null handle."""
+    """Return the object behind a handle; INVALID_NULL_HANDLE for the null handle."""
     if handle is None:
         raise error(_CALL, ZeResult.ERROR_INVALID_NULL_HANDLE, kind.__name__, found="null handle")
     assert isinstance(handle, kind), f"{handle!r} is no {kind.__name__}"
@@ -58,13 +58,13 @@ def live(handle: object, kind: type[T]) -> T:
 
 
 def given(*pointers: object) -> None:
-    """INVALID_NULL_POINTER unless every one of them is given (not None, 0 or False)."""
+    """Raise INVALID_NULL_POINTER unless every one of them is given (not None, 0 or False)."""
     if any(pointer is None or pointer is False or pointer == 0 for pointer in pointers):
         raise error(_CALL, ZeResult.ERROR_INVALID_NULL_POINTER, "argument", found="null pointer")
 
 
 def method(kind: type[object], name: str) -> Callable[..., ZeResult]:
-    """A call without outputs that is one method of one object."""
+    """Return a call without outputs that is one method of one object."""
 
     def call(_self: object, handle: object, *arguments: object) -> bool | None:
         return cast("bool | None", getattr(live(handle, kind), name)(*arguments))
@@ -73,12 +73,12 @@ def method(kind: type[object], name: str) -> Callable[..., ZeResult]:
 
 
 def destruction(call: str, kind: type[Handle]) -> Callable[[Keeper, object], ZeResult]:
-    """A call that destroys an object."""
+    """Return a call that destroys an object."""
     return results(lambda keeper, handle: keeper.destroy(call, handle, kind))
 
 
 def told(kind: type[K], read: Callable[..., T]) -> Callable[..., Answer[T]]:
-    """A call that asks one object: `read` gives the outputs."""
+    """Return a call that queries one object: `read` returns the outputs."""
 
     @answers
     def call(_self: object, handle: object, *arguments: object, out: bool = True) -> T:
@@ -90,7 +90,7 @@ def told(kind: type[K], read: Callable[..., T]) -> Callable[..., Answer[T]]:
 
 
 def creation(kinds: Sequence[type[object]], make: Callable[..., object]) -> Callable[..., Answer[object]]:
-    """A call that creates an object: of handles of these kinds, a descriptor, and what follows it."""
+    """Return a call that creates an object from handles of these kinds, a descriptor, and more arguments."""
 
     @answers
     def call(keeper: Keeper, *arguments: object, out: bool = True) -> object:
@@ -105,7 +105,7 @@ def creation(kinds: Sequence[type[object]], make: Callable[..., object]) -> Call
 def counted(
     count: int, array: Sequence[object] | None, kind: type[T], without: ZeResult = ZeResult.ERROR_INVALID_SIZE
 ) -> list[T]:
-    """`count` handles of an array; `without` is the result of a count without an array."""
+    """Return `count` handles of an array; `without` is the result of a count without an array."""
     if count and array is None:
         raise error(_CALL, without, "array", found="null pointer")
     return [live(entry, kind) for entry in (array or ())[:count]]
@@ -114,13 +114,13 @@ def counted(
 def events_of(
     signal: object = None, count: int = 0, waits: Sequence[object] | None = None
 ) -> tuple[Event | None, list[Event]]:
-    """The events that an append signals and waits for."""
+    """Return the events that an append signals and waits for."""
     waited = counted(count, waits, Event)
     return None if signal is None else live(signal, Event), waited
 
 
 def convert(kind: type[T], record: msgspec.Struct) -> T:
-    """The suite's record (a dataclass) from the driver's one, by the names of the fields."""
+    """Convert the driver's record to the suite's (a dataclass), by field names."""
     return kind(**{name: getattr(record, name) for name in inspect.signature(kind).parameters})
 
 
@@ -138,7 +138,7 @@ class Keeper:
         return thing
 
     def destroy(self, call: str, handle: object, kind: type[Handle]) -> None:
-        """Destroy; the driver's own check refuses what was destroyed before."""
+        """Destroy; the driver's own check refuses repeated destruction."""
         thing = live(handle, kind)
         thing._check(call)
         thing.destroy()

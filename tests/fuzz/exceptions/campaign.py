@@ -1,4 +1,4 @@
-"""So many lines of supervisor and engine, an exception at some of them, and the judgement at the end."""
+"""A run of random exceptions at lines of supervisor and engine, and the final checks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Plan:
 
 @dataclass
 class Tally:
-    """What happened: lines, exceptions by type and by place, results that were compared, what was wrong."""
+    """The counts: lines, exceptions by type and place, compared results, errors."""
 
     lines: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -80,7 +80,7 @@ class Tally:
 
 
 class _Patient(Coordinator):
-    """A coordinator whose questions may be met by an exception as well: then it asks again."""
+    """A coordinator that repeats a question interrupted by an exception."""
 
     def _status(self) -> StatusAnswer:
         status = wait_until(self._ask, what="an answer of the daemon")
@@ -96,7 +96,7 @@ class _Patient(Coordinator):
 
 
 def run(plan: Plan, say: Callable[[str], None]) -> Tally:
-    """Let clients use a daemon that raises, in runs of a minute, until enough lines have been met."""
+    """Let clients use a raising daemon, in runs of a minute, until enough lines have been reached."""
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="softnpu-exceptions-") as name:
         folder = Path(name)
@@ -108,7 +108,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
             "SOFTNPU_RAISING": f"{notes},{plan.seed},{plan.every}",
         }
         with _environment(variables):
-            # its engines are to be checked by the clients' numbers, and by nothing that raises as well
+            # only the clients' numbers shall check its engines, not code that raises as well
             daemon = Daemon(DaemonSettings(socket=str(folder / "npu.sock")), interpreter=True)
             daemon.tracebacks_expected = True
             try:

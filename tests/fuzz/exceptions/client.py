@@ -1,4 +1,4 @@
-"""A client of the stress run to which errors may come: then it ends, and another process goes on."""
+"""A stress client that may receive errors: then it ends, and another process continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from softnpu.tools.stress.workloads import Samples, read_list
 
 
 def client_function(setup_json: str) -> ChildFunction:
-    """What the fork server runs in every client."""
+    """Return the function that the fork server runs in every client."""
     setup = msgspec.json.decode(setup_json, type=Setup)
     progress = ProgressPage(setup.progress_fd, setup.clients)
     workloads = [(workload, Samples(workload)) for workload in read_list(Path(setup.folder))]

@@ -1,10 +1,10 @@
-"""Raise exceptions of random types at random lines: this is the `sitecustomize` of a daemon under test.
+"""Raise exceptions of random types at random lines: the `sitecustomize` of a daemon under test.
 
-Modules of `WATCHED` are compiled with a call before every statement that may fail. During somebody's work
-(functions of `WORK`) that call raises now and then. What gives back (`finally`, `except`, functions of
-`CLEANUP`) never fails: it only frees what is there.
+Modules of `WATCHED` are compiled with a call before every statement that may fail. In functions of `WORK` and
+their callees that call occasionally raises. Cleanup (`finally`, `except`, functions of `CLEANUP`) never
+fails: it only frees existing objects.
 
-`SOFTNPU_RAISING` has the folder for what happened, the seed, and the mean number of lines between exceptions.
+`SOFTNPU_RAISING` has the output folder, the seed, and the mean number of lines between exceptions.
 `lines.PID` there is a u64: lines that could have raised. `raised.PID` has a line for each exception: its
 type, the place and the function.
 """
@@ -30,7 +30,7 @@ _FOLDER, _SEED, _EVERY = os.environ.get("SOFTNPU_RAISING", ",,").split(",")
 
 
 class Unforeseen(Exception):
-    """An exception that no list has."""
+    """An exception in no list."""
 
 
 KINDS: tuple[Callable[[], Exception], ...] = (
@@ -64,7 +64,7 @@ WORK = {
     "softnpu.emulator.engine.running.runner": ("Runner._run",),
     "softnpu.emulator.engine.images": ("ImageLoader._load",),
 }
-"""By module: functions that have somebody's work done, and catch what it raises."""
+"""By module: functions that run work on behalf of a client, and catch its exceptions."""
 # fmt: off
 CLEANUP = frozenset((
     "__del__", "__exit__", "_close", "_destroy_context", "_end_soon", "_give_back", "_note", "_release",
@@ -101,15 +101,15 @@ class _Raiser:
         self._map: mmap.mmap | None = None
         self._log = -1
         self.lines = 0
-        self._note()  # a descriptor more, from the beginning on
+        self._note()  # one more descriptor, from the start on
 
     def place(self, file: str, line: int, function: str) -> int:
-        """A number for a statement."""
+        """Return a number for a statement."""
         self._places.append((file, line, function))
         return len(self._places) - 1
 
     def line(self, place: int) -> None:
-        """Called before a statement that may fail."""
+        """Count, and perhaps raise, before a statement that may fail."""
         scope = self._scope
         if getattr(scope, "inside", 0) <= 0 or getattr(scope, "cleaning", 0):
             return
@@ -175,7 +175,7 @@ class Instrument(ast.NodeTransformer):
         return node
 
     def _body(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements with calls before them, in blocks of theirs as well; handlers stay as they are."""
+        """Return the statements with calls inserted, in nested blocks too; handlers stay unchanged."""
         made: list[ast.stmt] = []
         for statement in body:
             may_fail = not isinstance(statement, _CANNOT_FAIL) and _may_fail(statement)
@@ -213,7 +213,7 @@ def _parsed(source: str, where: ast.stmt) -> ast.stmt:
 
 
 def _may_fail(statement: ast.stmt) -> bool:
-    """Whether the statement itself, without the blocks in it, does something that can raise."""
+    """Return whether the statement itself, without its blocks, can raise."""
     blocks = {"body", "orelse", "finalbody", "handlers", "cases"}
     parts = [value for name, value in ast.iter_fields(statement) if name not in blocks]
     nodes = [node for part in parts for node in (part if isinstance(part, list) else [part])]
@@ -224,7 +224,7 @@ def _may_fail(statement: ast.stmt) -> bool:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles a module with the calls in it; nothing is read from or written to a cache of byte code."""
+    """Compiles a module with the calls in it, without using a bytecode cache."""
 
     def __init__(self, fullname: str, path: str, raiser: _Raiser) -> None:
         super().__init__(fullname, path)

@@ -1,4 +1,4 @@
-"""A million lines of the daemon at which an exception may come."""
+"""A test of a million daemon lines at which an exception may come."""
 
 from __future__ import annotations
 

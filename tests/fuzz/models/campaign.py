@@ -1,4 +1,4 @@
-"""A run: several lanes take one number after another; findings are made small, saved and counted."""
+"""A run: several lanes take one number after another; findings are reduced, saved and counted."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. `ways`: parts that a way has to contain (none: one of all). `each`: so many, 0: all.
+    """The plan. `ways`: parts required in a way (none: any). `each`: ways per model, 0: all.
 
-    `shrinks`: how many findings are made small, at most two of a kind. `found`: where they are saved. `json`:
-    a file with all that was counted, written again while it runs. `stop`: end with the first new one.
+    `shrinks`: how many findings to reduce, at most two of a kind. `found`: the folder to save them. `json`: a
+    file with all counts, rewritten during the run. `stop`: end at the first new one.
     """
 
     models: int = 60
@@ -67,7 +67,7 @@ class Campaign:
         self.tally = Tally()
 
     def run(self) -> Tally:
-        """All models; what came out."""
+        """Run all models; return the results."""
         library = native_library.find() if self._plan.native else None
         with tempfile.TemporaryDirectory(prefix="softnpu-fuzz-") as name:
             threads = [
@@ -128,7 +128,7 @@ class Campaign:
         self._tell()
 
     def _small(self, lane: Lane, finding: Finding) -> Finding:
-        """The finding made small, if it is new and there are few of its kind."""
+        """Reduce a finding if it is new and there are few of its kind."""
         kind = (finding.kind, finding.reason if finding.kind != "wrong" else finding.way.api)
         with self._lock:
             if finding.known or finding.unsure or self._shrunk >= self._plan.shrinks:
@@ -160,14 +160,14 @@ class Campaign:
 
 
 def run(plan: Plan, say: Say) -> Tally:
-    """A whole run, or one case again."""
+    """Run everything, or replay one case."""
     if plan.replay:
         return _replay(plan, say)
     return Campaign(plan, say).run()
 
 
 def _replay(plan: Plan, say: Say) -> Tally:
-    """One case again: `SEED:NUMBER` in the ways of its number or those given, or a saved finding."""
+    """Replay `SEED:NUMBER` in the ways of its number or the given ones, or a saved finding."""
     seed, _, number = plan.replay.rpartition(":")
     path = Path(plan.replay)
     if path.exists():

@@ -1,4 +1,4 @@
-"""What one number stands for: a model and the inputs of some inferences, from seed and number alone."""
+"""A case: a model and the inputs of some inferences, derived from seed and number alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.fuzz.models.values import SMALL, bytes_of, name_of, of_array
 
 _MOST_OUTPUTS = 7
 _WIDE = ("i64", "u64", "f64")
-"""Types that OpenVINO's CPU device computes in 32 bits, and that it must not touch in passing."""
+"""Types that OpenVINO's CPU device computes in 32 bits, but must pass through unchanged."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Which model: the seed of the run, the number in it, and what shrinking has done to it."""
+    """The identity of a case: the seed of the run, its number, and the edits by shrinking."""
 
     seed: str
     number: int
@@ -38,7 +38,7 @@ class Key:
 
 @dataclass
 class Case:
-    """A model with its inputs: `steps` has for every inference a tensor for every input."""
+    """A model with its inputs: `steps` has a tensor for every input of each inference."""
 
     key: Key
     model: ov.Model
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def stateful(self) -> bool:
-        """Whether inferences depend on those before."""
+        """Whether inferences depend on previous ones."""
         return bool(self.model.get_sinks()) or any(
             node.get_type_name() == "ReadValue" for node in self.model.get_ordered_ops()
         )
@@ -59,13 +59,13 @@ class Case:
 
 
 def make(key: Key) -> Case:
-    """The case of a key: the same in every process."""
+    """Make the case of a key: the same in every process."""
     dice = Dice("models", key.seed, key.number)
     graph = _graph(dice)
     model = _model(dice, graph)
     _layouts(dice, model)
     sizes = opened(dice, model)
-    # by their names from before: others may come now, and indices have to stay in their ranges
+    # by their original names, before renaming: indices must stay in their ranges
     limits = [graph.bounds.get(port.get_node().get_friendly_name()) for port in model.inputs]
     name_unnamed(model)
     name_all(dice, model)
@@ -79,12 +79,12 @@ def make(key: Key) -> Case:
 
 @lru_cache(maxsize=4)
 def seen(key: Key) -> Case:
-    """The case of a key, to look at only: others look at the same one."""
+    """Return a key's case, read-only because it is shared."""
     return make(key)
 
 
 def of_model(key: Key, model: ov.Model) -> Case:
-    """A case of a model that was made by hand, with inputs by the key."""
+    """Return a case of a hand-made model, with inputs derived from the key."""
     dice = Dice("model", key.seed, key.number)
     return Case(key, model, make_steps(dice, model, [None] * len(model.inputs), {}))
 
@@ -94,7 +94,7 @@ def _graph(dice: Dice) -> Graph:
     for _ in range(dice.randint(1, 3)):
         graph.source(constant=0.0)
     names, weights = list(WEIGHTS), list(WEIGHTS.values())
-    if dice.chance(0.25):  # few families, more of each
+    if dice.chance(0.25):  # few families, many operations of each
         names = dice.sample(names, 2)
         weights = [1] * 2
     wanted = dice.pick((1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12))
@@ -113,12 +113,12 @@ def _graph(dice: Dice) -> Graph:
 
 
 def _read(graph: Graph) -> set[Any]:
-    """Values that something reads."""
+    """Return the values that something reads."""
     return {port for port in graph.pool if port.get_target_inputs()}
 
 
 def _model(dice: Dice, graph: Graph) -> ov.Model:
-    """The graph with some of its values as outputs: what nothing reads, and others besides."""
+    """Build a model with some of the graph's values as outputs: unread ones, and others."""
     read = _read(graph)
     shown = [port for port in graph.pool if port not in read and name_of(port.element_type) not in SMALL]
     shown = [port for port in shown if port.get_node().get_type_name() not in ("Parameter", "Constant")]
@@ -150,7 +150,7 @@ def _model(dice: Dice, graph: Graph) -> ov.Model:
 
 
 def _reachable(ends: Iterable[Any]) -> set[Any]:
-    """The instances of all nodes that `ends` need."""
+    """Return the instances of all nodes that `ends` need."""
     found: set[Any] = set()
     waiting = list(ends)
     while waiting:
@@ -163,7 +163,7 @@ def _reachable(ends: Iterable[Any]) -> set[Any]:
 
 
 def _layouts(dice: Dice, model: ov.Model) -> None:
-    """Says of some inputs where the batch is."""
+    """Set the batch layout of some inputs."""
     if dice.chance(0.15):
         for parameter in model.get_parameters():
             rank = len(parameter.get_output_shape(0))
@@ -174,7 +174,7 @@ def _layouts(dice: Dice, model: ov.Model) -> None:
 
 
 def described(case: Case) -> list[str]:
-    """The model in lines, for people."""
+    """Describe the model in lines for people."""
     lines = []
     for node in case.model.get_ordered_ops():
         inputs = ", ".join(port.get_node().get_friendly_name()[:40] for port in node.input_values())
@@ -187,7 +187,7 @@ def described(case: Case) -> list[str]:
 
 
 def size_of(case: Case) -> tuple[int, int, int]:
-    """How large a case is: nodes that compute, all nodes, elements of its inputs."""
+    """Return a case's size: computing nodes, all nodes, elements of its inputs."""
     nodes = case.model.get_ordered_ops()
     working = [node for node in nodes if node.get_type_name() not in ("Parameter", "Constant", "Result")]
     elements = sum(math.prod(one.shape) + len(one.shape) for step in case.steps for one in step)
@@ -195,7 +195,7 @@ def size_of(case: Case) -> tuple[int, int, int]:
 
 
 def content(steps: Sequence[Sequence[ov.Tensor]]) -> list[list[bytes]]:
-    """The numbers of all inputs."""
+    """Return the numbers of all inputs."""
     return [[bytes_of(one) for one in step] for step in steps]
 
 

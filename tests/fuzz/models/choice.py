@@ -1,4 +1,4 @@
-"""Which ways a model is run in: one of all that there are, by chance, or as many as are asked for."""
+"""The ways to run a model: one of all by chance, or as many as requested."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _RUN = {
 }  # fmt: skip
 _NATIVE = 0.3
 _GIVEN = 0.25
-"""Of the models with which OpenVINO's CPU device dies: each costs engines and processes."""
+"""The share of models that crash OpenVINO's CPU device to run: each costs engines and processes."""
 _BEYOND = ("more than 5 dimensions", "open without a bound")
 
 
 def every(native: bool = True) -> list[Way]:
-    """All ways that there are."""
+    """Return all ways."""
     apis = ("plugin", "native") if native else ("plugin",)
     return [Way(api, compiled, run) for api in apis for compiled in _COMPILED[api] for run in _RUN[api]]
 
@@ -45,10 +45,10 @@ def every(native: bool = True) -> list[Way]:
 def chosen(
     key: Key, only: tuple[str, ...] = (), native: bool = True, traits: Container[str] = (), each: int = 1
 ) -> list[Way]:
-    """The ways of one case. `only`: parts that a sampled one has to contain, such as `native:` or `/reset`.
+    """Return the ways of one case. `only`: required parts of a sampled one, such as `native:` or `/reset`.
 
-    `each`: so many are drawn, 0: all there are. `traits` are those of the model: what OpenVINO's own plugin
-    has no room for is seldom given to it.
+    `each`: how many to draw, 0: all. `traits` are the model's: those unsupported by OpenVINO's own plugin are
+    seldom given to it.
     """
     dice = Dice("ways", key.seed, key.number)
     native &= not any(one in traits for one in _BEYOND) or dice.chance(0.03)
@@ -69,5 +69,5 @@ def chosen(
 
 
 def is_given(key: Key) -> bool:
-    """Whether softnpu is given this case also if OpenVINO's CPU device dies of it."""
+    """Return whether softnpu also runs this case if it kills OpenVINO's CPU device."""
     return Dice("given", key.seed, key.number).chance(_GIVEN)

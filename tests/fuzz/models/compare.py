@@ -1,4 +1,4 @@
-"""Is an answer right? Bit by bit; of two NaNs the bits may differ, which is counted."""
+"""Bitwise comparison of an answer; NaNs may differ in their bits, which is counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as it should be. Place, step and output are -1 where it is about all of them.
+    """One difference. Place, step and output are -1 where it concerns all of them.
 
     `kind`: wrong, refused alone, accepted alone, untyped.
     """
@@ -34,13 +34,13 @@ class Difference:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it is."""
+        """Its place."""
         return self.turn, self.step, self.output
 
 
 @dataclass
 class Verdict:
-    """What a comparison found. `kind`: right, refused, or that of the first difference."""
+    """The result of a comparison. `kind`: right, refused, or that of the first difference."""
 
     kind: str
     text: str = ""
@@ -49,12 +49,12 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether softnpu did what the CPU device did."""
+        """Whether softnpu behaved as the CPU device."""
         return self.kind in ("right", "refused")
 
 
 def verdict_of(differences: Sequence[Difference], other_nans: int = 0) -> Verdict:
-    """A verdict that tells of the first inference that differs."""
+    """Return a verdict about the first inference that differs."""
     if not differences:
         return Verdict("right", other_nans=other_nans)
     first = differences[0]
@@ -66,7 +66,7 @@ def verdict_of(differences: Sequence[Difference], other_nans: int = 0) -> Verdic
 
 
 def judge(answer: Answer, expected: Answer) -> Verdict:
-    """The verdict on softnpu's answer."""
+    """Judge softnpu's answer."""
     if expected.refused is not None:
         if answer.refused is not None:
             return _refused([answer.refused])
@@ -88,7 +88,7 @@ def judge(answer: Answer, expected: Answer) -> Verdict:
 
 
 def same(one: Answer, other: Answer) -> bool:
-    """Whether two answers are equal, refusals by being refusals."""
+    """Return whether two answers are equal; all refusals are equal."""
     if one.refused is not None or other.refused is not None:
         return (one.refused is None) == (other.refused is None)
     if len(one.rounds) != len(other.rounds):
@@ -108,7 +108,7 @@ def _refused(refusals: list[Refusal]) -> Verdict:
 
 
 def _step(ours: Step, theirs: Step) -> tuple[list[Difference], int]:
-    """What differs in one inference, and how many NaNs have other bits."""
+    """Return the differences of one inference, and the number of NaNs with other bits."""
     if isinstance(ours, Refusal):
         if not ours.typed:
             return [Difference("untyped", str(ours))], 0
@@ -128,7 +128,7 @@ def _step(ours: Step, theirs: Step) -> tuple[list[Difference], int]:
 
 
 def _value(mine: Value, right: Value) -> tuple[str, int]:
-    """What differs (empty: nothing), and how many NaNs have other bits."""
+    """Return the difference (empty: none), and the number of NaNs with other bits."""
     if (mine.kind, mine.shape) != (right.kind, right.shape):
         return f"is {mine.kind}{list(mine.shape)}, right is {right.kind}{list(right.shape)}", 0
     if mine.data == right.data:
@@ -153,7 +153,7 @@ _WIDTHS = {
 
 
 def _array(value: Value) -> npt.NDArray[np.unsignedinteger]:
-    """The elements as bits."""
+    """Return the elements as bits."""
     return np.frombuffer(value.data, np.dtype(f"u{_WIDTHS.get(value.kind, 1)}"))
 
 

@@ -1,7 +1,7 @@
-"""Defects to be put into the product, to prove that random models find them.
+"""Defects to seed into the product, to prove that random models find them.
 
-A defect is a replacement in the source of one module, made when a process imports it: `environment` has a
-folder for PYTHONPATH that does so in the daemon, its engines, its compilers and the clients.
+A defect replaces source text of one module, when a process imports it: `environment` has a folder for
+PYTHONPATH that does so in the daemon, its engines, its compilers and the clients.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ sys.meta_path.insert(0, Finder)
 
 @dataclass(frozen=True)
 class Defect:
-    """Where it goes, what it replaces, and by which ways of running models it can be seen."""
+    """Its module, the replaced text, and the ways of running models that reveal it."""
 
     part: str
     module: str
@@ -47,14 +47,14 @@ class Defect:
 
     @property
     def applies(self) -> bool:
-        """Whether the source still has what it replaces, once."""
+        """Whether the source contains the replaced text exactly once."""
         spec = importlib.util.find_spec(self.module)
         if spec is None or spec.origin is None:
             return False
         return Path(spec.origin).read_text().count(self.old) == 1
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Variables for processes that are to have it."""
+        """Return variables for processes that shall have it."""
         (folder / "sitecustomize.py").write_text(_SITE)
         told = {"module": self.module, "old": self.old, "new": self.new}
         return {"PYTHONPATH": str(folder), _ENV: json.dumps(told)}

@@ -1,4 +1,4 @@
-"""What shrinking can do to a case. An edit names things by their place: it can be done again anywhere."""
+"""Edits that shrink a case. An edit refers to things by position, so it can be repeated anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fuzz.dice import Dice
 from tests.fuzz.models.values import SMALL, name_of, tensor
 
 Edit = tuple[str, int, int]
-"""What is done, and two numbers: which output, node, input or step."""
+"""The edit, and two numbers: which output, node, input or step."""
 Steps = list[list[ov.Tensor]]
 Made = tuple[ov.Model, Steps]
 _FIXED = ("Parameter", "Constant", "Result", "Assign", "ReadValue")
@@ -22,7 +22,7 @@ class CannotEdit(Exception):
 
 
 def apply(edit: Edit, model: ov.Model, steps: Steps, dice: Dice) -> Made:
-    """The changed model and its inputs. Raises `CannotEdit`."""
+    """Return the changed model and its inputs. Raise `CannotEdit`."""
     try:
         made: Made = getattr(_Edits(model.clone(), steps, edit, dice), edit[0].replace(" ", "_"))()
     except (RuntimeError, IndexError, ValueError) as error:
@@ -31,7 +31,7 @@ def apply(edit: Edit, model: ov.Model, steps: Steps, dice: Dice) -> Made:
 
 
 def candidates(model: ov.Model, steps: Steps) -> list[Edit]:
-    """Everything that may be tried next, what takes most away first."""
+    """Return all edits to try next, the largest reduction first."""
     results = len(model.get_results())
     found: list[Edit] = []
     if results > 1:
@@ -67,7 +67,7 @@ def candidates(model: ov.Model, steps: Steps) -> list[Edit]:
 
 
 class _Edits:
-    """One edit of a clone: `first` and `second` as the edit has them."""
+    """One edit of a clone: `first` and `second` as in the edit."""
 
     def __init__(self, model: ov.Model, steps: Steps, edit: Edit, dice: Dice) -> None:
         self._model = model
@@ -75,10 +75,10 @@ class _Edits:
         _, self._first, self._second = edit
         self._dice = dice
 
-    # ------------------------------------------------------------ what is left
+    # ------------------------------------------------------------ rebuilding
 
     def _rebuilt(self, results: list[Any] | None = None, sinks: list[Any] | None = None) -> Made:
-        """A model of these ends, or of all; inputs that nothing reads go, with their tensors."""
+        """Rebuild a model from these ends, or all; unread inputs go, with their tensors."""
         model = self._model
         results = model.get_results() if results is None else results
         sinks = model.get_sinks() if sinks is None else sinks
@@ -111,7 +111,7 @@ class _Edits:
         return self._rebuilt(left)
 
     def end_before(self) -> Made:
-        """An output shows what the operation that computed it has read."""
+        """Make an output show the inputs of the operation that computed it."""
         result = self._model.get_results()[self._first]
         source = result.input_value(0).get_node().input_value(self._second)
         if name_of(source.element_type) in SMALL or source.get_node().get_type_name() == "Constant":
@@ -196,7 +196,7 @@ class _Edits:
         return self._model, self._steps
 
     def shorten(self) -> Made:
-        """A dimension becomes 1, of all inputs that have the same length."""
+        """Set a dimension to 1, in all inputs of the same length."""
         ports = self._model.inputs
         if ports[self._first].partial_shape.is_dynamic:
             raise CannotEdit("it is open")
@@ -213,7 +213,7 @@ class _Edits:
         return self._model, [list(map(fitting, step, shapes)) for step in self._steps]
 
     def zeros(self) -> Made:
-        """An input is 1 everywhere, in every step."""
+        """Set an input to 1 everywhere, in every step."""
         changed, different = [], False
         for step in self._steps:
             given = step[self._first]

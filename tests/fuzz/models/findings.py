@@ -1,4 +1,4 @@
-"""What a run has found: a case whose answer is not as it should be, with what explains it."""
+"""The findings of a run: cases with a wrong answer, and evidence to explain them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _QUOTED = re.compile(r"'[^']*'")
 class Finding:
     """One case that went wrong in one way.
 
-    `evidence` tells of every other form of asking OpenVINO's CPU device whether it says what the first one
-    said ("same"), what softnpu said ("as softnpu"), or something else. `operations` counts those of the model
-    by their types. `known` names what excuses it; it is `unsure` if the CPU device, asked again in a process
-    with other memory, says something else where they differ. `log`: what the daemon said, if its engine died.
+    `evidence` gives for each other form of asking OpenVINO's CPU device whether it agrees with the first
+    ("same"), with softnpu ("as softnpu"), or neither. `operations` counts those of the model by type. `known`
+    names its excuse; it is `unsure` if the CPU device, asked again in a process with other memory, disagrees
+    where they differ. `log`: the daemon's log, if its engine died.
     """
 
     key: Key
@@ -39,7 +39,7 @@ class Finding:
 
     @property
     def reason(self) -> str:
-        """The text without names and numbers, by which findings of one kind are told together."""
+        """The text without names and numbers, which identifies the kind of a finding."""
         text = self.text.split("right is")[0] if self.kind == "wrong" else self.text
         return _NUMBERS.sub("#", _QUOTED.sub("'*'", text))[:160]
 

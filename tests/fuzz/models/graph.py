@@ -1,7 +1,7 @@
-"""A graph in the making: the values that there are so far, and what operations take from it.
+"""A graph under construction: its values so far, and the inputs that operations take from it.
 
-Everything is chosen by the dice alone. An operation that OpenVINO does not build is left out, so an entry of
-the catalogue may be wrong now and then.
+The dice alone choose everything. Operations that OpenVINO does not build are left out, so an entry of the
+catalogue may fail occasionally.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Habits:
-    """What a graph is inclined to: its main element type, other types, empty dimensions, wild values."""
+    """A graph's tendencies: its main element type, other types, empty dimensions, wild values."""
 
     main: str
     mixed: float
@@ -44,14 +44,14 @@ class Habits:
 
     @classmethod
     def rolled(cls, dice: Dice) -> Habits:
-        """Most graphs are f32 and tame."""
+        """Choose at random: most graphs are f32 and tame."""
         main = dice.pick(_COMMON if dice.chance(0.8) else ALL)
         return cls(main, dice.pick((0.0, 0.1, 0.4)), dice.chance(0.06), dice.chance(0.25))
 
 
 @dataclass
 class Graph:
-    """The values so far. `bounds` has the range of inputs whose numbers must lie in one, by friendly name."""
+    """The values so far. `bounds` has the range of bounded inputs, by friendly name."""
 
     dice: Dice
     habits: Habits
@@ -68,19 +68,19 @@ class Graph:
     # ------------------------------------------------------------ sources
 
     def kind(self) -> str:
-        """An element type that fits this graph."""
+        """Return an element type that fits this graph."""
         if self.dice.chance(1 - self.habits.mixed):
             return self.habits.main
         return self.dice.pick(ALL)
 
     def size(self) -> int:
-        """The length of a dimension."""
+        """Return the length of a dimension."""
         if self.habits.empty and self.dice.chance(0.12):
             return 0
         return self.dice.pick(_SIZES)
 
     def shape(self, rank: int | None = None, least: int = 0, most: int = 8) -> list[int]:
-        """A random shape of few elements."""
+        """Return a random shape of few elements."""
         if rank is None:
             fitting = [one for one in _RANKS if least <= one <= most]
             rank = self.dice.pick(fitting or [least])
@@ -96,7 +96,7 @@ class Graph:
         bounds: tuple[int, int] | None = None,
         constant: float = 0.4,
     ) -> ov.Output:
-        """A new input, or with the chance `constant` (or if there are many inputs) a constant."""
+        """Return a new input, or with the chance `constant` (or if there are many inputs) a constant."""
         sizes = self.shape() if shape is None else list(shape)
         kind = kind or self.kind()
         if self.dice.chance(constant) or len(self.parameters) >= _MOST_PARAMETERS or kind in SMALL:
@@ -111,7 +111,7 @@ class Graph:
         return output
 
     def constant(self, shape: Sequence[int], kind: str, bounds: tuple[int, int] | None = None) -> ov.Output:
-        """A constant of random numbers, now and then one that is there already."""
+        """Return a constant of random numbers, occasionally an existing one."""
         fitting = [
             one
             for one in self.constants
@@ -128,31 +128,31 @@ class Graph:
         return made
 
     def number(self, value: Any, kind: str = "i64") -> ov.Output:
-        """A constant with exactly these numbers."""
+        """Return a constant with exactly these numbers."""
         data = np.asarray(value, dtype=np.dtype(getattr(ov.Type, kind).to_dtype()))
         if not data.size:
             return self._empty(list(data.shape), kind)
         return self._name(opset13.constant(data)).output(0)
 
     def equal_bytes(self, shape: Sequence[int], kind: str) -> ov.Output:
-        """A constant all of whose bytes are equal."""
+        """Return a constant whose bytes are all equal."""
         made = ov.Tensor(getattr(ov.Type, kind), ov.Shape(list(shape)))
         made.data.reshape(-1).view(np.uint8)[:] = 1 if kind == "boolean" else 0x3F
         return self._name(ov.op.Constant(made)).output(0)
 
     def _empty(self, shape: list[int], kind: str) -> ov.Output:
-        """A constant of no elements in one of the two forms, which OpenVINO writes with 0 bytes or with 1."""
+        """Return an empty constant in one of its two forms, which OpenVINO writes with 0 bytes or 1."""
         element_type = getattr(ov.Type, kind)
         if self._count % 2 and kind not in (*SMALL, "bf16"):
             return self._name(opset13.constant(np.empty(shape, element_type.to_dtype()))).output(0)
         return self._name(ov.op.Constant(ov.Tensor(element_type, ov.Shape(shape)))).output(0)
 
     def axes(self, value: Any) -> ov.Output:
-        """Axes or sizes as a constant of either integer type that OpenVINO takes."""
+        """Return axes or sizes as a constant of either integer type that OpenVINO takes."""
         return self.number(value, self.dice.pick(("i64", "i64", "i32")))
 
     def weights(self, shape: Sequence[int], kind: str) -> ov.Output:
-        """Weights: a constant, one that is decompressed from few bits, or (rarely) an input."""
+        """Return weights: a constant, one decompressed from few bits, or (rarely) an input."""
         way = self.dice.randrange(10)
         if way < 6 or kind != "f32":
             return self.source(shape, kind, constant=0.9)
@@ -164,7 +164,7 @@ class Graph:
             wide = self.add("Subtract", [wide, self.number(3.0, "f32")], pooled=False)[0]
         return self.add("Multiply", [wide, self.number(0.125, "f32")], pooled=False)[0]
 
-    # ------------------------------------------------------------ what is there
+    # ------------------------------------------------------------ existing values
 
     def value(
         self,
@@ -175,9 +175,9 @@ class Graph:
         filled: bool = False,
         fresh: float = 0.15,
     ) -> ov.Output:
-        """A value of one of the types and of that many dimensions, all known; `filled`: none of them 0.
+        """Return a value of one of the types and this many known dimensions; `filled`: none of them 0.
 
-        From the pool if there is one, else (and with the chance `fresh`) from a new source.
+        It comes from the pool if possible, else (and with the chance `fresh`) from a new source.
         """
         least, most = (least, most) if rank is None else (rank, rank)
         found = [
@@ -199,7 +199,7 @@ class Graph:
         return self.source(shape, kind)
 
     def mate(self, one: ov.Output, broadcast: bool = True) -> ov.Output:
-        """A second operand of the same type: of the same shape, or one that is broadcast."""
+        """Return a second operand of the same type: of the same shape, or broadcast."""
         kind, shape = name_of(one.element_type), list(one.shape)
         way = self.dice.randrange(10)
         same = [
@@ -215,7 +215,7 @@ class Graph:
         return self.source([size if self.dice.chance(0.6) else 1 for size in cut], kind)
 
     def varies(self, one: ov.Output) -> bool:
-        """Whether a value depends on an input or a state: OpenVINO computes others when it compiles."""
+        """Return whether a value depends on an input or a state: OpenVINO folds others when it compiles."""
         waiting, seen = [one.get_node()], set()
         while waiting:
             node = waiting.pop()
@@ -236,7 +236,7 @@ class Graph:
         opset: int = 13,
         pooled: bool = True,
     ) -> list[ov.Output]:
-        """Adds an operation; its outputs. `Skip` if OpenVINO does not build it, or it is too large."""
+        """Add an operation; return its outputs. Raise `Skip` if OpenVINO rejects it, or it is too large."""
         try:
             node = factory(opset).create(kind, list(inputs), attributes or {})
         except RuntimeError as error:
@@ -244,7 +244,7 @@ class Graph:
         return self.adopt(node, kind, pooled)
 
     def adopt(self, node: Any, kind: str, pooled: bool = True) -> list[ov.Output]:
-        """Takes a node that was built elsewhere."""
+        """Add a node that was built elsewhere."""
         outputs = list(node.outputs())
         for output in outputs:
             shape = output.partial_shape
@@ -257,7 +257,7 @@ class Graph:
         return outputs
 
     def _name(self, node: Any) -> Any:
-        """Gives a name that comes from this graph alone, and that OpenVINO itself never gives."""
+        """Name a node uniquely to this graph, in a form that OpenVINO never uses."""
         self._count += 1
         node.set_friendly_name(f"{self.prefix}{node.get_type_name()}.{self._count}")
         return node
@@ -265,12 +265,12 @@ class Graph:
 
 @cache
 def factory(opset: int) -> NodeFactory:
-    """Builds operations of one set by the names of their types and attributes."""
+    """Build operations of one opset by type name and attributes."""
     return NodeFactory(f"opset{opset}")
 
 
 def array_of(values: Sequence[Any], kind: Any) -> Array:
-    """An array, with an element type also when it is empty."""
+    """Return an array with its element type, even when empty."""
     return np.array(list(values), dtype=kind)
 
 

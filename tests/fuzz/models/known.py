@@ -1,7 +1,7 @@
-"""What is known to differ. An entry excuses single differences and is counted by its name.
+"""Known differences. An entry excuses single differences and is counted by its name.
 
-`KNOWN` has defects of softnpu that are open: an entry goes with its fix. `LIMITS` has what the documents
-state of softnpu and of OpenVINO.
+`KNOWN` has open defects of softnpu: an entry is removed with its fix. `LIMITS` has the documented limits of
+softnpu and OpenVINO.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.fuzz.models.traits import Traits
 
 @dataclass(frozen=True)
 class Seen:
-    """Where it was seen. `unlike_declared`: the steps in which the CPU device gives a shape not declared."""
+    """The context of a difference. `unlike_declared`: steps where the CPU device breaks a declared shape."""
 
     way: Way
     traits: Traits
@@ -28,7 +28,7 @@ Excuse = Callable[[Seen, Difference], bool]
 
 @dataclass(frozen=True)
 class Known:
-    """One kind: a name, where it is written down, and which differences belong to it."""
+    """One kind: a name, where it is documented, and which differences belong to it."""
 
     name: str
     where: str
@@ -36,7 +36,7 @@ class Known:
 
 
 def _refused(*texts: str, trait: str = "", api: str = "", compiled: str = "") -> Excuse:
-    """A refusal with one of these texts (none: any), of a model with that trait, in such a way."""
+    """Excuse refusals with one of these texts (none: any), of models with that trait, in such a way."""
 
     def excuses(seen: Seen, one: Difference) -> bool:
         return (
@@ -51,7 +51,7 @@ def _refused(*texts: str, trait: str = "", api: str = "", compiled: str = "") ->
 
 
 def _step_of(one: Difference, steps: frozenset[int]) -> bool:
-    """Whether the difference lies in one of the steps. A refusal of all says that there are some."""
+    """Return whether the difference lies in one of the steps. A refusal of all implies that there are any."""
     return one.step in steps or (one.step < 0 and bool(steps))
 
 
@@ -75,7 +75,7 @@ def _batch_elsewhere(seen: Seen, one: Difference) -> bool:
 
 
 KNOWN: tuple[Known, ...] = ()
-"""To be emptied with the fixes."""
+"""Removed with the fixes."""
 
 LIMITS: tuple[Known, ...] = (
     Known(
@@ -192,22 +192,22 @@ LIMITS: tuple[Known, ...] = (
 )
 
 INHERITED = "OpenVINO's CPU device does the same, used in the same way"
-"""Its own request, used again or with tensors that are set, is wrong or refuses."""
+"""Its own request, reused or with tensors set, is wrong or refuses."""
 WRONG_TOO = "OpenVINO's CPU device, used in the same way, is wrong in the same outputs"
-"""With other numbers: it depends on what lay in memory, or on how threads share the work."""
+"""With other numbers: it depends on uninitialised memory, or on how threads share the work."""
 WRITTEN_TOO = "OpenVINO cannot read the model that it has written"
-"""Every way of softnpu begins with a written model."""
+"""Every softnpu way begins with a serialised model."""
 ONE_BY_ONE = "samples that OpenVINO's plugin computes one by one, and that depend on each other"
 """docs/native.md, Limits: left to the compiler, the model is computed."""
 DIED_TOO = "OpenVINO's CPU device, used in the same way, ends its process too"
-"""States are inputs and outputs then, and a batch is split, as in the engine."""
+"""States are then inputs and outputs, and a batch is split, as in the engine."""
 
 
 def unexcused(seen: Seen, differences: Sequence[Difference]) -> tuple[list[Difference], list[str]]:
-    """The differences that nothing excuses, and the names of what excuses the others."""
+    """Return the unexcused differences, and the names of the others' excuses."""
     left: list[Difference] = []
     names: list[str] = []
-    stopped: dict[int, int] = {}  # by request: the first step that is refused
+    stopped: dict[int, int] = {}  # by request: the first refused step
     for one in differences:
         name = next((entry.name for entry in (*LIMITS, *KNOWN) if entry.excuses(seen, one)), "")
         if not name:
@@ -217,7 +217,7 @@ def unexcused(seen: Seen, differences: Sequence[Difference]) -> tuple[list[Diffe
                 names.append(name)
             if "refused" in one.kind:
                 stopped[one.turn] = min(one.step, stopped.get(one.turn, one.step))
-    if "states" in seen.traits:  # what is refused does not change a state
+    if "states" in seen.traits:  # a refused step does not change a state
         left = [
             one
             for one in left

@@ -1,4 +1,4 @@
-"""A daemon of its own with the processes beside it: runs one case at a time, in several ways, and judges."""
+"""A lane: its own daemon and helper processes, running one case at a time in several ways, and judging."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.daemon import Daemon
 _DEADLINE_S = 300.0
 _READY_S = 30.0
 _EVIDENCE_S = 60.0
-"""All are long: a hunt runs at idle priority."""
+"""All limits are long: a hunt runs at idle priority."""
 _OF_A_DEATH = ("again", "alike", "bound")
 _LASTING_S = 3600.0
 """Compiler workers are kept: a new one costs more than its memory."""
@@ -49,7 +49,7 @@ _MORE = 3
 _MOST_LOG = 3000
 _BOTH = ("right where OpenVINO dies", "told where OpenVINO dies")
 _OTHER_MEMORY = {"GLIBC_TUNABLES": "glibc.malloc.perturb=90"}
-"""What nobody has written is something else there."""
+"""Uninitialised memory has other content there."""
 
 
 class Lane:
@@ -75,7 +75,7 @@ class Lane:
         self.daemon_deaths: list[str] = []
 
     def close(self) -> None:
-        """Ends everything."""
+        """End everything."""
         for peer in self._peers.values():
             peer.stop()
         self._stop_daemon()
@@ -91,10 +91,10 @@ class Lane:
         deadly: bool = True,
         ahead: cases.Key | None = None,
     ) -> list[Finding]:
-        """Runs a case in all the ways; what went wrong. `counts` gets what became of each.
+        """Run a case in all the ways; return the findings. `counts` gets each result.
 
-        Without `deadly` softnpu is not given a case of which OpenVINO's CPU device dies. `ahead` is the case
-        that comes next: the CPU device computes it meanwhile.
+        Without `deadly`, softnpu skips a case that kills OpenVINO's CPU device. `ahead` is the next case: the
+        CPU device computes it meanwhile.
         """
         findings: list[Finding] = []
         if not ways:
@@ -132,7 +132,7 @@ class Lane:
         return findings
 
     def _run(self, key: cases.Key, way: Way, before: EngineStatus, ahead: cases.Key | None) -> Answer | Died:
-        """The answer in one way. The CPU device begins with the case `ahead` at the same time."""
+        """Return the answer in one way. The CPU device starts the case `ahead` at the same time."""
         peer = self._peers[way.api]
         job = self._job(key, way, engine_pid=before.engine_pid)
         paired = way.run == "pair"
@@ -158,7 +158,7 @@ class Lane:
     def _judged(
         self, way: Way, answer: Answer | Died, right: Right, before: EngineStatus
     ) -> tuple[Verdict, list[str]]:
-        """The verdict, and the other forms of the CPU device that the answer is right by."""
+        """Return the verdict, and the other forms of the CPU device that confirm the answer."""
         after = self._engine()
         lost = after.restarts - before.restarts - (way.run == "reset")
         if self._daemon is None:
@@ -184,12 +184,12 @@ class Lane:
         finding.model = cases.described(case)
         return finding
 
-    # ------------------------------------------------------------ what explains a finding
+    # ------------------------------------------------------------ explanations
 
     def _explain(
         self, finding: Finding, traits: Traits, answer: Answer | Died, right: Right, evidence: bool
     ) -> None:
-        """Takes away what is known, and asks OpenVINO alone in other forms about what is left."""
+        """Remove known differences, and ask OpenVINO alone in other forms about the rest."""
         plain = right.plain
         unlike = unlike_declared(cases.seen(finding.key), plain) if isinstance(plain, Answer) else frozenset()
         seen = Seen(finding.way, traits, unlike)
@@ -228,7 +228,7 @@ class Lane:
                 finding.known = WRITTEN_TOO
             elif (
                 form == "alike"
-                # an engine that was killed in between begins with a new request of OpenVINO's
+                # an engine killed in between starts with a new OpenVINO request
                 and (finding.kind == "wrong" or finding.way.run == "reset")
                 and _covered(finding, [found], plain)
             ):
@@ -239,7 +239,7 @@ class Lane:
     def _more(
         self, finding: Finding, notes: Mapping[str, object], found: Answer, plain: Answer
     ) -> Iterator[Answer]:
-        """Yield more answers of the CPU device if it does not say the same twice: unwritten memory varies."""
+        """Yield more answers of the CPU device if they vary: uninitialised memory differs."""
         if same(found, plain):
             return
         for _ in range(_MORE):
@@ -248,7 +248,7 @@ class Lane:
                 yield answer
 
     def _by_the_plugin(self, finding: Finding, seen: Seen, right: Right) -> list[str]:
-        """What excuses the same refusal of softnpu's own plugin: unmodified OpenVINO tells no reason."""
+        """Return excuses for the same refusal by softnpu's plugin: unmodified OpenVINO gives no reason."""
         answer = self._peers["plugin"].ask(self._job(finding.key, choice.PLAIN), _DEADLINE_S)
         if isinstance(answer, Died):
             return []
@@ -258,7 +258,7 @@ class Lane:
         return names if refused and not left else []
 
     def _by_its_batch(self, finding: Finding, right: Right) -> list[str]:
-        """What excuses a refusal that does not come when the compiler is given the whole batch."""
+        """Return the excuses for a refusal that goes away when the compiler takes the whole batch."""
         run = finding.way.run if finding.way.run not in ("pair", "reset") else "many"
         way = replace(finding.way, compiled="compiler", run=run)
         answer = self._peers["native"].ask(self._job(finding.key, way), _DEADLINE_S)
@@ -268,7 +268,7 @@ class Lane:
     # ------------------------------------------------------------ parts
 
     def _plain(self, key: cases.Key) -> Answer | Died:
-        """What the CPU device says: asked for ahead, or now."""
+        """Return the CPU device's answer: requested ahead, or now."""
         self._collect()
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == key and ahead[1] is not None:
@@ -276,7 +276,7 @@ class Lane:
         return self._cpu(key, RIGHT, {})
 
     def _collect(self) -> None:
-        """Receive what was asked for ahead: then its process can be asked again."""
+        """Receive the answer requested ahead, so that its process is free again."""
         if self._ahead is not None and self._ahead[1] is None:
             self._ahead = self._ahead[0], self._peers["cpu"].receive(_DEADLINE_S)
 
@@ -297,7 +297,7 @@ class Lane:
         return Job(key, way, str(self.folder / f"job{self._jobs}"), engine_pid)
 
     def _engine(self) -> EngineStatus:
-        """The engine as it is; a daemon is started if there is none."""
+        """Return the engine's current status; start a daemon if there is none."""
         for _ in range(2):
             if self._daemon is None:
                 tuning = Tuning(compiler_idle_s=_LASTING_S)
@@ -315,7 +315,7 @@ class Lane:
         return self._daemon.log_path.stat().st_size if self._daemon is not None else 0
 
     def _logged(self, begin: int) -> str:
-        """The end of what the daemon has logged since then."""
+        """Return the end of the daemon's log since then."""
         if self._daemon is None:
             return ""
         with self._daemon.log_path.open("rb") as log:
@@ -323,7 +323,7 @@ class Lane:
             return log.read().decode(errors="replace")
 
     def _settle(self, way: Way) -> None:
-        """After an engine's death: clients are replaced, so that none is an offender for it."""
+        """Replace clients after an engine's death, so that none counts as an offender."""
         end = time.monotonic() + _READY_S
         while self._engine().state != "ready" and time.monotonic() < end:
             time.sleep(0.02)
@@ -351,9 +351,9 @@ def _not_loaded(finding: Finding) -> bool:
 
 
 def _covered(finding: Finding, answers: Sequence[Answer], right: Answer) -> bool:
-    """Whether other answers of the CPU device differ from its first one wherever the finding does.
+    """Return whether other answers of the CPU device differ from its first one wherever the finding does.
 
-    What is not the same in one step is not right in a later one either.
+    A step after a differing one is also unreliable.
     """
     first: dict[int, int] = {}
     for one in (each for found in answers for each in judge(found, right).differences):
@@ -367,7 +367,7 @@ def _covered(finding: Finding, answers: Sequence[Answer], right: Answer) -> bool
 
 
 def _said(found: Answer | Died, right: Answer, answer: Answer | Died) -> str:
-    """What another form of asking the CPU device says, in a word."""
+    """Return another form's answer of the CPU device, in a word."""
     if isinstance(found, Died):
         return "died"
     if same(found, right):

@@ -1,7 +1,7 @@
-"""Open dimensions of a model, and the inputs of its inferences: their lengths change together.
+"""Open dimensions of a model, and the inputs of its inferences, with lengths that vary together.
 
-An inference has only lengths with which the model is defined: beyond that, OpenVINO's CPU device reads and
-writes memory that is not its own, and what comes out says nothing.
+An inference uses only lengths for which the model is defined: beyond that, OpenVINO's CPU device reads and
+writes out of bounds, and its results mean nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tests.fuzz.models.values import name_of, tensor
 
 _MOST = 9
 _PLACES = ("Bag", "CTC", "Embedding", "Gather", "OneHot", "ROI", "Scatter", "Segment", "Sequence", "Slice")
-"""Parts of the types that read or write at places given by numbers: what was right has to stay in range."""
+"""Parts of types that read or write at computed indices, which must stay in range."""
 _RECURRENT = ("AUGRU", "GRU", "LSTM", "RNN")
-"""They do not compare their inputs with their weights: no length but the one of the model is right."""
+"""They do not compare inputs with weights: only the model's own length is valid."""
 
 Places = dict[int, set[tuple[int, int]]]
-"""For each length that varies: the (input, axis) that have it."""
+"""For each varying length: its (input, axis) pairs."""
 
 
 def opened(dice: Dice, model: ov.Model) -> Places:
-    """Opens dimensions of some models: lengths that vary together to the (input, axis) that have them."""
+    """Open dimensions of some models; return each varying length with its (input, axis) pairs."""
     if not model.inputs or not dice.chance(0.3):
         return {}
     places: Places = {}
@@ -57,7 +57,7 @@ def opened(dice: Dice, model: ov.Model) -> Places:
     except RuntimeError:  # an operation that needs the length
         fixed = False
     if not fixed:
-        with suppress(RuntimeError):  # OpenVINO makes models with a state that it does not validate again
+        with suppress(RuntimeError):  # OpenVINO makes stateful models that fail its validation
             model.reshape(before)
         return {}
     return {size: places[size] for size in chosen}
@@ -66,7 +66,7 @@ def opened(dice: Dice, model: ov.Model) -> Places:
 def make_steps(
     dice: Dice, model: ov.Model, limits: Sequence[tuple[int, int] | None], places: Places
 ) -> list[list[ov.Tensor]]:
-    """The inputs of some inferences. `limits` has the range of the numbers of each input."""
+    """Return the inputs of some inferences. `limits` has the range of the numbers of each input."""
     wild = dice.chance(0.2)
     by_place = any(part in node.get_type_name() for node in model.get_ordered_ops() for part in _PLACES)
     recurrent = any(
@@ -79,7 +79,7 @@ def make_steps(
         for size, where in sorted(places.items()):
             chosen = size if number == 0 or dice.chance(0.25) else dice.randint(1, _MOST)
             if number and dice.chance(0.05) and not model.get_sinks():
-                chosen = 0  # often outside of the bounds: refused, and a state would not go on
+                chosen = 0  # often out of bounds: refused, and a state would not advance
             if by_place:
                 chosen = max(chosen, size)
             if recurrent:
@@ -108,7 +108,7 @@ def _shapes(model: ov.Model, lengths: dict[tuple[int, int], int]) -> list[list[i
 
 
 def _states_are_fixed(model: ov.Model) -> bool:
-    """Whether no state gets an open shape: OpenVINO's CPU device writes beyond its memory then."""
+    """Return whether no state gets an open shape: OpenVINO's CPU device would write out of bounds."""
     return all(
         port.partial_shape.is_static
         for node in model.get_ordered_ops()
@@ -118,9 +118,9 @@ def _states_are_fixed(model: ov.Model) -> bool:
 
 
 def _defined(model: ov.Model, shapes: list[list[int]]) -> bool:
-    """Whether OpenVINO takes the model with inputs of these shapes."""
+    """Return whether OpenVINO accepts the model with inputs of these shapes."""
     try:
-        fixed = model.clone()  # refused for some with a state
+        fixed = model.clone()  # fails for some stateful models
         fixed.reshape({index: ov.PartialShape(shape) for index, shape in enumerate(shapes)})
     except RuntimeError:
         return False

@@ -16,11 +16,11 @@ _ODD = (
 )  # fmt: skip
 
 _OURS = re.compile(r"\.\d+$")
-"""How all names of `Graph` end, and none of OpenVINO's own."""
+"""The suffix of all `Graph` names, which OpenVINO's own never have."""
 
 
 def name_unnamed(model: ov.Model, prefix: str = "") -> None:
-    """Names what OpenVINO has added, whose own names count all nodes of the process."""
+    """Name nodes added by OpenVINO, whose own names count all nodes of the process."""
     for number, node in enumerate(model.get_ordered_ops()):
         if not _OURS.search(node.get_friendly_name()):
             node.set_friendly_name(f"{prefix}Added.{number}")
@@ -35,7 +35,7 @@ def _bodies(node: Any) -> list[ov.Model]:
 
 
 def name_all(dice: Dice, model: ov.Model) -> None:
-    """Gives tensors of inputs and outputs names, and nodes other friendly names, some of them odd."""
+    """Name tensors of inputs and outputs, and rename nodes, some oddly."""
     way = dice.randrange(10)
     if way < 3:
         return
@@ -61,9 +61,9 @@ def _odd(dice: Dice, index: int) -> str:
 
 
 def _friendly(dice: Dice, node: Any) -> str:
-    """An odd friendly name, which others may have as well; parts of control flow keep theirs apart.
+    """Return an odd friendly name, possibly shared; parts of control flow keep theirs distinct.
 
-    Not the empty one: OpenVINO puts a name in its place that counts all nodes of the process.
+    Never empty: OpenVINO would replace it by a name that counts all nodes of the process.
     """
     name = dice.pick(_ODD[1:])
     return name if dice.chance(0.4) else f"{name}{node.get_friendly_name()}"

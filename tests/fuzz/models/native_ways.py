@@ -1,4 +1,4 @@
-"""The ways of unmodified OpenVINO, whose NPU plugin finds the native driver."""
+"""The ways through unmodified OpenVINO, whose NPU plugin finds the native driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fuzz.models.running import Runner
 
 Compile = Callable[[ov.Core, Case, Path], Any]
 _NOT_LOADED = {"NPU_DEFER_WEIGHTS_LOAD": True}
-"""For what is compiled to be exported, and never runs."""
+"""For models compiled only for export, which never run."""
 
 
 def _configured(**config: str) -> Compile:
@@ -60,7 +60,7 @@ _core: ov.Core | None = None
 
 
 def run(case: Case, job: Job) -> Answer:
-    """The answer of OpenVINO's own NPU plugin over the native driver."""
+    """Return the answer of OpenVINO's own NPU plugin over the native driver."""
     global _core
     if _core is None:
         _core = ov.Core()

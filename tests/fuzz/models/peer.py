@@ -1,4 +1,4 @@
-"""The director's end of a process that runs cases: it may die or hang, and is started again."""
+"""The director's end of a process that runs cases: it may die or hang, and is restarted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.fuzz.models.records import Answer, Died, Job
 _ROOT = Path(__file__).parents[3]
 _END_S = 10.0
 _KILLED_S = 300.0
-"""At idle priority a process that is killed may wait long for its end."""
+"""At idle priority a killed process may take long to end."""
 _MOST_JOBS = 1500
-"""Then a process is replaced: OpenVINO keeps something of every model."""
+"""Jobs before a process is replaced: OpenVINO leaks something for every model."""
 
 
 class Peer:
-    """One kind of process, started when it is first needed."""
+    """One kind of process, started on first use."""
 
     def __init__(self, kind: str, environment: Mapping[str, str], log: Path) -> None:
         self.kind = kind
@@ -35,18 +35,18 @@ class Peer:
         self._jobs = 0
 
     def send(self, job: Job) -> None:
-        """Begins a job; `receive` has its end."""
+        """Begin a job; `receive` gets its end."""
         if self._jobs >= _MOST_JOBS:
             self.stop()
         if self._connection is None:
             self._start()
         assert self._connection is not None
         self._jobs += 1
-        with suppress(BrokenPipeError, ConnectionResetError):  # `receive` tells how it died
+        with suppress(BrokenPipeError, ConnectionResetError):  # `receive` reports how it died
             self._connection.send(job)
 
     def receive(self, deadline_s: float) -> Answer | Died:
-        """The answer to the job that was sent last."""
+        """Return the answer to the last job sent."""
         assert self._connection is not None
         try:
             if not self._connection.poll(deadline_s):
@@ -57,12 +57,12 @@ class Peer:
         return answer
 
     def ask(self, job: Job, deadline_s: float) -> Answer | Died:
-        """Runs one job."""
+        """Run one job."""
         self.send(job)
         return self.receive(deadline_s)
 
     def stop(self) -> None:
-        """Ends the process, in order if it does so."""
+        """End the process, in order if possible."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:

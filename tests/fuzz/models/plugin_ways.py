@@ -1,4 +1,4 @@
-"""The ways of `softnpu.plugin`: how a model is compiled there."""
+"""The ways of `softnpu.plugin` to compile a model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.fuzz.models.running import Runner
 
 Compile = Callable[[Core, Case, Path], CompiledModel]
 _NOT_LOADED = {"NPU_DEFER_WEIGHTS_LOAD": "YES"}
-"""For what is compiled to be exported or cached, and never runs: the engine need not load it."""
+"""For models compiled only for export or cache, which never run: the engine need not load them."""
 
 
 def refuse(stage: str, error: Exception) -> Refusal:
-    """An error of softnpu: one of the plugin's classes, with more words than OpenVINO's last line."""
+    """Return an error of softnpu: one of the plugin's classes, with more text than OpenVINO's last line."""
     typed = isinstance(error, NpuError) and len(str(error)) > 20 and not isinstance(error, ZeError)
     text = " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
     return Refusal(stage, type(error).__name__, text[-600:], typed)
@@ -108,7 +108,7 @@ _core: Core | None = None
 
 
 def run(case: Case, job: Job) -> Answer:
-    """The answer of softnpu's own plugin."""
+    """Return the answer of softnpu's own plugin."""
     global _core
     if _core is None:
         _core = Core()
@@ -121,7 +121,7 @@ def run(case: Case, job: Job) -> Answer:
 
 
 def _notes(compiled: Any) -> dict[str, Any]:
-    """Where the plugin has split a batch."""
+    """Return where the plugin has split a batch."""
     signature = compiled.signature
     if not signature.batch:
         return {}

@@ -1,4 +1,4 @@
-"""What goes between the director and the processes that run models."""
+"""Messages between the director and the processes that run models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.fuzz.models.case import Key
 
 @dataclass(frozen=True)
 class Way:
-    """One way to a result: whose interface, how it is compiled, how it is run. Written `api:compiled/run`."""
+    """One way to a result: the interface, the compilation, the run. Written `api:compiled/run`."""
 
     api: str
     compiled: str
@@ -21,7 +21,7 @@ class Way:
 
     @classmethod
     def of(cls, text: str) -> Way:
-        """The way of its text. Raises `ValueError`."""
+        """Parse a way. Raise `ValueError`."""
         api, _, rest = text.partition(":")
         compiled, _, run = rest.partition("/")
         if not run:
@@ -40,7 +40,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error in place of numbers. `typed`: of a class and with a text that the documents promise."""
+    """An error in place of numbers. `typed`: its class and text are documented."""
 
     stage: str
     kind: str
@@ -52,14 +52,14 @@ class Refusal:
 
 
 Step = list[Value] | Refusal
-"""What one inference gave."""
+"""The result of one inference."""
 
 
 @dataclass
 class Answer:
-    """What running a case gave. `rounds` has for each request and repetition the steps, in the case's order.
+    """The result of running a case. `rounds` has the steps of each request and repetition, in case order.
 
-    `refused` says why there is nothing. `notes` tells how it was run (a batch that was split).
+    `refused` says why there is nothing. `notes` tells how it was run (a split batch).
     """
 
     refused: Refusal | None = None
@@ -74,7 +74,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Job:
-    """Run this case in this way, with files in `folder`. `engine_pid` is whom a reset kills."""
+    """Run this case in this way, with files in `folder`. A reset kills `engine_pid`."""
 
     key: Key
     way: Way

@@ -1,7 +1,7 @@
-"""What is right: OpenVINO's CPU device in f32, nothing bound, a request of its own for every step.
+"""The reference: OpenVINO's CPU device in f32, nothing bound, a new request for every step.
 
-A request that has had another shape can itself be stale. The other forms are evidence for what differs:
-whether OpenVINO alone, asked in another way, says the same.
+A request that has had another shape can itself be stale. The other forms are evidence about differences:
+whether OpenVINO alone, asked in another way, agrees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CPU = {
 }
 EVIDENCE = ("again", "alike", "bound", "written", "streams", "one request", "performance")
 _MOST_STREAMS = 4
-"""So many inferences softnpu computes side by side (docs/plugin.md, PERFORMANCE_HINT)."""
+"""The number of inferences that softnpu computes concurrently (docs/plugin.md, PERFORMANCE_HINT)."""
 _core: ov.Core | None = None
 
 
@@ -54,12 +54,12 @@ def _compile(model: Any, more: dict[str, str] | None = None) -> Any:
 
 
 def _writes_constants(model: Any) -> bool:
-    """Whether OpenVINO may write into constants of a model, or into what it has computed from them."""
+    """Return whether OpenVINO may write into a model's constants, or values folded from them."""
     return isinstance(model, ov.Model) and constant_parts.are_in(model)
 
 
 def _own(model: ov.Model) -> ov.Model:
-    """The model with constants of its own."""
+    """Return the model with its own copy of the constants."""
     own = model.clone()
     for part in [own, *all_bodies(own)]:
         for node in part.get_ops():
@@ -72,16 +72,16 @@ def _own(model: ov.Model) -> ov.Model:
 
 
 def refuse(stage: str, error: Exception) -> Refusal:
-    """What OpenVINO says when it does not."""
+    """Return OpenVINO's error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Exception from ")] or lines
     return Refusal(stage, type(error).__name__, " | ".join(lines)[-600:], isinstance(error, RuntimeError))
 
 
 def run(case: Case, job: Job) -> Answer:
-    """The answer of the CPU device in the form `job.way.run`: a key of `_FORMS`.
+    """Return the CPU device's answer in the form `job.way.run`: a key of `_FORMS`.
 
-    `job.notes`: `corrected` as the engine computes operations that the CPU device computes wrongly
+    `job.notes`: `corrected` as the engine corrects operations that the CPU device miscomputes
     (docs/fidelity.md, numbers).
     """
     try:
@@ -95,10 +95,10 @@ def run(case: Case, job: Job) -> Answer:
 
 
 def _steps(case: Case, model: Any, more: dict[str, str] | None = None, zeros: bool = False) -> Answer:
-    """Every step on a request of its own; states are handed on.
+    """Run every step on a new request; states carry over.
 
-    A compiled model that has failed once may refuse what is right from then on: it is compiled again. So is
-    one whose constants may have been written.
+    A compiled model that has failed once may then refuse valid input: it is recompiled. So is one whose
+    constants may have been written.
     """
     compiled = _compile(model, more)
     once = _writes_constants(model) and not case.stateful
@@ -143,12 +143,12 @@ def _right(case: Case, _: Job) -> Answer:
 
 
 def _zeros(case: Case, _: Job) -> Answer:
-    """States begin as zeros, as OpenVINO's own NPU plugin has them."""
+    """Start states as zeros, as OpenVINO's own NPU plugin does."""
     return _steps(case, case.model, zeros=True)
 
 
 def _outside(case: Case, job: Job) -> Answer:
-    """With the states as inputs and outputs; `job.notes`: `zeros` they begin as, `unfused` as the form."""
+    """Run with states as inputs and outputs; `job.notes`: `zeros` to start them, `unfused` for that form."""
     outside = Outside(case, zeros=bool(job.notes.get("zeros")))
     more = quantised_subgraphs.UNFUSED if job.notes.get("unfused") else {}
     if more:
@@ -180,35 +180,35 @@ def _performance(case: Case, _: Job) -> Answer:
 
 
 def _unfused(case: Case, _: Job) -> Answer:
-    """As the engine computes models whose subgraphs work on 8 bits (docs/fidelity.md, numbers)."""
+    """Run as the engine does models with 8-bit subgraphs (docs/fidelity.md, numbers)."""
     model = case.model.clone()
     quantised_subgraphs.make_loadable(model)
     return _steps(case, model, quantised_subgraphs.UNFUSED)
 
 
 def _folded(case: Case, _: Job) -> Answer:
-    """As the engine computes what depends on constants alone (docs/fidelity.md, numbers)."""
+    """Run as the engine computes values that depend on constants alone (docs/fidelity.md, numbers)."""
     model = _own(case.model)
     constant_parts.fold(ov.Core(), model, CPU)
     return _steps(case, model)
 
 
 def _inner(case: Case, _: Job) -> Answer:
-    """As the engine computes products whose inner dimension is dynamic (docs/fidelity.md, numbers)."""
+    """Run as the engine computes products with a dynamic inner dimension (docs/fidelity.md, numbers)."""
     model = case.model.clone()
     inner_dimensions.guard(model)
     return _steps(case, model)
 
 
 def _written(case: Case, job: Job) -> Answer:
-    """The model after it was written and read again."""
+    """Run the model after writing and rereading it."""
     path = Path(job.folder, "written.xml")
     ov.serialize(case.model, path)
     return _steps(case, path)
 
 
 def _alike(case: Case, job: Job) -> Answer:
-    """Run as the way in question runs it: is OpenVINO alone right, used like this?"""
+    """Run in the same way as softnpu: is OpenVINO alone right in that use?"""
     how = {"remote": "set", "reset": "many", "pair": "many"}.get(job.notes["run"], job.notes["run"])
     return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run(how))
 
@@ -218,7 +218,7 @@ def _one_request(case: Case, job: Job) -> Answer:
 
 
 def _separated(case: Case, _: Job) -> Answer:
-    """With the weights as inputs, and states that begin as zeros."""
+    """Run with the weights as inputs, and states that begin as zeros."""
     model = case.model.clone()
     added, held = [], []
     for node in model.get_ordered_ops():
@@ -231,12 +231,12 @@ def _separated(case: Case, _: Job) -> Answer:
 
 
 def _bound(case: Case, job: Job) -> Answer:
-    """With tensors of the user for everything, as the engine does it."""
+    """Run with user tensors for everything, as the engine does."""
     return Answer(rounds=Runner(case, _compile(case.model), job, refuse, ov.AsyncInferQueue).run("set"))
 
 
 def _split(case: Case, job: Job) -> Answer:
-    """The samples of a batch one by one. `job.notes`: the axis that has them, and the length of one there."""
+    """Run a batch sample by sample. `job.notes`: its axis, and the length of one sample there."""
     inputs: list[tuple[int, int]] = job.notes["inputs"]
     outputs: list[tuple[int, int]] = job.notes["outputs"]
     model = case.model.clone()

@@ -1,4 +1,4 @@
-"""What is right for an answer: the CPU device's own in the forms that belong to the way it was given in."""
+"""The accepted answers: the CPU device's own in the forms that match a way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ask = Callable[[Way, Mapping[str, object]], Answer | Died]
 
 
 class Right:
-    """The answers of the CPU device to one case, each asked for once and when it is needed."""
+    """The CPU device's answers to one case, each computed once on demand."""
 
     def __init__(self, ask: Ask, traits: Traits) -> None:
         self._ask = ask
@@ -31,16 +31,16 @@ class Right:
         self._found: dict[str, Answer | Died] = {}
 
     def give(self, answer: Answer | Died) -> None:
-        """The plain form, which was asked for beside the first way."""
+        """Store the plain form, computed beside the first way."""
         self._found[f"{RIGHT.run} {{}}"] = answer
 
     @property
     def plain(self) -> Answer | Died:
-        """Every step on a request of its own."""
+        """The answer of every step on a new request."""
         return self._form(RIGHT.run)
 
     def judge(self, way: Way, answer: Answer) -> tuple[Verdict, list[str]]:
-        """What differs from every form that an answer of this way may have; which others it is right by."""
+        """Return differences from every accepted form of this way, and other forms that confirm it."""
         states = "states" in self._traits
         native = way.api == "native"
         first = self._form("zeros") if native and states else self.plain
@@ -50,13 +50,14 @@ class Right:
         by_rows = self._traits.rows if native and way.compiled != "compiler" else {}
         notes = answer.notes or by_rows
         if not verdict.good and answer.refused is None and notes:
-            # computed sample by sample: the CPU has other kernels at batch 1, and an index may lie outside
+            # computed sample by sample: the CPU has other kernels at batch 1, and an index may be out of
+            # range
             split = self._form("split", {**notes, "corrected": True})
             less = _less(verdict, answer, split, None)
             used += [BY_SAMPLES] if less is not verdict else []
             verdict = less
         if not verdict.good and answer.refused is None and way.compiled == "throughput":
-            # the threads are shared between inferences: a sum that is split between them has other parts
+            # inferences share the threads: a sum split between them has other parts
             less = _less(verdict, answer, self._form("streams"), None)
             used += [STREAMS] if less is not verdict else []
             verdict = less
@@ -91,7 +92,7 @@ class Right:
 
 
 def _less(verdict: Verdict, answer: Answer, form: Answer | Died, outputs: Set[int] | None) -> Verdict:
-    """Without the differences that are none from this form too; `outputs`: of these outputs only."""
+    """Remove differences that this form explains too; `outputs`: of these outputs only."""
     if isinstance(form, Died):
         return verdict
     others = judge(answer, form).differences

@@ -1,4 +1,4 @@
-"""How a compiled model is run: what OpenVINO's requests and softnpu's have in common."""
+"""Running a compiled model: the common part of OpenVINO's and softnpu's requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.fuzz.models.values import bytes_of, name_of
 
 _REQUESTS = 3
 _kept: list[Any] = []
-"""The last queue and its model, until the next ones come."""
+"""The last queue and its model, kept until the next ones."""
 Refuse = Callable[[str, Exception], Refusal]
 
 
 class Runner:
-    """Runs a case on a compiled model, with `refuse` for what raises."""
+    """Runs a case on a compiled model; `refuse` handles exceptions."""
 
     def __init__(self, case: Case, compiled: Any, job: Job, refuse: Refuse, queue: Any) -> None:
         self._case = case
@@ -32,7 +32,7 @@ class Runner:
         self._queue = queue
 
     def run(self, how: str) -> list[list[Step]]:
-        """The rounds of one way to run."""
+        """Return the rounds of one way to run."""
         return _RUNS[how](self)
 
     # ------------------------------------------------------------ parts
@@ -41,11 +41,11 @@ class Runner:
         return self._compiled.create_infer_request()
 
     def outputs(self, request: Any) -> list[Value]:
-        """What the request's output tensors hold."""
+        """Return the contents of the request's output tensors."""
         return values_of(request, len(self._case.model.outputs))
 
     def step(self, request: Any, start: Callable[[], object], wait: bool = True) -> Step:
-        """One inference: what it gave, or why not."""
+        """Run one inference; return its result or refusal."""
         try:
             start()
             if wait:
@@ -57,7 +57,7 @@ class Runner:
     # ------------------------------------------------------------ ways
 
     def one(self) -> list[list[Step]]:
-        """One request for all steps, `infer` with what users give: arrays where there are such types."""
+        """Use one request for all steps, `infer` with user data: arrays where their types exist."""
         request = self.request()
         steps: list[Step] = []
         for step in self._case.steps:
@@ -66,9 +66,9 @@ class Runner:
         return [steps]
 
     def shared(self) -> list[list[Step]]:
-        """As `one`, with `share_inputs`; the arrays of the first step are changed in place for the others."""
+        """Run as `one`, with `share_inputs`; the first step's arrays are changed in place for the others."""
         if any(not one.size or not len(one.shape) for step in self._case.steps for one in step):
-            return self.one()  # OpenVINO copies scalars and empty arrays all the same
+            return self.one()  # OpenVINO copies scalars and empty arrays anyway
         request = self.request()
         steps: list[Step] = []
         held: list[Any] | None = None
@@ -85,7 +85,7 @@ class Runner:
         return [steps]
 
     def fresh(self) -> list[list[Step]]:
-        """A request for every step; a model with states goes on in the same one."""
+        """Use a new request for every step; a stateful model continues in the same one."""
         if self._case.stateful:
             return self.one()
         steps: list[Step] = []
@@ -95,7 +95,7 @@ class Runner:
         return [steps]
 
     def inplace(self) -> list[list[Step]]:
-        """Writes into the request's own tensors, twice over."""
+        """Write into the request's own tensors, twice over."""
         request = self.request()
         rounds = []
         for _ in range(1 if self._case.stateful else 2):
@@ -111,7 +111,7 @@ class Runner:
         return rounds
 
     def set(self) -> list[list[Step]]:
-        """Tensors of the user for all inputs, and for outputs of a known shape."""
+        """Set user tensors for all inputs, and for outputs of known shape."""
         request = self.request()
         steps: list[Step] = []
         for step in self._case.steps:
@@ -133,25 +133,25 @@ class Runner:
             result = self.step(request, start)
             if isinstance(result, list):
                 for index, one in outputs.items():
-                    result[index] = value_of(one)  # what the user holds, and not what the request tells
+                    result[index] = value_of(one)  # the user's tensor, not the one that the request reports
             steps.append(result)
         return [steps]
 
     def many(self) -> list[list[Step]]:
-        """Several requests in flight, each with other inputs at the same time; the engine dies in `reset`."""
+        """Run several requests in flight, each with other inputs; `reset` kills the engine."""
         return self._many(reset=False)
 
     def reset(self) -> list[list[Step]]:
-        """As `many`, and the engine is killed while the second turn runs."""
+        """Run as `many`, and kill the engine during the second turn."""
         return self._many(reset=True)
 
     def queue(self) -> list[list[Step]]:
-        """`AsyncInferQueue`; a model with states has no use for it."""
+        """Use `AsyncInferQueue`; stateful models cannot."""
         if self._case.stateful:
             return self.many()
         count = len(self._case.steps)
         found: dict[int, Step] = {}
-        failures: list[Refusal] = []  # of which inference is not said
+        failures: list[Refusal] = []  # which inferences failed is unknown
 
         def ended(request: Any, number: int) -> None:
             try:
@@ -159,7 +159,7 @@ class Runner:
             except Exception as error:  # noqa: BLE001
                 found[number] = self._refuse("infer", error)
 
-        # a thread of OpenVINO that drops the last reference in its callback joins itself: the process ends
+        # if a thread of OpenVINO drops the last reference in its callback it joins itself: the process ends
         _kept[:] = [self._compiled]
 
         def queue_of_two() -> Any:
@@ -180,7 +180,7 @@ class Runner:
         for number in range(3 * count):
             given = dict(enumerate(self._case.steps[number % count]))
             if not noted(queue.start_async, given, number):
-                # the failure of one before: from then on OpenVINO's queue starts nothing
+                # the failure of a previous one: OpenVINO's queue starts nothing more
                 noted(queue.wait_all)
                 queue = queue_of_two()
                 noted(queue.start_async, given, number)
@@ -189,7 +189,7 @@ class Runner:
         return [[found.get(turn * count + at, missing) for at in range(count)] for turn in range(3)]
 
     def handover(self) -> list[list[Step]]:
-        """Every step on a new request, which takes the states over."""
+        """Run every step on a new request, which takes over the states."""
         steps: list[Step] = []
         before: Any = None
         for step in self._case.steps:
@@ -206,7 +206,7 @@ class Runner:
         return [steps]
 
     def remote(self) -> list[list[Step]]:
-        """Remote tensors for inputs and for outputs of a known shape."""
+        """Use remote tensors for inputs and for outputs of known shape."""
         context = self._compiled.get_context()
         request = self.request()
         steps: list[Step] = []
@@ -254,17 +254,17 @@ _RUNS: dict[str, Callable[[Runner], list[list[Step]]]] = {name: getattr(Runner, 
 
 
 def values_of(request: Any, count: int) -> list[Value]:
-    """The outputs of a request, copied."""
+    """Copy the outputs of a request."""
     return [value_of(request.get_output_tensor(index)) for index in range(count)]
 
 
 def value_of(tensor: ov.Tensor) -> Value:
-    """The content of a tensor, copied."""
+    """Copy the content of a tensor."""
     return Value(name_of(tensor.element_type), tuple(tensor.shape), bytes_of(tensor))
 
 
 def fill(request: Any, step: list[ov.Tensor]) -> None:
-    """Writes inputs into the tensors that the request has."""
+    """Write inputs into the request's tensors."""
     for index, one in enumerate(step):
         place = request.get_input_tensor(index)
         if list(place.shape) != list(one.shape):

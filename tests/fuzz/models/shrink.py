@@ -1,4 +1,4 @@
-"""Makes a finding small: tries to take things away as long as the same kind of difference is left."""
+"""Reduces a finding: removes parts as long as the same kind of difference remains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONCE = ("plain names", "make static", "no layouts")
 
 
 def shrink(lane: Lane, finding: Finding, seconds: float = 60.0) -> Finding:
-    """The smallest case that is found in time, with evidence of its own."""
+    """Return the smallest case found in time, with its own evidence."""
     smallest = finding
     tried: set[tuple[object, ...]] = set()
     end = time.monotonic() + seconds
@@ -54,14 +54,14 @@ def shrink(lane: Lane, finding: Finding, seconds: float = 60.0) -> Finding:
 
 
 def _alike(one: Finding, other: Finding) -> bool:
-    """Whether both are the same kind: wrong numbers are, errors have to have the same reason."""
+    """Return whether both are the same kind: all wrong numbers are, errors need the same reason."""
     if one.kind == "wrong":
         return (" is " in one.text.split("(")[0]) == (" is " in other.text.split("(")[0])
     return one.reason == other.reason
 
 
 def _again(lane: Lane, finding: Finding) -> Finding:
-    """The finding once more, with evidence; as it is if it does not come again."""
+    """Repeat the finding with evidence; return it unchanged if it does not recur."""
     found = lane.examine(finding.key, [finding.way], Counter())
     return (
         found[0] if found else replace(finding, text=f"{finding.text} (not again when it was run once more)")
@@ -69,7 +69,7 @@ def _again(lane: Lane, finding: Finding) -> Finding:
 
 
 def save(finding: Finding, folder: Path) -> None:
-    """Writes model, inputs, and a JSON with everything else: `--replay` takes its path."""
+    """Write model, inputs, and a JSON with everything else: `--replay` takes its path."""
     folder.mkdir(parents=True, exist_ok=True)
     case = cases.make(finding.key)
     ov.serialize(case.model, folder / "model.xml")
@@ -97,7 +97,7 @@ def save(finding: Finding, folder: Path) -> None:
 
 
 def load(path: Path) -> tuple[cases.Key, str]:
-    """The key and the way of a saved finding."""
+    """Return the key and the way of a saved finding."""
     told = json.loads((path / "finding.json" if path.is_dir() else path).read_text())
     edits = tuple((str(kind), int(first), int(second)) for kind, first, second in told["edits"])
     return cases.Key(told["seed"], told["number"], edits), told["way"]

@@ -1,7 +1,7 @@
-"""A model with states on OpenVINO's CPU device, its states kept outside: as inputs and outputs.
+"""A stateful model on OpenVINO's CPU device with external states: as inputs and outputs.
 
-It is what the operations say. With states of its own the CPU device keeps some in another type, and leaves
-out conversions of them (docs/plugin.md, States).
+This follows the operations' specification. With states of its own the CPU device keeps some in another type,
+and omits conversions of them (docs/plugin.md, States).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.fuzz.models.case import Case
 
 Compile = Callable[[ov.Model], Any]
 Run = Callable[[Any, list[ov.Tensor]], list[ov.Tensor]]
-"""Runs a compiled model on inputs; copies of its outputs."""
+"""Run a compiled model on inputs; return copies of its outputs."""
 
 
 class Outside:
-    """The model without states, and its states, which begin as `zeros` or as the model says."""
+    """The stateless model, and its states, which begin as `zeros` or as the model says."""
 
     def __init__(self, case: Case, zeros: bool) -> None:
         self._shown = len(case.model.get_results())
@@ -44,7 +44,7 @@ class Outside:
         self.model = ov.Model([*model.get_results(), *after], [*model.get_parameters(), *places], "outside")
 
     def run(self, case: Case, compile_model: Compile, run: Run) -> list[list[ov.Tensor] | RuntimeError]:
-        """The outputs of every step, or why there are none: then no state has changed."""
+        """Return the outputs of every step, or the error: then no state has changed."""
         compiled = compile_model(self.model)
         states = [ov.Tensor(kind, ov.Shape(shape)) for kind, shape in self._kinds]
         for one in states:
@@ -77,14 +77,14 @@ def _depends_on_inputs(node: Any) -> bool:
 
 
 def _flush(constant: ov.Tensor) -> None:
-    """Subnormal numbers and minus zero become zero, as in the constants of the CPU device."""
+    """Flush subnormal numbers and minus zero to zero, as in the CPU device's constants."""
     if constant.get_element_type() == ov.Type.f32 and constant.size:
         numbers = np.asarray(constant.data).reshape(-1).view(np.uint32)
         numbers[(numbers & 0x7F800000) == 0] = 0
 
 
 def _beginning(model: ov.Model) -> tuple[ov.Model, list[int]] | None:
-    """A model of the states' first values, and which states those are. `None` if there are none."""
+    """Return a model of the states' initial values, and their indices. `None` if there are none."""
     model = model.clone()
     reads = [node for node in model.get_ordered_ops() if node.get_type_name() == "ReadValue"]
     which = [index for index, node in enumerate(reads) if node.get_input_size()]

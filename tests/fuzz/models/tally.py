@@ -13,7 +13,7 @@ _SHOWN = 3
 
 @dataclass
 class Tally:
-    """What became of all models. `findings` has those of no known kind, `known` counts the others."""
+    """The results of all models. `findings` has those of unknown kind, `known` counts the others."""
 
     models: int = 0
     seconds: float = 0.0
@@ -26,7 +26,7 @@ class Tally:
     daemon_deaths: list[str] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
-        """Puts a finding where it belongs."""
+        """Add a finding to its category."""
         if finding.known:
             self.known[finding.known] += 1
             self.examples.setdefault(finding.known, finding)
@@ -37,11 +37,11 @@ class Tally:
 
     @property
     def good(self) -> bool:
-        """Whether nothing was found that is not known."""
+        """Whether no unknown finding was made."""
         return not self.findings and not self.daemon_deaths
 
     def summary(self) -> str:
-        """The lines at the end."""
+        """Return the final lines."""
         rate = self.models / self.seconds if self.seconds else 0.0
         lines = [f"{self.models} models in {self.seconds:.0f} s, {rate:.1f} a second"]
         results = {name: count for name, count in sorted(self.counts.items()) if not name.startswith("way ")}
@@ -65,7 +65,7 @@ class Tally:
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for `--json`."""
+        """Return everything, for `--json`."""
         return {
             "models": self.models,
             "seconds": round(self.seconds, 1),

@@ -1,4 +1,4 @@
-"""The proof that random models find defects: with one of these in softnpu, a few hundred of them do."""
+"""Tests that random models find defects: a few hundred reveal each one seeded into softnpu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random models on the CPU device and on softnpu: in short in every run, 100,000 of them by `-m soak`."""
+"""Random models on the CPU device and on softnpu: a few in every run, 100,000 with `-m soak`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(digest("alone", 60, Path(sys.argv[1])))
 
 
 def digest(seed: str, count: int, folder: Path) -> str:
-    """What the first cases of a seed are: models as OpenVINO writes them, inputs, ways."""
+    """Return a digest of a seed's first cases: serialised models, inputs, ways."""
     made = hashlib.sha256()
     for number in range(count):
         key = cases.Key(seed, number)
@@ -50,7 +50,7 @@ def digest(seed: str, count: int, folder: Path) -> str:
 
 
 def _fuzz(folder: Path, deadline_s: float, *words: str) -> dict[str, Any]:
-    """One run of the command; what it counted. Fails with what it printed."""
+    """Run the command once; return its counts. Fail with its output."""
     found = folder / "models.json"
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", *words, "--json", str(found)],
@@ -67,7 +67,7 @@ def _fuzz(folder: Path, deadline_s: float, *words: str) -> dict[str, Any]:
     return counted
 
 
-@pytest.mark.timeout(620)  # 10 s with nothing beside it
+@pytest.mark.timeout(620)  # 10 s on an idle machine
 def test_random_models_give_the_numbers_of_the_cpu_device(private_dir: Path) -> None:
     counted = _fuzz(private_dir, 600, "--models", "24", "--seed", "suite", "--workers", "1", "--shrinks", "2")
     assert counted["findings"] == []
@@ -171,7 +171,7 @@ def test_a_refusal_has_to_be_one_of_both() -> None:
 
 
 class _OfAnOperation:
-    """In a lane's place: every model with that operation is wrong."""
+    """A stand-in for a lane: every model with that operation is wrong."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -190,7 +190,7 @@ class _OfAnOperation:
 
 
 def _with(kind: str) -> Finding:
-    """A large case that has that operation."""
+    """Return a large case with that operation."""
     lane = _OfAnOperation(kind)
     keys = (cases.Key("shrink", number) for number in range(2000))
     return next(

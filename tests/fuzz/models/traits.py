@@ -1,4 +1,4 @@
-"""What is special about a case, as far as the list of what is known asks for it."""
+"""The traits of a case that the list of known differences needs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NO_BATCH_LEFT = "an output without dimensions in the model of one row"
 
 @dataclass(frozen=True)
 class Traits:
-    """What a case has.
+    """A case's traits.
 
-    `after_states`: the outputs that depend on a state. `beside_batch`: those that do not depend on the inputs
-    whose layouts name a batch, or that keep their first dimension if that of all inputs is 1. `after_nans`:
-    those that depend on a sorted Unique of floats, if an input has a NaN. `outside`: the steps with a shape
-    that the model does not allow. `rows`: axis and length of samples in all inputs and outputs, if OpenVINO's
+    `after_states`: the outputs that depend on a state. `beside_batch`: those independent of the inputs whose
+    layouts name a batch, or that keep their first dimension if that of all inputs is 1. `after_nans`: those
+    that depend on a sorted Unique of floats, if an input has a NaN. `outside`: the steps with a shape that
+    the model does not allow. `rows`: axis and length of samples in all inputs and outputs, if OpenVINO's
     plugin takes their first dimensions for a batch.
     """
 
@@ -44,7 +44,7 @@ class Traits:
 
 
 def traits_of(case: Case) -> Traits:
-    """The traits of a case."""
+    """Return the traits of a case."""
     found: set[str] = set()
     nodes = case.model.get_ordered_ops()
     if case.stateful:
@@ -99,7 +99,7 @@ def traits_of(case: Case) -> Traits:
 
 
 def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
-    """The steps in which the CPU device gives an output another shape than the model declares."""
+    """Return the steps in which the CPU device gives an output an undeclared shape."""
     if right.refused is not None:
         return frozenset()
     declared = [port.partial_shape for port in case.model.outputs]
@@ -121,7 +121,7 @@ def _rows(case: Case) -> dict[str, object]:
 
 
 def _of_one_row(case: Case) -> list[Any]:
-    """The shapes of all outputs of the model of one row: one may have lost its dimensions."""
+    """Return the shapes of all outputs of the one-row model: one may have lost its dimensions."""
     model = case.model.clone()
     try:
         model.reshape({at: ov.PartialShape([1, *port.shape[1:]]) for at, port in enumerate(model.inputs)})
@@ -131,7 +131,7 @@ def _of_one_row(case: Case) -> list[Any]:
 
 
 def _is_guarded(node: Any) -> bool:
-    """Whether it is a sequence, or a cell that clips, whose inner dimension is open."""
+    """Return whether it is a sequence, or a clipping cell, with an open inner dimension."""
     kind = node.get_type_name()
     clips = kind.endswith("Cell") and node.get_attributes().get("clip", 0) > 0
     if not clips and not kind.endswith("Sequence"):
@@ -143,14 +143,14 @@ def _is_guarded(node: Any) -> bool:
 def _is_corrected(model: ov.Model) -> bool:
     try:
         return corrections.correct(model.clone())
-    except RuntimeError:  # OpenVINO does not copy every model that it makes
+    except RuntimeError:  # OpenVINO cannot copy every model that it makes
         return False
 
 
 def _looks_outside(node: Any) -> bool:
-    """Whether it is a GatherND whose constant indices lie outside of its data, or may.
+    """Return whether it is a GatherND whose constant indices are, or may be, out of range.
 
-    A result of a loop may have another shape than the model declares.
+    A loop's result may have another shape than the model declares.
     """
     if node.get_type_name() != "GatherND" or node.input_value(1).get_node().get_type_name() != "Constant":
         return False
@@ -165,7 +165,7 @@ def _looks_outside(node: Any) -> bool:
 
 
 def _sorts_nans(node: Any) -> bool:
-    """Whether it is a sorted Unique of floats, which goes astray with NaNs."""
+    """Return whether it is a sorted Unique of floats, which NaNs confuse."""
     return (
         node.get_type_name() == "Unique"
         and bool(node.get_attributes()["sorted"])
@@ -182,9 +182,9 @@ def _has_nans(case: Case) -> bool:
 
 
 def _after(case: Case, nodes: Sequence[Any], begin: set[int]) -> frozenset[int]:
-    """The outputs that depend on nodes, by their instances."""
+    """Return the outputs that depend on nodes, by their instances."""
     reached = set(begin)
-    for node in nodes:  # in an order in which inputs come first
+    for node in nodes:  # in an order with inputs first
         sources = {port.get_node().get_instance_id() for port in node.input_values()}
         if sources & reached:
             reached.add(node.get_instance_id())

@@ -1,4 +1,4 @@
-"""Numbers for tensors of any element type: plain ones, and those that break things."""
+"""Numbers for tensors of any element type: ordinary ones, and edge cases."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ INTEGERS = ("i32", "i64", "u8", "i8", "i16", "u16", "u32", "u64")
 NUMBERS = FLOATS + INTEGERS
 ALL = (*NUMBERS, "boolean")
 SMALL = ("f8e4m3", "f8e5m2", "i4", "u4", "u1")
-"""Types that only constants and inner values have: softnpu refuses them as inputs and outputs."""
+"""Types limited to constants and inner values: softnpu refuses them as inputs and outputs."""
 NARROW = tuple(kind for kind in SMALL if kind != "u1")
-"""What may be converted to: for u1, OpenVINO's CPU device writes beyond its memory."""
+"""Valid conversion targets: for u1, OpenVINO's CPU device writes out of bounds."""
 
 _NUMPY = {
     "f32": np.float32, "f16": np.float16, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,
@@ -53,20 +53,20 @@ _ODD_INTEGERS = (
 
 
 def type_named(name: str) -> ov.Type:
-    """The element type of that name."""
+    """Return the element type of that name."""
     found: ov.Type = getattr(ov.Type, name)
     return found
 
 
 def name_of(kind: ov.Type) -> str:
-    """`type_named` the other way round."""
+    """Return the name for `type_named`."""
     return str(kind.get_type_name())
 
 
 def tensor(
     dice: Dice, kind: str, shape: Sequence[int], bounds: tuple[int, int] | None = None, wild: bool = False
 ) -> ov.Tensor:
-    """A tensor of random numbers, all in `bounds` (both included) if given; `wild`: infinities as well."""
+    """Return a tensor of random numbers within `bounds` (inclusive) if given; `wild`: infinities too."""
     made = ov.Tensor(type_named(kind), ov.Shape(list(shape)))
     if not made.byte_size:
         return made
@@ -75,7 +75,7 @@ def tensor(
     if kind in SMALL:
         data = generator.integers(0, 256, made.byte_size).astype(np.uint8)
         if kind.startswith("f8"):
-            data &= 0xBF if kind == "f8e4m3" else 0xB7  # no infinities, no NaN, nothing large
+            data &= 0xBF if kind == "f8e4m3" else 0xB7  # no infinities, NaN or large numbers
     elif kind == "bf16":
         data = (_floats(dice, generator, count, wild).astype(np.float32).view(np.uint32) >> 16).astype(
             np.uint16
@@ -93,7 +93,7 @@ def tensor(
 
 
 def of_array(data: Array) -> ov.Tensor:
-    """A tensor with a copy of an array, of the array's type; scalars and empty ones too."""
+    """Return a tensor with a copy of an array, of its type; also of scalars and empty ones."""
     made = ov.Tensor(ov.Type(data.dtype), ov.Shape(list(data.shape)))
     if data.size:
         np.asarray(made.data).reshape(-1)[:] = data.reshape(-1)
@@ -101,7 +101,7 @@ def of_array(data: Array) -> ov.Tensor:
 
 
 def bytes_of(found: ov.Tensor) -> bytes:
-    """What is in a tensor, whatever its type."""
+    """Return the bytes of a tensor of any type."""
     if not found.size:
         return b""
     return np.ascontiguousarray(found.data).tobytes()

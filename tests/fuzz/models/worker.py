@@ -1,6 +1,6 @@
-"""A process that runs cases and may die of them: `python -m tests.fuzz.models.worker KIND FD PARENT`.
+"""A process that runs cases and may crash: `python -m tests.fuzz.models.worker KIND FD PARENT`.
 
-One connection on FD: a `Job` comes, an `Answer` goes back.
+FD is its only connection: it receives a `Job`, and returns an `Answer`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KINDS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Serves until the other end closes."""
+    """Serve until the other end closes."""
     kind, fd, parent = arguments
     linux.die_with_parent(int(parent))
     run = importlib.import_module(KINDS[kind]).run

@@ -1,4 +1,4 @@
-// Many threads append fills to one immediate list at once. Arguments: threads, fills of each, mode of the
+// Many threads append fills to one immediate list at once. Arguments: threads, fills per thread, mode of the
 // queue.
 #include <string>
 #include <thread>

@@ -1,5 +1,5 @@
-// A thread is cancelled in the midst of a call while others use the same session. The argument says in which
-// call: `queue` while the daemon does not answer (it is told on stdout when to stop it and when to go on),
+// A thread is cancelled during a call while others use the same session. The argument selects the
+// call: `queue` while the daemon does not answer (stdout says when to stop it and when to continue it),
 // `fence` while it waits for work that does not end by itself.
 #include <pthread.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ void* wait_for_fence(void* given) {
     return nullptr;
 }
 
-// Whoever runs this program does what it says, and answers with a line.
+// The caller of this program does as told, and answers with a line.
 void ask(const char* what) {
     std::printf("%s\n", what);
     std::fflush(stdout);
@@ -34,7 +34,7 @@ void ask(const char* what) {
     if (std::fgets(answer, sizeof answer, stdin) == nullptr) std::abort();
 }
 
-// Returns when the thread sleeps in a call of the kernel.
+// Returns when the thread sleeps in a system call.
 void wait_asleep(pid_t thread) {
     char name[64], state = 0;
     std::snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
@@ -54,7 +54,7 @@ void* run(void* given) {
     return call(given);
 }
 
-// Cancels a thread in the midst of a call.
+// Cancels a thread during a call.
 void cancel_in(void* (*what)(void*), Call given) {
     call = what;
     pthread_t thread;
@@ -73,7 +73,7 @@ int main(int, char** argv) {
     const Npu npu;
     const bool is_queue = std::string(argv[1]) == "queue";
     if (is_queue) {
-        // the first queue of a context: its ring comes in a segment that is described in this answer alone
+        // the first queue of a context: its ring is in a segment that only this answer describes
         npu.host(64);
         ask("stop");
         cancel_in(make_queue, {npu, nullptr});

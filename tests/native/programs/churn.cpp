@@ -1,8 +1,8 @@
-// Inferences from many threads while everything is made and destroyed all the time, often in flight: graphs,
-// queues, lists, fences, events, memory. Every second thread uses one graph with others; lists are changed
-// after they were closed; wrong and stale handles are an error. Every result that is waited for is compared.
-// Arguments: XML, weights, threads, inferences of each. Prints kilobytes of memory and open descriptors after
-// a tenth of the work and after all of it.
+// Inferences from many threads while objects are constantly created and destroyed, often in flight: graphs,
+// queues, lists, fences, events, memory. Every second thread shares one graph with others; lists are changed
+// after they were closed; wrong and stale handles are errors. Every awaited result is compared.
+// Arguments: XML, weights, threads, inferences per thread. Prints kilobytes of memory and open descriptors
+// after a tenth of the work and after all of it.
 #include <dirent.h>
 
 #include <algorithm>
@@ -36,12 +36,12 @@ struct Buffers {
     Buffers(const Buffers&) = delete;
 };
 
-// What all threads use.
+// Shared by all threads.
 struct Shared {
     const Model& model;
     const ze_graph_handle_t graph = model.compile();
     const ze_fence_handle_t stale = stale_fence(model.npu);
-    std::mutex binding;  // arguments belong to the graph: who shares one binds and appends at one go
+    std::mutex binding;  // arguments belong to the graph: sharers bind and append atomically
 
     static ze_fence_handle_t stale_fence(const Npu& npu) {
         const auto queue = npu.queue();
@@ -104,7 +104,7 @@ private:
             ze_mutable_exp_desc_t update{0x20018, &argument, 0};
             npu_.check(zeCommandListUpdateMutableCommandsExp(list, &update), "update");
             npu_.check(zeCommandQueueExecuteCommandLists(queue, 1, &submitted, fence), "submit");
-            if (round == rounds) break;  // the last one is in flight when all of it is destroyed
+            if (round == rounds) break;  // the last one is in flight when everything is destroyed
             npu_.check(zeFenceHostSynchronize(fence, UINT64_MAX), "synchronize");
             npu_.check(zeFenceReset(fence), "reset");
             compare(buffers.output, expected_[round % 2]);

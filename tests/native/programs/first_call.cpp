@@ -1,4 +1,4 @@
-// What zeInitDrivers answers, in a program that may have rights which whoever started it does not have.
+// The result of zeInitDrivers, in a program that may have rights that its caller lacks.
 #include <sys/auxv.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// What it costs to make many objects, and to end them with what they were created through: CPU time in ms.
-// A number as argument: how many.
+// The cost of creating many objects, and of destroying them with their parents: CPU time in ms.
+// Argument: their number.
 #include <ctime>
 
 #include "npu.hpp"

@@ -1,4 +1,4 @@
-// A model as programs hand it to the compiler, with its weights copied.
+// A model as programs pass it to the compiler, with its weights copied.
 #pragma once
 
 #include <fstream>

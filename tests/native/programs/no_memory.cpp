@@ -1,5 +1,5 @@
-// Every allocation in a call fails once. The call says so and leaves the session usable, or the
-// session is lost with a reason; nothing hangs. Prints how many calls failed, and what is left in the end.
+// Every allocation in a call fails once. The call reports it and leaves the session usable, or the
+// session is lost with a reason; nothing hangs. Prints how many calls failed, and what remains at the end.
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -15,7 +15,7 @@ thread_local long left = -1;  // allocations until one fails; below 0: none does
 
 extern "C" void* __libc_malloc(size_t size);
 
-// in the place of the C library's: the driver has an operator new of its own
+// in place of the C library's: the driver has its own operator new
 extern "C" void* malloc(size_t size) {
     if (left >= 0 && left-- == 0) {
         errno = ENOMEM;
@@ -26,7 +26,7 @@ extern "C" void* malloc(size_t size) {
 
 namespace {
 
-// One call without memory; whether any allocation failed in it.
+// Makes one call without memory; returns whether any allocation failed in it.
 template <class Call>
 bool starve(long after, ze_result_t& result, Call&& call) {
     left = after;
@@ -36,7 +36,7 @@ bool starve(long after, ze_result_t& result, Call&& call) {
     return failed;
 }
 
-// Whether the session was lost because of an answer that nobody could take; asked with memory for the reason.
+// Whether the session was lost because an answer could not be received; queried with memory for the reason.
 bool hung(const Npu& npu) {
     ze_host_mem_alloc_desc_t desc{0x16, nullptr, 0};
     void* made = nullptr;
@@ -74,7 +74,7 @@ int main() {
         if (result != ZE_RESULT_ERROR_DEVICE_LOST || hung(work->npu))
             work->npu.check(result, "without memory");
         ++losses;
-        work = new Work;  // a session of its own; the old one is lost
+        work = new Work;  // its own session; the old one is lost
     };
     ze_result_t result;
     for (long after = 0;; ++after) {

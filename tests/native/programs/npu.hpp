@@ -1,4 +1,4 @@
-// What the test programs share: a driver, a device, a context, and a loud end when a call fails.
+// Shared by the test programs: a driver, a device, a context, and a loud end when a call fails.
 #pragma once
 
 #include <cstdio>

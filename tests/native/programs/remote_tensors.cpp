@@ -1,5 +1,5 @@
 // OpenVINO's remote tensors from C++: memory of the context, of a descriptor, of a file, of the program.
-// Arguments: the IR of a small model with one input, a file to make.
+// Arguments: the IR of a small model with one input, a file to create.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -68,7 +68,7 @@ int main(int count, char** words) {
     both.npu.set_tensor(both.input, own);
     both.compare(first, "memory of the context");
 
-    // like a DMA buffer, it cannot change its size any more
+    // like a DMA buffer, its size is fixed
     const int fd = memfd_create("remote", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     constexpr int fixed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     check(ftruncate(fd, PAGE) == 0 && fcntl(fd, F_ADD_SEALS, fixed) == 0, "memfd");
@@ -94,7 +94,7 @@ int main(int count, char** words) {
                                                           ov::intel_npu::FileDescriptor(words[2], PAGE)));
     both.compare(filed, "memory of a file");
 
-    // memory of the program cannot be imported, and OpenVINO says so; as a tensor it is copied
+    // memory of the program cannot be imported, which OpenVINO reports; as a tensor it is copied
     void* const program = mmap(nullptr, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ov::AnyMap wanted{{ov::intel_npu::mem_type.name(), ov::intel_npu::MemType::CPU_VA},
                       {ov::intel_npu::mem_handle.name(), program}};

@@ -1,1 +1,1 @@
-"""Files of earlier versions, which every later version has to load; `write` makes that of the current one."""
+"""Files of earlier versions, which every later version must load; `write` makes the current one."""

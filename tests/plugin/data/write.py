@@ -1,6 +1,6 @@
-"""Writes the file of the current version: `python -m tests.plugin.data.write`, once a version.
+"""Write the file of the current version: `python -m tests.plugin.data.write`, once per version.
 
-Committed files are never written again: they are what users have.
+Committed files are never rewritten: users have them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def small_model() -> ov.Model:
 
 
 def write() -> Path:
-    """The file, which must not be there yet."""
+    """Write the file, which must not exist yet."""
     target = Path(__file__).with_name(f"metadata_{metadata.MAJOR}_{metadata.MINOR}.blob")
     if target.exists():
         raise FileExistsError(

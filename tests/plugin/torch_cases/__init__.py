@@ -1,1 +1,1 @@
-"""Tests that need torch. `test_torch.py` runs each file in a process that has it."""
+"""Tests that need torch; `test_torch.py` runs each file in a process that has it."""

@@ -1,4 +1,4 @@
-"""Calling a compiled module: its arguments, its results, and what is copied."""
+"""Calling a compiled module: arguments, results and copies."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def arguments(core: Core, *args: Any, **kwargs: Any) -> CompiledModule:
         ((X, 0.5, Y), {"mask": Y, "left": Y, "right": X}),
     ],
 )
-def test_arguments_of_every_kind_are_those_of_the_module(shared_core: Core, args: Any, kwargs: Any) -> None:
+def test_arguments_of_every_kind_work_as_in_the_module(shared_core: Core, args: Any, kwargs: Any) -> None:
     compiled = arguments(shared_core, *args, **kwargs)
     assert torch.equal(compiled(*args, **kwargs), in_torch(Arguments(), *args, **kwargs))
 
 
-def test_arguments_unlike_those_of_the_trace_are_named(shared_core: Core) -> None:
+def test_arguments_that_differ_from_the_trace_are_named(shared_core: Core) -> None:
     compiled = arguments(shared_core, X)
     cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((), {}, "module 'Arguments': missing a required argument: 'x'; expected"),
@@ -68,7 +68,7 @@ def test_arguments_unlike_those_of_the_trace_are_named(shared_core: Core) -> Non
         assert torch.equal(compiled(X), X * 2)
 
 
-def test_containers_are_those_of_the_module(shared_core: Core) -> None:
+def test_containers_match_those_of_the_module(shared_core: Core) -> None:
     left, right = torch.rand(2, 4), torch.rand(2, 4)
     batch = {"left": left, "pair": (right, 2)}
     compiled = npu.compile(Detector(), (batch,), core=shared_core)
@@ -104,7 +104,7 @@ def test_numpy_in_is_numpy_out_and_torch_in_is_torch_out(shared_core: Core) -> N
     np.testing.assert_array_equal(plain, (X * 2 + Y).numpy())
 
 
-def test_every_element_type_comes_back_and_bf16_is_f32_in_numpy(shared_core: Core) -> None:
+def test_every_element_type_is_returned_and_bf16_is_f32_in_numpy(shared_core: Core) -> None:
     x = torch.tensor([0.0, 1.0, 2.5, 100.0])
     compiled = npu.compile(Kinds(), x, core=shared_core)
     found, expected = compiled(x), in_torch(Kinds(), x)
@@ -116,7 +116,7 @@ def test_every_element_type_comes_back_and_bf16_is_f32_in_numpy(shared_core: Cor
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool])
-def test_every_element_type_goes_in(shared_core: Core, kind: Any) -> None:
+def test_every_element_type_is_accepted(shared_core: Core, kind: Any) -> None:
     x = torch.tensor([[0, 1, 3]]).to(kind)
     compiled = npu.compile(Kinds(), x, core=shared_core)
     assert torch.equal(compiled(x)[0], x.float())
@@ -131,7 +131,7 @@ def test_every_element_type_goes_in(shared_core: Core, kind: Any) -> None:
             compiled.new_input("y")
 
 
-def test_tensors_in_device_memory_are_not_copied_and_others_once(shared_core: Core) -> None:
+def test_device_tensors_are_not_copied_and_others_once(shared_core: Core) -> None:
     compiled = npu.compile(Wide(64), torch.rand(8, 64), core=shared_core)
     x = torch.rand(8, 64)
     expected = compiled(x)
@@ -144,7 +144,7 @@ def test_tensors_in_device_memory_are_not_copied_and_others_once(shared_core: Co
     assert compiled.compiled_model.staged_bytes == x.nbytes
 
 
-def test_any_tensor_of_the_right_kind_will_do(shared_core: Core) -> None:
+def test_any_tensor_of_the_right_kind_is_accepted(shared_core: Core) -> None:
     compiled = npu.compile(Wide(4), torch.rand(4, 4), core=shared_core)
     x = torch.arange(16.0).reshape(4, 4)
     for value in (

@@ -1,4 +1,4 @@
-"""Modules of torch for tests: small, with fixed weights, each with another form of arguments or results."""
+"""torch modules for tests: small, with fixed weights, each with another form of arguments or results."""
 
 # mypy: allow-subclassing-any
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Detector(nn.Module):
 
 
 class Passing(nn.Module):
-    """Its input is among its outputs, twice, and so is a weight."""
+    """Returns its input twice among its outputs, and a weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Passing(nn.Module):
 
 
 class Kinds(nn.Module):
-    """Every element type out."""
+    """Returns every element type."""
 
     def forward(self, x: Any) -> Any:
         return [x.to(kind) for kind in KINDS]
@@ -128,7 +128,7 @@ KINDS = [
 
 
 class Summed(nn.Module):
-    """Rows of two tensors, put together; the number of rows is a part of the result."""
+    """Concatenates and sums rows of two tensors; the number of rows is part of the result."""
 
     def forward(self, left: Any, right: Any) -> Any:
         joined = torch.cat([left, right], 1)
@@ -136,7 +136,7 @@ class Summed(nn.Module):
 
 
 def in_torch(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the module itself returns in eval mode."""
+    """Return the module's own result in eval mode."""
     modes = module.training
     module.eval()
     try:

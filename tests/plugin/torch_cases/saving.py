@@ -1,4 +1,4 @@
-"""Saved modules: one file, run by a process that has no torch, with the same numbers."""
+"""Saved modules: one file, run by a process without torch, with the same numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def convolutions(lasting_daemon: LastingDaemon, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def saved(convolutions: bytes, path: Path) -> Path:
-    """The saved module in a file of the test's own."""
+    """The saved module in the test's own file."""
     path.write_bytes(convolutions)
     return path
 
@@ -80,7 +80,7 @@ def test_a_process_without_torch_computes_the_same_numbers(
     assert said == ["ndarray", True, True, "ndarray", 0, shown]
 
 
-def test_classes_come_back_when_they_are_given_and_are_named_tuples_otherwise(
+def test_given_classes_are_restored_and_others_become_named_tuples(
     shared_core: Core, path: Path, run_python: RunPython
 ) -> None:
     batch = {"left": torch.rand(2, 4), "pair": (torch.rand(2, 4), 2)}
@@ -116,7 +116,7 @@ def test_dynamic_rows_stay_dynamic(shared_core: Core, path: Path) -> None:
         assert (count, joined.shape) == (rows, (rows, 8))
 
 
-def test_the_file_alone_is_enough(shared_core: Core, saved: Path, private_dir: Path) -> None:
+def test_the_file_alone_suffices(shared_core: Core, saved: Path, private_dir: Path) -> None:
     image = torch.rand(1, 3, 8, 8)
     loaded = npu.load(saved, core=shared_core)
     expected = loaded(image)
@@ -129,7 +129,7 @@ def test_the_file_alone_is_enough(shared_core: Core, saved: Path, private_dir: P
     assert torch.equal(npu.load(private_dir / "again", core=shared_core)(image), expected)
 
 
-def test_weights_do_not_pass_through_the_process_that_loads(
+def test_weights_do_not_pass_through_the_loading_process(
     shared_core: Core, saved: Path, run_python: RunPython
 ) -> None:
     module, path = Wide(4096), saved.with_name("large.blob")
@@ -164,13 +164,13 @@ def test_a_damaged_file_is_refused(shared_core: Core, saved: Path) -> None:
         npu.load(saved.with_name("nothing"), core=shared_core)
 
 
-def test_a_compiled_model_that_is_no_module_is_refused(shared_core: Core, digits: Path, path: Path) -> None:
+def test_a_compiled_model_without_a_module_is_refused(shared_core: Core, digits: Path, path: Path) -> None:
     shared_core.compile_model(digits).export_model(path)
     with pytest.raises(ModelError, match=r"without the record of a torch module; .*Core\.import_model takes"):
         npu.load(path, core=shared_core)
 
 
-def test_a_record_that_is_not_of_this_model_is_refused(shared_core: Core, saved: Path) -> None:
+def test_a_record_of_another_model_is_refused(shared_core: Core, saved: Path) -> None:
     compiled = shared_core.import_model(saved)
     form = msgspec.json.decode(compiled.extra[KEY])
     two = {"is": "sequence", "items": [{"is": "tensor", "index": number} for number in range(2)]}
@@ -190,13 +190,13 @@ def test_a_record_that_is_not_of_this_model_is_refused(shared_core: Core, saved:
             npu.load(saved, core=shared_core)
 
 
-def test_a_record_that_is_no_record_is_refused() -> None:
+def test_an_invalid_record_is_refused() -> None:
     for text in ("", "{", "[]", "{}", '{"name": 1}', "[" * 5000):
         with pytest.raises(ModelError, match="m: its record of a torch module cannot be read"):
             ModuleSignature.decode(text, "m")
 
 
-def test_a_module_is_saved_with_its_weights(shared_core: Core, path: Path) -> None:
+def test_a_module_compiled_for_raw_blobs_cannot_be_saved(shared_core: Core, path: Path) -> None:
     image = torch.rand(1, 3, 8, 8)
     compiled = npu.compile(Convolutions(), image, config={"NPU_EXPORT_RAW_BLOB": True}, core=shared_core)
     with pytest.raises(PropertyError, match="NPU_EXPORT_RAW_BLOB=YES; expected NO"):
@@ -211,5 +211,5 @@ def _socket(core: Core) -> str:
 
 
 def _flush(code: str) -> str:
-    """Client code without its indentation."""
+    """Return client code without its indentation."""
     return "\n".join(line.removeprefix("    ") for line in code.splitlines()) + "\n"

@@ -1,4 +1,4 @@
-"""From a module to the device: the numbers, the module afterwards, its weights, and what cannot be traced."""
+"""Tracing modules for the device: numbers, the module afterwards, weights, and what cannot be traced."""
 
 # mypy: allow-subclassing-any
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_a_layer_of_a_transformer_has_the_numbers_of_torch(shared_core: Core) ->
     torch.testing.assert_close(found["pooled"], expected["pooled"], **CLOSE)
 
 
-def test_the_numbers_are_bit_by_bit_those_of_openvinos_cpu_device(shared_core: Core) -> None:
+def test_results_equal_openvinos_cpu_device_bit_for_bit(shared_core: Core) -> None:
     module, image = Convolutions(), torch.rand(1, 3, 8, 8)
     compiled = npu.compile(module, image, core=shared_core)
     traced = trace(module, (image,), {}, {})
@@ -50,7 +50,7 @@ def test_examples_come_in_several_forms(shared_core: Core, given: str) -> None:
     torch.testing.assert_close(compiled(image=image), in_torch(module, image), **CLOSE)
 
 
-def test_a_module_is_traced_in_eval_mode_and_is_afterwards_as_it_was(shared_core: Core) -> None:
+def test_a_module_is_traced_in_eval_mode_and_left_unchanged(shared_core: Core) -> None:
     module = Convolutions()
     module.train()
     module.first.eval()
@@ -73,7 +73,7 @@ def test_all_weights_are_those_of_the_module_and_no_process_is_started() -> None
     assert [weight for weight in weights if weight.data_ptr() not in addresses] == []
 
 
-def test_inputs_among_the_outputs_and_unused_inputs_are_what_they_are(shared_core: Core) -> None:
+def test_inputs_among_the_outputs_and_unused_inputs_are_preserved(shared_core: Core) -> None:
     compiled = npu.compile(Passing(), (torch.zeros(4), torch.zeros(2)), core=shared_core)
     for value in (1.0, 2.0):
         x = torch.full((4,), value)
@@ -85,7 +85,9 @@ def test_inputs_among_the_outputs_and_unused_inputs_are_what_they_are(shared_cor
 
 
 @pytest.mark.parametrize("traced", [1, 3])
-def test_one_compilation_takes_every_number_of_rows_within_the_bounds(shared_core: Core, traced: int) -> None:
+def test_one_compilation_accepts_every_number_of_rows_within_the_bounds(
+    shared_core: Core, traced: int
+) -> None:
     dynamic = {"left": {0: (1, 8)}, "right": {0: (1, 8)}}
     example = torch.rand(traced, 4)
     compiled = npu.compile(Summed(), (example, example), dynamic=dynamic, core=shared_core)
@@ -101,7 +103,7 @@ def test_one_compilation_takes_every_number_of_rows_within_the_bounds(shared_cor
 
 
 class Branching(nn.Module):
-    """Goes one way or the other by a value."""
+    """Branches on a value."""
 
     def forward(self, x: Any) -> Any:
         return x if x.sum() > 0 else -x
@@ -142,14 +144,14 @@ class Silent(nn.Module):
 
 
 class Odd(nn.Module):
-    """Returns something that nobody can write down."""
+    """Returns something that cannot be represented."""
 
     def forward(self, x: Any) -> Any:
         return {"x": x, "kind": x.dtype}
 
 
 class Raising(nn.Module):
-    """Has an error of its own."""
+    """Raises its own error."""
 
     def forward(self, x: Any) -> Any:
         return x @ torch.ones(7, 7)
@@ -168,7 +170,7 @@ class Raising(nn.Module):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_a_module_that_cannot_be_traced_learns_why(
+def test_an_untraceable_module_is_refused_with_the_reason(
     shared_core: Core, module: nn.Module, found: str, expected: str
 ) -> None:
     with pytest.raises(
@@ -177,7 +179,7 @@ def test_a_module_that_cannot_be_traced_learns_why(
         npu.compile(module, torch.rand(3, 3), core=shared_core)
 
 
-def test_what_is_no_module_or_does_not_fit_is_named(shared_core: Core) -> None:
+def test_non_modules_and_misfitting_arguments_are_named(shared_core: Core) -> None:
     image = torch.rand(1, 3, 8, 8)
     scripted = torch.jit.script(nn.Linear(2, 2))
     cases: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [

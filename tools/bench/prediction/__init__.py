@@ -1,4 +1,4 @@
 """`softnpu bench predict`: predictions beside published measurements of models left out of the calibration.
 
-Who reads `data/SOURCES.md` knows where each figure comes from, and which ones are no evidence of their own.
+`data/SOURCES.md` gives the origin of each figure, and lists those that are not independent evidence.
 """

@@ -1,4 +1,4 @@
-"""`softnpu bench predict`: compare, or calibrate again."""
+"""`softnpu bench predict`: compare or recalibrate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softnpu.tools.shared.console import out, print_line
 
 
 def run(*, json: bool, workloads: bool) -> bool:
-    """Print the comparison; return whether the predictions of all models meet what they are held to."""
+    """Print the comparison; return whether the predictions of all models meet their targets."""
     file = calibration.load()
     cases = fit.cases(model_rows())
     models = evaluate.compare_models(cases, file)
@@ -30,7 +30,7 @@ def run(*, json: bool, workloads: bool) -> bool:
 
 
 def calibrate(target: Path) -> None:
-    """Fit the factors again, for all models and without each one, and write them to a file."""
+    """Refit the factors, for all models and without each one, and write them to a file."""
     with out.status("calibrating: a fit for all rows, and one without each model"):
         file = fit.calibrate(model_rows(), time.strftime("%Y-%m-%d", time.gmtime()))
     target.write_bytes(calibration.encode(file))

@@ -1,4 +1,4 @@
-"""Predictions beside the published figures: errors, and how many pairs are ordered right."""
+"""Predictions beside the published figures: errors, and the share of pairs in the right order."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from softnpu.tools.bench.prediction import fit
 from softnpu.tools.bench.prediction.measurements import WorkloadRow
 
 CLEARLY: Final = 1.3
-"""Two measurements that differ by less are no pair: nobody chooses by such a difference."""
+"""Measurements that differ by less form no pair: such a difference decides nothing."""
 MEDIAN, P90, ORDERED = 0.25, 0.60, 0.90
-"""What the predictions of models are held to."""
+"""Targets for the predictions of models."""
 _VPUNN_MHZ: Final = {"3720": 1300.0, "4000": 1700.0, "5010": 1950.0}
-"""Clock in which VPUNN counts the cycles of each platform."""
+"""The clock in which VPUNN counts each platform's cycles."""
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """One published figure and its prediction, in microseconds; `error` is predicted over published, less 1.
 
-    `left_out` says that calibration has not seen the model, `remark` what nobody would expect of the row.
+    `left_out`: calibration has not seen the model; `remark`: what is unexpected in the row.
     """
 
     id: str
@@ -46,9 +46,9 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What many rows say together. `pairs` are those that differ clearly, `ordered` those in the right order.
+    """A summary of many rows. `pairs` differ clearly, `ordered` are those in the right order.
 
-    `met`: whether this is what predictions are held to; None for what is shown for comparison only.
+    `met`: whether targets are met; None for rows shown for comparison only.
     """
 
     name: str
@@ -63,15 +63,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def compare_models(
     cases: Sequence[fit.Case], file: CalibrationFile, *, same_selection: bool = False
 ) -> tuple[Compared, ...]:
-    """Each row of a model, predicted with the factors that were fitted without that model.
+    """Predict each row of a model with the factors fitted without that model.
 
-    `same_selection`: as if 4000 selected boxes as fast as 3720, which its hardware lets expect.
+    `same_selection`: as if 4000 selected boxes as fast as 3720, as its hardware suggests.
     """
     return tuple(_compared(case, _left_out_us(case, file, same_selection)) for case in cases)
 
 
 def compare_roofline(cases: Sequence[fit.Case]) -> tuple[Compared, ...]:
-    """Each row beside the peak rates of the device alone: what the details are worth."""
+    """Compare each row with the device's peak rates alone: shows the worth of the details."""
     return tuple(_compared(case, case.roofline_us) for case in cases)
 
 
@@ -99,7 +99,7 @@ def _compared(case: fit.Case, predicted_us: float) -> Compared:
 
 
 def compare_workloads(rows: Sequence[WorkloadRow]) -> tuple[Compared, ...]:
-    """Each workload on one tile or one SHAVE, by the figures of the device without any calibration."""
+    """Predict each workload on one tile or SHAVE from the device's figures, uncalibrated."""
     return tuple(_compared_workload(row) for row in rows)
 
 
@@ -126,16 +126,16 @@ def _compared_workload(row: WorkloadRow) -> Compared:
 
 
 def _workload(row: WorkloadRow, device: Device) -> Work:
-    # the rows of NPU 5 are software kernels, also of operations that its DPU has
+    # the rows of NPU 5 are software kernels, even for operations that its DPU has
     device = replace(device, native=frozenset())
     works = work_of(row.graph(), device, 1, row.precision)
     return next(work for work in works if work.group.unit is not Unit.DMA)
 
 
 def summarise(name: str, rows: Sequence[Compared], *, held: bool = True) -> Summary:
-    """Median and ninetieth percentile of the errors' sizes, and the order of clearly different pairs.
+    """Return median and 90th percentile of absolute errors, and the order of clearly different pairs.
 
-    `held`: whether the rows are held to the targets. Only left-out models make pairs.
+    `held`: whether the rows are held to the targets. Only left-out models form pairs.
     """
     errors = np.array([abs(row.error) for row in rows])
     median, p90 = float(np.median(errors)), float(np.percentile(errors, 90))
@@ -166,7 +166,7 @@ def _ordered(one: Compared, other: Compared) -> bool:
 
 
 def summaries(cases: Sequence[fit.Case], file: CalibrationFile) -> tuple[Summary, ...]:
-    """All models and those without a remark; for comparison each platform and two simpler predictions."""
+    """Summarise all models, those without a remark, each platform, and two simpler predictions."""
     models = compare_models(cases, file)
     plain = compare_models(cases, file, same_selection=True)
     platforms = dict.fromkeys(row.platform for row in models)

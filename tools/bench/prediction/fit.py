@@ -1,7 +1,7 @@
 """Fit the calibration to published rows, and again with each model left out.
 
-The factors stay near where the device's figures put them: a prior pulls each one back in the logarithm, so
-that a factor that few rows speak about is not bent to explain one of them.
+The factors stay near the device's figures: a prior pulls each one back in the logarithm, so that a factor
+with few rows is not bent to explain one of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WIDTHS: Final = {
 """Logarithm by which a factor may leave its prior for the price of one row that is wrong by `_SCALE`.
 
 Narrow where the device's figure is published and confirmed (MACs and clock by VPUNN's measured workloads, DDR
-by language models), wider for what is interpreted, widest for what nobody has published.
+by language models), wider for interpreted figures, widest for unpublished ones.
 """
 _SCALE: Final = 0.25
 _STEPS: Final = (0.4, 0.2, 0.1, 0.05, 0.02)
@@ -50,7 +50,7 @@ _ROUNDS: Final = 60
 class Case:
     """A row with the uncalibrated times of its model's groups.
 
-    `roofline_us` is what MACs at the peak rate, or constants, inputs and outputs at DDR's, take at least.
+    `roofline_us` is the lower bound from MACs at the peak rate, or constants, inputs and outputs at DDR's.
     """
 
     row: ModelRow
@@ -58,13 +58,13 @@ class Case:
     roofline_us: float
 
     def predicted_us(self, by: Calibration) -> float:
-        """Microseconds an inference, as the row counts them."""
+        """Return microseconds per inference, as the row counts them."""
         device_us = float(self.features.times(by).sum())
         return calibration.latency_us(device_us, by) if self.row.latency else device_us
 
 
 def cases(rows: Iterable[ModelRow]) -> tuple[Case, ...]:
-    """The rows with their features."""
+    """Return the rows with their features."""
     return tuple(_case(row) for row in rows)
 
 
@@ -79,7 +79,7 @@ def _case(row: ModelRow) -> Case:
 
 
 def fit(known: Sequence[Case]) -> Calibration:
-    """The factors that explain these rows best; rows that are not to be fitted do not count."""
+    """Return the factors that explain these rows best; rows not to be fitted are ignored."""
     used = [case for case in known if case.row.fitted]
     weights = _weights(used)
 
@@ -93,7 +93,7 @@ def fit(known: Sequence[Case]) -> Calibration:
 
 
 def _weights(used: Sequence[Case]) -> calibration.Floats:
-    """Each model counts the same, however many rows it has; their sum is the number of rows."""
+    """Weight each model equally, however many rows it has; weights sum to the number of rows."""
     models = [case.row.model for case in used]
     raw = np.array([1.0 / np.sqrt(models.count(model)) for model in models])
     return np.asarray(raw * len(raw) / raw.sum())
@@ -107,7 +107,7 @@ def _prior_loss(by: Calibration) -> float:
 
 
 def _descend(loss: Callable[[Calibration], float]) -> Calibration:
-    """Try steps up and down in each factor, smaller and smaller: few factors, and no gradient needed."""
+    """Step up and down in each factor with shrinking steps: few factors need no gradient."""
     best, least = _PRIOR, loss(_PRIOR)
     for step in _STEPS:
         for _ in range(_ROUNDS):

@@ -14,9 +14,9 @@ from softnpu.emulator.prediction.timing.work import Precision
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A model's published throughput or latency; `us` is the time of an inference that follows from it.
+    """A model's published throughput or latency; `us` is the resulting time of an inference.
 
-    `remark` says what no model of the hardware would expect of the row; empty for others. `fitted`: whether
+    `remark` explains a figure that no hardware model would expect; otherwise empty. `fitted`: whether
     calibration may use it.
     """
 
@@ -32,7 +32,7 @@ class ModelRow:
 
     @property
     def us(self) -> float:
-        """Microseconds an inference."""
+        """Microseconds per inference."""
         return self.published * 1000 if self.latency else 1e6 / self.published
 
 
@@ -52,13 +52,13 @@ class WorkloadRow:
 
     @property
     def id(self) -> str:
-        """A name for tables."""
+        """The name for tables."""
         shape = "x".join(map(str, self.after))
         window = f" {self.window[0]}x{self.window[1]}/{self.stride}" if self.window != (1, 1) else ""
         return f"{self.kernel.replace('wiseConvolution', 'wise')} {shape}{window}"
 
     def graph(self) -> Graph:
-        """The workload as a model of one operation."""
+        """Return the workload as a model of one operation."""
         build = GraphBuilder(self.id)
         source = build.parameter(1, *self.before)
         shape = (1, *self.after)
@@ -82,7 +82,7 @@ class WorkloadRow:
 
 
 def model_rows() -> tuple[ModelRow, ...]:
-    """The rows of models, in the order of the file."""
+    """Return the rows of models, in file order."""
     return tuple(
         ModelRow(
             id=row["id"],
@@ -100,7 +100,7 @@ def model_rows() -> tuple[ModelRow, ...]:
 
 
 def workload_rows() -> tuple[WorkloadRow, ...]:
-    """The rows of workloads, in the order of the file."""
+    """Return the rows of workloads, in file order."""
     return tuple(
         WorkloadRow(
             platform=row["platform"],

@@ -1,4 +1,4 @@
-"""What `softnpu bench predict` prints: a line for each published figure, then what they say together."""
+"""The output of `softnpu bench predict`: a line for each published figure, then summaries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def show(
     rows: Sequence[Compared], summaries: Sequence[Summary], file: CalibrationFile, *, workloads: bool
 ) -> None:
-    """Tables for a person; single workloads only if asked for."""
+    """Print tables for people; single workloads only on request."""
     models = [row for row in rows if row.left_out]
     out.print(_rows("models, each left out of the calibration", models))
     for text in dict.fromkeys(row.remark for row in models if row.remark):
@@ -63,7 +63,7 @@ def _summaries(summaries: Sequence[Summary]) -> Table:
 
 
 def show_json(rows: Sequence[Compared], summaries: Sequence[Summary], file: CalibrationFile) -> None:
-    """One document: every row, the summaries, the calibration."""
+    """Print one document: every row, the summaries, the calibration."""
     print_json(
         {
             "rows": rows,

@@ -1,4 +1,4 @@
-/* A camera that knows no softnpu: it writes frames into shared memory, at the pace of its consumer.
+/* A camera without softnpu: it writes frames into shared memory, at the pace of its consumer.
  *
  *     cc -O2 camera.c -o camera -lrt -pthread && ./camera NAME
  *
@@ -41,16 +41,16 @@ int main(int count, char **words) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int fd = shm_open(words[1], O_CREAT | O_RDWR, 0600);
     check(fd < 0, words[1]);
-    /* the same size each time: nobody's memory is ever cut */
+    /* the same size each time: mapped memory is never truncated */
     check(ftruncate(fd, PAGE + SLOTS * PAGE) != 0, "ftruncate");
     char *memory = mmap(NULL, PAGE + SLOTS * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     check(memory == MAP_FAILED, "mmap");
     _Atomic uint64_t *counters = (_Atomic uint64_t *)memory;
     sem_t *slots = semaphore(words[1], "free"), *frames = semaphore(words[1], "frames");
 
-    sem_post(frames); /* an earlier camera may have been killed before it did */
+    sem_post(frames); /* an earlier camera may have been killed before posting */
     for (;;) {
-        /* what the counters say, and not the semaphore: a killed camera has swallowed a post */
+        /* trust the counters, not the semaphore: a killed camera may have consumed a post */
         while (counters[WRITTEN] - counters[CONSUMED] < SLOTS) {
             const uint64_t sequence = counters[WRITTEN];
             expose((float *)(memory + PAGE + sequence % SLOTS * PAGE), sequence);

@@ -1,4 +1,4 @@
-"""The camera where there is no C compiler: `camera.c`, line by line."""
+"""The camera for machines without a C compiler: `camera.c`, line by line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_S = 1.0
 
 
 def main(name: str) -> None:
-    """Write frames, at the pace of the consumer."""
+    """Write frames at the consumer's pace."""
     parent = os.getppid()
     shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREAT, mode=0o600, size=layout.FRAMES_SIZE)
     memory = mmap.mmap(shared.fd, layout.FRAMES_SIZE)

@@ -1,4 +1,4 @@
-"""The consumer: plain Python that knows no softnpu. It compares every result, bit by bit."""
+"""The consumer: plain Python without softnpu. It compares every result, bit by bit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _BYTES = layout.CLASSES * 4
 
 
 class Results:
-    """The memory with results, of the inference that runs now."""
+    """The results memory of the current inference process."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._memory: mmap.mmap | None = None
 
     def find(self, sequence: int) -> bytes | None:
-        """A result, or None if it is not there: its process was killed, and the next one infers it again."""
+        """Return a result, or None if it was lost with a killed process; the next one recomputes it."""
         result = self._look(sequence)
         if result is None:
             self._open()
@@ -44,21 +44,21 @@ class Results:
         except posix_ipc.ExistentialError:
             return
         try:
-            if shared.size == layout.RESULTS_SIZE:  # else it is being made
+            if shared.size == layout.RESULTS_SIZE:  # else it is being created
                 self._memory = mmap.mmap(shared.fd, layout.RESULTS_SIZE)
         finally:
             os.close(shared.fd)
 
 
 def main(name: str, expected: Path) -> None:
-    """Consume results until the pipeline ends; leaves with an error at the first wrong one."""
+    """Consume results until the pipeline ends; exit with an error at the first wrong one."""
     right, parent = expected.read_bytes(), os.getppid()
     shared = posix_ipc.SharedMemory(name)
     counters = memoryview(mmap.mmap(shared.fd, layout.FRAMES_SIZE)).cast("Q")
     os.close(shared.fd)
     inferred, free = (posix_ipc.Semaphore(f"{name}-{suffix}") for suffix in ("inferred", "free"))
     results = Results(f"{name}-results")
-    free.release()  # an earlier consumer may have been killed before it did
+    free.release()  # an earlier consumer may have been killed before releasing it
     while True:
         while (sequence := counters[layout.CONSUMED]) < counters[layout.INFERRED]:
             result = results.find(sequence)

@@ -1,6 +1,6 @@
-"""The inference: frames of the camera in, results for the consumer out, both where they are.
+"""The inference: camera frames in, consumer results out, both in place.
 
-Everything that softnpu brings is in this file; the camera and the consumer do not know it.
+Only this file uses softnpu; the camera and the consumer do not know it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(name: str) -> None:
         requests.append(request)
 
     def serve() -> None:
-        """Infer all frames that there are."""
+        """Infer all pending frames."""
         sequence = int(max(counters[layout.INFERRED], counters[layout.CONSUMED]))
         while sequence < counters[layout.WRITTEN]:
             requests[sequence % layout.SLOTS].infer()
@@ -55,7 +55,7 @@ def main(name: str) -> None:
             sequence += 1
             counters[layout.INFERRED] = sequence
 
-    # results of an earlier process that nobody has read went with its memory
+    # an earlier process's unread results went with its memory
     counters[layout.INFERRED] = counters[layout.CONSUMED]
     serve()
     inferred.signal()
@@ -67,7 +67,7 @@ def main(name: str) -> None:
 
 
 def publish(context: Context, name: str) -> PublishedMemory:
-    """The memory for results; the name of a process that was just killed is there for a moment."""
+    """Publish the memory for results; the name of a process just killed persists for a moment."""
     end = time.monotonic() + _PREDECESSOR_S
     while True:
         try:

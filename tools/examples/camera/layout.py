@@ -1,11 +1,11 @@
-"""What the three processes have in common: names, where everything lies, and the pixels of a frame.
+"""The shared definitions of the three processes: names, memory layout, and the pixels of a frame.
 
     NAME            made by the camera: three counters, then the slots with frames
     NAME-results    published by the inference: a slot for each frame
     NAME-free, NAME-frames, NAME-inferred    semaphores, made by whoever starts the pipeline
 
 Frame `s` lies in slot `s % SLOTS`. A counter is stored when the work is done: `written` by the camera,
-`inferred` by the inference, `consumed` by the consumer. A result is whole when its stamp is `s + 1`.
+`inferred` by the inference, `consumed` by the consumer. A result is complete when its stamp is `s + 1`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ SHAPE = (1, 1, 8, 8)
 PIXELS = math.prod(SHAPE)
 CLASSES = 10
 VARIANTS = 64
-"""Frames repeat after so many."""
+"""Frames repeat after this many."""
 
 WRITTEN, INFERRED, CONSUMED = 0, 8, 16
-"""Counters, as indices of 64-bit words: each in a cache line of its own."""
+"""Counters, as indices of 64-bit words, each in its own cache line."""
 FRAMES_AT = 4096
 FRAME_STRIDE = 4096
 FRAMES_SIZE = FRAMES_AT + SLOTS * FRAME_STRIDE
 
 RESULT_STRIDE = 128
 RESULT_AT = 64
-"""A result's numbers, behind its stamp."""
+"""Offset of a result's numbers, after its stamp."""
 RESULTS_SIZE = SLOTS * RESULT_STRIDE
 
 
 def frame_at(sequence: int) -> int:
-    """Where a frame begins in the camera's memory."""
+    """Return the offset of a frame in the camera's memory."""
     return FRAMES_AT + sequence % SLOTS * FRAME_STRIDE
 
 
 def result_at(sequence: int) -> int:
-    """Where the stamp of a result is."""
+    """Return the offset of a result's stamp."""
     return sequence % SLOTS * RESULT_STRIDE
 
 
 def pixels(sequence: int) -> list[float]:
-    """The pixels of a frame, as `camera.c` makes them: numbers that f32 has exactly."""
+    """Return the pixels of a frame, as `camera.c` makes them: numbers exact in f32."""
     variant = sequence % VARIANTS
     return [(variant * 37 + pixel * 11) % 17 / 16 for pixel in range(PIXELS)]

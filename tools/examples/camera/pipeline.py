@@ -1,4 +1,4 @@
-"""Start the three processes, kill them if that is asked for, and look at what is left at the end."""
+"""Start the three processes, kill them on request, and check for leaks at the end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PAUSE_S = (0.01, 1.5)
 
 
 class PipelineError(Exception):
-    """A result was wrong, a process has ended by itself, or nothing moves any more."""
+    """Raised for a wrong result, a process that ended by itself, or a stalled pipeline."""
 
 
 @dataclass
 class Report:
-    """What a run has done."""
+    """The summary of a run."""
 
     frames: int = 0
     seconds: float = 0.0
@@ -48,7 +48,7 @@ class Report:
 
 
 class Pipeline:
-    """The three processes, and the names that they share; nothing is left after the block."""
+    """The three processes and their shared names; nothing is left after the block."""
 
     def __init__(self, folder: Path) -> None:
         self.name = f"/softnpu-camera-{os.getpid()}"
@@ -82,7 +82,7 @@ class Pipeline:
             posix_ipc.unlink_shared_memory(self.name)  # the camera was killed: it has no keeper
 
     def start(self, stage: str) -> None:
-        """Start a stage, or start it again."""
+        """Start or restart a stage."""
         commands = {
             "camera": self._camera,
             "inference": _python("inference"),
@@ -94,7 +94,7 @@ class Pipeline:
         )
 
     def kill(self, stage: str) -> None:
-        """Kill a stage, as nothing that it can notice."""
+        """Kill a stage without warning (SIGKILL)."""
         process = self._running.pop(stage)
         process.kill()
         process.wait()
@@ -107,14 +107,14 @@ class Pipeline:
                 raise PipelineError(f"the {stage} has ended with {code}; its reason is above")
 
     def pids(self) -> dict[str, int]:
-        """The processes that run."""
+        """Return the running processes."""
         return {stage: process.pid for stage, process in self._running.items()}
 
 
 def run(context: Context, frames: int, seconds: float, kill: bool, seed: int) -> Report:
-    """Run until so many frames are consumed, or for so many seconds, but until there was one.
+    """Run until this many frames are consumed, or for this many seconds but at least one frame.
 
-    `kill`: stages are killed meanwhile.
+    `kill`: kill stages meanwhile.
     """
     report, dice = Report(), random.Random(seed)
     before = _staged(context)
@@ -156,7 +156,7 @@ def _state(counters: npt.NDArray[np.uint64]) -> str:
 
 
 def _left(name: str) -> list[str]:
-    """Names and processes that are still there once all that is about to end has ended."""
+    """Return the names and processes that remain after everything about to end has ended."""
     with contextlib.suppress(PipelineError):
         _wait_until(lambda: not list(_leftovers(name)), "the end of all", _END_S)
     return list(_leftovers(name))
@@ -176,7 +176,7 @@ def _leftovers(name: str) -> Iterator[str]:
 
 
 def _is_orphan(words: list[bytes]) -> bool:
-    """Whether a keeper of names is left of a program that has ended."""
+    """Return whether it is a keeper of names whose program has ended."""
     return not Path(f"/proc/{words[-2].decode()}").exists()
 
 
@@ -185,7 +185,7 @@ def _staged(context: Context) -> int:
 
 
 def _expected() -> bytes:
-    """The results of all variants of a frame, as OpenVINO's CPU device computes them."""
+    """Return the results for all variants of a frame, as computed by OpenVINO's CPU device."""
     import openvino as ov
 
     compiled = ov.Core().compile_model(model_path(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
@@ -194,7 +194,7 @@ def _expected() -> bytes:
 
 
 def _compiled_camera(folder: Path) -> list[str]:
-    """The command of the camera: compiled from C, or in Python where there is no compiler."""
+    """Return the command of the camera: compiled from C, or Python without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return _python("camera")
@@ -217,7 +217,7 @@ def _wait_until(is_so: Callable[[], bool], what: str, within_s: float = _START_S
 
 
 def show(report: Report) -> int:
-    """Print a report; 1 if something is left behind."""
+    """Print a report; return 1 if something is left behind."""
     print(f"{report.frames} frames, every result equal to OpenVINO's CPU device, bit by bit")
     print(f"{report.copied} bytes copied")
     if any(report.killed.values()):
@@ -227,6 +227,6 @@ def show(report: Report) -> int:
 
 
 def main(frames: int, seconds: float, kill: bool, seed: int) -> int:
-    """One run, and what it has shown."""
+    """Run once and print the report."""
     with Driver.open() as driver, driver.devices[0].create_context() as context:
         return show(run(context, 0 if seconds else frames, seconds, kill, seed))

@@ -1,4 +1,4 @@
-"""Which layers cause what is wrong in the outputs, and which only carry it on."""
+"""Which layers cause wrong outputs, and which only propagate the error."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PEAK: Final = 0.15
 """The largest error of one element, in parts of the largest magnitude, that counts as right."""
 
 DIFFERING: Final = 0.05
-"""The largest share of integers that may differ: those are positions and counts, which near ties turn."""
+"""The largest share of integers that may differ: these are positions and counts, which near ties change."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of one point: its extent in f32 in the sample where it is largest, its worst error."""
+    """One observed point: its f32 extent in the sample where it is largest, its worst error."""
 
     extent: Extent
     sample: int
@@ -31,7 +31,7 @@ class Seen:
 
 
 def is_wrong(error: Error) -> bool:
-    """Whether a tensor counts as another result; an error that is no number does."""
+    """Return whether a tensor counts as another result; a NaN error does."""
     return not (error.mean <= MEAN and error.peak <= PEAK)
 
 
@@ -44,12 +44,12 @@ class Findings:
 
     @property
     def causes(self) -> list[str]:
-        """Those that something happens to which did not come with what they read."""
+        """The points whose trouble did not come with their inputs."""
         return [key for key, trouble in self.reaching.items() if trouble is not Trouble.INHERITS]
 
 
 def suspects(points: Points, seen: Mapping[str, Seen], wrong_outputs: set[int]) -> list[str]:
-    """The points on the way to a wrong output whose own error has to be known, in execution order."""
+    """Return the points leading to a wrong output whose own error must be known, in execution order."""
     wrong = _wrong(seen)
     reaching = points.reaching(wrong, wrong_outputs)
     return [
@@ -62,7 +62,7 @@ def suspects(points: Points, seen: Mapping[str, Seen], wrong_outputs: set[int]) 
 def findings(
     points: Points, seen: Mapping[str, Seen], own: Mapping[str, Error], wrong_outputs: set[int]
 ) -> Findings:
-    """What happens to each point. `own` are the errors of `suspects`; one that is missing counts as small."""
+    """Return each point's trouble. `own` are the errors of `suspects`; a missing one counts as small."""
     wrong = _wrong(seen)
     reaching = points.reaching(wrong, wrong_outputs)
     decided = {key: _trouble(points, seen, own, key) for key in points.points if key in reaching}
@@ -79,7 +79,7 @@ def _wrong(seen: Mapping[str, Seen]) -> set[str]:
 
 
 def _has_lost_source(points: Points, seen: Mapping[str, Seen], key: str) -> bool:
-    """Whether a layer reads what f16 cannot hold: whatever comes of that is not its own."""
+    """Return whether a layer's input does not fit f16: the consequences are not its own."""
     sources = [seen[each] for each in points.points[key].reads if each in seen]
     return any(each.extent.overflows or (each.extent.vanishes and is_wrong(each.error)) for each in sources)
 

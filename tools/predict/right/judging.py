@@ -1,4 +1,4 @@
-"""Whether a model is right in f16: run, find what goes wrong and where, find what makes it right again."""
+"""Judge whether a model is right in f16: run it, locate the errors, find a repair."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from softnpu.tools.predict.right.running import LARGEST_PORTION, F16Model, Infer
 _WIDENINGS: Final = 4
 _TRIALS: Final = 40
 _LONGEST_S: Final = 60.0
-"""No search for a list goes on after this time."""
+"""The time limit of the search for a list."""
 _SHARES: Final = frozenset({"HSigmoid", "HardSigmoid", "Sigmoid", "Softmax"})
-"""Layers of results from 0 to 1: what is below the smallest normal f16 is none of it."""
+"""Layers with results from 0 to 1: values below the smallest normal f16 are negligible."""
 _WORTHY: Final = 0.5
 """A list is good if it leaves at most this part of the tolerance."""
 
 
 @dataclass
 class _Seen:
-    """What one run over all samples has shown."""
+    """The results of one run over all samples."""
 
     outputs: list[Error] = field(default_factory=list)
     points: dict[str, Seen] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class _Seen:
 
 
 class Judge:
-    """Judges one model with given samples. `source` has a name of its own for each operation.
+    """Judges one model with given samples. Each operation of `source` has a unique name.
 
     `bounded`: only the first sample, if the values of all layers do not fit into memory at once.
     """
@@ -74,7 +74,7 @@ class Judge:
         self._bounded = bounded
 
     def judge(self) -> Right:
-        """Look at every rounding, and if an output is wrong look for what makes it right."""
+        """Observe every rounding, and if an output is wrong search for a repair."""
         f16 = self._runs.rewrite(self._arithmetic)
         parts = self._runs.parts(f16)
         count = 1 if self._bounded and parts > 1 else len(self._feeds.steps)
@@ -102,7 +102,7 @@ class Judge:
             notes=_notes(parts, len(self._feeds.steps) - count, f16),
         )
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ observation
 
     def _observe(self, f16: F16Model) -> _Seen:
         seen = _Seen()
@@ -140,7 +140,7 @@ class Judge:
         return causes.findings(f16.points, seen.points, seen.own, wrong)
 
     def _affordable(self, f16: F16Model, seen: _Seen, suspects: Sequence[str]) -> list[str]:
-        """The first of these points, as many as their values and those that they read fit into memory."""
+        """Return the first of these points, as many as fit into memory with their inputs' values."""
         chosen: dict[str, None] = {}
         kept: list[str] = []
         for key in suspects:
@@ -178,12 +178,12 @@ class Judge:
             found=found,
         )
 
-    # ------------------------------------------------------------ what repairs it
+    # ------------------------------------------------------------ repair
 
     def _repair(
         self, f16: F16Model, seen: _Seen, findings: Findings
     ) -> tuple[Repair | None, list[LayerTrouble]]:
-        """The smallest list that makes it right, and the causes that showed when others were repaired."""
+        """Return the smallest repairing list, and causes that only showed after others were repaired."""
         self._end = time.monotonic() + _LONGEST_S
         later: list[LayerTrouble] = []
         known = set(findings.causes)
@@ -265,7 +265,7 @@ class Judge:
 
 
 def _floor(f16: F16Model, keys: Iterable[str]) -> float:
-    """What the magnitudes at these points are taken to be at least."""
+    """Return the lower bound for the magnitudes at these points."""
     kinds = {f16.points.points[key].type for key in keys}
     return SMALLEST_NORMAL if kinds and kinds <= _SHARES else 0.0
 

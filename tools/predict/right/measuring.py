@@ -1,4 +1,4 @@
-"""One tensor in f16 against the same in f32: how far apart they are, and what f16 cannot hold."""
+"""One tensor in f16 against the same in f32: their distance, and values that f16 cannot hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from softnpu.tools.predict.right.result import Error
 Array = npt.NDArray[Any]
 
 SMALLEST_NORMAL: Final = 2.0**-14
-"""Of f16: what is smaller has fewer bits."""
+"""Of f16: smaller numbers have fewer bits."""
 
 NOTHING: Final = Error(0.0, 0.0)
 _INFINITE: Final = Error(math.inf, math.inf)
@@ -23,7 +23,7 @@ _INFINITE: Final = Error(math.inf, math.inf)
 
 @dataclass(frozen=True)
 class Extent:
-    """The largest finite magnitude of a tensor in f32, where it is, and how many are beyond f16."""
+    """The largest finite magnitude of a tensor in f32, its place, and the count beyond f16."""
 
     largest: float
     index: tuple[int, ...]
@@ -37,12 +37,12 @@ class Extent:
 
     @property
     def vanishes(self) -> bool:
-        """Whether all of it is zero or subnormal in f16, and was not zero."""
+        """Whether a non-zero tensor is entirely zero or subnormal in f16."""
         return 0 < self.largest < SMALLEST_NORMAL
 
 
 def extent_of(reference: Array) -> Extent:
-    """The extent of a tensor in f32."""
+    """Return the extent of a tensor in f32."""
     if not reference.size:
         return Extent(0.0, (), 0, 0)
     flat = reference.reshape(-1)
@@ -60,7 +60,7 @@ def extent_of(reference: Array) -> Extent:
 
 
 def error_of(value: Array, reference: Array, floor: float = 0.0) -> Error:
-    """How far `value` is from `reference`; infinite if one is not finite where the other is.
+    """Return the distance of `value` from `reference`; infinite if only one is finite somewhere.
 
     Magnitudes below `floor` count as that.
     """
@@ -83,12 +83,12 @@ def error_of(value: Array, reference: Array, floor: float = 0.0) -> Error:
 
 
 def worse(one: Error, other: Error) -> Error:
-    """The larger mean and the larger peak."""
+    """Return the larger mean and the larger peak."""
     return Error(max(one.mean, other.mean), max(one.peak, other.peak))
 
 
 def _of_extremes(ours: Array, theirs: Array, floor: float) -> Error:
-    """The same with squares beyond f32, and with infinities: those of f32 are 65504 in f16 or infinite."""
+    """Do the same for squares beyond f32, and infinities: those of f32 are 65504 in f16 or infinite."""
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     same |= np.isinf(theirs) & (np.sign(ours) == np.sign(theirs)) & (np.abs(ours) >= F16_LARGEST)
     if bool((~np.isfinite(ours) & ~same).any()) or bool((np.isnan(theirs) & ~same).any()):

@@ -1,4 +1,4 @@
-"""Where a model rewritten for f16 rounds: a point is a rounding, and the layers since those before it."""
+"""The roundings of a model rewritten for f16: a point is one, with the layers since the previous ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from softnpu.emulator.arithmetic import rounding
 _NO_LAYERS: Final = frozenset({"Parameter", "Constant", "Result"})
 _NO_READERS: Final = frozenset({"Result", "ShapeOf", rounding.OPERATION})
 _NOT_DATA: Final = frozenset({"ShapeOf", rounding.OPERATION})
-"""Shapes, and what is rounded once by the compiler: nothing behind them is computed by the device."""
+"""Shapes, and values rounded once by the compiler: nothing after them is computed by the device."""
 _SOURCES: Final = frozenset({"Parameter", "ReadValue", "RandomUniform", rounding.OPERATION})
 
 
 @dataclass(frozen=True)
 class Point:
-    """One rounding: what it rounds (`layer`, output `output`), by `key`.
+    """One rounding: the rounded value (`layer`, output `output`), by `key`.
 
-    `group` are the operations since the points `reads`, in order; `after` those that read its result,
-    through what only moves values, up to the next one that computes. All by name.
+    `group` are the operations since the points `reads`, in order; `after` are the readers of its result,
+    through operations that only move values, up to the next one that computes. All by name.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Points:
     outputs: tuple[tuple[str, ...], ...]
 
     def reaching(self, wrong: set[str], outputs: set[int]) -> set[str]:
-        """Which points of `wrong` lead to one of `outputs` through points of `wrong` only."""
+        """Return the points of `wrong` that lead to one of `outputs` through points of `wrong` only."""
         pending = [key for number in outputs for key in self.outputs[number] if key in wrong]
         reached: set[str] = set()
         while pending:
@@ -55,13 +55,13 @@ class Points:
 
 
 def key_of(value: ov.Output) -> str:
-    """`LAYER`, or `LAYER.OUTPUT` behind the first."""
+    """Return `LAYER`, or `LAYER.OUTPUT` after the first."""
     name: str = value.get_node().friendly_name
     return name if value.get_index() == 0 else f"{name}.{value.get_index()}"
 
 
 def roundings(model: ov.Model) -> dict[str, ov.Node]:
-    """The operations that round the model's own values, by key; those of its bodies are not among them."""
+    """Return the operations that round the model's own values, by key, without those of its bodies."""
     return {
         key_of(node.input_value(0)): node
         for node in model.get_ordered_ops()
@@ -70,7 +70,7 @@ def roundings(model: ov.Model) -> dict[str, ov.Node]:
 
 
 def points_of(model: ov.Model) -> Points:
-    """The points of a rewritten model."""
+    """Return the points of a rewritten model."""
     rounded = roundings(model)
     graph = _Graph(
         {node.get_name(): at for at, node in enumerate(model.get_ordered_ops())},
@@ -89,7 +89,7 @@ def points_of(model: ov.Model) -> Points:
 
 
 def _computes(node: ov.Node) -> bool:
-    """Whether a value is of the data: what is folded into a constant is no layer."""
+    """Return whether a value depends on data: a folded constant is no layer."""
     pending, seen = [node], set()
     while pending:
         each = pending.pop()
@@ -110,7 +110,7 @@ class _Graph:
     keys: dict[str, str]
 
     def behind(self, value: ov.Output) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The operations between a value and the points before it, and these points."""
+        """Return the operations between a value and the points before it, and these points."""
         group: dict[int, str] = {}
         reads: dict[str, None] = {}
         pending, seen = [value], set()
@@ -128,7 +128,7 @@ class _Graph:
 
 
 def _readers(node: ov.Node) -> Iterator[ov.Node]:
-    """The operations that read a result of `node`, also through what only moves it."""
+    """Yield the readers of a result of `node`, also through operations that only move it."""
     for output in node.outputs():
         for port in output.get_target_inputs():
             reader = port.get_node()

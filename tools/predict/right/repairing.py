@@ -1,6 +1,6 @@
-"""The list of layers in f32 that makes a model right: widened until it does, then cut down.
+"""The list of f32 layers that makes a model right: widened until it does, then reduced.
 
-The list names types and patterns, as the real compiler's does, so a name keeps every layer of its type.
+The list has types and patterns, as the real compiler's does, so a name keeps every layer of its type.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NEVER: Final = frozenset({"Parameter", "Constant", "Result", "ReadValue", "Assi
 class Names:
     """The operations of a model by the names that a list can have.
 
-    `owners` has for each operation, also for a step of one that the device executes in several, the layer of
-    the model and its type; `kept` the operations that each name keeps.
+    `owners` maps each operation, also a step of one that the device executes in several, to the model's layer
+    and its type; `kept` are the operations that each name keeps.
     """
 
     owners: Mapping[str, tuple[str, str]]
@@ -35,7 +35,7 @@ class Names:
 
     @classmethod
     def of(cls, source: ov.Model, base: ov.Model) -> Names:
-        """Those of a model, and of the same in the steps of the device."""
+        """Build from a model, and from the same in the device's steps."""
         layers = {node.friendly_name: node.get_type_name() for node in source.get_ordered_ops()}
         owners = {}
         for node in base.get_ordered_ops():
@@ -51,26 +51,26 @@ class Names:
         return cls(owners, {name: names for name, names in kept.items() if names})
 
     def of_layers(self, layers: Iterable[str]) -> frozenset[str]:
-        """The types of these operations, as far as a list can name them."""
+        """Return the types of these operations, as far as a list can name them."""
         return frozenset(self.owners[each][1] for each in layers if each in self.owners) & frozenset(
             self.kept
         )
 
     def operations(self, names: Iterable[str]) -> frozenset[str]:
-        """The operations that a list keeps in f32."""
+        """Return the operations that a list keeps in f32."""
         return frozenset[str]().union(*(self.kept.get(name, frozenset()) for name in names))
 
     def count(self, names: Iterable[str]) -> int:
-        """How many these are."""
+        """Count these operations."""
         return len(self.operations(names))
 
 
 def to_keep_in_f32(
     points: Points, troubles: Mapping[str, Trouble], moving: Callable[[str], bool], wide: bool = False
 ) -> Iterator[str]:
-    """The operations that have to stay in f32 for these points, by name.
+    """Yield the operations that must stay in f32 for these points, by name.
 
-    A value that f16 cannot hold must reach its readers in f32; what cancels must be given its sources in f32.
+    A value that f16 cannot hold must reach its readers in f32; a cancelling layer needs its inputs in f32.
     `wide`: both, for all of them.
     """
     for key, trouble in troubles.items():
@@ -85,7 +85,7 @@ def to_keep_in_f32(
 
 @dataclass
 class Search:
-    """Looks for the list that keeps fewest operations, with `runs` calls of `is_right` at most."""
+    """Searches for the list that keeps fewest operations, with at most `runs` calls of `is_right`."""
 
     names: Names
     is_right: Callable[[frozenset[str]], bool]
@@ -94,7 +94,7 @@ class Search:
     _tried: dict[frozenset[str], bool] = field(default_factory=dict, init=False)
 
     def smallest(self, right: frozenset[str]) -> frozenset[str]:
-        """A list as `right`, without any name that can be left out or replaced by a narrower one."""
+        """Reduce the list `right`: no name can be left out or replaced by a narrower one."""
         self._tried[self.names.operations(right)] = True
         shrunk = True
         while shrunk and not self.ended:
@@ -107,7 +107,7 @@ class Search:
         return right
 
     def _without(self, right: frozenset[str], name: str) -> Iterator[frozenset[str]]:
-        """`right` without a name, or with a pattern instead of it that keeps fewer operations."""
+        """Yield `right` without a name, or with a pattern instead of it that keeps fewer operations."""
         rest = right - {name}
         yield rest
         narrower: Sequence[str] = sorted(
@@ -123,7 +123,7 @@ class Search:
                 yield rest | {pattern}
 
     def _try(self, names: frozenset[str]) -> bool:
-        """Whether the model is right with a list; lists that keep the same operations are one."""
+        """Return whether the model is right with a list; lists that keep the same operations are one."""
         kept = self.names.operations(names)
         if kept in self._tried:
             return self._tried[kept]
@@ -135,7 +135,7 @@ class Search:
 
 
 def _prefixes(name: str) -> Iterator[str]:
-    """`a/b/c`, `a/b`, `a`."""
+    """Yield `a/b/c`, `a/b`, `a`."""
     yield name
     while "/" in name:
         name = name.rpartition("/")[0]

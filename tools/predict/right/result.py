@@ -1,4 +1,4 @@
-"""What is found about the numbers of a model in f16."""
+"""The findings about a model's numbers in f16."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Rightness(enum.StrEnum):
-    """Whether the outputs in f16 are those in f32."""
+    """Whether the outputs in f16 match those in f32."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -16,7 +16,7 @@ class Rightness(enum.StrEnum):
 
 
 class Trouble(enum.StrEnum):
-    """What happens to a layer."""
+    """The kinds of trouble of a layer."""
 
     OVERFLOWS = "overflows"
     VANISHES = "vanishes"
@@ -26,8 +26,9 @@ class Trouble(enum.StrEnum):
 
 
 class Error(msgspec.Struct, frozen=True):
-    """A tensor in f16 against f32. `mean` is the norm of the difference in parts of the norm, `peak` the
-    largest difference in parts of the largest magnitude."""
+    """A tensor in f16 against f32. `mean` is the norm of the difference relative to the norm, `peak` the
+    largest difference relative to the largest magnitude.
+    """
 
     mean: float
     peak: float
@@ -39,7 +40,7 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class OutputError(msgspec.Struct, frozen=True):
-    """An output, the worst of all samples. For integers both errors are the share of elements that differ."""
+    """An output, the worst of all samples. For integers both errors are the share of differing elements."""
 
     name: str
     error: Error
@@ -47,13 +48,13 @@ class OutputError(msgspec.Struct, frozen=True):
 
 
 class LayerTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer whose result in f16 is not what it is in f32.
+    """A layer whose f16 result differs from f32.
 
     `step` is its part if the device executes it in several. `largest` is the largest finite magnitude in
     f32, in sample `sample` at `index` (empty inside a body); `beyond` how many of `elements` are beyond f16.
-    `error` is that of its result, `own` that of the layer alone, fed with the results in f32. `reads` are the
+    `error` is that of its result, `own` that of the layer alone, fed with the f32 results. `reads` are the
     layers that it reads. `inside`: in a body, of which only counts are known. `found` counts the repairs
-    before it showed: 0 for what is seen at once.
+    before it showed: 0 if seen at once.
     """
 
     layer: str
@@ -73,7 +74,7 @@ class LayerTrouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Largest(msgspec.Struct, frozen=True):
-    """The largest finite magnitude of all layers in f32, and where it is."""
+    """The largest finite magnitude of all layers in f32, and its place."""
 
     layer: str
     value: float
@@ -84,7 +85,7 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
     """A list of layers in f32, and the proof: the outputs of the run with it.
 
     `setting` is the value of the property NPU_COMPILATION_MODE_PARAMS. `kept` of `operations` operations stay
-    in f32. `smallest` is False if the search was ended before every shorter list had been tried.
+    in f32. `smallest` is False if the search ended before every shorter list had been tried.
     """
 
     layers: tuple[str, ...]
@@ -98,9 +99,9 @@ class Repair(msgspec.Struct, frozen=True, kw_only=True):
 class Right(msgspec.Struct, frozen=True, kw_only=True):
     """The answer. `obstacle` says why the verdict is unknown.
 
-    `causes` are in execution order, before them nothing is wrong; `inherits` follow from them. `overflow` is
-    what becomes of a value beyond f16. `inputs` says where the samples are from; `points` is how many
-    roundings were looked at; `runs` how many models were executed.
+    `causes` are in execution order, with nothing wrong before them; `inherits` follow from them. `overflow`
+    is the outcome of a value beyond f16. `inputs` is the source of the samples; `points` is the number of
+    observed roundings; `runs` the number of models executed.
     """
 
     verdict: Rightness

@@ -1,7 +1,7 @@
 """Both models executed by OpenVINO's CPU runtime in this process, as the emulator's engine executes them.
 
-The model in f16 is that of `emulator/arithmetic`. Values are read behind its roundings, where nothing is
-fused: looking changes no bit. The model in f32 is read at the same places.
+The f16 model is that of `emulator/arithmetic`. Values are read after its roundings, where nothing is fused:
+observing changes no bit. The f32 model is read at the same places.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _PROPERTIES: Final = {
     **saturated_sums.properties(),
 }
 LARGEST_PORTION: Final = 512 << 20
-"""Bytes of values that are kept at once, of each model: more are read in several runs."""
+"""Bytes of values kept at once, per model: more are read in several runs."""
 _UNKNOWN: Final = 1 << 20
-"""Bytes that a value of an open shape is taken for."""
+"""The assumed bytes of a value of open shape."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class F16Model:
 
 
 class Runs:
-    """Executes a model in f32 and in f16 with the same samples, which follow one another: states go on."""
+    """Executes a model in f32 and f16 with the same consecutive samples: states carry over."""
 
     def __init__(self, source: ov.Model, samples: Sequence[Feed], arithmetic: Arithmetic) -> None:
         self._source = source
@@ -69,7 +69,7 @@ class Runs:
         self.count = 0
 
     def parts(self, f16: F16Model) -> int:
-        """In how many parts the values of all points are read."""
+        """Return the number of parts in which the values of all points are read."""
         return sum(1 for _ in _portions(f16.model, list(f16.points.points.values())))
 
     @property
@@ -78,7 +78,7 @@ class Runs:
         return self._base
 
     def rewrite(self, arithmetic: Arithmetic) -> F16Model:
-        """The model in f16. Raises `RuntimeError` if it has an operation unlike those that are known."""
+        """Return the f16 model. Raise `RuntimeError` if it has an unsupported operation."""
         model = self._source.clone()
         try:
             rewritten = rewriting.rewrite(model, arithmetic, counted=_has_bodies(model))
@@ -89,7 +89,7 @@ class Runs:
         return F16Model(model, points_of(model), inner)
 
     def compare_points(self, f16: F16Model) -> Iterator[Inference]:
-        """Each sample in both models, with the values of all points, of a large model in several runs."""
+        """Yield each sample in both models, with the values of all points; large models take several runs."""
         known = {node.friendly_name for node in self._base.get_ordered_ops()}
         points = [point for point in f16.points.points.values() if point.layer in known]
         for portion in _portions(f16.model, points):
@@ -102,14 +102,14 @@ class Runs:
                 yield Inference(number, pairs[:first], dict(zip(keys, pairs[first:], strict=True)))
 
     def outputs(self, f16: F16Model) -> Iterator[Inference]:
-        """Each sample in both models, without their points."""
+        """Yield each sample in both models, without their points."""
         if self._reference is None:
             self._reference = [[np.array(each) for each in values] for values in self._infer(self._base)]
         for number, values in enumerate(self._infer(f16.model)):
             yield Inference(number, list(zip(values, self._reference[number], strict=True)), {})
 
     def compare_alone(self, f16: F16Model, keys: Sequence[str]) -> Iterator[Inference]:
-        """Each sample, with the values of `keys` computed in f16 from what their layers read in f32."""
+        """Yield each sample, with the values of `keys` computed in f16 from their layers' f32 inputs."""
         points = f16.points.points
         sources = list(dict.fromkeys(read for key in keys for read in points[key].reads))
         wanted = list(dict.fromkeys([*sources, *keys]))
@@ -124,7 +124,7 @@ class Runs:
             yield Inference(number, [], pairs)
 
     def _infer(self, model: ov.Model) -> Iterator[list[Array]]:
-        """The outputs of each sample; they are valid until the next."""
+        """Yield the outputs of each sample, valid until the next."""
         request = self._compiled(model).create_infer_request()
         for sample in self.samples:
             request.infer(dict(enumerate(sample)))
@@ -140,7 +140,7 @@ def _has_bodies(model: ov.Model) -> bool:
 
 
 def _portions(model: ov.Model, points: Sequence[Point]) -> Iterator[list[Point]]:
-    """The points in portions whose values are not too large together; one at least, which may be empty."""
+    """Split the points into portions whose values fit the limit; at least one, which may be empty."""
     nodes = roundings(model)
     portion: list[Point] = []
     held = 0
@@ -156,7 +156,7 @@ def _portions(model: ov.Model, points: Sequence[Point]) -> Iterator[list[Point]]
 
 
 def _marked_roundings(model: ov.Model, keys: Sequence[str]) -> ov.Model:
-    """A copy whose last outputs are the results of these roundings."""
+    """Return a copy whose last outputs are the results of these roundings."""
     copy = model.clone()
     nodes = roundings(copy)
     copy.add_results([_result(nodes[key].output(0)) for key in keys])
@@ -164,7 +164,7 @@ def _marked_roundings(model: ov.Model, keys: Sequence[str]) -> ov.Model:
 
 
 def _marked(base: ov.Model, points: Sequence[Point]) -> ov.Model:
-    """A copy whose last outputs are what is rounded at these points."""
+    """Return a copy whose last outputs are the values rounded at these points."""
     copy = base.clone()
     nodes = {node.friendly_name: node for node in copy.get_ordered_ops()}
     copy.add_results([_result(nodes[point.layer].output(point.output)) for point in points])
@@ -172,7 +172,7 @@ def _marked(base: ov.Model, points: Sequence[Point]) -> ov.Model:
 
 
 def _cut(model: ov.Model, keys: Sequence[str], sources: Sequence[str]) -> ov.Model:
-    """A copy that computes only `keys`. Its last inputs are the values of `sources`, which it rounds."""
+    """Return a copy that computes only `keys`. Its last inputs are the values of `sources`, to be rounded."""
     copy = model.clone()
     nodes = roundings(copy)
     added = []
@@ -194,5 +194,5 @@ def _cut(model: ov.Model, keys: Sequence[str], sources: Sequence[str]) -> ov.Mod
 
 
 def _result(value: ov.Output) -> ov.Node:
-    """A result in f32, whatever type the model has."""
+    """Return a result in f32, whatever the model's type."""
     return ops.result(value if value.get_element_type() == ov.Type.f32 else ops.convert(value, "f32"))

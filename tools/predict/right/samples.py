@@ -1,4 +1,4 @@
-"""The inputs of a model: given arrays and pictures, or generated ones that mean something to it.
+"""The inputs of a model: given arrays and pictures, or generated ones that are meaningful to it.
 
 Random bits say little about f16: a picture has areas and edges, a token lies in the vocabulary.
 """
@@ -19,13 +19,13 @@ from softnpu.tools.shared.failures import ToolError
 Array = npt.NDArray[Any]
 
 COUNT: Final = 2
-"""Samples that are generated unless a number is given."""
+"""The default number of generated samples."""
 
 _PARTS_OF_BYTES: Final = frozenset({1, 2, 3, 4, 6})
 _CHANNELS: Final = (1, 3, 4)
 _LEAST_SIDE: Final = 16
 _BYTES_FROM: Final = 8.0
-"""A mean that is subtracted from a picture, or a divisor, beyond this is one of 0 to 255."""
+"""A mean subtracted from a picture, or a divisor, above this implies values of 0 to 255."""
 _OCTAVES: Final = 5
 _RATES: Final = frozenset({"sr", "sample_rate", "sampling_rate"})
 _RATE: Final = 16000
@@ -34,7 +34,7 @@ _THROUGH: Final = frozenset({"Convert", "Reshape", "Squeeze", "Unsqueeze", "Tran
 
 
 def ports_of(model: ov.Model) -> list[feeds.Port]:
-    """The inputs of a model as files are given for them. Raises `ToolError` for one that is of no numbers."""
+    """Return the inputs of a model in the form for files. Raise `ToolError` for a non-numeric one."""
     for port in model.inputs:
         if port.element_type == ov.Type.string or port.element_type.bitwidth in _PARTS_OF_BYTES:
             name = port.node.friendly_name
@@ -50,7 +50,7 @@ def ports_of(model: ov.Model) -> list[feeds.Port]:
 
 
 def reshaped(model: ov.Model, given: feeds.Given) -> ov.Model:
-    """A copy in which open shapes are those of the given arrays."""
+    """Return a copy whose open shapes are those of the given arrays."""
     copy = model.clone()
     shapes = {}
     for port, known in zip(copy.inputs, ports_of(copy), strict=True):
@@ -64,7 +64,7 @@ def reshaped(model: ov.Model, given: feeds.Given) -> ov.Model:
 
 
 def fix_seeds(model: ov.Model) -> None:
-    """Have a model draw the same random numbers in every run, where it has no seed."""
+    """Make a model draw the same random numbers in every run where it has no seed."""
     for node in model.get_ops():
         if node.get_type_name() == "RandomUniform":
             seeds = node.get_attributes()
@@ -73,9 +73,9 @@ def fix_seeds(model: ov.Model) -> None:
 
 
 def make(model: ov.Model, given: feeds.Given, count: int | None, seed: int) -> feeds.Feeds:
-    """The samples: as many as the given arrays have, one if all are given, else `count`.
+    """Make the samples: as many as the given arrays have, one if all are given, else `count`.
 
-    Raises `ToolError` for what does not fit, and for an input of an open shape without an array.
+    Raise `ToolError` for mismatches, and for an input of open shape without an array.
     """
     ports = ports_of(model)
     kinds = {known.names[0]: _kind_of(port) for port, known in zip(model.inputs, ports, strict=True)}
@@ -99,11 +99,11 @@ def _count(ports: Sequence[feeds.Port], given: feeds.Given, count: int | None) -
     return (count or COUNT) if missing else 1
 
 
-# ---------------------------------------------------------------- what an input is
+# ---------------------------------------------------------------- meaning of an input
 
 
 class _Kind:
-    """What an input means: `tokens` below `limit`, a picture with values up to `limit`, or numbers."""
+    """The meaning of an input: `tokens` below `limit`, a picture with values up to `limit`, or numbers."""
 
     def __init__(self, name: str, limit: float = 1.0, channels_last: bool = False) -> None:
         self.name, self.limit, self.channels_last = name, limit, channels_last
@@ -126,7 +126,7 @@ def _kind_of(port: ov.Output) -> _Kind:
 
 
 def _tables(port: ov.Output, reach: int) -> Iterator[int]:
-    """The number of rows of the tables that an input chooses from."""
+    """Yield the row counts of the tables that an input indexes."""
     for target in port.get_target_inputs():
         node = target.get_node()
         kind = node.get_type_name()
@@ -139,7 +139,7 @@ def _tables(port: ov.Output, reach: int) -> Iterator[int]:
 
 
 def _is_of_bytes(port: ov.Output) -> bool:
-    """Whether the first arithmetic on a picture takes it to be of 0 to 255."""
+    """Return whether the first arithmetic on a picture implies values of 0 to 255."""
     pending = [(port, _REACH)]
     while pending:
         value, reach = pending.pop()
@@ -171,13 +171,13 @@ def _generated(
         return _picture(random, shape, kind).astype(type)
     if type.kind in "iu" and name.lower() in _RATES:
         return np.full(shape, _RATE, type)
-    if type.kind == "f":  # a mask of ones looks at everything, also if it is added
+    if type.kind == "f":  # a mask of ones attends to everything, also if it is added
         return np.ones(shape, type) if inputs.is_fixed(name) else random.normal(0, 1, shape).astype(type)
     return inputs.random_array(random, name, type, shape)
 
 
 def _picture(random: np.random.Generator, shape: Sequence[int], kind: _Kind) -> Array:
-    """Areas, edges and a little noise: octaves of blocks, the coarsest the strongest."""
+    """Generate areas, edges and a little noise: octaves of blocks, the coarsest the strongest."""
     axes = (1, 2) if kind.channels_last else (2, 3)
     total = random.normal(0, 0.02, shape)
     for octave in range(_OCTAVES):

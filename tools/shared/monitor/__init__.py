@@ -1,1 +1,1 @@
-"""What monitors of a daemon share: samples of it, rates between two samples, names of programs."""
+"""Shared parts of daemon monitors: samples, rates between two samples, program names."""

@@ -1,4 +1,4 @@
-"""A view of a daemon as one JSON document: what the daemon reported, and what follows from it."""
+"""A view of a daemon as one JSON document: its reports, and values computed from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from softnpu.tools.shared.monitor.views import View
 
 
 def document(view: View) -> dict[str, object]:
-    """The view as one JSON document: the messages of the daemon, and what can be computed of them."""
+    """Return the view as one JSON document: the daemon's messages, and values computed from them."""
     from msgspec.structs import asdict
 
     sample, state = view.sample, view.sample.status

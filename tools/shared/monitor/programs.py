@@ -1,4 +1,4 @@
-"""The name of the program behind a session: what an interpreter runs, not the interpreter."""
+"""The name of the program behind a session: the interpreted program, not the interpreter."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _WITH_VALUE: Final = frozenset(("-X", "-W", "--check-hash-based-pycs"))
 
 
 class Programs:
-    """Names of programs, and their command lines; each process is read once."""
+    """Names and command lines of programs; each process is read once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], list[str]] = {}
 
     def name(self, session: SessionActivity) -> str:
-        """The script, module or program of a session."""
+        """Return the script, module or program of a session."""
         return listed(_program(self.command(session)) or session.client, _WIDTH)
 
     def command(self, session: SessionActivity) -> list[str]:
-        """The command line of its process; empty if the process cannot be read, or is another one by now."""
+        """Return its process's command line; empty if the process is unreadable or has been replaced."""
         key = session.pid, session.start_time
         if key not in self._known:
-            # without an entry when the thread hangs: it is asked once
+            # no entry when the thread hangs: it is asked once
             self._known[key] = []
-            # a process can make whoever reads its command line wait: it lies in memory of that process
+            # a process can block readers of its command line, which lies in its memory
             thread = threading.Thread(target=self._read, args=key, daemon=True)
             thread.start()
             thread.join(_READ_S)
@@ -58,7 +58,7 @@ class Programs:
 
 
 def _program(words: list[str]) -> str:
-    """What an interpreter runs: script, module or -c. Empty for a program that is not Python."""
+    """Return an interpreter's script, module or -c. Empty for a program that is not Python."""
     interpreter = words[0].rpartition("/")[2] if words else ""
     if not interpreter.startswith("python"):
         return ""

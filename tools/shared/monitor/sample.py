@@ -1,4 +1,4 @@
-"""One look at a daemon, and the connection that looks again and again, whatever becomes of the daemon."""
+"""One look at a daemon, and the connection that polls it across daemon restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a daemon reported at one moment. `at`: by `time.monotonic`."""
+    """A daemon's report at one moment. `at`: by `time.monotonic`."""
 
     at: float
     status: StatusAnswer
@@ -50,7 +50,7 @@ class Sample:
 
 
 class Monitor:
-    """Looks at the daemon at a socket; finds the next one when it ends. It opens no session."""
+    """Polls the daemon at a socket; finds the next one when it ends. It opens no session."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class Monitor:
         self._driver: Driver | None = None
 
     def poll(self) -> Sample | Exception:
-        """What the daemon reports, or why it does not."""
+        """Return the daemon's report, or why there is none."""
         from softnpu.driver import ZeError
 
         try:
@@ -70,6 +70,6 @@ class Monitor:
             return error
 
     def close(self) -> None:
-        """End the connection; `poll` opens another one."""
+        """Close the connection; `poll` opens another one."""
         self._driver = None
         self._stack.close()

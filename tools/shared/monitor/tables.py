@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_work(view: View) -> None:
-    """Print sessions, models and compilations, as far as there are any."""
+    """Print sessions, models and compilations, if any."""
     if view.sample.status.session_count:
         out.print(_sessions(view))
     else:
@@ -26,7 +26,7 @@ def print_work(view: View) -> None:
 def _sessions(view: View) -> Table:
     title = f"sessions: {view.sample.status.session_count}"
     table = make_table(title, "", "pid", "program", "state", right=("share", "memory", "inferences"))
-    table.columns[2].no_wrap = False  # names give way when the terminal is narrow, numbers do not
+    table.columns[2].no_wrap = False  # names shrink on a narrow terminal, numbers do not
     table.add_column("models")
     for session in view.sessions:
         table.add_row(

@@ -1,4 +1,4 @@
-"""What a person sees of two samples: rates and shares of the time between them."""
+"""A person's view of two samples: rates, and shares of the time between them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A device. Shares are 0 to 1; `tiles_used` is a mean; bytes and inferences of a second."""
+    """A device. Shares are 0 to 1; `tiles_used` is a mean; bytes and inferences are per second."""
 
     name: str
     platform: str
@@ -88,7 +88,7 @@ class CompilationView:
 
 @dataclass(frozen=True)
 class View:
-    """Everything that a monitor shows. `interval_s`: what rates are the mean of."""
+    """All data that a monitor shows. `interval_s`: the period that rates average."""
 
     sample: Sample
     interval_s: float
@@ -99,7 +99,7 @@ class View:
 
     @classmethod
     def of(cls, now: Sample, before: Sample | None, programs: Programs) -> View:
-        """With rates since `before`; without it, or if that was another daemon, since the begin of each."""
+        """Build with rates since `before`; without it, or for another daemon, since the start of each."""
         if before is not None and before.status.pid != now.status.pid:
             before = None
         programs.keep(list(now.sessions))
@@ -125,13 +125,13 @@ class View:
 
 
 def device_name(engine: EngineStatus, state: StatusAnswer) -> str:
-    """`NPU`, or `NPU.1` when there are several: the name that the plugin takes."""
+    """Return `NPU`, or `NPU.1` when there are several: the plugin's name."""
     return "NPU" if len(state.engines) == 1 else f"NPU.{engine.device.index}"
 
 
 @cache
 def user_name(uid: int) -> str:
-    """The name of a user, the number of one without a name."""
+    """Return a user's name, or the number of a nameless one."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -150,7 +150,7 @@ def _device(
         name=names[engine.device.index],
         platform=engine.device.platform,
         state=engine.state,
-        # work is counted when it ends or pauses: a little of it may lie before the first sample
+        # work is counted when it ends or pauses: some of it may precede the first sample
         utilisation=min(1.0, rate("busy_ns") / 1e9),
         tiles_used=min(float(tiles), rate("tile_busy_ns") / 1e9),
         tiles=tiles,

@@ -1,4 +1,4 @@
-"""Looking at a daemon again and again without a screen: tables, JSON lines, CSV as of intel-npu-smi."""
+"""Polling a daemon without a screen: tables, JSON lines, CSV as of intel-npu-smi."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLUMNS: Final = (
 
 
 class Form(Protocol):
-    """How a look is printed. `first_s`: time to the second look, so that the first rates come soon."""
+    """The output form of a look. `first_s`: time to the second look, so that the first rates come soon."""
 
     first_s: float
 
@@ -44,7 +44,7 @@ class Form(Protocol):
 
 
 class TableForm:
-    """Tables, in place of those before if that is a terminal."""
+    """Tables, which replace the previous ones on a terminal."""
 
     first_s = _FIRST_S
 
@@ -73,7 +73,7 @@ class TableForm:
 
 
 class JsonForm:
-    """A document in a line for each look."""
+    """One document per line for each look."""
 
     first_s = _FIRST_S
 
@@ -87,7 +87,7 @@ class JsonForm:
 
 
 class CsvForm:
-    """The columns of intel-npu-smi, a line for each device; with several of them its name in a last column.
+    """The columns of intel-npu-smi, a line for each device; if there are several, its name in a last column.
 
     Frequency in Hz, bandwidth in MiB/s, memory in MiB. Power and temperature stay empty: there are none.
     """
@@ -99,7 +99,7 @@ class CsvForm:
         self._begun = False
 
     def show(self, view: View) -> None:
-        """Print a line for each device, after the names of the columns."""
+        """Print a line for each device, after the column names."""
         several = len(view.devices) > 1
         if not self._begun:
             self._writer.writerow((*_COLUMNS, "device") if several else _COLUMNS)
@@ -122,9 +122,9 @@ class CsvForm:
 
 
 def watch(path: Path, seconds: float, count: int | None, form: Form) -> None:
-    """Show a look every so many seconds, forever if `count` is None.
+    """Show a look at this interval, forever if `count` is None.
 
-    A daemon has to be there when it begins. The end of one is reported on stderr, and the next one is shown.
+    A daemon must run at the start. Its end is reported on stderr, and the next one is shown.
     """
     monitor, programs = Monitor(path), Programs()
     before: Sample | None = None

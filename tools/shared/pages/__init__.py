@@ -1,1 +1,1 @@
-"""Self-contained HTML pages: templates, one style for light and dark, no script, nothing from a network."""
+"""Self-contained HTML pages: templates, one style for light and dark, no script, no network."""

@@ -1,4 +1,4 @@
-"""Plots as SVG inside of a page, in the page's own colours: light and dark need no second picture."""
+"""Plots as inline SVG in the page's own colours: light and dark need no second picture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from softnpu.tools.shared.pages.rendering import require
 
-# matplotlib takes colours, not variables: each of these stands for one, and is replaced in the SVG
+# matplotlib takes colours, not variables: each colour stands for a variable, and is replaced in the SVG
 COLOURS: Final = {
     "--ink": "#010101", "--soft": "#020202", "--line": "#030303", "--series-1": "#040404",
     "--series-2": "#050505", "--series-3": "#060606", "--series-4": "#070707",
@@ -17,7 +17,7 @@ COLOURS: Final = {
 
 
 def figure(width: float, height: float, columns: int = 1, rows: int = 1) -> Any:
-    """A figure of so many inches and its axes. Raises `ToolError` without matplotlib."""
+    """Return a figure of this size in inches and its axes. Raise `ToolError` without matplotlib."""
     matplotlib = require("matplotlib", "a plot")
     matplotlib.use("svg")
     settings: Mapping[str, Any] = {
@@ -39,14 +39,14 @@ def figure(width: float, height: float, columns: int = 1, rows: int = 1) -> Any:
 
 
 def svg(figure: Any) -> str:
-    """The picture as an element of a page; the figure is closed."""
+    """Return the picture as an element of a page; close the figure."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     require("matplotlib.pyplot", "a plot").close(figure)
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # ids are those of one document, and a page has several pictures
+    # ids must be unique in a document, and a page has several pictures
     salt = f"p{abs(hash(text)) % 10**9}"
     text = re.sub(r'id="([^"]+)"', rf'id="{salt}-\1"', text)
     text = re.sub(r"#(?=[A-Za-z_][\w-]*[\")])", f"#{salt}-", text)

@@ -1,4 +1,4 @@
-"""Templates become pages. jinja2 is part of an extra, and asked for by name when it is missing."""
+"""Renders templates to pages. jinja2 is part of an extra, and named when it is missing."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _FOLDER: Final = Path(__file__).parent
 
 
 def write(path: Path, template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> None:
-    """Render a template of this folder into a file. Raises `ToolError` without jinja2, and `OSError`."""
+    """Render a template of this folder to a file. Raise `ToolError` without jinja2, and `OSError`."""
     path.write_text(render(template, values, **filters), encoding="utf-8")
 
 
 def check_target(option: str, path: Path) -> None:
-    """Refuse a page that cannot be written, before anything runs."""
+    """Reject an unwritable page before anything runs."""
     require("jinja2", option)
     if not path.absolute().parent.is_dir():
         raise ToolError(f"{option} {path}", found="no such directory", expected="a directory that exists")
 
 
 def render(template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> str:
-    """The text of a page. Raises `ToolError` without jinja2."""
+    """Return the text of a page. Raise `ToolError` without jinja2."""
     jinja2 = require("jinja2", "a page")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
@@ -39,7 +39,7 @@ def render(template: str, values: Mapping[str, Any], **filters: Callable[..., st
 
 
 def require(module: str, wanted_by: str) -> Any:
-    """A module of the extra `report`. Raises `ToolError` with the command that installs it."""
+    """Import a module of the extra `report`. Raise `ToolError` with the command that installs it."""
     import importlib
 
     try:

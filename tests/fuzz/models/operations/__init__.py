@@ -1,4 +1,4 @@
-"""The catalogue: what can be added to a graph, by family. An entry is a function that adds one operation."""
+"""The catalogue of operations for graphs, by family. An entry is a function that adds one operation."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ WEIGHTS = {
     "element-wise": 26, "reductions": 10, "layers": 14, "shapes": 18, "slicing": 10, "gathering": 10,
     "quantised": 9, "recurrent": 4, "signal": 3, "detection": 4, "control flow": 4, "states": 4,
 }  # fmt: skip
-"""How often a family is taken."""
+"""The relative frequency of a family."""
 
 __all__ = ["FAMILIES", "WEIGHTS", "Entry", "Table"]

@@ -1,4 +1,4 @@
-"""Control flow: If, Loop and TensorIterator with small bodies made of the same catalogue."""
+"""Control flow: If, Loop and TensorIterator with small bodies from the same catalogue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = ("Abs", "Relu", "Negative", "Tanh", "Sigmoid", "Add", "Multiply", "Maxi
 
 
 def _body(graph: Graph, likes: Sequence[ov.Output]) -> tuple[Graph, list[Any], Any]:
-    """A graph with one parameter for each of `likes`, and a value of the first one's type and shape."""
+    """Return a graph with a parameter for each of `likes`, and a value of the first one's type and shape."""
     habits = Habits(graph.habits.main, 0.0, False, graph.habits.wild, inner=True)
     inner = Graph(
         graph.dice, habits, prefix=f"{graph.prefix}body{len(graph.built)}_{graph.dice.randrange(1000)}/"

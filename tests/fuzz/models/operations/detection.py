@@ -1,4 +1,4 @@
-"""Detection: regions, priors, suppression of what overlaps."""
+"""Detection: regions, priors, non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TABLE = Table()
 
 
 def _boxes(graph: Graph, shape: list[int]) -> Any:
-    """Boxes with the second corner behind the first."""
+    """Return boxes whose second corner follows the first."""
     corner = graph.source([*shape, 2], "f32", (0, 5))
     size = graph.constant([*shape, 2], "f32", (1, 4))
     far = graph.add("Add", [corner, size], pooled=False)

@@ -1,4 +1,4 @@
-"""Operations that work element by element, and conversions between types."""
+"""Elementwise operations, and type conversions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _division(kind: str) -> None:
     def add(graph: Graph) -> object:
         one = graph.value(NUMBERS)
         name = name_of(one.element_type)
-        # a division of integers by zero kills the process that holds OpenVINO
+        # integer division by zero kills the OpenVINO process
         below = graph.mate(one) if name in FLOATS else graph.constant(list(one.shape), name, (1, 7))
         return graph.add(
             kind, [one, below], {"m_pythondiv": graph.dice.chance(0.7)} if kind == "Divide" else {}
@@ -174,7 +174,7 @@ def _promote(graph: Graph) -> object:
 
 @TABLE.entry("a chain")
 def _chain(graph: Graph) -> object:
-    """Several in a row, which the CPU fuses into one kernel."""
+    """Add several in a row, which the CPU fuses into one kernel."""
     out = graph.value(("f32",))
     for _ in range(graph.dice.randint(2, 6)):
         kind = graph.dice.pick(

@@ -1,4 +1,4 @@
-"""Gathering, scattering, embedding, and what looks numbers up."""
+"""Gathering, scattering, embedding, and lookups."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TABLES = ("f32", "f32", "f16", "i32", "i64", "u8", "i8")
 
 
 def _indices(graph: Graph, shape: list[int], size: int, constant: float = 0.5, below: bool = False) -> Any:
-    """Indices of an axis of that length; `below`: some count from the end.
+    """Return indices of an axis of that length; `below`: some count from the end.
 
-    There is at least one: with none, OpenVINO's CPU device ends the process in a division by zero.
+    There is at least one: with none, OpenVINO's CPU device crashes in a division by zero.
     """
     if size < 1 or 0 in shape:
         raise Skip("nothing to choose from")
@@ -75,7 +75,7 @@ def _gather_nd(graph: Graph) -> object:
 @TABLE.entry("GatherTree")
 def _gather_tree(graph: Graph) -> object:
     steps, batch, beams = (graph.dice.randint(1, 4) for _ in range(3))
-    kind = "i32"  # indices of floats could lie between two numbers
+    kind = "i32"  # float indices could lie between two numbers
     ids = graph.source([steps, batch, beams], kind, (0, 9))
     parents = graph.source([steps, batch, beams], kind, (0, 0) if beams == 1 else (0, beams - 1))
     lengths = graph.source([batch], kind, (steps, steps))
@@ -99,7 +99,7 @@ def _scatter_elements(graph: Graph) -> object:
     axis = one_axis(graph, len(shape))
     sizes = list(shape)
     sizes[axis] = 1
-    # one index a line: what is written twice is written in no order
+    # one index per line: duplicate writes have no defined order
     indices = _indices(graph, sizes, shape[axis])
     inputs = [one, indices, graph.source(sizes, name_of(one.element_type)), graph.number(axis)]
     if graph.dice.chance(0.4):

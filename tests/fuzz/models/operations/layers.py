@@ -1,4 +1,4 @@
-"""Layers of networks: matrix products, convolutions, pooling, interpolation."""
+"""Network layers: matrix products, convolutions, pooling, interpolation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMPUTED = ("f32", "f32", "f32", "f16", "bf16")
 
 
 def _windows(graph: Graph, dims: int) -> dict[str, Any]:
-    """Strides, pads and dilations of a convolution."""
+    """Return strides, pads and dilations of a convolution."""
     dice = graph.dice
     return {
         "strides": [dice.pick((1, 1, 2)) for _ in range(dims)],
@@ -25,7 +25,7 @@ def _windows(graph: Graph, dims: int) -> dict[str, Any]:
 
 
 def _picture(graph: Graph, kinds: tuple[str, ...] = _COMPUTED) -> tuple[Any, str, list[int]]:
-    """A value with samples, channels and one to three dimensions of space."""
+    """Return a value with samples, channels and one to three spatial dimensions."""
     one = graph.value(kinds, least=3, most=5, filled=True)
     return one, name_of(one.element_type), list(one.shape)
 
@@ -52,7 +52,7 @@ def _matmul(graph: Graph) -> object:
 
 @TABLE.entry("a layer with bias")
 def _full(graph: Graph) -> object:
-    """A product, a bias and an activation, which the CPU fuses."""
+    """Add a product, a bias and an activation, which the CPU fuses."""
     one = graph.value(("f32",), least=2, most=4, filled=True)
     width = graph.dice.randint(1, 8)
     out = graph.add(

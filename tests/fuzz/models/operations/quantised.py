@@ -1,4 +1,4 @@
-"""Quantisation, and types of less than sixteen bits inside of a model."""
+"""Quantisation, and types narrower than sixteen bits inside a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLE = Table()
 
 
 def _fake(graph: Graph, one: ov.Output, width: list[int]) -> list[ov.Output]:
-    """Quantised to random levels; `width`: the shape of ends that differ by channel, empty for none."""
+    """Quantise to random levels; `width`: the shape of ends that differ by channel, empty for none."""
     scale = graph.dice.pick((0.5, 1.0, 3.0, 12.7))
     signed = graph.dice.chance(0.6)
     begin = -scale if signed else 0.0
@@ -34,7 +34,7 @@ def _fake_quantize(graph: Graph) -> object:
 
 
 def _input(one: Any, graph: Graph) -> Any:
-    """Not of constants alone: with several streams the CPU device (2026.4) may fold them wrongly."""
+    """Use no constants alone: with several streams the CPU device (2026.4) may fold them wrongly."""
     if not graph.varies(one):
         raise Skip("a constant")
     return one
@@ -42,7 +42,7 @@ def _input(one: Any, graph: Graph) -> Any:
 
 @TABLE.entry("a quantised layer")
 def _layer(graph: Graph) -> object:
-    """An input and weights of 8 bits, the form that the CPU computes with integers."""
+    """Quantise an input and weights to 8 bits, the form that the CPU computes with integers."""
     one = _input(graph.value(("f32",), least=2, most=4, filled=True), graph)
     inner, width = list(one.shape)[-1], graph.dice.randint(1, 8)
     weights = graph.constant([width, inner], "i8")
@@ -74,7 +74,7 @@ def _fake_convert(graph: Graph) -> object:
 
 @TABLE.entry("there and back")
 def _there_and_back(graph: Graph) -> object:
-    """A conversion to a smaller type and back: the CPU may drop the pair."""
+    """Convert to a smaller type and back: the CPU may drop the pair."""
     one = graph.value(("f32", "f16", "i32", "i64"))
     small = graph.dice.pick((*NARROW, "i8", "u8", "f16", "bf16", "i32", "boolean"))
     there = graph.add("Convert", [one], {"destination_type": small}, pooled=False)

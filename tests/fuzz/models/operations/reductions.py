@@ -1,4 +1,4 @@
-"""Reductions, cumulation, softmax, normalisation, and what sorts."""
+"""Reductions, cumulation, softmax, normalisation, and sorting."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ TABLE = Table()
 
 
 def some_axes(graph: Graph, rank: int, least: int = 1) -> list[int]:
-    """Distinct axes, some counted from the end."""
+    """Return distinct axes, some counted from the end."""
     count = graph.dice.randint(min(least, rank), rank)
     axes = graph.dice.sample(range(rank), count)
     return [axis - rank if graph.dice.chance(0.3) else axis for axis in axes]
 
 
 def one_axis(graph: Graph, rank: int) -> int:
-    """One axis, at times counted from the end."""
+    """Return one axis, sometimes counted from the end."""
     if not rank:
         raise Skip("a scalar has no axis")
     return graph.dice.randrange(-rank, rank)
@@ -99,7 +99,7 @@ def _mvn(graph: Graph) -> object:
 
 @TABLE.entry("a layer normalisation")
 def _layer_normalisation(graph: Graph) -> object:
-    """In parts, as exporters write it; the CPU makes one operation of it."""
+    """Add it in parts, as exporters write it; the CPU fuses them into one operation."""
     one = graph.value(("f32",), least=2, most=4, filled=True)
     last = graph.axes([-1])
     mean = graph.add("ReduceMean", [one, last], {"keep_dims": True}, pooled=False)
@@ -154,7 +154,7 @@ def _non_zero(graph: Graph) -> object:
 
 @TABLE.entry("Unique")
 def _unique(graph: Graph) -> object:
-    # of 8 bits the CPU device writes a quarter of each index only
+    # for 8-bit inputs the CPU device writes only a quarter of each index
     one = graph.value(("f32", "i32", "i64"), filled=True)
     axes = (
         [graph.number(one_axis(graph, len(one.shape)))] if len(one.shape) and graph.dice.chance(0.5) else []

@@ -1,4 +1,4 @@
-"""What changes shapes: reshaping, joining, repeating, and arithmetic with shapes themselves."""
+"""Shape changes: reshaping, joining, repeating, and arithmetic with shapes themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLE = Table()
 
 
 def _factors(graph: Graph, count: int, most: int) -> list[int]:
-    """Numbers whose product is `count`."""
+    """Return numbers whose product is `count`."""
     sizes = [1] * graph.dice.randint(0 if count == 1 else 1, most)
     for prime in (2, 3, 5, 7):
         while count % prime == 0 and count:
@@ -43,7 +43,7 @@ def _reshape(graph: Graph) -> object:
 
 @TABLE.entry("to a scalar")
 def _to_scalar(graph: Graph) -> object:
-    """A single number as a scalar: the pattern is an empty constant."""
+    """Reshape a single number to a scalar: the pattern is an empty constant."""
     one = graph.value(NUMBERS, filled=True)
     if math.prod(one.shape) != 1:
         axes = graph.number(list(range(len(one.shape))))
@@ -140,7 +140,7 @@ def _broadcast(graph: Graph) -> object:
 
 @TABLE.entry("ShapeOf")
 def _shape_of(graph: Graph) -> object:
-    """The shape as numbers, and something computed from it."""
+    """Add the shape as numbers, and something computed from it."""
     out = graph.add("ShapeOf", [graph.value()], {"output_type": graph.dice.pick(("i32", "i64"))}, 3)
     return (
         graph.add("ReduceProd", [*out, graph.axes([0])], {"keep_dims": graph.dice.chance(0.5)})
@@ -151,7 +151,7 @@ def _shape_of(graph: Graph) -> object:
 
 @TABLE.entry("a shape that is computed")
 def _computed_shape(graph: Graph) -> object:
-    """A reshape by the shape of another value, taken apart and put together again."""
+    """Reshape to another value's shape, disassembled and reassembled."""
     one = graph.value(least=1, most=5, filled=True)
     shape = graph.add("ShapeOf", [one], {"output_type": "i64"}, 3, pooled=False)
     first = graph.add("Gather", [*shape, graph.number([0]), graph.number(0)], opset=8, pooled=False)

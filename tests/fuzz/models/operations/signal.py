@@ -1,4 +1,4 @@
-"""Fourier transforms and what folds windows back."""
+"""Fourier transforms and the folding of windows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _rdft(graph: Graph) -> object:
         rank = len(one.shape)
         axes = graph.dice.sample(range(rank), graph.dice.randint(1, rank))
         return graph.add("RDFT", [one, graph.number(axes)], opset=9)
-    # an empty result ends the process that holds OpenVINO
+    # an empty result kills the OpenVINO process
     one = graph.source([*[max(size, 2) for size in graph.shape(least=1, most=3)], 2], "f32")
     rank = len(one.shape) - 1
     return graph.add(

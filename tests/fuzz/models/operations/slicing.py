@@ -1,4 +1,4 @@
-"""Parts of values: slices, splits, and what turns them around."""
+"""Parts of values: slices, splits, reversals."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ TABLE = Table()
 
 
 def _ranges(graph: Graph, sizes: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """Begins, ends and steps, also backwards and beyond the ends."""
+    """Return begins, ends and steps, also backwards and out of range."""
     begins, ends, steps = [], [], []
     for size in sizes:
         begin, end = graph.dice.randint(-size - 1, size + 1), graph.dice.randint(-size - 1, size + 1)
         step = graph.dice.pick((1, 1, 2, 3, -1, -2))
-        if graph.dice.chance(0.7):  # so that something is left
+        if graph.dice.chance(0.7):  # so that a non-empty result is likely
             low, high = sorted((begin % (size or 1), end % (size or 1)))
             begin, end = (low, high + 1) if step > 0 else (high, low - 1 - (size if low == 0 else 0))
         begins.append(begin)
@@ -53,7 +53,7 @@ def _strided(graph: Graph) -> object:
     }
     if (
         1 in masks["shrink_axis_mask"]
-    ):  # an index beyond the end reads what lies there, and a new axis moves all
+    ):  # an out-of-range index reads adjacent memory, and a new axis shifts all
         masks["new_axis_mask"] = [0] * rank
         sizes = list(one.shape)
         begins = [
@@ -139,7 +139,7 @@ def _slice_scatter(graph: Graph) -> object:
 
 @TABLE.entry("halves that are joined")
 def _halves(graph: Graph) -> object:
-    """A split whose parts are used apart and joined again."""
+    """Split a value, use the parts separately and rejoin them."""
     one = graph.value(("f32",), least=1, filled=True)
     axis = one_axis(graph, len(one.shape))
     if list(one.shape)[axis] % 2:

@@ -17,7 +17,7 @@ _NAMES = ("state", "a variable", "variable/ü")
 
 
 class State:
-    """A new variable of a graph, begun as `initial` (None: zeros)."""
+    """A new variable of a graph, initialised to `initial` (None: zeros)."""
 
     def __init__(self, graph: Graph, initial: ov.Output | None, shape: list[int], kind: str) -> None:
         if graph.habits.inner or len(graph.variables) >= _MOST:
@@ -33,14 +33,14 @@ class State:
         graph.variables.append(self._name)
 
     def assign(self, after: ov.Output) -> None:
-        """The state after this inference."""
+        """Set the state after this inference."""
         out = self._graph.add("Assign", [after], {"variable_id": self._name}, self._opset, pooled=False)
         self._graph.sinks.append(out[0].get_node())
 
 
 @TABLE.entry("a state")
 def _state(graph: Graph) -> object:
-    """new = f(old, x): most are read by others as well."""
+    """Add new = f(old, x): most are also read by others."""
     one = graph.value(_KINDS, filled=True)
     kind, shape = name_of(one.element_type), list(one.shape)
     way = graph.dice.randrange(10)
@@ -66,7 +66,7 @@ def _state(graph: Graph) -> object:
 
 @TABLE.entry("a state that is converted")
 def _converted(graph: Graph) -> object:
-    """A state that goes to another type and back, which the CPU may drop."""
+    """Convert a state to another type and back, which the CPU may drop."""
     one = graph.value(("f32",), filled=True)
     shape = list(one.shape)
     state = State(graph, graph.constant(shape, "f32"), shape, "f32")

@@ -1,4 +1,4 @@
-"""How a family lists its operations."""
+"""The registry of a family's operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Table(dict[str, Entry]):
     """Entries by name. `entry(name)` is a decorator."""
 
     def entry(self, *names: str) -> Callable[[Entry], Entry]:
-        """Puts a function under each of the names; with several names it is taken more often."""
+        """Register a function under each of the names; more names make it more frequent."""
 
         def put(function: Entry) -> Entry:
             for name in names:

@@ -1,7 +1,7 @@
-"""The models behind the published rows, as graphs of the right shapes without numbers.
+"""The models behind the published rows, as weightless graphs of the right shapes.
 
-Nobody can download them here, and no prediction needs their weights. The architectures are public; every file
-names where each one is described.
+They cannot be downloaded here, and no prediction needs their weights. The architectures are public; every
+file cites the description of each one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ARCHITECTURES: Final[Mapping[str, Callable[[], Graph]]] = {
     "llama-2-7b": decoder.llama_2_7b,
     "phi-3-mini": decoder.phi_3_mini,
 }
-"""Every model by the name that its rows have."""
+"""Every model by the name used in its rows."""
 
 
 @cache
 def architecture(name: str) -> Graph:
-    """The graph of a model."""
+    """Return the graph of a model."""
     return ARCHITECTURES[name]()

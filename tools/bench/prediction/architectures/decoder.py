@@ -1,4 +1,4 @@
-"""One step of a language model behind 1024 tokens: Llama 2 7B and Phi-3 mini (their papers' tables)."""
+"""One step of a language model after 1024 tokens: Llama 2 7B and Phi-3 mini (their papers' tables)."""
 
 from __future__ import annotations
 

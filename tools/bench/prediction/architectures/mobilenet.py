@@ -42,7 +42,7 @@ def _inverted_residual(
 
 
 def mobilenet_v1_features(build: GraphBuilder, source: Source) -> tuple[Source, Source]:
-    """The features of SSD: behind the eleventh block (stride 16), and the last ones (stride 32)."""
+    """Return the features of SSD: after the eleventh block (stride 16), and the last ones (stride 32)."""
     value = build.convolution(source, 32, 3, 2, activation="Relu6")
     middle = value
     for position, (channels, stride) in enumerate(_V1):

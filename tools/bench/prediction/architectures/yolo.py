@@ -54,7 +54,7 @@ class _Layers(GraphBuilder):
         return self.block(self.concat(*parts), channels)
 
     def attention(self, source: Source, channels: int) -> Source:
-        """C2PSA: half of the channels go through attention of two heads over all positions."""
+        """C2PSA: half of the channels pass through two-head attention over all positions."""
         half = channels // 2
         kept, value = self.split(self.block(source, channels), half, half)
         value = self.elementwise("Add", value, self._heads(value, half, 2))
@@ -76,7 +76,7 @@ class _Layers(GraphBuilder):
         return self.convolution(out, channels)
 
     def detect(self, levels: list[Source], *, separable: bool) -> Source:
-        """Boxes as distributions over 16 bins, and classes; both of all levels side by side."""
+        """Return boxes as distributions over 16 bins, and classes, both concatenated over all levels."""
         narrow, wide = max(16, self.shape(levels[0])[1] // 4, 4 * _BINS), max(self.shape(levels[0])[1], 80)
         flat = []
         for each in levels:
