@@ -223,3 +223,11 @@ def test_a_queue_that_is_dropped_while_it_is_looked_at_is_not_polled(
     rig.queues.answer_doorbell(session.context)
     assert session.queue.closed
     assert not rig.queues.awake
+
+
+def test_a_wait_whose_event_was_signalled_in_time_is_not_late(rig: Rig) -> None:
+    session, other = _blocked(rig), _blocked(rig)
+    session.event.host_signal()  # of many queues the engine answers the doorbell after others' turns
+    late_ns = max(session.queue.deadline_ns, other.queue.deadline_ns)
+    assert rig.queues.take_overdue(late_ns) == [other.queue]
+    assert session.queue.place is Place.AWAKE

@@ -287,12 +287,16 @@ class QueueTable:
     def take_overdue(self, now_ns: int) -> list[EngineQueue]:
         """Put some of the blocked queues to sleep whose deadline has passed, and return them.
 
-        A queue stays while another one of its session waits for its turn: that may be what would signal.
+        A queue stays while another one of its session waits for its turn: that may be what would signal. One
+        whose event is signalled goes on: its doorbell was rung, and has not been answered yet.
         """
         late = self._aside.take_late(now_ns)
         busy: dict[Share, bool] = {}
         overdue: list[EngineQueue] = []
         for queue in late:
+            if queue.wait is not None and queue.wait.event.signalled:
+                self.wake(queue)
+                continue
             share = queue.share
             if share not in busy:
                 busy[share] = self.awake.has_work(share)
