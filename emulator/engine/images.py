@@ -64,6 +64,16 @@ class EngineImage:
         counts[1] += time_ns
 
 
+def _destroyed() -> ErrorInfo:
+    """Return what ends for which an image is not loaded again."""
+    return ErrorInfo(
+        result=ZeResult.ERROR_INVALID_ARGUMENT,
+        object="graph",
+        found="destroyed before it was loaded again",
+        expected="a live graph",
+    )
+
+
 class _Kept(NamedTuple):
     """What is told of an image that was loaded."""
 
@@ -138,12 +148,7 @@ class ImageLoader:
         image = self._images.pop(number, None)
         self.changes.forget(number)
         if image is not None and image.evicted:
-            image.info = ErrorInfo(
-                result=ZeResult.ERROR_INVALID_ARGUMENT,
-                object="graph",
-                found="destroyed before it was loaded again",
-                expected="a live graph",
-            )
+            image.info = _destroyed()
 
     def _run(self) -> None:
         try:
@@ -196,6 +201,8 @@ class ImageLoader:
         try:
             kept = self._load(image, message, fds)
             if kept is None:
+                image.info = _destroyed()  # for submissions that waited until it was loaded again
+                os.eventfd_write(self.loaded_fd, 1)
                 return
         except Refused as error:
             image.info = error.info.shortened()
@@ -224,7 +231,7 @@ class ImageLoader:
             self._note(error, f"{whose}, after its load")
 
     def _load(self, image: EngineImage, message: link.ImageLoad, fds: list[int]) -> _Kept | None:
-        """Load an image, and close `fds`; None if nobody waits for it any more."""
+        """Load an image, and close `fds`; None if its last graph was destroyed before."""
         try:
             if self._images.get(message.image) is not image:
                 return None

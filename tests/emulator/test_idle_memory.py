@@ -11,9 +11,14 @@ import openvino as ov
 import openvino.opset13 as op
 
 from softnpu.driver import Context, GraphSource
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.commands import MemoryAt
+from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
-from tests.support.models import write_scale
+from tests.support.models import write_chain, write_scale
 from tests.support.waiting import wait_until
+from tests.support.wire import OpenWire, WireContext, WireModel
 from tests.support.work import inference, run
 
 _SIZE = 2048
@@ -67,3 +72,31 @@ def test_a_large_graph_leaves_the_engine(daemon: Daemon, context: Context, tmp_p
         loaded = _own_memory(pid)
         context.release_memory()
         wait_until(lambda before=loaded: _own_memory(pid) < before - weights.nbytes // 2)  # type: ignore[misc]
+
+
+def test_a_submission_ends_whose_graph_is_destroyed_before_its_image_is_loaded_again(
+    start_daemon: StartDaemon, open_wire: OpenWire, tmp_path: Path
+) -> None:
+    daemon = start_daemon(failpoints="engine.load=sleep(3000):1:2")
+    context = WireContext(open_wire(daemon))
+    memory = [MemoryAt(context.alloc(4096).handle, 0) for _ in range(2)]
+    queues, graphs = [context.queue(), context.queue()], []
+    buffers = [context.alloc(4096, "control") for _ in queues]
+    for buffer, size in zip(buffers, (4, 5), strict=True):
+        (tmp_path / str(size)).mkdir()
+        with WireModel(write_chain(tmp_path / str(size), 16, size)) as model:
+            graphs.append(model.create(context))
+        context.wire.ask(msg.GraphInitialize(graph=graphs[-1]), msg.GraphInitialized)
+        buffer.write(_execute(graphs[-1], memory))
+    context.wire.ask(msg.ContextRelease(context=context.handle), msg.Ok)
+    for waiting, (queue, buffer) in enumerate(zip(queues, buffers, strict=True), 1):
+        queue.submit(buffer, len(_execute(graphs[0], memory)))
+        wait_until(lambda expected=waiting: daemon.engine().queued == expected)  # type: ignore[misc]
+    context.wire.ask(msg.GraphDestroy(graph=graphs[1]), msg.Ok)
+    assert queues[0].wait(1) == 0
+    queues[1].wait(1)
+
+
+def _execute(graph: int, memory: list[MemoryAt]) -> bytes:
+    """Commands of one inference."""
+    return cmd.encode_buffer([cmd.encode_command(cmd.GraphExecute(graph, 0, tuple(memory)))])
