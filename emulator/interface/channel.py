@@ -15,14 +15,14 @@ from types import TracebackType
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.untrusted_fds import NOBODY, close_untrusted, has_socket, lacks_room
 from softnpu.emulator.interface import frames
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ZeResult, refuse
 
 # room for all that the kernel sends at once: it closes what does not fit, and closing a socket may wait
 _FD_SIZE = array.array("i").itemsize
 _MOST_FDS = 253
-_ANCILLARY = socket.CMSG_SPACE(_MOST_FDS * _FD_SIZE)
+_CREDENTIALS_SIZE = 12
+_ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS_SIZE) + socket.CMSG_SPACE(_MOST_FDS * _FD_SIZE)
 _NOTHING = memoryview(b"")
-_MAX_UNREAD = 1000
 
 
 class Packet:
@@ -129,9 +129,7 @@ class Channel:
         fds: list[int] = []
         packet = Packet(0, _NOTHING, fds, self.owner)
         try:
-            for level, kind, payload in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    fds += array.array("i", payload[: len(payload) - len(payload) % _FD_SIZE])
+            _add_descriptors(ancillary, fds)
             fds[:] = map(linux.above_streams, fds)
             if not data and not fds:
                 return None
@@ -220,16 +218,21 @@ class Channel:
         self.close()
 
     def drain(self) -> None:
-        """Read no more, and drop what has come."""
+        """Read no more, and drop what has come, whatever that is; what cannot be dropped `close` knows of."""
+        fds: list[int] = []
         try:
             self._socket.shutdown(socket.SHUT_RD)
-            for _ in range(0 if self._has_unread else _MAX_UNREAD):
-                packet = self.receive()
-                if packet is None:
-                    break
-                packet.close()
-        except (OSError, Refused):
-            pass  # the end, or a malformed frame
+            # from now on every message comes with credentials, also an empty one: the end has none
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            while not self._has_unread:
+                _, ancillary, _ = self._receive_packet()
+                if not ancillary:
+                    return
+                _add_descriptors(ancillary, fds)
+                close_untrusted(fds, self.owner)
+                fds.clear()
+        except (OSError, MemoryError):
+            self._has_unread = True
 
     def shut_down(self) -> None:
         """End the connection in every process that has the socket: it closes with the last copy."""
@@ -242,3 +245,10 @@ class Channel:
             close_untrusted((self._socket.detach(),), self.owner)
         else:
             self._socket.close()
+
+
+def _add_descriptors(ancillary: Sequence[tuple[int, int, bytes]], fds: list[int]) -> None:
+    """Add the descriptors that came with a message."""
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds += array.array("i", payload[: len(payload) - len(payload) % _FD_SIZE])

@@ -396,6 +396,30 @@ def test_a_descriptor_whose_closing_takes_a_minute_stops_nobody(
         wait_until(lambda: daemon.base_fd_count() <= descriptors)
 
 
+@pytest.mark.parametrize("before", [b"none of ours", b""], ids=["malformed", "empty"])
+@pytest.mark.parametrize("count", [1, 253])
+def test_what_nobody_reads_any_more_is_not_closed_by_the_supervisor(
+    daemon: Daemon, before: bytes, count: int
+) -> None:
+    fd, receiver = _unread_stream()
+    with receiver, Wire(daemon.socket) as innocent:
+        innocent.hello()
+        innocent.socket.settimeout(20)
+        descriptors = daemon.base_fd_count()
+        hostile = Wire(daemon.socket)
+        hostile.hello()
+        os.kill(daemon.pid, signal.SIGSTOP)  # so that it finds all of it
+        for _ in range(3):  # the first one ends the connection
+            hostile.send_raw(before)
+        hostile.socket.sendmsg([b"1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd) * count)])
+        os.close(fd)
+        os.kill(daemon.pid, signal.SIGCONT)
+        innocent.ask(msg.Status(), msg.StatusAnswer)
+        hostile.close()
+        wait_until(lambda: daemon.base_fd_count() <= descriptors, what="the end of its connection")
+        innocent.ask(msg.Status(), msg.StatusAnswer)
+
+
 @pytest.mark.parametrize("room", [0, 1])
 def test_what_has_no_room_is_not_closed_by_the_supervisor(daemon: Daemon, room: int) -> None:
     """The kernel closes what has no room in a process, and that process waits a minute for it."""
