@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import signal
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 from softnpu.emulator.common import untrusted_fds
 from softnpu.emulator.common.linux import memfd
+from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links.compiler import Compiled
@@ -22,7 +23,9 @@ from softnpu.emulator.supervisor import parked_files
 from softnpu.emulator.supervisor.state.images import ImageStore
 from softnpu.emulator.supervisor.state.memory import ContextMemory
 from softnpu.emulator.supervisor.undoing import move
+from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
+from tests.support.wire import Wire, unread_stream
 
 
 class _Records:
@@ -175,17 +178,9 @@ def test_what_no_thread_can_be_started_for_is_closed_by_the_one_that_is_kept(
 
 
 def test_a_socket_is_closed_without_waiting_for_its_peer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sender = socket.create_connection(listener.getsockname())
-        receiver, _ = listener.accept()
+    fd, receiver = unread_stream()
     with receiver:
-        sender.setblocking(False)
-        with suppress(BlockingIOError):
-            while True:
-                sender.send(bytes(1 << 20))
-        sender.setblocking(True)
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
-        untrusted_fds.close_untrusted([sender.detach()], 7)
+        untrusted_fds.close_untrusted([fd], 7)
         wait_until(lambda: not untrusted_fds._closers, 20, "its closing")
 
 
@@ -199,3 +194,27 @@ def test_room_for_descriptors_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not untrusted_fds.lacks_room(room)
     assert untrusted_fds.lacks_room(room + 1) == (os.fstat(table).st_size > 0), "since Linux 6.2"
     os.close(table)
+
+
+@pytest.mark.parametrize("before", [b"none of ours", b""], ids=["malformed", "empty"])
+@pytest.mark.parametrize("count", [1, 253])
+def test_what_nobody_reads_any_more_is_not_closed_by_the_supervisor(
+    daemon: Daemon, before: bytes, count: int
+) -> None:
+    fd, receiver = unread_stream()
+    with receiver, Wire(daemon.socket) as innocent:
+        innocent.hello()
+        innocent.socket.settimeout(20)
+        descriptors = daemon.base_fd_count()
+        hostile = Wire(daemon.socket)
+        hostile.hello()
+        os.kill(daemon.pid, signal.SIGSTOP)  # so that it finds all of it
+        for _ in range(3):  # the first one ends the connection
+            hostile.send_raw(before)
+        hostile.socket.sendmsg([b"1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd) * count)])
+        os.close(fd)
+        os.kill(daemon.pid, signal.SIGCONT)
+        innocent.ask(msg.Status(), msg.StatusAnswer)
+        hostile.close()
+        wait_until(lambda: daemon.base_fd_count() <= descriptors, what="the end of its connection")
+        innocent.ask(msg.Status(), msg.StatusAnswer)

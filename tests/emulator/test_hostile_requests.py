@@ -25,7 +25,7 @@ from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon, no_descriptors
 from tests.support.models import write_chain
 from tests.support.waiting import wait_until
-from tests.support.wire import NOTHING, OpenWire, Wire, WireContext, WireModel
+from tests.support.wire import NOTHING, OpenWire, Wire, WireContext, WireModel, unread_stream
 
 _LONG = "\0" * 60_000  # its repr is four times as long, more than a frame holds
 _HUGETLB = 4
@@ -361,27 +361,12 @@ def test_a_tail_that_never_rests_takes_nobody_else_the_device(
 # ---------------------------------------------------------------- descriptors
 
 
-def _unread_stream() -> tuple[int, socket.socket]:
-    """Return a TCP socket whose close waits a minute for bytes nobody reads, and its peer."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        sender = socket.create_connection(listener.getsockname())
-        receiver, _ = listener.accept()
-    sender.setblocking(False)
-    try:
-        while True:
-            sender.send(bytes(1 << 20))
-    except BlockingIOError:
-        sender.setblocking(True)
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
-    return sender.detach(), receiver
-
-
 @pytest.mark.parametrize(("count", "waits"), [(1, True), (17, True), (17, False)])
 def test_a_descriptor_whose_closing_takes_a_minute_stops_nobody(
     daemon: Daemon, count: int, waits: bool
 ) -> None:
     descriptors = daemon.base_fd_count()
-    fd, receiver = _unread_stream()
+    fd, receiver = unread_stream()
     with receiver:
         hostile = Wire(daemon.socket)
         hostile.hello()
@@ -396,35 +381,11 @@ def test_a_descriptor_whose_closing_takes_a_minute_stops_nobody(
         wait_until(lambda: daemon.base_fd_count() <= descriptors)
 
 
-@pytest.mark.parametrize("before", [b"none of ours", b""], ids=["malformed", "empty"])
-@pytest.mark.parametrize("count", [1, 253])
-def test_what_nobody_reads_any_more_is_not_closed_by_the_supervisor(
-    daemon: Daemon, before: bytes, count: int
-) -> None:
-    fd, receiver = _unread_stream()
-    with receiver, Wire(daemon.socket) as innocent:
-        innocent.hello()
-        innocent.socket.settimeout(20)
-        descriptors = daemon.base_fd_count()
-        hostile = Wire(daemon.socket)
-        hostile.hello()
-        os.kill(daemon.pid, signal.SIGSTOP)  # so that it finds all of it
-        for _ in range(3):  # the first one ends the connection
-            hostile.send_raw(before)
-        hostile.socket.sendmsg([b"1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd) * count)])
-        os.close(fd)
-        os.kill(daemon.pid, signal.SIGCONT)
-        innocent.ask(msg.Status(), msg.StatusAnswer)
-        hostile.close()
-        wait_until(lambda: daemon.base_fd_count() <= descriptors, what="the end of its connection")
-        innocent.ask(msg.Status(), msg.StatusAnswer)
-
-
 @pytest.mark.parametrize("room", [0, 1])
 def test_what_has_no_room_is_not_closed_by_the_supervisor(daemon: Daemon, room: int) -> None:
     """The kernel closes what has no room in a process, and that process waits a minute for it."""
     descriptors = daemon.base_fd_count()
-    fd, receiver = _unread_stream()
+    fd, receiver = unread_stream()
     with receiver, Wire(daemon.socket) as innocent, Wire(daemon.socket) as hostile:
         innocent.hello()
         hostile.hello()
@@ -467,7 +428,7 @@ def test_unread_descriptors_of_a_refused_connection_stop_nobody(
 ) -> None:
     daemon = start_daemon(limits=ResourceLimits(user_connections=1))
     innocent = open_wire(daemon)
-    fd, receiver = _unread_stream()
+    fd, receiver = unread_stream()
     frame = b"SNPU" + struct.pack("<HHII", 1, 1, 5, 0)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))]
     with receiver, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as refused:

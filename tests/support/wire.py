@@ -272,3 +272,18 @@ def raw_socket(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> s
     sock.settimeout(DEADLINE_S)
     sock.connect(str(path))
     return sock
+
+
+def unread_stream() -> tuple[int, socket.socket]:
+    """Return a TCP socket whose close waits a minute for bytes nobody reads, and its peer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+    sender.setblocking(False)
+    try:
+        while True:
+            sender.send(bytes(1 << 20))
+    except BlockingIOError:
+        sender.setblocking(True)
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    return sender.detach(), receiver
