@@ -170,6 +170,12 @@ def address_space(whose: str, limit: int) -> Quota:
     return Quota(limit, "", what, whose, "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
 
 
+def loads(limit: int, name: str, whose: str, above: tuple[Account, ...] = ()) -> Quota:
+    """The quota of requests that wait until a graph is loaded: all of them are answered in one go."""
+    what = "initialisations of graphs under way"
+    return Quota(limit, name, what, whose, "graph", ZeResult.ERROR_OUT_OF_HOST_MEMORY, above)
+
+
 class CountedTable(HandleTable[T], Generic[T]):
     """A table of handles whose objects count for the user as well; `name` is the session's own limit."""
 

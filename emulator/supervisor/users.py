@@ -18,7 +18,7 @@ from softnpu.emulator.common.linux import Credentials
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.descriptors_in_flight import UserFlights, user_descriptors
-from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits
+from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits, loads
 from softnpu.emulator.supervisor.reactor import ChildShare
 
 _SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
@@ -87,6 +87,7 @@ class User:
         self.queues = quota("user_queues", "queues", "command queue", host)
         self.graphs = quota("user_graphs", "graphs", "graph", host)
         self.streams = Quota(_METRIC_STREAMS, "", "metric streams", whose, "metric streamer", host)
+        self.loads = loads(limits.user_graphs, "user-graphs", whose)
         self.compiles = quota("user_compiles", "jobs of the compiler under way", "graph", host)
         self.memory = quota(
             "user_memory", "bytes", "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, memory

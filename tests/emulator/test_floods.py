@@ -27,7 +27,7 @@ from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import Daemon
 from tests.support.models import image, on_cpu
 from tests.support.waiting import wait_until
-from tests.support.wire import HELLO, Wire, WireContext
+from tests.support.wire import HELLO, OpenWire, Wire, WireContext, WireModel
 
 MIB = 1 << 20
 _GROWTH = 24 * MIB  # an allocator may keep this after a flood
@@ -273,3 +273,20 @@ def test_storms(daemon: Daemon, start_python: StartPython, unnoticed: Unnoticed,
             client.finish()
         wait_until(lambda: daemon.engine().contexts == 1)
         assert _memory(daemon.engine().engine_pid) < before + 2 * (SESSION_BYTES + 2 * _GROWTH)
+
+
+def test_who_asks_again_and_again_while_a_graph_is_loaded_is_refused(
+    start_daemon: StartDaemon, open_wire: OpenWire, chain: WireModel
+) -> None:
+    """What waits for a load is answered in one go: 150,000 requests kept others waiting for 6 s."""
+    daemon = start_daemon(failpoints="engine.load=sleep(3000)", limits=ResourceLimits(session_graphs=2))
+    wire = open_wire(daemon)
+    request = msg.GraphInitialize(graph=chain.create(WireContext(wire)))
+    waiting = [wire.send(request) for _ in range(2)]
+    info = wire.info(request)
+    assert info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
+    assert "2 initialisations of graphs under way" in info.found
+    assert "session-graphs" in info.hint
+    for number in waiting:
+        assert isinstance(wire.answer(number), msg.GraphInitialized)
+    wire.ask(request, msg.GraphInitialized)

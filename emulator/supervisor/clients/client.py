@@ -106,6 +106,7 @@ class Client:
         self._greeted = False
         self._open = True
         self._ending = False
+        self._deaf = False  # it does not read its answers, and gets no more
         self._handshake_s = handshake_s
         self._deadline: Timer | None = None
         self._pidfd = -1
@@ -195,7 +196,7 @@ class Client:
         self._unread.set(self._outbox.waiting_bytes)
 
     def _post(self, request: int, message: msg.Message, fds: Sequence[int] = ()) -> None:
-        if not self._open:
+        if not self._open or self._deaf:
             return
         if isinstance(message, msg.Failed):
             message = msg.Failed(info=message.info.shortened())
@@ -210,6 +211,7 @@ class Client:
             # closing here would pull the session from under the request that is being served
             log.warning("client %d: %s", self.number, error)
             self._reactor.after(0, lambda: self.close("it does not read its answers"))
+            self._deaf = True
 
     def _check_unread(self) -> None:
         if self._unread.used > _UNREAD_BYTES or self.user.unread.used > self.user.unread.limit:

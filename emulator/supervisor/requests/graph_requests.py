@@ -26,7 +26,7 @@ from softnpu.emulator.links.compiler import (
     job_of,
 )
 from softnpu.emulator.supervisor.compilers.pool import Compilation
-from softnpu.emulator.supervisor.limits import Account
+from softnpu.emulator.supervisor.limits import Account, loads
 from softnpu.emulator.supervisor.parked_files import park
 from softnpu.emulator.supervisor.requests.session_state import Call, SessionState
 from softnpu.emulator.supervisor.state.objects import Context, Graph
@@ -46,6 +46,8 @@ class GraphRequests:
         self._strict = state.services.strict
         self._compilations: dict[int, Compilation] = {}
         self._account = Account(state.user.compiles)
+        most, above = state.services.limits.graphs, (state.user.loads,)
+        self._loads = loads(most, "session-graphs", "this session", above)
 
     def close(self) -> None:
         """Abandon all compilations: the client is gone."""
@@ -299,8 +301,16 @@ class GraphRequests:
                 function.idle.watch()
             self._state.post(number, msg.GraphInitialized(load_ms=load_ms, shared=load_ms == 0.0), ())
 
+        def ended(info: ErrorInfo | None, load_ms: float) -> None:
+            waits.close()
+            self._state.answering(number, on_loaded, info, load_ms)
+
         hint = request.hint if self._state.user.may_command else b""
-        function.load(graph, hint, lambda info, ms: self._state.answering(number, on_loaded, info, ms))
+        self._loads.check()
+        with undoing() as undo:
+            waits = self._loads.hold()
+            undo.callback(waits.close)
+            function.load(graph, hint, ended)
 
     def destroy(self, call: Call, request: msg.GraphDestroy) -> None:
         self._drop(self._state.graphs.get(request.graph))
