@@ -21,6 +21,7 @@ from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.frames import MAX_BODY
 from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.requests.session import _ROUTES
+from softnpu.emulator.supervisor.state.memory import _KEPT_FREE, _KEPT_PART
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon, no_descriptors
 from tests.support.models import write_chain
@@ -406,7 +407,10 @@ def test_descriptors_that_have_just_room_are_taken(daemon: Daemon) -> None:
         wire.hello()
         context = WireContext(wire)
         fd = linux.fixed_memfd("import", 4096)
-        with no_descriptors(daemon, daemon.fd_count + 2):
+        limit = least = daemon.fd_count + 2
+        while limit - min(_KEPT_FREE, limit // _KEPT_PART) < least:
+            limit += 1
+        with no_descriptors(daemon, limit):
             answer = wire.answer(wire.send(msg.MemImport(context=context.handle, kind="host"), [fd]))
         os.close(fd)
         assert isinstance(answer, msg.MemAllocated), answer
