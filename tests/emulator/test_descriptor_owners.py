@@ -8,6 +8,8 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -15,11 +17,16 @@ import pytest
 
 from softnpu.emulator.common import untrusted_fds
 from softnpu.emulator.common.linux import memfd
+from softnpu.emulator.interface import frames
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links.compiler import Compiled
 from softnpu.emulator.supervisor import parked_files
+from softnpu.emulator.supervisor.children import child_process
+from softnpu.emulator.supervisor.children.child import Child
+from softnpu.emulator.supervisor.children.child_process import ChildProcess, ChildProgram
+from softnpu.emulator.supervisor.reactor import Reactor
 from softnpu.emulator.supervisor.state.images import ImageStore
 from softnpu.emulator.supervisor.state.memory import ContextMemory
 from softnpu.emulator.supervisor.undoing import move
@@ -218,3 +225,33 @@ def test_what_nobody_reads_any_more_is_not_closed_by_the_supervisor(
         hostile.close()
         wait_until(lambda: daemon.base_fd_count() <= descriptors, what="the end of its connection")
         innocent.ask(msg.Status(), msg.StatusAnswer)
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read", "left unread"])
+def test_what_a_child_sends_is_not_closed_by_the_supervisor(
+    monkeypatch: pytest.MonkeyPatch, read: bool
+) -> None:
+    """A model that has taken over an engine sends a file whose closing takes a minute."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    output, written = os.pipe()
+    os.close(written)
+    process = subprocess.Popen(["sleep", "600"])
+    monkeypatch.setattr(child_process, "take", lambda _program: ChildProcess(process, ours, output))
+    reactor = Reactor()
+    child = Child(ChildProgram.ENGINE, reactor, lambda *_frame: None, lambda _how: None)
+    fd, receiver = unread_stream()
+    with receiver, theirs:
+        socket.send_fds(theirs, [frames.encode(1, b"x", 1)], [fd])
+        os.close(fd)
+        closing = threading.Thread(target=_end_of, args=(child, read), daemon=True)
+        closing.start()
+        closing.join(20)
+        assert not closing.is_alive()
+        wait_until(lambda: not untrusted_fds._closers, what="its closing")
+    reactor.close()
+
+
+def _end_of(child: Child, read: bool) -> None:
+    if read:
+        child._read()
+    child.close(0.0)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.messages import Message
 from softnpu.emulator.interface.result import Refused
@@ -20,7 +21,6 @@ from softnpu.emulator.supervisor.children.child_process import ChildProgram
 from softnpu.emulator.supervisor.children.outbox import Outbox
 from softnpu.emulator.supervisor.internal_errors import is_shortage
 from softnpu.emulator.supervisor.reactor import Reactor
-from softnpu.emulator.supervisor.undoing import close_all
 
 _FRAMES_A_ROUND = 256
 _ROUND_S = 0.003
@@ -189,7 +189,7 @@ class Child:
                 self._stop(f"sent a bad message: {error}")
                 return False
             finally:
-                close_all(fds)  # what was not taken
+                close_untrusted(fds)  # what was not taken
         return True
 
     def _stop(self, why: str) -> None:
@@ -217,6 +217,6 @@ class Child:
         self._reactor.unwatch(self._pidfd)
         self._reactor.unwatch(self._channel.fileno())
         self._outbox.close()
-        self._channel.close()
+        self._channel.discard()
         if self._pidfd >= 0:
             os.close(self._pidfd)
