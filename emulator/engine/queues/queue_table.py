@@ -180,8 +180,7 @@ class QueueTable:
         if place is _ASLEEP:
             can_run = queue.pending()
         elif place is _BLOCKED:
-            wait = queue.wait
-            can_run = (wait is not None and wait.event.signalled) or queue.is_cancelled()
+            can_run = _goes_on(queue)
         else:
             can_run = place is _PACED and queue.is_cancelled()
         if can_run and not queue.closed:  # by a message that was read to find its fence
@@ -288,13 +287,13 @@ class QueueTable:
         """Put some of the blocked queues to sleep whose deadline has passed, and return them.
 
         A queue stays while another one of its session waits for its turn: that may be what would signal. One
-        whose event is signalled goes on: its doorbell was rung, and has not been answered yet.
+        that can go on does: its doorbell was rung, and has not been answered yet.
         """
         late = self._aside.take_late(now_ns)
         busy: dict[Share, bool] = {}
         overdue: list[EngineQueue] = []
         for queue in late:
-            if queue.wait is not None and queue.wait.event.signalled:
+            if _goes_on(queue):
                 self.wake(queue)
                 continue
             share = queue.share
@@ -333,6 +332,11 @@ class QueueTable:
             self.awake.discard(queue)
         elif place is not _ASLEEP:
             self._aside.leave(queue)
+
+
+def _goes_on(queue: EngineQueue) -> bool:
+    """Whether what a blocked queue waits for has happened, or is not waited for any more."""
+    return (queue.wait is not None and queue.wait.event.signalled) or queue.is_cancelled()
 
 
 def _take(queues: deque[EngineQueue]) -> list[EngineQueue]:
