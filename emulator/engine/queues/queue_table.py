@@ -132,17 +132,17 @@ class QueueTable:
     # ------------------------------------------------------------ awake and asleep
 
     def wake(self, queue: EngineQueue) -> None:
-        """Poll the ring of a queue from now on."""
+        """Poll the ring of a queue from now on, unless it is closed: by a message, while it was looked at."""
         self._leave(queue)
+        if queue.closed:
+            return
         queue.set_asleep(False)
         queue.place = _AWAKE
         self.awake.add(queue)
 
     def restore(self, queue: EngineQueue) -> None:
         """Poll the ring of a queue whose submission has ended, wherever it stands, unless it is closed."""
-        if queue.closed:
-            self._leave(queue)
-        elif queue.place is not _AWAKE or queue not in self.awake:
+        if queue.closed or queue.place is not _AWAKE or queue not in self.awake:
             self.wake(queue)
 
     def asleep_with_work(self, context: int) -> list[EngineQueue]:
