@@ -1,12 +1,27 @@
-"""Descriptors that are closed when nobody holds them: what waits to be sent needs none of its own."""
+"""Descriptors that are closed when nobody holds them: what waits to be sent needs none of its own.
+
+The last ones that the daemon may have are kept for engines and connections.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from collections.abc import Sequence
 
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.supervisor.undoing import undoing
+
+_KEPT_FREE, _KEPT_PART = 64, 8
+
+
+def check_left(fd: int) -> None:
+    """Raise `OSError` if a descriptor that a client is to have is one of the last."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # the kernel gives the lowest number that is free
+    if fd >= soft - min(_KEPT_FREE, soft // _KEPT_PART):
+        raise OSError(errno.EMFILE, "the descriptors left are kept for engines and connections")
 
 
 class HeldDescriptor(int):

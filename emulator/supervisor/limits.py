@@ -32,7 +32,8 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     `session_*` bound one session, `user_*` all connections of one user (uid) together. `handshakes` are
     connections that have not said hello yet, `handles` contexts, allocations, queues and graphs together,
     `compiles` jobs of the compiler under way, `functions` virtual functions (an engine each), `segments`
-    memory files (a descriptor of the daemon each). `job_cpu_s`: seconds of CPU time of one job.
+    memory files, contexts and metric streams (a descriptor of the daemon each). `job_cpu_s`: seconds of CPU
+    time of one job.
     `user_memory` 0: all there is, or three quarters of it if other users are let in.
     `user_segments` 0: half the descriptors that the daemon may have open, 1024 to 24576.
     """

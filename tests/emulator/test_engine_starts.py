@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -59,19 +60,43 @@ def test_a_session_with_most_descriptors_keeps_no_engine_from_starting(
     assert "could not be told" not in daemon.log
 
 
+def test_sessions_with_all_contexts_there_can_be_keep_no_engine_from_starting(
+    start_daemon: StartDaemon,
+) -> None:
+    """Each context has a descriptor, its doorbell."""
+    daemon = start_daemon(open_files=256)
+    with ExitStack() as stack:
+        wires = [stack.enter_context(Wire(daemon.socket)) for _ in range(5)]
+        for wire in wires:
+            wire.hello()
+        first = WireContext(wires[0])
+        buffer, queue = first.alloc(4096, "control"), first.queue()
+        answers = [wire.answer(wire.send(msg.ContextCreate(device=0))) for wire in wires for _ in range(63)]
+        assert isinstance(answers[0], msg.ContextCreated)
+        assert isinstance(answers[-1], msg.Failed)
+        assert answers[-1].info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
+        daemon.kill_engine()
+        assert queue.run(NOTHING, buffer) == 0
+    assert daemon.counts("restarts", "state") == (1, "ready")
+
+
 def test_a_function_that_descriptors_do_not_suffice_for_leaves_none_behind(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(isolate=Isolation.SESSION, tuning=Tuning(function_idle_s=0.2))
-    before, refused = daemon.base_fd_count(), 0
-    for room in range(10):
+
+    def is_refused(room: int) -> bool:
         with Wire(daemon.socket) as wire:
             wire.hello()
             with no_descriptors(daemon, daemon.fd_count + room):
                 answer = wire.answer(wire.send(msg.ContextCreate(device=0)))
             if isinstance(answer, msg.Failed):
-                refused += 1
                 assert answer.info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
             WireContext(wire).check_works()
-    assert refused
+        return isinstance(answer, msg.Failed)
+
+    assert is_refused(0)  # the daemon opens what it closes the others with, and keeps it
+    before = daemon.base_fd_count()
+    for room in range(1, 10):
+        is_refused(room)
     wait_until(lambda: not daemon.engine().functions, what="all functions end")
     wait_until(lambda: daemon.base_fd_count() <= before, what="nothing is left open")
 

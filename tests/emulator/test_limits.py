@@ -154,6 +154,23 @@ def test_many_sessions_of_a_user_are_refused_together(
     two.ask(kind.ask(second), kind.answer)
 
 
+def test_a_context_counts_for_the_descriptors_of_its_user(
+    start_daemon: StartDaemon, open_wire: OpenWire
+) -> None:
+    daemon = start_daemon(limits=ResourceLimits(user_segments=5))
+    one, two = open_wire(daemon), open_wire(daemon)
+    request = msg.ContextCreate(device=0)
+    contexts = [wire.ask(request, msg.ContextCreated).context for wire in (one, two, one, two, one)]
+    _check(two.info(request), _HOST, 5, "user-segments")
+    one.ask(msg.ContextDestroy(context=contexts[0]), msg.Ok)
+
+    def has_room() -> bool:
+        return isinstance(two.answer(two.send(request)), msg.ContextCreated)
+
+    wait_until(has_room, what="the engine has dropped the context")
+    two.info(request)
+
+
 def test_graphs_and_compilations_have_limits(
     start_daemon: StartDaemon, open_wire: OpenWire, chain: WireModel
 ) -> None:

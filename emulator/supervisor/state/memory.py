@@ -7,9 +7,7 @@ long as an allocation lies in it, on both sides, so neither needs a message to u
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 from dataclasses import dataclass, field
 
 import psutil
@@ -18,7 +16,7 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
-from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor
+from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor, check_left
 
 DEFAULT_ALIGNMENT = 64
 KINDS = ("host", "device", "shared", "control")
@@ -28,7 +26,6 @@ _ARENA_LAST = 2 * 1024 * 1024
 _ARENA_ITEM = 256 * 1024
 _CHECKED_FROM = 16 * 1024 * 1024
 _HEADROOM = 256 * 1024 * 1024
-_KEPT_FREE, _KEPT_PART = 64, 8
 _BLOCK = 512  # bytes of `st_blocks`, on every file system
 
 
@@ -178,11 +175,8 @@ class ContextMemory:
         return self._keep_segment(linux.fixed_memfd("memory", size), size, control)
 
     def _keep_segment(self, fd: int, size: int, control: bool) -> Segment:
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         try:
-            # the kernel gives the lowest number that is free: this is one of the last
-            if fd >= soft - min(_KEPT_FREE, soft // _KEPT_PART):
-                raise OSError(errno.EMFILE, "the descriptors left are kept for engines and connections")
+            check_left(fd)
             segment = Segment(self._next, fd, size, RangeAllocator(size), control)
             self._next += 1
             self.segments[segment.number] = segment  # which owns the descriptor now
