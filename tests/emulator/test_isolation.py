@@ -8,6 +8,7 @@ the same user's processes are left to the operating system.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -236,6 +237,10 @@ def _strange_descriptors(victim: _Victim) -> Iterator[tuple[str, int]]:
     yield "socket", os.dup(victim.wire.socket.fileno())
     yield "device", os.open("/dev/zero", os.O_RDWR)
     yield "directory", os.open("/proc/self", os.O_RDONLY)
+    with subprocess.Popen(["sleep", "60"]) as ended:
+        of_ended = os.open(f"/proc/{ended.pid}/fd", os.O_RDONLY)
+        ended.kill()
+    yield "directory of an ended process, which has no status", of_ended
     yield "blob", linux.sealed_copy("blob", bytes(8192))
     yield "unsealed", linux.memfd("unsealed", 8192)
     yield "segment for reading", os.open(f"/proc/self/fd/{victim.wire.take_fd()}", os.O_RDONLY)
