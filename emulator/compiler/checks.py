@@ -14,7 +14,7 @@ from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.options import PRECISION, STRIDES_FOR
 from softnpu.emulator.interface.commands import MAX_ARGUMENTS, MAX_DIMS
 from softnpu.emulator.interface.result import ZeResult, refuse
-from softnpu.emulator.openvino.defects import corrections
+from softnpu.emulator.openvino.defects import remedies
 
 # bits of an element in memory
 _TYPES = {
@@ -95,7 +95,7 @@ def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subje
             inputs.append(parameter)
     copy.add_parameters(inputs)
     with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
-        has_changed = corrections.correct(copy) or bool(inputs)
+        has_changed = remedies.correct(copy) or bool(inputs)
     if has_changed and not _unsupported(core, copy, precision, subject):
         return []
     return _unsupported(core, model, precision, subject)

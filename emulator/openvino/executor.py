@@ -32,17 +32,15 @@ from softnpu.emulator.openvino import memory_limit
 from softnpu.emulator.openvino.cache import cpu_cache
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 from softnpu.emulator.openvino.defects import (
-    constant_parts,
-    corrections,
     empty_tensors,
-    index_guards,
-    inner_dimensions,
     quantised_subgraphs,
+    remedies,
     rounded_states,
     saturated_sums,
     shared_tensors,
     streams,
 )
+from softnpu.emulator.openvino.defects.defect import Build
 from softnpu.emulator.openvino.fused_states.states import FusedStates
 from softnpu.emulator.openvino.layers import layer_records
 from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime, host_times
@@ -315,15 +313,11 @@ class LoadedImage:
         self.computes_sizes = any(each.is_dynamic() for each in (model, *model_bodies.all_bodies(model)))
         if self.computes_sizes:
             self.key = self.lacking = ""
-        corrections.correct(model)
-        index_guards.guard(model)
-        inner_dimensions.guard(model)
-        empty_tensors.guard(model)
+        remedies.correct(model)
+        remedies.guard(model)
         if self.meta.precision == arithmetic.PRECISION:
             self._round(model)
-        elif "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-            rounded_states.set_apart(model, self.meta)
-        constant_parts.fold(core(), model, properties_of(self.meta))
+        remedies.settle(model, Build(core(), self.meta, properties_of(self.meta)))
         self._compile_with_states(model)
         self._model = model if self.computes_sizes or model.is_dynamic() else None
         self._empty: set[empty_tensors.Empty] = set()

@@ -1,4 +1,4 @@
-"""docs/commands.md and docs/environment.md match the code."""
+"""docs/commands.md, docs/environment.md and docs/defects.md match the code."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ def test_commands() -> None:
 
 def test_variables_of_the_environment() -> None:
     assert (_DOCUMENTS / "environment.md").read_text() == generated_documents.environment(_ROOT), _WRITE
+
+
+def test_faults_of_openvino() -> None:
+    assert (_DOCUMENTS / "defects.md").read_text() == generated_documents.defects(), _WRITE
 
 
 def test_every_variable_that_the_code_reads_is_described() -> None:

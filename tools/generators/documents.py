@@ -1,4 +1,4 @@
-"""`python -m softnpu.tools.generators.documents ROOT` writes docs/commands.md and docs/environment.md."""
+"""`python -m softnpu.tools.generators.documents ROOT` writes docs/{commands,environment,defects}.md."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ counts as not set. A value that does not fit is refused by the variable's name.
 
 | variable | meaning |
 | --- | --- |
+"""
+_DEFECTS: Final = """\
+# Faults of OpenVINO's CPU device
+
+Written by `python -m softnpu.tools.generators.documents .` from `emulator/openvino/defects/table.py`.
+
+softnpu computes with OpenVINO's CPU device. These are its faults that softnpu knows, with what softnpu does
+instead, in the order in which it does so. "Shows memory" and "writes memory" mean memory that is not the
+operation's: in the engine that would be memory of other sessions. `tests/openvino` shows the faults, and says
+which rows can go because OpenVINO is right.
 """
 _WIDTH: Final = 120
 _SHORTER: Final = (
@@ -82,6 +92,20 @@ def environment(root: Path) -> str:
     return _ENVIRONMENT + "".join(f"| `{name}` | {found[name]} |\n" for name in sorted(found))
 
 
+def defects() -> str:
+    """Return docs/defects.md: the faults of OpenVINO that are known, one line each."""
+    from softnpu.emulator.openvino.defects.table import DEFECTS
+
+    lines = []
+    for defect in DEFECTS:
+        versions = f"seen in {defect.seen_in}"
+        versions += f", fixed in {defect.fixed_in}" if defect.fixed_in else ""
+        versions += f", {defect.upstream}" if defect.upstream else ""
+        text = f"- **{defect.id}** ({defect.harm}; {versions}): {defect.condition}. Here: {defect.remedy}"
+        lines.append(textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+    return _DEFECTS + "\n" + "\n".join(lines) + "\n"
+
+
 def _variables(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for statement, after in zip(body, [*body[1:], ast.Pass()], strict=True):
         match statement, after:
@@ -94,10 +118,11 @@ def _variables(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write both documents of the repository `arguments[0]`."""
+    """Write these documents of the repository `arguments[0]`."""
     root = Path(arguments[0])
     (root / "docs" / "commands.md").write_text(commands())
     (root / "docs" / "environment.md").write_text(environment(root))
+    (root / "docs" / "defects.md").write_text(defects())
 
 
 if __name__ == "__main__":

@@ -28,22 +28,10 @@ from softnpu.emulator.disk_cache import cache_key
 from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface import environment, profiling
 from softnpu.emulator.interface.messages import CacheOptions
+from softnpu.emulator.openvino import defects
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino.cache.expected_images import ExpectedImages, Note
-from softnpu.emulator.openvino.defects import (
-    computed_arguments,
-    constant_parts,
-    corrections,
-    empty_tensors,
-    index_guards,
-    inner_dimensions,
-    quantised_subgraphs,
-    rounded_states,
-    saturated_sums,
-    sequence_lengths,
-    shared_tensors,
-    streams,
-)
+from softnpu.emulator.openvino.defects import shared_tensors
 
 log = logging.getLogger(__name__)
 
@@ -235,20 +223,4 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
 @functools.cache
 def _code_digest() -> str:
     """The digest of the code that changes a model before OpenVINO compiles it."""
-    return source_digest.of_modules(
-        computed_arguments,
-        constant_parts,
-        corrections,
-        empty_tensors,
-        graph_edits,
-        index_guards,
-        inner_dimensions,
-        model_bodies,
-        packed_types,
-        quantised_subgraphs,
-        rounded_states,
-        saturated_sums,
-        sequence_lengths,
-        shared_tensors,
-        streams,
-    )
+    return source_digest.of_modules(defects, graph_edits, model_bodies, packed_types)

@@ -20,10 +20,9 @@ from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.compiler.weights_separation import is_weight
 from softnpu.emulator.openvino.defects import (
     constant_parts,
-    corrections,
-    index_guards,
     inner_dimensions,
     quantised_subgraphs,
+    remedies,
     saturated_sums,
 )
 from tests.fuzz.models.case import Case
@@ -87,8 +86,8 @@ def run(case: Case, job: Job) -> Answer:
     try:
         if job.notes.get("corrected"):
             case = replace(case, model=case.model.clone())
-            corrections.correct(case.model)
-            index_guards.guard(case.model)
+            remedies.correct(case.model)
+            remedies.guard(case.model)
         return _FORMS[job.way.run](case, job)
     except RuntimeError as error:
         return Answer(refuse("compile", error))

@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 
 from softnpu.emulator.common.model_bodies import all_bodies
-from softnpu.emulator.openvino.defects import constant_parts, corrections
+from softnpu.emulator.openvino.defects import constant_parts, remedies
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer
 from tests.fuzz.models.values import name_of
@@ -142,7 +142,7 @@ def _is_guarded(node: Any) -> bool:
 
 def _is_corrected(model: ov.Model) -> bool:
     try:
-        return corrections.correct(model.clone())
+        return remedies.correct(model.clone())
     except RuntimeError:  # OpenVINO cannot copy every model that it makes
         return False
 

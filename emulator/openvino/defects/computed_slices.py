@@ -1,8 +1,7 @@
-"""Replace operations with axes or bounds that are computed, of which OpenVINO keeps the first.
+"""Replace Slices and SliceScatters with computed axes or bounds, of which OpenVINO keeps the first.
 
-Its CPU runtime (2026.4) does not see that they have changed since the first inference: a Gather and a Slice
-give a result of another shape, and write behind its memory; a SliceScatter of static shapes writes to the
-first place for good.
+Its CPU runtime does not see that they have changed since the first inference: a Slice gives a result of
+another shape, and writes behind its memory; a SliceScatter of static shapes keeps writing to the first place.
 """
 
 from __future__ import annotations
@@ -17,38 +16,6 @@ from softnpu.emulator.common.graph_edits import is_fixed, numbers, replace
 _END: Final = (1 << 63) - 1
 _SLICED_AXES: Final = 4
 """How many bounds there are with axes, which are optional."""
-
-
-def gather(node: Any) -> Any | None:
-    """Replace a Gather along a computed axis by one along a known axis, and return that; None if it was not.
-
-    What lies before the axis becomes one dimension, and so does what lies behind it.
-    """
-    data, indices, axis = node.input_values()
-    ranks = [each.get_partial_shape().rank for each in (data, indices)]
-    if is_fixed(axis) or any(rank.is_dynamic for rank in ranks):
-        return None  # OpenVINO refuses a rank that is dynamic
-    count, batches = ranks[0].get_length(), batch_dimensions(node)
-    shape, given = ops.shape_of(data, "i64"), ops.reshape(ops.convert(axis, "i64"), numbers([1]), False)
-    at = ops.select(ops.less(given, numbers([0])), ops.add(given, numbers([count])), given)
-    at = ops.select(ops.less(at, numbers([0])), numbers([count]), at)
-    first, behind = numbers([0]), ops.add(at, numbers([1]))
-    folded = [
-        _part(shape, first, numbers([batches])),
-        ops.reduce_prod(_part(shape, numbers([batches]), at), first, True),
-        # 0 behind the last one: OpenVINO refuses to reshape the data so
-        ops.reduce_sum(_part(shape, at, behind), first, True),
-        ops.reduce_prod(_part(shape, behind, numbers([_END])), first, True),
-    ]
-    three = ops.reshape(data, ops.concat(folded, 0), False)
-    gathered = ops.gather(three, indices, ops.constant(batches + 1), batches)
-    chosen = _part(ops.shape_of(indices, "i64"), numbers([batches]), numbers([_END]))
-    sizes = [_part(shape, first, at), chosen, _part(shape, behind, numbers([_END]))]
-    rank = count + ranks[1].get_length() - batches - 1
-    pattern = ops.reshape(ops.concat(sizes, 0), numbers([rank]), False)  # of a known length
-    _name(node, axis=three, shape=pattern)
-    replace(node, ops.reshape(gathered, pattern, False))
-    return gathered
 
 
 def slice_(node: Any) -> bool:
@@ -94,12 +61,6 @@ def slice_scatter(node: Any) -> bool:
         made = _scattered(data, updates, bounds[:3], along)
     replace(node, made)
     return True
-
-
-def batch_dimensions(node: Any) -> int:
-    """Return the batch dimensions of a Gather; a negative number counts from the last of its indices."""
-    batches = int(node.get_attributes().get("batch_dims", 0))
-    return batches + len(node.get_input_partial_shape(1)) if batches < 0 else batches
 
 
 def _scattered(data: Any, updates: Any, bounds: Sequence[Any], axes: Sequence[int]) -> Any:

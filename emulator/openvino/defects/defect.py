@@ -1,0 +1,70 @@
+"""A fault of OpenVINO's CPU runtime, and what softnpu does about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import openvino as ov
+
+from softnpu.emulator.blob.container import GraphMeta
+
+
+class Harm(StrEnum):
+    """The worst that a fault does to a program."""
+
+    WRONG_NUMBERS = "wrong numbers"
+    SHOWS_MEMORY = "shows memory"
+    """Results come from memory that is not the operation's."""
+    WRITES_MEMORY = "writes memory"
+    """It writes to memory that is not the operation's."""
+    ENDS_PROCESS = "ends the process"
+    REFUSES = "refuses"
+    """A valid model or input is refused."""
+
+
+class Stage(StrEnum):
+    """Where a remedy acts."""
+
+    MODEL = "model"
+    """On the model as it was read."""
+    BOUNDS = "bounds"
+    """On the corrected model: checks of indices and sizes."""
+    NUMBERS = "numbers"
+    """On the model that has been rounded for its precision."""
+    COMPILED = "compiled model"
+    """On the compiled model, which is compiled again if it needs that."""
+    PROPERTIES = "properties"
+    BINDING = "binding"
+
+
+class Build(NamedTuple):
+    """What a model is compiled with."""
+
+    core: ov.Core
+    meta: GraphMeta
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A fault and its remedy.
+
+    `operations`: the types concerned, each of which `apply` takes; empty: `apply` takes a model. On the
+    stages `MODEL` and `BOUNDS` it returns whether it has changed something; on `NUMBERS` it takes a `Build`
+    as well; later ones are called by name. `condition` and `remedy` describe both in docs/defects.md.
+    `seen_in` and `fixed_in` are versions of OpenVINO, `upstream` is an issue there, empty if there is none.
+    """
+
+    id: str
+    condition: str
+    harm: Harm
+    remedy: str
+    stage: Stage
+    apply: Callable[..., Any]
+    operations: tuple[str, ...] = ()
+    seen_in: str = "2026.4"
+    fixed_in: str = ""
+    upstream: str = ""

@@ -1,0 +1,65 @@
+"""Apply the remedies of the table to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import openvino as ov
+
+from softnpu.emulator.common.model_bodies import all_bodies
+from softnpu.emulator.openvino.defects.defect import Build, Defect, Stage
+from softnpu.emulator.openvino.defects.table import DEFECTS
+
+
+def correct(model: ov.Model) -> bool:
+    """Replace what OpenVINO computes wrongly in a model that was just read, and in its bodies.
+
+    Returns whether it had something of the kind.
+    """
+    return _apply(model, Stage.MODEL)
+
+
+def guard(model: ov.Model) -> None:
+    """Keep a corrected model and its bodies inside of their memory."""
+    _apply(model, Stage.BOUNDS)
+
+
+def settle(model: ov.Model, build: Build) -> None:
+    """Prepare the numbers of a model that has been rounded for its precision."""
+    for defect in DEFECTS:
+        if defect.stage is Stage.NUMBERS:
+            defect.apply(model, build)
+
+
+def _apply(model: ov.Model, stage: Stage) -> bool:
+    found = False
+    of_stage = [defect for defect in DEFECTS if defect.stage is stage]
+    for are_of_operations, defects in groupby(of_stage, lambda defect: bool(defect.operations)):
+        if are_of_operations:
+            found |= _walk(model, list(defects))
+        else:
+            for defect in defects:
+                found |= bool(defect.apply(model))
+    return found
+
+
+def _walk(model: ov.Model, defects: list[Defect]) -> bool:
+    """Apply the first of these remedies that an operation needs, to each operation once."""
+    remedies: dict[str, list[Defect]] = {}
+    for defect in defects:
+        for operation in defect.operations:
+            remedies.setdefault(operation, []).append(defect)
+    found = False
+    for part in [model, *all_bodies(model)]:
+        if list(_changed(part, remedies)):
+            part.validate_nodes_and_infer_types()
+            found = True
+    return found
+
+
+def _changed(part: ov.Model, remedies: dict[str, list[Defect]]) -> Iterator[Any]:
+    for node in part.get_ordered_ops():
+        if any(defect.apply(node) for defect in remedies.get(node.get_type_name(), ())):
+            yield node

@@ -1,0 +1,462 @@
+"""The faults of OpenVINO's CPU runtime that softnpu knows, in the order in which their remedies are applied.
+
+`DEFECTS` is the only list of them: `remedies` applies it, docs/defects.md is written from it, and a test in
+tests/openvino says of each when it can go.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import openvino as ov
+
+from softnpu.emulator.arithmetic import settings as arithmetic
+from softnpu.emulator.common import packed_types
+from softnpu.emulator.common.model_bodies import all_bodies
+from softnpu.emulator.openvino.defects import (
+    computed_slices,
+    constant_parts,
+    dynamic_results,
+    empty_tensors,
+    few_integers,
+    gathers,
+    index_guards,
+    inner_dimensions,
+    moved_elements,
+    pads,
+    quantised_subgraphs,
+    rounded_states,
+    saturated_sums,
+    sequence_lengths,
+    shared_tensors,
+    size_guards,
+    streams,
+    transform_guards,
+)
+from softnpu.emulator.openvino.defects.defect import Build, Defect, Harm, Stage
+from softnpu.emulator.openvino.defects.guarding import guarded
+
+_BROKEN_UP: Final = "a loop of its cells, which stops at each length"
+_REFUSED: Final = "a wrong one is refused"
+_NEAREST: Final = "a wrong one becomes the nearest right one"
+
+
+def _empty_results(model: ov.Model) -> bool:
+    parts = [part for part in [model, *all_bodies(model)] if empty_tensors.replace(part)]
+    for part in parts:
+        part.validate_nodes_and_infer_types()
+    return bool(parts)
+
+
+def _set_states_apart(model: ov.Model, build: Build) -> None:
+    is_rounded = build.meta.precision == arithmetic.PRECISION
+    if not is_rounded and "BF16" in build.core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        rounded_states.set_apart(model, build.meta)
+
+
+def _fold(model: ov.Model, build: Build) -> None:
+    constant_parts.fold(build.core, model, build.properties)
+
+
+DEFECTS: Final = (
+    Defect(
+        "packed-elements",
+        "A Gather, Slice, Concat and the like of elements of which several share a byte",
+        Harm.WRITES_MEMORY,
+        "they are converted to whole bytes first",
+        Stage.MODEL,
+        packed_types.widen,
+    ),
+    Defect(
+        "sequence-lengths",
+        "An RNNSequence, GRUSequence or LSTMSequence with open dimensions and lengths, or a length of 0",
+        Harm.WRONG_NUMBERS,
+        _BROKEN_UP,
+        Stage.MODEL,
+        sequence_lengths.heed,
+    ),
+    Defect(
+        "empty-results",
+        "An operation on a tensor without elements whose result has some, of known shapes",
+        Harm.SHOWS_MEMORY,
+        "a constant: 0, the lowest number, or the first state",
+        Stage.MODEL,
+        _empty_results,
+    ),
+    Defect(
+        "gather-computed-axis",
+        "A Gather along an axis that changes between inferences",
+        Harm.WRITES_MEMORY,
+        "a Gather along a known axis of data with three dimensions",
+        Stage.MODEL,
+        gathers.along_computed_axis,
+        ("Gather",),
+    ),
+    Defect(
+        "gather-one-batch",
+        "A Gather with batch dimensions of size 1",
+        Harm.SHOWS_MEMORY,
+        "a Gather without batch dimensions",
+        Stage.MODEL,
+        gathers.of_one_batch,
+        ("Gather",),
+    ),
+    Defect(
+        "gather-few-integers",
+        "A Gather of up to 64 integers in one dimension, with an index out of range",
+        Harm.SHOWS_MEMORY,
+        "a Gather of rows, which gives 0 there",
+        Stage.MODEL,
+        few_integers.gather,
+        ("Gather",),
+    ),
+    Defect(
+        "batch-to-space-no-op",
+        "A BatchToSpace that does nothing, of another than the first result of an operation",
+        Harm.WRONG_NUMBERS,
+        "it is left out",
+        Stage.MODEL,
+        moved_elements.batch_to_space,
+        ("BatchToSpace",),
+    ),
+    Defect(
+        "tile-repeats",
+        "A Tile with more or fewer repeats than dimensions, or none",
+        Harm.WRONG_NUMBERS,
+        "a Tile with as many of both",
+        Stage.MODEL,
+        moved_elements.tile,
+        ("Tile",),
+    ),
+    Defect(
+        "pad-computed-value",
+        "A Pad whose value is computed",
+        Harm.WRONG_NUMBERS,
+        "a Select between a Pad with 0 and the value",
+        Stage.MODEL,
+        pads.pad,
+        ("Pad",),
+    ),
+    Defect(
+        "state-of-16-bits",
+        "A dynamic state of f16 or bf16 that is an output as it is, in several requests",
+        Harm.WRONG_NUMBERS,
+        "a Slice of all of it is the output",
+        Stage.MODEL,
+        dynamic_results.read_value,
+        ("ReadValue",),
+    ),
+    Defect(
+        "scatter-update-integers",
+        "A ScatterUpdate of integers in one dimension, with an index out of range",
+        Harm.WRITES_MEMORY,
+        "a ScatterUpdate of rows, which OpenVINO checks",
+        Stage.MODEL,
+        few_integers.scatter_update,
+        ("ScatterUpdate",),
+    ),
+    Defect(
+        "slice-computed-axes",
+        "A Slice along axes that change between inferences",
+        Harm.ENDS_PROCESS,
+        "a Slice along all axes, with bounds that leave the others whole",
+        Stage.MODEL,
+        computed_slices.slice_,
+        ("Slice",),
+    ),
+    Defect(
+        "slice-scatter-computed-bounds",
+        "A SliceScatter with bounds that change between inferences, or of open shapes",
+        Harm.WRITES_MEMORY,
+        "a ScatterUpdate along each axis",
+        Stage.MODEL,
+        computed_slices.slice_scatter,
+        ("SliceScatter",),
+    ),
+    Defect(
+        "transpose-without-order",
+        "A Transpose without an order, whose shape is used",
+        Harm.ENDS_PROCESS,
+        "the reversed order is written out",
+        Stage.MODEL,
+        moved_elements.transpose,
+        ("Transpose",),
+    ),
+    Defect(
+        "loop-result-moves",
+        "An operation on the dynamic result of a Loop or TensorIterator, when memory moves",
+        Harm.SHOWS_MEMORY,
+        "a Slice of all of the result is looked up anew",
+        Stage.MODEL,
+        dynamic_results.loop,
+        ("TensorIterator", "Loop"),
+    ),
+    Defect(
+        "gather-nd-indices",
+        "A GatherND with an index out of range",
+        Harm.SHOWS_MEMORY,
+        _NEAREST,
+        Stage.BOUNDS,
+        guarded({1: index_guards.gather_nd}),
+        ("GatherND",),
+    ),
+    Defect(
+        "scatter-elements-indices",
+        "A ScatterElementsUpdate with an index below its range, or more indices than elements",
+        Harm.WRITES_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({1: index_guards.scatter_elements}),
+        ("ScatterElementsUpdate",),
+    ),
+    Defect(
+        "ctc-loss-labels",
+        "A CTCLoss with a label or a blank that is no class",
+        Harm.ENDS_PROCESS,
+        "a wrong label becomes the nearest right one, a wrong blank is refused",
+        Stage.BOUNDS,
+        guarded({2: index_guards.ctc_labels, 4: index_guards.blanks}),
+        ("CTCLoss",),
+    ),
+    Defect(
+        "multiclass-nms-counts",
+        "A MulticlassNms with more boxes for its images than there are",
+        Harm.SHOWS_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({2: index_guards.box_counts}),
+        ("MulticlassNms",),
+    ),
+    Defect(
+        "roi-pooling-images",
+        "A PSROIPooling or DeformablePSROIPooling with a region of an image that there is not",
+        Harm.SHOWS_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({1: index_guards.roi_batch}),
+        ("PSROIPooling", "DeformablePSROIPooling"),
+    ),
+    Defect(
+        "ctc-decoder-lengths",
+        "A CTCGreedyDecoderSeqLen with a negative length",
+        Harm.ENDS_PROCESS,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({1: index_guards.decoder_lengths}),
+        ("CTCGreedyDecoderSeqLen",),
+    ),
+    Defect(
+        "gather-tree-lengths",
+        "A GatherTree with a length below 1",
+        Harm.SHOWS_MEMORY,
+        "such a sequence has end tokens only",
+        Stage.BOUNDS,
+        guarded({2: index_guards.tree_lengths}),
+        ("GatherTree",),
+    ),
+    Defect(
+        "tile-negative-repeats",
+        "A Tile with a negative repeat from an input",
+        Harm.ENDS_PROCESS,
+        "it becomes 0",
+        Stage.BOUNDS,
+        guarded({1: size_guards.repeats}),
+        ("Tile",),
+    ),
+    Defect(
+        "pad-cuts",
+        "A Pad that takes away more than there is, and adds something",
+        Harm.WRITES_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({0: size_guards.cut_sizes}),
+        ("Pad",),
+    ),
+    Defect(
+        "variadic-split-lengths",
+        "A VariadicSplit with a length of -1 and others that are longer than the data",
+        Harm.SHOWS_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({0: size_guards.split_lengths}),
+        ("VariadicSplit",),
+    ),
+    Defect(
+        "region-yolo-channels",
+        "A RegionYolo of fewer channels than its attributes say",
+        Harm.SHOWS_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({0: size_guards.region_channels}),
+        ("RegionYolo",),
+    ),
+    Defect(
+        "transform-sizes",
+        "A DFT, IDFT, RDFT or IRDFT along an axis that there is not, or of size 0",
+        Harm.ENDS_PROCESS,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded(
+            {
+                0: transform_guards.signal_sizes,
+                1: transform_guards.transform_axes,
+                2: transform_guards.transform_sizes,
+            }
+        ),
+        ("DFT", "IDFT", "RDFT", "IRDFT"),
+    ),
+    Defect(
+        "col2im-blocks",
+        "A Col2Im whose sizes, from inputs, ask for other blocks than there are",
+        Harm.ENDS_PROCESS,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({0: size_guards.block_counts}),
+        ("Col2Im",),
+    ),
+    Defect(
+        "deconvolution-output-shape",
+        "A ConvolutionBackpropData whose output shape changes between inferences",
+        Harm.WRITES_MEMORY,
+        "an output shape that inputs give is refused",
+        Stage.BOUNDS,
+        guarded({2: size_guards.output_shape}),
+        ("ConvolutionBackpropData", "GroupConvolutionBackpropData"),
+    ),
+    Defect(
+        "range-step-of-0",
+        "A Range with a step of 0 from an input",
+        Harm.ENDS_PROCESS,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({2: size_guards.steps}),
+        ("Range",),
+    ),
+    Defect(
+        "strided-slice-step-of-0",
+        "A StridedSlice with a step of 0 from an input",
+        Harm.ENDS_PROCESS,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({3: size_guards.steps}),
+        ("StridedSlice",),
+    ),
+    Defect(
+        "roi-align-rotated-images",
+        "A ROIAlignRotated with a region of an image that there is not",
+        Harm.SHOWS_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({2: index_guards.image_numbers}),
+        ("ROIAlignRotated",),
+    ),
+    Defect(
+        "roi-pooling-nan",
+        "A ROIPooling with a region of NaN",
+        Harm.ENDS_PROCESS,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({1: index_guards.numbers_alone}),
+        ("ROIPooling",),
+    ),
+    Defect(
+        "roll-axes",
+        "A Roll along an axis that there is not",
+        Harm.ENDS_PROCESS,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({2: index_guards.rolled_axes}),
+        ("Roll",),
+    ),
+    Defect(
+        "segment-max-numbers",
+        "A SegmentMax with a negative segment, or one above the last",
+        Harm.WRITES_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({1: index_guards.segments}),
+        ("SegmentMax",),
+    ),
+    Defect(
+        "sparse-rows",
+        "A SparseFillEmptyRows with an index of a row that there is not",
+        Harm.WRITES_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        guarded({2: index_guards.row_numbers}),
+        ("SparseFillEmptyRows",),
+    ),
+    Defect(
+        "inner-dimensions",
+        "A MatMul or a recurrent layer with constant weights, whose input has another open inner dimension",
+        Harm.SHOWS_MEMORY,
+        _REFUSED,
+        Stage.BOUNDS,
+        inner_dimensions.guard,
+    ),
+    Defect(
+        "empty-open-results",
+        "An operation on a tensor that turns out to have no elements, whose result has some",
+        Harm.SHOWS_MEMORY,
+        "a Select of what nothing gives",
+        Stage.BOUNDS,
+        empty_tensors.guard,
+    ),
+    Defect(
+        "rounded-states",
+        "A state of bf16 that is an output, on a host with bf16: fusing changes where it is rounded",
+        Harm.WRONG_NUMBERS,
+        "the output gets another shape, so that OpenVINO fuses the same",
+        Stage.NUMBERS,
+        _set_states_apart,
+    ),
+    Defect(
+        "constant-parts",
+        "An operation on what is computed of constants alone and not folded: it writes over that",
+        Harm.WRONG_NUMBERS,
+        "such values are computed before, and become constants",
+        Stage.NUMBERS,
+        _fold,
+    ),
+    Defect(
+        "equal-dynamic-outputs",
+        "Two equal outputs that are a dynamic input: one request writes into the input of another",
+        Harm.WRONG_NUMBERS,
+        "both become that input in the model",
+        Stage.COMPILED,
+        shared_tensors.take_inputs,
+    ),
+    Defect(
+        "quantised-subgraphs",
+        "A chain of quantised MatMuls, or quantised attention, from AVX-512 on",
+        Harm.ENDS_PROCESS,
+        "compiled with SNIPPETS_MODE=DISABLE",
+        Stage.COMPILED,
+        quantised_subgraphs.are_in,
+    ),
+    Defect(
+        "stream-constants",
+        "Constants that are computed in several steps, with several streams",
+        Harm.WRONG_NUMBERS,
+        "compiled with one stream",
+        Stage.COMPILED,
+        streams.are_wrong_for,
+    ),
+    Defect(
+        "saturated-sums",
+        "A quantised layer on a processor without VNNI: sums of products overflow in 16 bits",
+        Harm.WRONG_NUMBERS,
+        "computed in f32",
+        Stage.PROPERTIES,
+        saturated_sums.properties,
+    ),
+    Defect(
+        "shared-tensors",
+        "An output that is an input, or equals another output: both have one tensor",
+        Harm.WRONG_NUMBERS,
+        "such an output is copied from the tensor that has its value",
+        Stage.BINDING,
+        shared_tensors.origins,
+    ),
+)
+"""One row for each fault. Of neighbours for one operation, the first that changes it is the only one."""
