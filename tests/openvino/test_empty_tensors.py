@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +13,7 @@ from openvino import opset5, opset9, opset15, opset16
 from openvino import opset13 as ops
 
 from softnpu.emulator.openvino.defects import empty_tensors
-from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.plugin import Core
-from tests.support.daemon import Daemon
-from tests.support.waiting import wait_until
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -25,7 +21,6 @@ Shapes = tuple[Shape, ...]
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 LOWEST = np.finfo(np.float32).min
 _LEFT = 777
-_DIRTY = "MALLOC_PERTURB_"
 
 
 class Case(NamedTuple):
@@ -235,30 +230,6 @@ CASES = {
         ((3, 0, 6),), (), _zeros(3, 0, 6), None,
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def dirty_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose processes get heap memory filled with numbers."""
-    socket = tmp_path_factory.mktemp("dirty") / "npu.sock"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(_DIRTY, "85")
-        daemon = Daemon(DaemonSettings(socket=str(socket)), interpreter=True)
-    try:
-        pid = wait_until(lambda: daemon.engine().engine_pid, what="an engine")
-        assert _DIRTY.encode() in Path(f"/proc/{pid}/environ").read_bytes()
-        yield daemon
-    finally:
-        daemon.close()
-
-
-@pytest.fixture
-def dirty_core(dirty_daemon: Daemon) -> Iterator[Core]:
-    restarts = dirty_daemon.engine().restarts
-    core = Core(dirty_daemon.socket)
-    yield core
-    core.unload_plugin()
-    assert dirty_daemon.engine().restarts == restarts
 
 
 def _model(case: Case, *, dynamic: bool) -> ov.Model:
