@@ -60,12 +60,12 @@ class Defect:
         return {"PYTHONPATH": str(folder), _ENV: json.dumps(told)}
 
 
-_ENGINE, _COMPILER, _PLUGIN = "softnpu.emulator.engine", "softnpu.emulator.compiler", "softnpu.plugin"
+_OPENVINO, _COMPILER, _PLUGIN = "softnpu.emulator.openvino", "softnpu.emulator.compiler", "softnpu.plugin"
 
 DEFECTS = {
     "copies are left out in short inferences": Defect(
         "executor",
-        f"{_ENGINE}.executor",
+        f"{_OPENVINO}.executor",
         """            if self._copies:
                 self._finish_copies()
             return True
@@ -76,14 +76,14 @@ DEFECTS = {
     ),
     "an inference that was begun is taken for begun ever after": Defect(
         "overlap",
-        f"{_ENGINE}.executor",
+        f"{_OPENVINO}.executor",
         "started, self._started = self._started, False",
         "started = self._started",
         ("plugin:throughput/many", "plugin:throughput/queue"),
     ),
     "what was begun early is not waited for": Defect(
         "overlap",
-        f"{_ENGINE}.executor",
+        f"{_OPENVINO}.executor",
         """        if not started:
             self._request.start_async()
         try:""",
@@ -95,42 +95,42 @@ DEFECTS = {
     ),
     "the third sample of a batch is the first": Defect(
         "batch",
-        f"{_PLUGIN}.batch.slots",
+        f"{_PLUGIN}.requests.batch_slots",
         "ctypes.data + sample * self.port.per_sample",
         "ctypes.data + (sample & ~2) * self.port.per_sample",
         ("plugin:split/",),
     ),
     "all samples go to the place of the first": Defect(
         "batch",
-        f"{_PLUGIN}.batch.execution",
+        f"{_PLUGIN}.requests.batch_execution",
         "slot.part(sample) if",
         "slot.part(0 if slot in self._results else sample) if",
         ("plugin:split/",),
     ),
     "states do not go on": Defect(
         "states",
-        f"{_PLUGIN}.states",
+        f"{_PLUGIN}.requests.states",
         "            self.turn = 1 - self.turn",
         "            pass",
         ("plugin:plain/one", "plugin:plain/inplace"),
     ),
     "states begin as zeros": Defect(
         "states",
-        f"{_PLUGIN}.states",
+        f"{_PLUGIN}.requests.states",
         "memory.fill(pattern[0] if pattern else 0)",
         "memory.fill(0)",
         ("plugin:plain/one", "plugin:plain/fresh"),
     ),
     "a new shape of an input is not seen": Defect(
         "dynamic shapes",
-        f"{_ENGINE}.dynamic",
+        f"{_OPENVINO}.dynamic.binding",
         "        if shapes != self._shapes:\n            self._shapes = []",
         "        if not self._shapes:\n            self._shapes = []",
         ("plugin:compiler/one", "plugin:compiler/inplace"),
     ),
     "a result that shrinks keeps its old shape": Defect(
         "dynamic shapes",
-        f"{_PLUGIN}.dynamic_tensors",
+        f"{_PLUGIN}.requests.dynamic_tensors",
         "        if self.shape != shape:\n            try:",
         "        if math.prod(self.shape) < math.prod(shape):\n            try:",
         ("plugin:compiler/one", "plugin:compiler/inplace"),
@@ -144,7 +144,7 @@ DEFECTS = {
     ),
     "constants of one length are one, when they are looked for": Defect(
         "weights",
-        f"{_PLUGIN}.weights_source",
+        f"{_PLUGIN}.exported.weights_source",
         """        entry = pool.named(constant.name, constant.length) or pool.with_digest(
             constant.digest, constant.length
         )
@@ -162,7 +162,7 @@ DEFECTS = {
     ),
     "outputs that share a tensor with an input are bound": Defect(
         "regression: outputs that are inputs",
-        f"{_ENGINE}.shared_tensors",
+        f"{_OPENVINO}.defects.shared_tensors",
         "    return shared",
         "    return {}",
         ("plugin:plain/one",),

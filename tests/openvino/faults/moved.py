@@ -101,7 +101,11 @@ FAULTS: dict[str, Fault] = {
         _gather_of_one_batch, *[Step([_ROWS, _at(2, 1, 0)[None]], [_ROWS[:, [2, 1, 0]]])] * 2
     ),
     "gather-few-integers": steps(
-        _gather_of_few, Step([_FEW, _at(4, 100_000)], [_at(11, 0)]), Step([_FEW, _at(-1, 5)], [_at(11, 0)])
+        _gather_of_few,
+        *(
+            Step([_FEW, _at(4, at)], [_at(11, 0)])
+            for at in (*range(5, 2000), *range(-2000, -5), 100_000, 5_000_000, 2_000_000_000)
+        ),
     ),
     "batch-to-space-no-op": steps(_batch_to_space, Step([random(1, 4, 2)], [random(1, 4, 2)[:, 2:]])),
     "tile-repeats": steps(
