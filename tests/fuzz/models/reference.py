@@ -18,13 +18,7 @@ import openvino as ov
 
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.compiler.weights_separation import is_weight
-from softnpu.emulator.openvino.defects import (
-    constant_parts,
-    inner_dimensions,
-    quantised_subgraphs,
-    remedies,
-    saturated_sums,
-)
+from tests.fuzz.models import openvino_faults as faults
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer, Job, Refusal, Step, Value
 from tests.fuzz.models.running import Runner, fill, value_of, values_of
@@ -35,7 +29,7 @@ CPU = {
     "INFERENCE_PRECISION_HINT": "f32",
     "PERFORMANCE_HINT": "LATENCY",
     "EXECUTION_MODE_HINT": "ACCURACY",
-    **saturated_sums.properties(),
+    **faults.IN_F32,
 }
 EVIDENCE = ("again", "alike", "bound", "written", "streams", "one request", "performance")
 _MOST_STREAMS = 4
@@ -54,7 +48,7 @@ def _compile(model: Any, more: dict[str, str] | None = None) -> Any:
 
 def _writes_constants(model: Any) -> bool:
     """Return whether OpenVINO may write into a model's constants, or values folded from them."""
-    return isinstance(model, ov.Model) and constant_parts.are_in(model)
+    return isinstance(model, ov.Model) and faults.computes_constants(model)
 
 
 def _own(model: ov.Model) -> ov.Model:
@@ -78,16 +72,8 @@ def refuse(stage: str, error: Exception) -> Refusal:
 
 
 def run(case: Case, job: Job) -> Answer:
-    """Return the CPU device's answer in the form `job.way.run`: a key of `_FORMS`.
-
-    `job.notes`: `corrected` as the engine corrects operations that the CPU device miscomputes
-    (docs/fidelity.md, numbers).
-    """
+    """Return the CPU device's answer in the form `job.way.run`: a key of `_FORMS`."""
     try:
-        if job.notes.get("corrected"):
-            case = replace(case, model=case.model.clone())
-            remedies.correct(case.model)
-            remedies.guard(case.model)
         return _FORMS[job.way.run](case, job)
     except RuntimeError as error:
         return Answer(refuse("compile", error))
@@ -149,9 +135,9 @@ def _zeros(case: Case, _: Job) -> Answer:
 def _outside(case: Case, job: Job) -> Answer:
     """Run with states as inputs and outputs; `job.notes`: `zeros` to start them, `unfused` for that form."""
     outside = Outside(case, zeros=bool(job.notes.get("zeros")))
-    more = quantised_subgraphs.UNFUSED if job.notes.get("unfused") else {}
+    more = faults.UNFUSED if job.notes.get("unfused") else {}
     if more:
-        quantised_subgraphs.make_loadable(outside.model)
+        faults.make_loadable(outside.model)
     try:
         found = outside.run(case, partial(_compile, more=more), _run_once)
     except RuntimeError as error:
@@ -179,23 +165,23 @@ def _performance(case: Case, _: Job) -> Answer:
 
 
 def _unfused(case: Case, _: Job) -> Answer:
-    """Run as the engine does models with 8-bit subgraphs (docs/fidelity.md, numbers)."""
+    """Run without subgraphs, which may be wrong in 8 bits (docs/fidelity.md, numbers)."""
     model = case.model.clone()
-    quantised_subgraphs.make_loadable(model)
-    return _steps(case, model, quantised_subgraphs.UNFUSED)
+    faults.make_loadable(model)
+    return _steps(case, model, faults.UNFUSED)
 
 
 def _folded(case: Case, _: Job) -> Answer:
-    """Run as the engine computes values that depend on constants alone (docs/fidelity.md, numbers)."""
+    """Run with what depends on constants alone computed before (docs/fidelity.md, numbers)."""
     model = _own(case.model)
-    constant_parts.fold(ov.Core(), model, CPU)
+    faults.fold(model, partial(ov.Core().compile_model, device_name="CPU", config=CPU))
     return _steps(case, model)
 
 
 def _inner(case: Case, _: Job) -> Answer:
-    """Run as the engine computes products with a dynamic inner dimension (docs/fidelity.md, numbers)."""
+    """Run with the inner dimensions of recurrent layers as their weights have them."""
     model = case.model.clone()
-    inner_dimensions.guard(model)
+    faults.state_inner_dimensions(model)
     return _steps(case, model)
 
 

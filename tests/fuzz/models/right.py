@@ -15,7 +15,6 @@ SEPARATED = "right as with the weights as inputs"
 UNFUSED = "right as the CPU device without subgraphs, which it makes wrongly of 8 bits"
 FOLDED = "right as with computed constants, which the CPU device writes into"
 INNER = "right as with the inner dimensions of recurrent layers checked"
-CORRECTED = "right as with other operations for those that the CPU device computes wrongly"
 OUTSIDE = "right as with states outside of the CPU device"
 
 Ask = Callable[[Way, Mapping[str, object]], Answer | Died]
@@ -27,7 +26,6 @@ class Right:
     def __init__(self, ask: Ask, traits: Traits) -> None:
         self._ask = ask
         self._traits = traits
-        self._notes: dict[str, object] = {"corrected": True} if "corrected operations" in traits else {}
         self._found: dict[str, Answer | Died] = {}
 
     def give(self, answer: Answer | Died) -> None:
@@ -50,9 +48,8 @@ class Right:
         by_rows = self._traits.rows if native and way.compiled != "compiler" else {}
         notes = answer.notes or by_rows
         if not verdict.good and answer.refused is None and notes:
-            # computed sample by sample: the CPU has other kernels at batch 1, and an index may be out of
-            # range
-            split = self._form("split", {**notes, "corrected": True})
+            # computed sample by sample: the CPU has other kernels at batch 1
+            split = self._form("split", notes)
             less = _less(verdict, answer, split, None)
             used += [BY_SAMPLES] if less is not verdict else []
             verdict = less
@@ -65,7 +62,6 @@ class Right:
             ("quantised", "unfused", UNFUSED),
             ("computed constants", "folded", FOLDED),
             ("guarded recurrence", "inner", INNER),
-            ("corrected operations", "again", CORRECTED),
         ):
             if not verdict.good and answer.refused is None and trait in self._traits:
                 less = _less(verdict, answer, self._form(form), None)
@@ -84,7 +80,7 @@ class Right:
         return verdict, used
 
     def _form(self, name: str, notes: Mapping[str, object] | None = None) -> Answer | Died:
-        notes = dict(notes or {}) if name == RIGHT.run else {**self._notes, **(notes or {})}
+        notes = dict(notes or {})
         key = f"{name} {notes}"
         if key not in self._found:
             self._found[key] = self._ask(Way("cpu", "plain", name), notes)

@@ -212,3 +212,10 @@ def test_a_finding_is_made_as_small_as_its_cause(tmp_path: Path) -> None:
 def test_a_finding_that_needs_nothing_is_left_as_it_is() -> None:
     finding = replace(_with("Softmax"), kind="client died")
     assert shrink(cast(Lane, _OfAnOperation("nothing")), finding).key == finding.key
+
+
+def test_the_reference_imports_no_remedy_of_the_product() -> None:
+    """A wrong remedy could else excuse itself."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        imports = [line for line in path.read_text().splitlines() if line.startswith(("from ", "import "))]
+        assert not [line for line in imports if "openvino.defects" in line or "arithmetic" in line], path

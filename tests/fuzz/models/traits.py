@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 
 from softnpu.emulator.common.model_bodies import all_bodies
-from softnpu.emulator.openvino.defects import constant_parts, remedies
+from tests.fuzz.models import openvino_faults as faults
 from tests.fuzz.models.case import Case
 from tests.fuzz.models.records import Answer
 from tests.fuzz.models.values import name_of
@@ -27,7 +27,8 @@ class Traits:
 
     `after_states`: the outputs that depend on a state. `beside_batch`: those independent of the inputs whose
     layouts name a batch, or that keep their first dimension if that of all inputs is 1. `after_nans`: those
-    that depend on a sorted Unique of floats, if an input has a NaN. `outside`: the steps with a shape that
+    that depend on a sorted Unique of floats, if an input has a NaN. `after_faults`: those that depend on an
+    operation that the CPU device may compute wrongly. `outside`: the steps with a shape that
     the model does not allow. `rows`: axis and length of samples in all inputs and outputs, if OpenVINO's
     plugin takes their first dimensions for a batch.
     """
@@ -37,6 +38,7 @@ class Traits:
     beside_batch: frozenset[int]
     outside: frozenset[int]
     after_nans: frozenset[int]
+    after_faults: frozenset[int]
     rows: Mapping[str, object]
 
     def __contains__(self, word: object) -> bool:
@@ -55,12 +57,10 @@ def traits_of(case: Case) -> Traits:
     parts = [case.model, *all_bodies(case.model)]
     if any(node.get_type_name() == "FakeQuantize" for part in parts for node in part.get_ops()):
         found.add("quantised")
-    if constant_parts.are_in(case.model):
+    if faults.computes_constants(case.model):
         found.add("computed constants")
     if any(_is_guarded(node) for part in parts for node in part.get_ops()):
         found.add("guarded recurrence")
-    if _is_corrected(case.model) or any(map(_looks_outside, nodes)):
-        found.add("corrected operations")
     ports = [*case.model.inputs, *case.model.outputs]
     ports = [port for port in ports if port.partial_shape.rank.is_static]
     if any(dimension.get_max_length() < 0 for port in ports for dimension in port.partial_shape):
@@ -90,12 +90,14 @@ def traits_of(case: Case) -> Traits:
     after_states = _after(case, nodes, reads)
     uniques = {node.get_instance_id() for node in nodes if _sorts_nans(node)}
     after_nans = _after(case, nodes, uniques) if uniques and _has_nans(case) else frozenset()
+    wrong = {node.get_instance_id() for node in nodes if faults.is_wrong(node)}
+    after_faults = _after(case, nodes, wrong) if wrong else frozenset()
     rows = _rows(case)
     of_one = _of_one_row(case) if rows else []
     beside |= {at for at, shape in enumerate(of_one) if not len(shape) or shape[0] != ov.Dimension(1)}
     if any(not len(shape) for shape in of_one):
         found.add(NO_BATCH_LEFT)
-    return Traits(frozenset(found), after_states, beside, _outside(case), after_nans, rows)
+    return Traits(frozenset(found), after_states, beside, _outside(case), after_nans, after_faults, rows)
 
 
 def unlike_declared(case: Case, right: Answer) -> frozenset[int]:
@@ -138,30 +140,6 @@ def _is_guarded(node: Any) -> bool:
         return False
     shapes = [node.get_input_partial_shape(position) for position in (0, 1)]
     return any(shape.rank.is_static and len(shape) and shape[-1].is_dynamic for shape in shapes)
-
-
-def _is_corrected(model: ov.Model) -> bool:
-    try:
-        return remedies.correct(model.clone())
-    except RuntimeError:  # OpenVINO cannot copy every model that it makes
-        return False
-
-
-def _looks_outside(node: Any) -> bool:
-    """Return whether it is a GatherND whose constant indices are, or may be, out of range.
-
-    A loop's result may have another shape than the model declares.
-    """
-    if node.get_type_name() != "GatherND" or node.input_value(1).get_node().get_type_name() != "Constant":
-        return False
-    if node.input_value(0).get_node().get_type_name() in ("TensorIterator", "Loop"):
-        return True
-    data, indices = node.get_input_partial_shape(0), node.input_value(1).get_node().data
-    begin = int(node.get_attributes()["batch_dims"])
-    if data.is_dynamic or not indices.size:
-        return False
-    limits = list(data.to_shape())[begin : begin + indices.shape[-1]]
-    return bool(((indices < 0) | (indices >= limits)).any())
 
 
 def _sorts_nans(node: Any) -> bool:
