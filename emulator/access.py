@@ -1,6 +1,6 @@
 """File modes and access lists that let allowed users reach the socket, and no others.
 
-The daemon asks the kernel who connects (`SO_PEERCRED`) in any case; this is what comes before.
+The daemon also checks each peer with the kernel (`SO_PEERCRED`); this is the first barrier.
 """
 
 from __future__ import annotations

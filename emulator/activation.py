@@ -1,7 +1,7 @@
-"""Socket activation: a listening socket that systemd, or a program like it, has made for this daemon.
+"""Socket activation: a listening socket created by systemd, or a similar program, for this daemon.
 
-It comes as descriptor 3, announced by `LISTEN_FDS` and `LISTEN_PID` (sd_listen_fds(3)). Its path stays when
-the daemon ends: who made it goes on listening there, and starts a daemon for the next client.
+It is passed as descriptor 3, announced by `LISTEN_FDS` and `LISTEN_PID` (sd_listen_fds(3)). Its path outlives
+the daemon: its creator keeps listening, and starts a daemon for the next client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HINT = "with systemd: ListenSequentialPacket= with that path, SocketMode=0600, 
 
 
 def passed_sockets() -> int:
-    """How many descriptors were passed to this process; 0 if none, or if they are another process's."""
+    """Return the number of descriptors passed to this process; 0 if none, or if meant for another."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return 0
     count = os.environ.get("LISTEN_FDS", "")
@@ -30,7 +30,7 @@ def passed_sockets() -> int:
 
 
 def take_listener(path: Path, *, others: bool) -> socket.socket | None:
-    """The listener that was passed to this process for `path`; None if there is none.
+    """Return the listener that was passed to this process for `path`; None if there is none.
 
     `others`: users besides the owner may connect. Refuses what is no listener at `path`. The variables that
     announce it are removed: no child takes them for its own.

@@ -1,4 +1,4 @@
-"""`python -m softnpu.emulator.autostart SOCKET`: what a client runs when it finds no daemon.
+"""`python -m softnpu.emulator.autostart SOCKET`, run by a client that finds no daemon.
 
 Starts a daemon in the background that ends by itself after some time without a client.
 """
@@ -56,7 +56,7 @@ def _serve(socket: str, ready_fd: int) -> None:
 
 
 def settings(socket: str) -> DaemonSettings:
-    """The settings of a daemon that starts by itself, from the environment; refuses what it cannot parse."""
+    """Return the settings of an autostarted daemon from the environment; refuse malformed ones."""
     from softnpu.emulator.supervisor.settings import DaemonSettings
 
     return DaemonSettings(

@@ -59,7 +59,7 @@ def start_by_fork(path: Path, serve: Callable[[int], None]) -> bool:
 
 
 def start_first_engine() -> None:
-    """Start the engine that the supervisor will want first: both import what they need side by side."""
+    """Start the supervisor's first engine early, so that both import concurrently."""
     raise_descriptor_limit()  # the engine inherits it
     child_process.start_early(ChildProgram.ENGINE)
 
@@ -82,7 +82,7 @@ def raise_descriptor_limit() -> None:
 
 
 def check_answer(answer: bytes, log_file: Path) -> int:
-    """The pid of the daemon that is ready. Raises `Refused` if none is."""
+    """Return the pid of the daemon that is ready. Raises `Refused` if none is."""
     ready = _READY.fullmatch(answer)
     if ready:
         return int(ready.group(1))

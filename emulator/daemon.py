@@ -58,7 +58,7 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: boo
     It ends by request, SIGTERM, SIGINT, or when it is idle. Writes `ready` to `ready_fd` once every engine
     executes, or without `engines` as soon as it takes connections. Raises `Refused` if the socket is in use.
     """
-    # who only starts a daemon in the background does not wait for these
+    # a program that only starts a background daemon does not wait for these imports
     from softnpu.emulator.served_socket import ServedSocket
     from softnpu.emulator.supervisor.supervisor import Supervisor
 
@@ -85,7 +85,7 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: boo
 
 
 def saved_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment as it was before `softnpu run`: the emulator must not load its own driver.
+    """Return the environment as it was before `softnpu run`: the emulator must not load its own driver.
 
     Refuses what `softnpu run` does not write.
     """

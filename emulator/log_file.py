@@ -15,7 +15,7 @@ MAX_BYTES = 8 << 20
 class LogRotation(logging.Filter):
     """Move the log at `fd` to `SOCKET.log.1` before a line that finds it full.
 
-    It is copied and cut, not renamed: this process has it open as its streams, and a starter may, too.
+    It is copied and truncated, not renamed: this process has it open as its streams, and a starter may, too.
     """
 
     def __init__(self, fd: int, socket: Path, max_bytes: int = MAX_BYTES) -> None:

@@ -72,7 +72,7 @@ DEVICE_NAME = "Intel(R) AI Boost"
 
 
 def check_platform(number: str) -> Platform:
-    """The platform of this number; refuses an unknown one with the list of known ones."""
+    """Return the platform of this number; refuses an unknown one with the list of known ones."""
     platform = PLATFORMS.get(number)
     if platform is None:
         raise refuse(
@@ -90,7 +90,7 @@ def usable_memory() -> int:
 
 
 def describe(index: int, number: str, memory_total: int) -> DeviceInfo:
-    """The device as the handshake reports it."""
+    """Return the device as the handshake reports it."""
     fields = msgspec.structs.asdict(check_platform(number))
     del fields["codename"]
     return DeviceInfo(

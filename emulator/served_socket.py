@@ -1,4 +1,4 @@
-"""The socket that a daemon serves: the lock that makes it the only one, and the listener."""
+"""The socket served by a daemon: its exclusive lock, and the listener."""
 
 from __future__ import annotations
 

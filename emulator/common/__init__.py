@@ -1,1 +1,1 @@
-"""What all processes share and no protocol needs: Linux calls, descriptors, spinning, fail-points."""
+"""Code shared by all processes, apart from protocols: Linux calls, descriptors, spinning, fail-points."""

@@ -75,7 +75,7 @@ class AddressRange:
             _madvise(self.address + at, length, _MADV_DONTNEED)
 
     def _is_written(self) -> bool:
-        import numpy as np  # the daemon, which maps ranges as well, starts without it
+        import numpy as np  # the daemon maps ranges as well, and starts without numpy
 
         first, count = self.address // PAGE, -(-self.size // PAGE)
         # smaps would do as well, but walks through all memory of the process: a second in all for 2 GiB
@@ -92,12 +92,12 @@ class AddressRange:
         return False
 
     def view(self) -> memoryview:
-        """All bytes; only mapped ones may be touched."""
+        """Return all bytes; only mapped ones may be touched."""
         return memoryview(self._bytes).cast("B")
 
 
 def map_shared_aligned(fd: int, size: int, alignment: int) -> memoryview:
-    """The whole file, shared and writable, at a multiple of `alignment`; unmapped with the last view.
+    """Return the whole file, shared and writable, at a multiple of `alignment`; unmapped with the last view.
 
     Raises `OSError`, also when there is no room for that in the addresses of this process.
     """
@@ -127,7 +127,7 @@ def map_for_reading(fd: int, size: int) -> memoryview:
 
 
 def map_for_writing(fd: int, size: int) -> memoryview:
-    """The same, shared and writable."""
+    """Return the same, shared and writable."""
     return _map_whole(fd, size, mmap.PROT_READ | mmap.PROT_WRITE)
 
 

@@ -1,8 +1,8 @@
-"""A seccomp filter for a process that computes: what it never needs, and somebody in it would like to have.
+"""A seccomp filter for a compute process: it denies calls useful only to an attacker.
 
-What is refused fails with EPERM, so that a library can do without. `openat2` and `clone3` have their
-arguments in memory, where a filter cannot look: they fail with ENOSYS, and glibc uses the older calls. So
-does every call that is younger than this list.
+Denied calls fail with EPERM, so that libraries can do without. `openat2` and `clone3` take their arguments in
+memory, which a filter cannot read: they fail with ENOSYS, and glibc falls back to the older calls. So does
+every call newer than this list.
 
 Numbers are those of x86-64; on other machines there is no filter.
 """
@@ -52,10 +52,10 @@ _CHANGES: Final = (
     # setxattr, lsetxattr, fsetxattr, removexattr, lremovexattr, fremovexattr, renameat2, fchmodat2
     188, 189, 190, 197, 198, 199, 316, 452,
 )  # fmt: skip
-"""What changes files by their names, or what names say about them."""
+"""Calls that change files or their attributes by name."""
 _ABSENT: Final = (435, 437)  # clone3, openat2
 _NEWEST: Final = 462
-"""Above it is what nobody has judged."""
+"""Calls above it have not been reviewed."""
 
 _OPEN, _OPENAT, _CLONE, _FCNTL, _IOCTL, _PRCTL, _UTIMENSAT = 2, 257, 56, 72, 16, 157, 280
 _TO_A_PROCESS: Final = (62, 234, 129, 297)  # kill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo
@@ -68,7 +68,7 @@ _FCNTLS: Final = (
     # F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS
     36, 37, 38, 1030, 1033, 1034,
 )  # fmt: skip
-"""Not who gets signals of a descriptor, no leases, which keep others from a file, no larger pipes."""
+"""Excluded: owners of descriptor signals, leases (they block others' access), larger pipes."""
 _IOCTLS: Final = (0x5401, 0x5413, 0x5421, 0x541B, 0x5450, 0x5451)
 """TCGETS, TIOCGWINSZ, FIONBIO, FIONREAD, FIONCLEX, FIOCLEX. Others change files, terminals, owners."""
 _PRCTLS: Final = (1, 4, 22, 62)
@@ -140,12 +140,12 @@ def _steps(*, opens_files: bool) -> list[_Step]:
 
 
 def _of(number: int, then: list[_Step]) -> list[_Step]:
-    """What is done for one call, its number being loaded."""
+    """Return the program for one call, its number being loaded."""
     return [(_EQUAL, 0, len(then), number), *then]
 
 
 def _either(argument: int, values: Iterable[int], then: _Step) -> list[_Step]:
-    """What is done if an argument is one of these values."""
+    """Return the program for an argument with one of these values."""
     return [_load_argument(argument), *(step for value in values for step in ((_EQUAL, 0, 1, value), then))]
 
 

@@ -1,7 +1,7 @@
-"""The guard of a process against files that are cut while it has them mapped (`driver/native/guard`).
+"""The guard of a process against truncation of files that it has mapped (`driver/native/guard`).
 
-Whoever touches a page behind the new end of such a file gets SIGBUS. The library puts empty pages there and
-marks the mapping; the process goes on with void data, and asks for the mark before it believes them.
+Access to a page past the new end of such a file raises SIGBUS. The library maps zero pages there and marks
+the mapping; the process continues with void data, and checks the mark before it uses them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Guard:
         return slot
 
     def remove(self, slot: int) -> None:
-        """Guard these pages no longer."""
+        """Stop guarding these pages."""
         self._library.softnpu_guard_remove(slot)
 
 

@@ -90,7 +90,7 @@ POINTS = {
     "supervisor.end": "it is about to end, and its socket still takes connections",
     "supervisor.withdraw": "its socket takes no more connections; socket and lock file are still there",
 }
-"""Every point, and what has and has not happened there."""
+"""Every point, and the state of the process there."""
 
 ACTIONS = {
     "kill": "SIGKILL to itself",
@@ -128,7 +128,7 @@ _EVERY = 2**63
 
 
 class Rule(NamedTuple):
-    """What happens at one point; `value` is the text in brackets, `slot` the number of its counter."""
+    """The action at one point; `value` is the text in brackets, `slot` the number of its counter."""
 
     point: str
     action: str
@@ -178,7 +178,7 @@ class FailpointError(ValueError):
 
 
 def parse(text: str) -> dict[str, Rule]:
-    """The rules in `text`, by point. Raises `FailpointError`."""
+    """Return the rules in `text`, by point. Raises `FailpointError`."""
     rules: dict[str, Rule] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _PART.fullmatch(part)
@@ -223,7 +223,7 @@ def hit_request(process: str, tag: str) -> None:
 
 
 def inherited() -> tuple[dict[str, str], tuple[int, ...]]:
-    """What a child needs to count together with this process: variables, and descriptors to pass on."""
+    """Return what a child needs to share this process's counters: variables, and descriptors to pass on."""
     if active is None or active.counts is None:
         return {}, ()
     return {_ENV_COUNTS: str(active.counts.fd)}, (active.counts.fd,)
@@ -279,7 +279,7 @@ def _close_all(fds: list[int]) -> None:
 
 
 def from_environment() -> Plan | None:
-    """The rules that the environment of this process names; None if it names none."""
+    """Return the rules that the environment of this process names; None if it names none."""
     rules = parse(os.environ.get(ENV_FAILPOINTS, ""))
     if not rules:
         return None

@@ -91,7 +91,7 @@ class FileClaim:
         open_file: Callable[[Path], int] = open_lock_file,
         optional: bool = False,
     ) -> FileClaim | None:
-        """The claim on a lock file; None if another process holds it for `timeout_s`.
+        """Return the claim on a lock file; None if another process holds it for `timeout_s`.
 
         Raises what `open_file` raises. `optional`: succeeds as well on a file system without locks.
         """

@@ -1,4 +1,4 @@
-"""Who can write a file: what users other than this one and root may have written is not trusted."""
+"""Trust in files: those that users other than this one and root may have written are not trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACCESS_LIST = "system.posix_acl_access"
 
 
 def distrust(fd: int) -> str:
-    """Why users other than this one and root may have written a file; empty if they cannot have."""
+    """Return why users other than this one and root may have written a file; empty if they cannot."""
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         return "it is no regular file"

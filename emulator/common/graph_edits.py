@@ -1,4 +1,4 @@
-"""Questions on a model's graph and small edits, for those who replace operations by others."""
+"""Queries and small edits on a model's graph, for code that replaces operations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def numbers(values: Iterable[int]) -> Any:
 
 
 def put_behind(output: Any, make: Callable[[Any], Any], suffix: str) -> None:
-    """Give what reads a result what `make` makes of it."""
+    """Replace a result by `make` of it for all its consumers."""
     readers = list(output.get_target_inputs())
     made = make(output)
     made.set_friendly_name(f"{output.get_node().get_friendly_name()}/{suffix} {output.get_index()}")
@@ -30,7 +30,7 @@ def put_behind(output: Any, make: Callable[[Any], Any], suffix: str) -> None:
 
 
 def replace(node: Any, made: Any) -> None:
-    """Give what reads the only result of an operation that of another."""
+    """Replace the only result of an operation by another's for all its consumers."""
     name = node.get_friendly_name()
     for reader in node.output(0).get_target_inputs():
         reader.replace_source_output(made.output(0))
@@ -38,7 +38,7 @@ def replace(node: Any, made: Any) -> None:
 
 
 def is_fixed(source: Any) -> bool:
-    """Return whether constants and known shapes decide a value, so that OpenVINO computes it beforehand."""
+    """Return whether a value depends on constants and known shapes alone, so that OpenVINO folds it."""
     node = source.get_node()
     kind = node.get_type_name()
     if kind == "ShapeOf":

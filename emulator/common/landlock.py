@@ -1,7 +1,7 @@
-"""Landlock: this process, and what it starts, can from now on reach only the files that are listed.
+"""Landlock: restrict this process and its children to a list of files.
 
-The kernel then also keeps it from tracing processes outside, and as far as it is new enough from TCP,
-abstract sockets and signals to others. Descriptors that are open stay usable, memory files as well.
+The kernel then also denies tracing of outside processes and, if new enough, TCP, abstract sockets and signals
+to others. Open descriptors and memory files stay usable.
 
 Rights and structures are those of the kernel's `linux/landlock.h`.
 """
@@ -61,7 +61,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what cannot be opened now cannot be read either
+        return  # a file that cannot be opened now cannot be read later either
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             rights &= _OF_FILES

@@ -86,7 +86,7 @@ def memory_fence() -> None:
     wherever one side stores a word and then checks whether the other side sleeps.
     """
     # a waiting acquire could block a signal handler that interrupts it, and a failed attempt only reads
-    # the lock: then a lock that nobody else can hold does it
+    # the lock: then a lock that nobody else can hold serves instead
     if _fence_lock.acquire(False):
         _fence_lock.release()
     else:
@@ -104,7 +104,7 @@ def above_streams(fd: int) -> int:
 
 
 def duplicate(fd: int) -> int:
-    """A duplicate from 3 on, closed in programs that this one starts."""
+    """Return a duplicate from 3 on, closed in programs that this one starts."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
 
 
@@ -118,7 +118,7 @@ def open_streams() -> list[int]:
 
 
 def memfd(name: str, size: int = 0) -> int:
-    """A nameless shared memory file that can be sealed; `size` bytes long, not yet backed by pages."""
+    """Return a nameless shared memory file that can be sealed; `size` bytes long, not yet backed by pages."""
     fd = above_streams(os.memfd_create(f"softnpu-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         os.ftruncate(fd, size)
@@ -129,7 +129,7 @@ def memfd(name: str, size: int = 0) -> int:
 
 
 def fixed_memfd(name: str, size: int) -> int:
-    """A memory file that no process with its descriptor can cut: a mapping of it never faults."""
+    """Return a memory file that no holder of its descriptor can truncate: its mappings never fault."""
     fd = memfd(name, size)
     try:
         seal(fd, SEALS_FIXED_SIZE)
@@ -140,7 +140,7 @@ def fixed_memfd(name: str, size: int) -> int:
 
 
 def sealed_copy(name: str, data: bytes | memoryview) -> int:
-    """A memory file with this content, sealed against every change."""
+    """Return a memory file with this content, sealed against every change."""
     fd = memfd(name)
     try:
         view = memoryview(data)
@@ -262,6 +262,6 @@ class Credentials(NamedTuple):
 
 
 def peer_of(connection: socket.socket) -> Credentials:
-    """The peer of a connected Unix socket (`SO_PEERCRED`)."""
+    """Return the peer of a connected Unix socket (`SO_PEERCRED`)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Credentials(*_CREDENTIALS.unpack(raw))

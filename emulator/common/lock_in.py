@@ -1,9 +1,9 @@
-"""Lock a process in before it meets what others wrote: a model can be what takes it over.
+"""Sandbox a process before it handles untrusted input: a model may compromise it.
 
-From then on it computes on descriptors that it gets, and reads what it and its libraries are made of. It
-starts no program, opens no connection, changes no file, and reaches no other process, whoever owns that. It
-takes no more memory than there is.
-Nobody can undo this. A call that is refused fails with an error, so that libraries can do without.
+From then on it computes on descriptors that it receives, and can read only its code and libraries. It can
+start no program, open no connection, change no file, and reach no other process of any owner. Its memory is
+limited.
+This cannot be undone. Denied calls fail with an error, so that libraries can do without.
 
 Landlock is for one thread and those that it starts: call `lock_in` before there is another.
 """
@@ -37,7 +37,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Policy(NamedTuple):
-    """What a process still may do.
+    """The remaining rights of a process.
 
     `readable`: files, or directories with all beneath. `opens_files`: it opens memory files by name to write
     them, and no others where the kernel has Landlock. `dumpable`: a debugger of its user can look at it.
@@ -51,7 +51,7 @@ class Policy(NamedTuple):
 
 
 def lock_in(policy: Policy) -> tuple[str, ...]:
-    """Lock this process in. Returns what this machine cannot do, empty if all is in force."""
+    """Sandbox this process. Returns the protections that this machine lacks."""
     missing = []
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     try:
@@ -74,12 +74,12 @@ def lock_in(policy: Policy) -> tuple[str, ...]:
 
 
 def hide() -> None:
-    """Keep debuggers of its user from this process."""
+    """Hide this process from its user's debuggers."""
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def threads() -> int:
-    """How many threads this process has."""
+    """Return the number of threads of this process."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -90,7 +90,7 @@ def _paths(policy: Policy) -> Iterator[tuple[str, int]]:
 
 
 def _own_code() -> Iterator[str]:
-    """Where Python, its packages and their libraries lie."""
+    """Yield the paths of Python, its packages and their libraries."""
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix)
     yield from filter(os.path.isabs, sys.path)
     yield from filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
@@ -100,7 +100,7 @@ def _own_code() -> Iterator[str]:
 
 
 def _drop_capabilities(kept: int) -> None:
-    """Drop all that root may do besides owning files.
+    """Drop all rights of root besides owning files.
 
     Where Landlock says what can be read, root reads that also in a home that is closed to it as a user.
     """

@@ -1,7 +1,7 @@
-"""The log of a daemon, in which each record is one line, whichever of its processes has written it.
+"""The log of a daemon: one line per record, from whichever process.
 
-Records hold what others named: clients, models, layers, files. No name begins a line or reaches a terminal
-as a command.
+Records contain names chosen by others: of clients, models, layers, files. No name can start a line or reach a
+terminal as a control sequence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from softnpu.emulator.common.printable import printable
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _INDENT = "  "
 _WRITTEN = f"{__name__}.written"
-"""Logger of what is a line already."""
+"""Logger of complete lines."""
 
 
 class LineFormatter(logging.Formatter):
@@ -41,7 +41,7 @@ class LineFormatter(logging.Formatter):
 
 
 def begin(level: str) -> None:
-    """Have this process log to stderr, with what nobody catches too."""
+    """Log to stderr in this process, including uncaught exceptions."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -49,7 +49,7 @@ def begin(level: str) -> None:
 
 
 def write(line: str) -> None:
-    """Log what another process has written as a line of its own, whatever it holds."""
+    """Log another process's output as a line of its own, whatever it contains."""
     log = logging.getLogger(_WRITTEN)
     log.handle(log.makeRecord(_WRITTEN, logging.ERROR, "", 0, line, (), None))
 

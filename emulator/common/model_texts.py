@@ -11,23 +11,23 @@ _ESCAPED = "backslashreplace"
 
 
 def text(data: bytes) -> str:
-    """The text in `data`."""
+    """Return the text in `data`."""
     return data.decode(errors=_ESCAPED)
 
 
 def sendable(name: str) -> str:
-    """A name that may come from the file system, whose other bytes Python keeps as surrogates."""
+    """Return a name that may come from the file system, whose other bytes Python keeps as surrogates."""
     return text(name.encode(errors="surrogateescape"))
 
 
 def listed(name: str, limit: int) -> str:
-    """A name as a list shows it: printable, in one line, in at most `limit` bytes."""
+    """Return a name as a list shows it: printable, in one line, in at most `limit` bytes."""
     shown = "".join(each if each.isprintable() else "?" for each in name[:limit])
     return shown.encode(errors=_ESCAPED)[:limit].decode(errors="ignore")
 
 
 def in_utf8(xml: bytes) -> bytes:
-    """An IR whose texts are all UTF-8; the same object if they are already."""
+    """Return an IR whose texts are all UTF-8; the same object if they are already."""
     try:
         xml.decode()
     except UnicodeDecodeError:
@@ -36,7 +36,7 @@ def in_utf8(xml: bytes) -> bytes:
 
 
 def friendly_name(named: Any) -> str:
-    """The friendly name of a model or a node of OpenVINO."""
+    """Return the friendly name of a model or a node of OpenVINO."""
     try:
         name: str = named.get_friendly_name()
     except UnicodeDecodeError as error:
@@ -45,7 +45,7 @@ def friendly_name(named: Any) -> str:
 
 
 def tensor_names(port: Any) -> set[str]:
-    """The tensor names of a port of OpenVINO; of those that are not UTF-8 the first one alone."""
+    """Return the tensor names of a port of OpenVINO; of those that are not UTF-8 the first one alone."""
     try:
         names: set[str] = port.get_names()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Where the compiled parts of softnpu lie: the native driver, the part of the engine in C++, the guard."""
+"""Locations of the compiled parts of softnpu: native driver, C++ part of the engine, guard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENGINE_NAME = "engine/libsoftnpu_engine.so"
 
 
 def folder(name: str = DRIVER_NAME) -> Path:
-    """Where the file of this name is, or would be."""
+    """Return the folder of the file of this name, present or not."""
     chosen = os.environ.get(ENV_NATIVE_DIR)
     if chosen:
         return Path(chosen).absolute()
@@ -28,10 +28,10 @@ def folder(name: str = DRIVER_NAME) -> Path:
 
 
 def guard() -> Path:
-    """The library that guards foreign memory; it need not exist."""
+    """Return the library that guards foreign memory; it need not exist."""
     return folder(GUARD_NAME) / GUARD_NAME
 
 
 def engine() -> Path:
-    """The part of the engine in C++; it need not exist."""
+    """Return the part of the engine in C++; it need not exist."""
     return folder(ENGINE_NAME) / ENGINE_NAME

@@ -1,9 +1,8 @@
-"""Compute in whole bytes what OpenVINO's CPU runtime (2026.4) moves as if its elements had some.
+"""Widen packed elements, which OpenVINO's CPU runtime (2026.4) moves as if each had whole bytes.
 
-Several elements of u4, i4, u2, u1, nf4 and f4e2m1 share a byte. Only a Convert takes them apart. A Gather, a
-Slice, a Concat and the like count bytes: they give other elements and write behind their memory, and so does
-OpenVINO when it folds them. So these operations get what was converted before, and results of the model are
-converted back.
+Several elements of u4, i4, u2, u1, nf4 and f4e2m1 share a byte. Only Convert unpacks them. Gather, Slice,
+Concat and the like count bytes: they return wrong elements and write out of bounds, and so does OpenVINO when
+it folds them. So these operations receive converted inputs, and results of the model are converted back.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from softnpu.emulator.common.model_bodies import bodies_of
 PACKED: Final = {
     "u1": "u8", "u2": "u8", "u3": "u8", "u4": "u8", "u6": "u8", "i4": "i8", "nf4": "f32", "f4e2m1": "f32",
 }  # fmt: skip
-"""Types of which a byte has several elements, and types that have all of their values."""
+"""Types with several elements per byte, and the types that hold all their values."""
 _NUMPY: Final = ("f16", "f32", "f64", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _LEFT: Final = frozenset(
     ("Assign", "Constant", "Convert", "ConvertLike", "Parameter", "ReadValue", "Reshape", "ShapeOf",

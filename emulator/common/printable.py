@@ -1,4 +1,4 @@
-"""Names that others have chosen, as a terminal may get them."""
+"""Untrusted names made safe for a terminal."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def usable() -> int:
 
 
 def open_counts() -> int:
-    """A descriptor for `used`."""
+    """Return a descriptor for `used`."""
     return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -35,7 +35,7 @@ def used(counts: int) -> int:
 
 
 def limit(more: int = 0) -> None:
-    """Let this process take so many bytes more, for good; 0: as many as the machine has."""
+    """Permanently limit this process to `more` further bytes; 0: as many as the machine has."""
     counts = open_counts()
     try:
         most = used(counts) + (more or usable())

@@ -1,4 +1,4 @@
-"""Who a process is: its pid, its start time and the boot of the machine.
+"""The identity of a process: its pid, its start time and the boot of the machine.
 
 The kernel uses a pid again after a while, but never with the same start time in one boot.
 
@@ -60,5 +60,5 @@ def start_time(pid: int) -> int:
 
 @cache
 def boot_id() -> str:
-    """The identity of this boot of the machine."""
+    """Return the identity of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,4 +1,4 @@
-"""What the processor can do, and how much of it OpenVINO's CPU device may use."""
+"""The processor's capabilities, and those that OpenVINO's CPU device may use."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _VNNI_WITHIN: Final = {
     "AVX512_CORE_VNNI": ("avx512_vnni",),
     "AVX512_CORE_BF16": ("avx512_vnni",),
 }
-"""What limits leave of it. Others have both; a name that oneDNN does not know limits nothing."""
+"""The capabilities left by limits. Other limits leave both; names unknown to oneDNN limit nothing."""
 
 
 @functools.cache
 def flags() -> frozenset[str]:
-    """What the first processor can do, in the kernel's words; empty if that cannot be read."""
+    """Return the first processor's capabilities, in the kernel's words; empty if unreadable."""
     try:
         with open(_CPUINFO, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -38,7 +38,7 @@ def flags() -> frozenset[str]:
 
 
 def limit() -> str:
-    """The instruction set that the environment limits oneDNN to; empty for none."""
+    """Return the instruction set that the environment limits oneDNN to; empty for none."""
     return next(filter(None, (os.environ.get(name, "") for name in _LIMITS)), "").upper()
 
 

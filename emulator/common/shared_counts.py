@@ -44,7 +44,7 @@ class SharedCounts:
                 fcntl.lockf(self.fd, fcntl.LOCK_UN)
 
     def get(self, at: int) -> int:
-        """The counter."""
+        """Return the counter."""
         (count,) = _COUNT.unpack_from(self._map, _COUNT.size * at)
         return int(count)
 

@@ -1,4 +1,4 @@
-"""The digest of source code: what a cache keeps of its results is void when the code changes."""
+"""The digest of source code, which invalidates cached results when the code changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blake3 import blake3
 
 
 def of_modules(*modules: ModuleType) -> str:
-    """The digest of the source of these modules; of a package with all that is in it."""
+    """Return the digest of the source of these modules; of a package with all that is in it."""
     hasher = blake3()
     for module in modules:
         for path in _files(Path(str(module.__file__))):

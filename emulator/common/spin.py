@@ -1,4 +1,4 @@
-"""How long to wait busily before sleeping, learnt from how often that succeeded."""
+"""The duration of busy waiting before sleeping, adapted to its success rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 _MAX_MISSES = 8
 _RETRY_EVERY = 32
 TURBO_SPIN_NS = 15_000_000
-"""How long both sides of a turbo queue wait busily: as long as the real driver does."""
+"""Duration of busy waiting on both sides of a turbo queue, that of the real driver."""
 
 
 class SpinBudget:
@@ -24,7 +24,7 @@ class SpinBudget:
         self._skipped = 0
 
     def limit_ns(self) -> int:
-        """How long to spin this time."""
+        """Return the duration of the next spin."""
         if self._misses < _MAX_MISSES:
             return self.max_ns
         self._skipped += 1

@@ -1,4 +1,4 @@
-"""Descriptors from an untrusted sender: looked at and closed without waiting for anybody.
+"""Descriptors from an untrusted sender: inspected and closed without blocking.
 
 `fstat` and `close` may wait for the server of a FUSE or network file system, `close` also for the peer of a
 TCP socket with SO_LINGER. Memory files are told by their seals, which the kernel answers without a file
@@ -23,7 +23,7 @@ from typing import Final
 from softnpu.emulator.common import linux
 
 NOBODY: Final = -1
-"""Owner of descriptors whose sender is no matter."""
+"""Owner of descriptors whose sender is irrelevant."""
 _NO_LINGER = struct.pack("ii", 0, 0)
 _MOST_THREADS = 64  # of one owner: each hangs in at most one close
 _MOST_WAITING = 64  # of which the oldest waits for longer than a close takes that does not hang
@@ -32,7 +32,7 @@ _MOST_EVER_WAITING = 1024
 
 
 class _Closer:
-    """What waits to be closed for one owner, and the threads that do it, by their numbers."""
+    """One owner's descriptors to be closed, and the threads that close them, by number."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[int, float]] = deque()  # a descriptor, and since when
@@ -53,7 +53,7 @@ def has_socket(fds: Sequence[int]) -> bool:
 
 
 def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
-    """Close all. `owner`: the user who sent them, whose descriptors wait for nobody else's."""
+    """Close all. `owner`: the user who sent them, whose descriptors never wait for another's."""
     slow = []
     for fd in fds:
         if linux.is_memory_file(fd):
@@ -75,7 +75,7 @@ def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
 
 
 def prepare() -> None:
-    """Have a thread from now on that closes what others should have, and could not begin to, or died.
+    """Start a thread that closes descriptors left by threads that died or could not start.
 
     Threads need little memory from now on, and `lacks_room` knows what there is.
     """
@@ -109,7 +109,7 @@ def lacks_room(count: int) -> bool:
 
 
 def are_stuck(owner: int) -> bool:
-    """Whether so many closings hang that this user must not send more descriptors."""
+    """Whether too many closings hang for this user to send more descriptors."""
     with _lock:
         closer = _closers.get(owner)
         if closer is None or len(closer.waiting) <= _MOST_WAITING:

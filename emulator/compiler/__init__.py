@@ -5,14 +5,14 @@ input and may take long. The supervisor starts it, speaks `links.compiler` with 
 descriptor FD, and kills it to cancel a job. Processes that are locked in look at the models.
 
 =====================  =============================================================
-`worker`               the worker's process: which job goes where
-`caching`              what it does itself of a job: caches, the extension for f16
-`confined`             processes that are locked in and do the rest, one for each job
+`worker`               the worker's process: dispatch of jobs
+`caching`              the worker's own part of a job: caches, the extension for f16
+`confined`             sandboxed processes for the rest, one per job
 `nursery`              the process that forks them
 `job_loop`             the loop of both: one job after the other, one outcome each
 `compile_job`          a compile job: `pipeline`, and its answer
 `ir_file`              a file in memory, for the XML that OpenVINO writes
-`compile_request`      what a compile job asks for, and what it makes
+`compile_request`      the request and the result of a compile job
 `job_cache`            the compile job and the cache
 `model_cache`          the cache of compiled models, on disk
 `pipeline`             IR to blob, step by step
@@ -22,11 +22,11 @@ descriptor FD, and kills it to cancel a job. Processes that are locked in look a
 `dynamic_states`       states whose shape changes
 `dynamic`              dynamic dimensions and shape tensors
 `weights_separation`   weights as inputs of the main graph
-`checks`               what a model must be to become a blob; its metadata
-`canonical`            the form that does not depend on where the weights lie
+`checks`               requirements on a model; its metadata
+`canonical`            the form independent of the location of the weights
 `constants`            the constants of a model in memory; its XML without weights
-`native_blob`          blobs from outside checked, blobs written with all weights
-`checked_blobs`        which blobs need not be checked again
+`native_blob`          check of imported blobs, export of blobs with all weights
+`checked_blobs`        blobs that need no second check
 `query`                which layers are supported
 `options`              the properties that the compiler understands
 `build_flags`          the line of flags that programs pass

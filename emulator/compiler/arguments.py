@@ -33,7 +33,7 @@ class Original:
 
 @dataclass(frozen=True)
 class _Conversion:
-    """What the flags ask of one argument; None: nothing."""
+    """The conversion requested for one argument; None: none."""
 
     index: int
     element_type: str | None
@@ -54,20 +54,20 @@ def remove_compiler_hints(model: ov.Model) -> bool:
 
 
 def originals(model: ov.Model) -> list[Original]:
-    """All inputs, then all outputs."""
+    """Return all inputs, then all outputs."""
     inputs = [original(port, port.node.friendly_name) for port in model.inputs]
     outputs = [original(port, _shown_name(port.node.input_value(0))) for port in model.outputs]
     return inputs + outputs
 
 
 def with_shapes(before: Sequence[Original], model: ov.Model) -> list[Original]:
-    """The same arguments, with the shapes that the model has now."""
+    """Return the same arguments, with the shapes that the model has now."""
     ports = [*model.inputs, *model.outputs]
     return [original(port, entry.name) for port, entry in zip(ports, before, strict=True)]
 
 
 def apply(model: ov.Model, flags: BuildFlags, by_index: bool, subject: str) -> ov.Model:
-    """The model with the precisions and layouts of the flags.
+    """Return the model with the precisions and layouts of the flags.
 
     Refuses with `ERROR_INVALID_ARGUMENT` names that no argument has and what cannot be converted.
     """
@@ -103,7 +103,7 @@ def apply(model: ov.Model, flags: BuildFlags, by_index: bool, subject: str) -> o
 
 
 def find_argument(name: str, ports: Sequence[Any], names: Sequence[Original], by_index: bool) -> int | None:
-    """The argument that flags or options call `name`; None if there is none."""
+    """Return the argument that flags or options call `name`; None if there is none."""
     if not by_index:
         for index, (port, original) in enumerate(zip(ports, names, strict=True)):
             if name in port.names or name in {original.name, port.node.friendly_name}:
@@ -118,7 +118,7 @@ def find_argument(name: str, ports: Sequence[Any], names: Sequence[Original], by
 
 
 def original(port: Any, name: str) -> Original:
-    """How an argument is now."""
+    """Record an argument's current state."""
     partial = port.partial_shape
     shape = None
     if partial.rank.is_static:
@@ -181,7 +181,7 @@ def _index_of(
 
 
 def _order(word: str, port: Any, object_name: str) -> str | None:
-    """The dimensions that a layout asks for, None if they are those that the model has."""
+    """Return the dimensions that a layout asks for, None if they are those that the model has."""
     rank = port.partial_shape.rank
     if rank.is_dynamic:
         return None

@@ -50,7 +50,7 @@ class BuildFlags:
     config: dict[str, str] = field(default_factory=dict)
 
     def parts(self) -> dict[str, str]:
-        """What the line says of the arguments, as text in an order of its own: the same for equal flags."""
+        """Return the flags on arguments as text in canonical order."""
         return {
             f"flags.{name}": " ".join(f"{key}:{value}" for key, value in sorted(getattr(self, name).items()))
             for name in _LISTS
@@ -59,7 +59,7 @@ class BuildFlags:
 
 
 def parse(line: str, subject: str) -> BuildFlags:
-    """Parse a line; refuse with `ERROR_INVALID_ARGUMENT` what it cannot read, and say where."""
+    """Parse a line; refuse unreadable parts with `ERROR_INVALID_ARGUMENT` and their position."""
     object_name = f"{subject}, build flags"
     if len(line) > _LIMIT:
         raise _bad(object_name, found=f"{len(line)} characters", expected=f"at most {_LIMIT}")

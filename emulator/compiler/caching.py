@@ -1,6 +1,6 @@
-"""What a worker does itself of a job: the caches of the daemon's user, and the extension that rounds to f16.
+"""A worker's own part of a job: the caches of the daemon's user, and the extension that rounds to f16.
 
-All of it is about bytes; whoever is handed `do` has a model looked at in a process that can write nothing.
+All of it handles bytes only; `do` has models inspected in a process without write access.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Job
 
 Do = Callable[[Job, Sequence[int], Send], JobResult]
-"""Has a job done where models are looked at."""
+"""Runs a job in the process that inspects models."""
 
 
 def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> JobResult:
-    """A model from the cache, or else compiled and stored there."""
+    """Return a model from the cache, or else compile and store it."""
     stages.begin("receive")
     identities = file_identities(fds[1:])
     subject = f"model '{job.name}'"
@@ -52,7 +52,7 @@ def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> Jo
 
 
 def _build(request: CompileRequest, fds: list[int], stages: Stages, do: Do) -> JobResult:
-    """The digests that the key is made of need not be computed again."""
+    """Build a model, reusing the digests computed for the key."""
     known = b"" if request.digests is None else request.digests.known()
     if not known or len(fds) >= frames.MAX_FDS:
         return do(request.job, fds, stages.relay)
@@ -80,7 +80,7 @@ def _checked(made: JobResult) -> JobResult:
 
 
 def _same_blob(made: JobResult, fd: int, length: int, digest: bytes) -> JobResult:
-    """An import that has left the blob as it was."""
+    """Return the result of an import that left the blob unchanged."""
     answer = made.answer
     assert isinstance(answer, Compiled)
     if (answer.blob_length, answer.blob_digest) != (length, digest) or not os.path.sameopenfile(
@@ -124,7 +124,7 @@ def _stored(made: JobResult, entry: CacheEntry, request: CompileRequest, stages:
 
 
 def import_blob(job: ImportJob, fds: list[int], stages: Stages, do: Do) -> JobResult:
-    """A blob that is checked, unless it is noted that it was."""
+    """Check a blob, unless it is recorded as checked."""
     stages.begin("receive")
     identities = file_identities(fds[len(fds) - len(job.weights) :], sealed_is_enough=not job.deferred)
     length = native_blob.without_padding(fds[0], job.blob_length)
@@ -145,7 +145,7 @@ def import_blob(job: ImportJob, fds: list[int], stages: Stages, do: Do) -> JobRe
 
 
 def _have_extension(precision: str, stages: Stages) -> None:
-    """The extension for f16, built if it is missing: the engine only loads it.
+    """Build the extension for f16 if it is missing: the engine only loads it.
 
     That takes some seconds, once for a release of OpenVINO. Refuses with `ERROR_UNSUPPORTED_FEATURE` and the
     next step what cannot be built.

@@ -1,4 +1,4 @@
-"""A model in canonical form: XML with canonical offsets, all constants with digests, and where they lie.
+"""A model in canonical form: XML with canonical offsets, and all constants with digests and locations.
 
 The form depends on the model only. Constants of the client lie in the mapped weights space and are
 referred to; those that the compiler made (folded, converted), and small ones if requested, go into the blob.
@@ -113,7 +113,7 @@ def _digests(
     weights: WeightDigests | None,
     advance: Callable[[float], None],
 ) -> dict[tuple[int, int], bytes]:
-    """The digest of every constant, by address and length: equal ranges are read once."""
+    """Return the digest of every constant, by address and length: equal ranges are read once."""
     digests: dict[tuple[int, int], bytes] = {}
     total = sum(node.length for node in nodes) or 1
     done = reported = 0
@@ -132,7 +132,7 @@ def _digests(
 
 
 def _inside(space: WeightSpace, node: ConstantNode, subject: str) -> int | None:
-    """The offset of a constant in the space; None if it is not one of the client's."""
+    """Return the offset of a constant in the space; None if it is not one of the client's."""
     if not space.covers(node.address):
         return None
     offset = space.offset_of(node.address, node.length)

@@ -1,4 +1,4 @@
-"""Which blobs OpenVINO has read and found to be what their metadata says: it need not read them again.
+"""Records of blobs that OpenVINO has verified against their metadata, and need not read again.
 
 That takes longer than all other checks of an import. A note is an empty entry in a directory of the daemon's
 user, in the cache of the engine; its name is a digest of all bytes of the blob, and of all that checks it.
@@ -47,7 +47,7 @@ class CheckedBlobs:
 
     @staticmethod
     def folder() -> CacheOptions | None:
-        """Where the notes are; None if the engine's cache is off."""
+        """Return the location of the notes; None if the engine cache is off."""
         directory = environment.engine_cache()
         if not directory:
             return None
@@ -66,5 +66,5 @@ class CheckedBlobs:
 
 @functools.cache
 def code_digest() -> str:
-    """The digest of the code that checks blobs."""
+    """Return the digest of the code that checks blobs."""
     return source_digest.of_modules(blob, compiler)

@@ -1,4 +1,4 @@
-"""What a model must be to become a blob, and its arguments as the metadata describes them."""
+"""Requirements on a model before it becomes a blob, and its arguments in the metadata."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_THE_COMPILER = (SHAPE_TENSOR, READ_VALUE, ASSIGN)
 
 
 def input_names(model: ov.Model) -> list[str]:
-    """The argument names of the inputs in model order, unique."""
+    """Return the argument names of the inputs in model order, unique."""
     return _unique_names(model)[: len(model.inputs)]
 
 
@@ -41,7 +41,7 @@ def arguments(
     before: Sequence[Original] | None = None,
     strides_for: Sequence[str] = (),
 ) -> tuple[ArgumentMeta, ...]:
-    """All inputs, then all outputs, in model order; byte sizes are those of dense tensors.
+    """Return all inputs, then all outputs, in model order; byte sizes are those of dense tensors.
 
     Behind the inputs, and behind the outputs, come the shape tensors of those with dynamic dimensions.
     `before` is what the arguments were before shapes and flags were applied, `strides_for` names those that
@@ -78,7 +78,7 @@ def check_count(described: Sequence[ArgumentMeta], subject: str) -> None:
 
 
 def unsupported_operations(core: ov.Core, model: ov.Model, precision: str, subject: str) -> list[ov.Node]:
-    """The operations of a model that the host cannot execute.
+    """Return the operations of a model that the host cannot execute.
 
     The query replaces large constants by inputs first: as they are, OpenVINO folds those of 16 bits into
     f32, three times their memory. It corrects what OpenVINO computes wrongly: some of that ends the process.
@@ -105,7 +105,7 @@ def check_operations(core: ov.Core, model: ov.Model, precision: str, subject: st
     """Refuse with `ERROR_UNSUPPORTED_FEATURE` a model with operations that the host cannot execute."""
     _check_bits(model, subject)
     unsupported = unsupported_operations(core, model, precision, subject)
-    # an input is left out as well when its only reader is, and would be named first
+    # an input whose only reader is unsupported is left out too, and would be named first
     shown = [op for op in unsupported if op.get_type_name() not in _STRUCTURE] or unsupported
     if not shown:
         return
@@ -230,7 +230,7 @@ def _unique_names(model: ov.Model) -> list[str]:
 
 
 def _names(model: ov.Model) -> list[list[str]]:
-    """The names of each argument, tensor names first."""
+    """Return the names of each argument, tensor names first."""
     names = []
     for port in [*model.inputs, *model.outputs]:
         friendly = port.node.friendly_name

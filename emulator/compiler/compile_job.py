@@ -12,7 +12,7 @@ from softnpu.emulator.links.compiler import Compiled, CompileJob
 
 
 def fd_count(job: CompileJob) -> int:
-    """The descriptors of a job: the XML, the sources of its weights, digests of those."""
+    """Return the number of descriptors of a job: the XML, the sources of its weights, digests of those."""
     return 1 + len(job.weights) + (job.digests_length > 0)
 
 
@@ -27,7 +27,7 @@ def build(job: CompileJob, fds: list[int], stages: Stages, runtime: Runtime) -> 
 
 
 def result(model: CompiledModel, request: CompileRequest, stages: Stages) -> JobResult:
-    """The answer for a model that was compiled, or found."""
+    """Return the answer for a model that was compiled, or found."""
     answer = Compiled(
         blob_length=len(model.blob),
         blob_digest=model.digest,

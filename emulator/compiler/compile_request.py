@@ -1,4 +1,4 @@
-"""What a compile job asks for, and what it makes: the two records that its steps hand on."""
+"""The request and the result of a compile job: the two records passed between its steps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CompileRequest:
 
 
 def settings(job: CompileJob, subject: str) -> Settings:
-    """What the properties, build flags and flags of a job ask for."""
+    """Return the settings from a job's properties, build flags and flags."""
     flags = build_flags.parse(job.build_flags, subject)
     known = int(~GraphFlag.NONE)
     if job.flags & ~known or job.flags < 0:

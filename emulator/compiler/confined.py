@@ -1,8 +1,8 @@
-"""The processes of a worker that meet models: each has OpenVINO, memory and the descriptors of one job.
+"""Confined processes, in which a worker handles models: each has OpenVINO, memory and one job's descriptors.
 
-A model may take one over, so it locks itself in before it looks at the job, and ends with it. OpenVINO is
-loaded in the nursery that forks them, when there is no job for a while and memory enough, else with the first
-that needs it.
+A model may compromise its process, which therefore sandboxes itself before it reads the job, and ends with
+it. OpenVINO is loaded in the nursery that forks them, after a while without jobs if memory suffices, else
+with the first job that needs it.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ from softnpu.emulator.links.compiler import (
 
 log = logging.getLogger(__name__)
 
-_SPARE_S = 1.0  # who starts a daemon, or has it start another worker, goes first
-_ENOUGH_MEMORY = 4 << 30  # what a worker takes with OpenVINO is little beside it
+_SPARE_S = 1.0  # the client that caused a start has priority
+_ENOUGH_MEMORY = 4 << 30  # a worker with OpenVINO takes little in comparison
 _STEPS: dict[type[messages.Message], str] = {
     CompileJob: "compiler.compile",
     ImportJob: "compiler.import",
     ExportJob: "compiler.export",
 }
-"""Jobs with a fail-point."""
+"""Kinds of jobs with a fail-point."""
 _WITH_MODELS = (CompileJob, ImportJob, QueryJob)
-"""Jobs that OpenVINO is loaded for."""
+"""Kinds of jobs that OpenVINO is loaded for."""
 
 
 class Confined:
     """The processes, seen from the worker, which ends as they do. Each does one job."""
 
     def __init__(self, outside: Channel) -> None:
-        """Have them forked, without the worker's channel `outside`; this process must have no threads yet."""
+        """Fork them, without the worker's channel `outside`; this process must have no threads yet."""
         self._nursery = Nursery(Program(_loads_early, _load, _work), outside)
 
     @property
@@ -77,13 +77,13 @@ class Confined:
         return self._nursery.pid
 
     def fileno(self) -> int:
-        """What is readable between two jobs when that one has ended."""
+        """Return the descriptor that is readable between two jobs when that process has ended."""
         return self._nursery.fileno()
 
     def do(self, job: Job, fds: Sequence[int], send: Send, begun: Callable[[int], None]) -> JobResult:
-        """Have one do a job; `begun` gets its pid.
+        """Run a job in one of them; `begun` receives its pid.
 
-        Raises `Refused` as it did, or because it sent what none of ours would.
+        Raises `Refused` as it did, or because it violated the protocol.
         """
         try:
             pid, channel = self._nursery.begin(loaded=isinstance(job, _WITH_MODELS))
@@ -175,7 +175,7 @@ def _load() -> None:
 
 
 def _work(channel: Channel) -> None:
-    """Do one job, locked in."""
+    """Run one job in the sandbox."""
 
     def run(job: Job, packet: Packet, send: Send) -> JobResult:
         _lock_in(job.shared)

@@ -43,14 +43,14 @@ class ConstantNode:
     owner: Any = field(default=None, repr=False, compare=False)
 
     def view(self) -> memoryview:
-        """The bytes, without a copy."""
+        """Return the bytes, without a copy."""
         if not self.length:
             return memoryview(b"")
         return memoryview((ctypes.c_ubyte * self.length).from_address(self.address)).cast("B")
 
 
 def constant_nodes(model: ov.Model, subject: str) -> list[ConstantNode]:
-    """The constants of a model, those of nested bodies included.
+    """Return the constants of a model, those of nested bodies included.
 
     Refuses strings with `ERROR_UNSUPPORTED_FEATURE`: their bytes are spread over the heap.
     """
@@ -66,7 +66,7 @@ class SerializedIr(NamedTuple):
 
 
 def serialize_ir(model: ov.Model, subject: str) -> SerializedIr:
-    """The XML of a model, and its constants.
+    """Return the XML of a model, and its constants.
 
     Some are of a copy: a Pad without a value gets one when it is copied. In the XML they have their own
     sizes: OpenVINO writes one byte for a new constant without elements, which a model without any weights
@@ -92,7 +92,7 @@ def serialize_ir(model: ov.Model, subject: str) -> SerializedIr:
 
 
 def _unmarked(xml: bytes, mark: str, nodes: list[ConstantNode], subject: str) -> SerializedIr:
-    """The XML with the names that its constants have, and the constant of each of its layers."""
+    """Return the XML with the names that its constants have, and the constant of each of its layers."""
     layer = re.compile(  # begins with a literal text: such a search is quick
         rb'name="%b(\d+)-[^"]*("(?:[^">]|"[^"]*")*+>\s*+<data(?:[^">]|"[^"]*")*?\ssize=")(\d+)'
         % re.escape(mark.encode())
@@ -121,7 +121,7 @@ def _unmarked(xml: bytes, mark: str, nodes: list[ConstantNode], subject: str) ->
 
 
 def _attribute(name: str) -> bytes:
-    """A name as it stands in an XML."""
+    """Return a name as it stands in an XML."""
     text = escape(name.partition("\0")[0])
     return re.sub("[\1-\37]", lambda control: f"&#{ord(control[0])};", text).encode(errors="replace")
 

@@ -25,7 +25,7 @@ class WeightDigests:
         self._known: dict[tuple[int, int], bytes] = {}
 
     def of(self, offset: int, length: int) -> bytes:
-        """The digest of one constant."""
+        """Return the digest of one constant."""
         digest = self._known.get((offset, length))
         if digest is None:
             digest = constant_digest(self.space.view[offset : offset + length])
@@ -33,7 +33,7 @@ class WeightDigests:
         return digest
 
     def known(self) -> bytes:
-        """The digests that were computed, for `learn` of another process; empty if there is none."""
+        """Return the digests that were computed, for `learn` of another process; empty if there is none."""
         return msgspec.msgpack.encode(list(self._known.items())) if self._known else b""
 
     def learn(self, known: bytes) -> None:
@@ -41,7 +41,7 @@ class WeightDigests:
         self._known.update(_decoder.decode(known))
 
     def of_model(self, xml: bytes, advance: Callable[[float], None]) -> bytes:
-        """Of all weights that a model is made of: of all sources, or of its constants if that is much."""
+        """Return the digest of a model's weights: of all sources, or of its constants if they are large."""
         layout = self.space.layout
         hasher = blake3(max_threads=blake3.AUTO)
         for start, source in zip(layout.starts, layout.sources, strict=True):
@@ -50,7 +50,7 @@ class WeightDigests:
             for start, source in zip(layout.starts, layout.sources, strict=True):
                 hasher.update(self.space.view[start : start + source.length])
             return hasher.digest()
-        layers = const_layers(xml)  # whatever else an IR is made of is text
+        layers = const_layers(xml)  # the rest of an IR is text
         total = sum(layer.size for layer in layers) or 1
         done = reported = 0
         for layer in layers:

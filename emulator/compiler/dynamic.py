@@ -24,7 +24,7 @@ _SHAPE_ITEM = 4
 
 
 class ArgumentSize(NamedTuple):
-    """What `ArgumentMeta` says of the size of an argument, see there."""
+    """The size of an argument as in `ArgumentMeta`."""
 
     shape: tuple[int, ...]
     byte_size: int
@@ -35,7 +35,7 @@ class ArgumentSize(NamedTuple):
 def argument_size(
     partial: ov.PartialShape, bits: int, is_input: bool, name: str, object_name: str
 ) -> ArgumentSize:
-    """The memory that an argument of elements of `bits` bits needs.
+    """Return the memory that an argument of elements of `bits` bits needs.
 
     Refuses with `ERROR_UNSUPPORTED_FEATURE` an unknown number of dimensions, with `ERROR_UNSUPPORTED_SIZE`
     more than 1 TiB. An output whose bound is above that is unbounded: such bounds come of arithmetic.
@@ -68,7 +68,7 @@ def argument_size(
 
 
 def with_shape_tensors(arguments: Sequence[ArgumentMeta], subject: str) -> tuple[ArgumentMeta, ...]:
-    """All inputs and their companions, then all outputs and theirs.
+    """Return all inputs and their companions, then all outputs and theirs.
 
     Refuses with `ERROR_UNSUPPORTED_FEATURE` a model that uses the name of a companion itself.
     """

@@ -28,7 +28,7 @@ _TYPES = {"f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i8": 8, "u8": 8, "boolea
 def described(
     model: ov.Model, arguments: Sequence[ArgumentMeta], subject: str
 ) -> tuple[tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
-    """The arguments of a graph with those of all variables of its model, and its states.
+    """Return the arguments of a graph with those of all variables of its model, and its states.
 
     `arguments` are those that the model has itself, with their companions. Refuses with
     `ERROR_UNSUPPORTED_FEATURE`, by the id, a variable inside of a body, one with several `ReadValue` or

@@ -1,4 +1,4 @@
-"""Exceptions of OpenVINO and of the system as error records of the firmware interface."""
+"""Conversion of OpenVINO's and the system's exceptions to error records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def openvino_errors(result: ZeResult, subject: str, expected: str, hint: str = "
     try:
         yield
     except UnicodeDecodeError:
-        raise  # a name: the worker says which
+        raise  # a name: the worker reports which
     except OPENVINO_ERRORS as error:
         if is_out_of_memory(error):
             raise out_of_memory(subject) from error
@@ -29,7 +29,7 @@ def openvino_errors(result: ZeResult, subject: str, expected: str, hint: str = "
 
 
 def out_of_memory(subject: str) -> Refused:
-    """The refusal for a host without enough memory."""
+    """Return the refusal for a host without enough memory."""
     return refuse(
         ZeResult.ERROR_OUT_OF_HOST_MEMORY,
         subject,
@@ -39,7 +39,7 @@ def out_of_memory(subject: str) -> Refused:
 
 
 def not_utf8(subject: str, error: UnicodeDecodeError) -> ErrorInfo:
-    """The fault for an IR with names that are not UTF-8."""
+    """Return the fault for an IR with names that are not UTF-8."""
     return ErrorInfo(
         result=int(ZeResult.ERROR_UNSUPPORTED_FEATURE),
         object=f"{subject}, IR",
@@ -49,7 +49,7 @@ def not_utf8(subject: str, error: UnicodeDecodeError) -> ErrorInfo:
 
 
 def system_error(subject: str, error: OSError) -> ErrorInfo:
-    """The fault for a failed system call: out of memory, or else a failed build."""
+    """Return the fault for a failed system call: out of memory, or else a failed build."""
     full = error.errno in _NO_SPACE
     return ErrorInfo(
         result=int(ZeResult.ERROR_OUT_OF_HOST_MEMORY if full else ZeResult.ERROR_MODULE_BUILD_FAILURE),

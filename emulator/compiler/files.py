@@ -19,7 +19,7 @@ XML_LIMIT = 256 << 20
 
 
 def read_xml(fd: int, length: int, subject: str) -> bytes:
-    """A private copy of the first `length` bytes of `fd`: it cannot change while it is parsed."""
+    """Return a private copy of the first `length` bytes of `fd`: it cannot change while it is parsed."""
     check_range(fd, 0, length, subject)
     if length > XML_LIMIT:
         raise refuse(
@@ -57,7 +57,7 @@ def map_range(fd: int, offset: int, length: int, subject: str) -> memoryview:
 
 
 def immutable(fd: int, length: int, subject: str) -> int:
-    """A new descriptor of a memory file that holds the first `length` bytes of `fd` and cannot change.
+    """Return a new descriptor of a memory file that holds the first `length` bytes of `fd` and cannot change.
 
     It is a duplicate of `fd` when that is such a file already, else a sealed copy.
     """

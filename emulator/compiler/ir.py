@@ -29,7 +29,7 @@ def read(
     subject: str,
     result: ZeResult = ZeResult.ERROR_UNSUPPORTED_FEATURE,
 ) -> ov.Model:
-    """The model in `xml` with its constants in `weights`, which it shares and does not copy.
+    """Return the model in `xml` with its constants in `weights`, which it shares and does not copy.
 
     The space has to stay alive as long as the model.
 
@@ -95,7 +95,7 @@ def reshape(model: ov.Model, shapes: Mapping[str, tuple[int, ...]], subject: str
 
 
 def _is_own(partial: ov.PartialShape, axis: int, dim: int) -> bool:
-    """Whether the model says so itself: only then is there nothing along a dimension."""
+    """Whether the model itself declares this size: only then may a dimension be empty."""
     if partial.rank.is_dynamic or axis >= len(partial):
         return False
     return bool(partial[axis].is_static and partial[axis].get_length() == dim)

@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 def written(write: Callable[[Path], None]) -> bytes:
-    """What `write` puts into a file, whose name it gets. Only a worker that is locked in keeps the file."""
+    """Return the bytes that `write` puts into the file named to it. Only a sandboxed worker keeps it."""
     if prepared.cache_info().currsize:
         fd, link = prepared()
         with _lock:
@@ -43,7 +43,7 @@ def written(write: Callable[[Path], None]) -> bytes:
 
 @functools.cache
 def prepared() -> tuple[int, Path]:
-    """The file of this process and its name, made by the first call."""
+    """Return the file of this process and its name, made by the first call."""
     fd = linux.memfd("ir")
     target = f"/proc/self/fd/{fd}"
     folder = environment.user_cache("ir")

@@ -1,4 +1,4 @@
-"""The compile job and the cache of compiled models: what the key is made of, what an entry holds.
+"""The use of the model cache by compile jobs: the parts of the key, the content of an entry.
 
 An entry is the blob and its placement. With a digest over all weights in the key both fit exactly. A
 program may give a 64-bit hash of its model instead, which nothing can check; then the constants of its
@@ -27,7 +27,7 @@ from softnpu.emulator.prediction.support import rules
 
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
 FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"
-_WAIT_S = 10.0  # less than the time after which a client gives up on a daemon that says nothing
+_WAIT_S = 10.0  # less than a client's time-out for a silent daemon
 _WAITS = 12
 _SIZES = struct.Struct("<QQ")
 _RESULT_FLAGS = GraphFlag.ENABLE_PROFILING
@@ -90,12 +90,12 @@ class CacheEntry:
 
 
 def options(job: CompileJob) -> CacheOptions | None:
-    """The cache that a job may use; None if there is none or the job bypasses it."""
+    """Return the cache that a job may use; None if there is none or the job bypasses it."""
     return None if job.flags & GraphFlag.DISABLE_CACHING else job.cache
 
 
 def look_up(request: CompileRequest, stages: Stages, claims: ExitStack) -> CacheEntry | None:
-    """The entry of a job; None for a job without a cache.
+    """Return the entry of a job; None for a job without a cache.
 
     If the cache has no model, `claims` holds the right to compile until it is closed.
     """
@@ -118,7 +118,7 @@ def look_up(request: CompileRequest, stages: Stages, claims: ExitStack) -> Cache
 
 
 def key_parts(request: CompileRequest, stages: Stages) -> tuple[bytes, cache_key.Configuration]:
-    """What the key of a job is made of: the digest of its model, and everything else."""
+    """Return the parts of a job's key: the digest of its model, and everything else."""
     return _input_digest(request, stages), _configuration(request)
 
 

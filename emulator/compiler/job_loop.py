@@ -1,4 +1,4 @@
-"""Jobs that come over a channel: one after the other, each answered with progress and then one outcome."""
+"""The loop over a channel's jobs, each answered with progress and then one outcome."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.links.compiler import CompileJob, Job, QueryJob, job_decoder
 
 LACK: Final = 3
-"""Exit code of a process that can hardly open a file any more."""
+"""Exit code of a process short of descriptors."""
 _NEEDED_FDS = 32
 
 Run = Callable[[Job, Packet, Send], JobResult]
-"""Does one job. Raises `Refused` if that cannot be, `OSError` if a file cannot be read."""
+"""Runs one job. Raises `Refused`, or `OSError` if a file cannot be read."""
 
 
 def answer_next(channel: Channel, run: Run) -> bool:
@@ -61,7 +61,7 @@ def _answer(channel: Channel, packet: Packet, run: Run) -> None:
 
 
 def lack_of_descriptors() -> OSError | None:
-    """Why this process can hardly open a file any more; None if it can."""
+    """Return the error if this process is short of descriptors, else None."""
     fds: list[int] = []
     try:
         for _ in range(_NEEDED_FDS):

@@ -1,4 +1,4 @@
-"""Native blobs: not trusted when they come in, and written with all their weights inside."""
+"""Native blobs: import, which trusts nothing, and export with all weights inside."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LISTED_NAME = 256
 
 
 def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
-    """Check a blob; refuse what is not whole, not for this device, or comes with other weights.
+    """Check a blob; refuse one that is incomplete, for another device, or with other weights.
 
     `fds`: the blob, which cannot change and has no padding, the placement if it has a length, the sources of
     the weights.
@@ -96,7 +96,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
 
 
 def run_export(job: ExportJob, fds: list[int], stages: Stages) -> JobResult:
-    """A blob with all constants inside, each at its canonical offset.
+    """Return a blob with all constants inside, each at its canonical offset.
 
     `fds` as for an import, then the file to write into if the job has an offset. Refuses weights that have
     changed since the model was compiled, by the first that differs.
@@ -160,13 +160,13 @@ def _target(fd: int, offset: int) -> Callable[[bytes | memoryview], None]:
 
 
 def fd_count(job: ImportJob | ExportJob) -> int:
-    """The descriptors of a job: the blob, its placement, the sources of its weights, the file to write."""
+    """Return the number of descriptors of a job: blob, placement, sources of the weights, file to write."""
     target = isinstance(job, ExportJob) and job.offset is not None
     return 1 + (job.placement_length > 0) + len(job.weights) + target
 
 
 def without_padding(fd: int, length: int) -> int:
-    """The length of a blob without the zeros behind it."""
+    """Return the length of a blob without the zeros behind it."""
     check_range(fd, 0, length, "blob")
     size = container.unpadded_size(os.pread(fd, container.HEADER_SIZE, 0), length)
     return length if any(os.pread(fd, length - size, size)) else size
@@ -196,7 +196,7 @@ def _space(
 
 
 def _checked_reference(reader: BlobReader, subject: str) -> WeightsReference | None:
-    """The constants, after the checksum of the section that has those inside the blob."""
+    """Return the constants, after the checksum of the section that has those inside the blob."""
     reference = reader.weights_reference()
     if reader.has(Section.WEIGHTS):
         reader.read(Section.WEIGHTS)
@@ -239,7 +239,7 @@ def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str
 
 
 def _check_strict(meta: GraphMeta, subject: str) -> None:
-    """Refuse a blob that nobody has checked for what silicon refuses."""
+    """Refuse a blob not compiled in strict mode."""
     if meta.config.get(options.STRICT) != "YES":
         raise _invalid(
             f"{subject}, config",
@@ -339,7 +339,7 @@ def _write(fd: int, piece: bytes | memoryview) -> None:
 
 
 def _binding(arguments: tuple[ArgumentMeta, ...]) -> list[str]:
-    """What binding memory depends on, one line an argument; names may differ between OpenVINO versions."""
+    """Return the properties relevant to binding, one line per argument; names vary by OpenVINO version."""
     return [
         f"{'input' if argument.input else 'output'} {argument.element_type} {list(argument.shape)}"
         f" {argument.byte_size} bytes{_dynamism(argument)}"

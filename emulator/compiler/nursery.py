@@ -1,8 +1,8 @@
-"""The nursery of a worker: it forks a process for each job, so that none has met another model before.
+"""The nursery of a worker: it forks a fresh process for each job.
 
-A model can take over the process that looks at it, and would then decide what other models become, also in
-the caches. The nursery loads what such a process needs, and never sees a job itself. It is forked before the
-worker has seen one.
+A model can compromise the process that inspects it, and could then falsify other models, even in the caches.
+The nursery preloads what such a process needs, and never sees a job itself. It is forked before the worker
+has seen one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANSWER: Final = struct.Struct("=i")
 
 
 class Program(NamedTuple):
-    """What is done for a worker. `load`, once and before any job: `loads_early` waits, and says whether.
+    """The code run for a worker. `load` runs once before any job; `loads_early` waits, and tells whether to.
 
     `work` serves one job of its channel.
     """
@@ -52,7 +52,7 @@ class Nursery:
         theirs.close()
 
     def fileno(self) -> int:
-        """What is readable between two jobs when it has ended."""
+        """Return the descriptor that is readable between two jobs when it has ended."""
         return self._requests.fileno()
 
     def begin(self, *, loaded: bool) -> tuple[int, Channel]:
@@ -86,7 +86,7 @@ class Nursery:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def close(self) -> None:
-        """Have it end, and wait for that."""
+        """End it, and wait for its end."""
         self._requests.close()
         os.waitpid(self.pid, 0)
 
@@ -98,13 +98,13 @@ class Nursery:
 
 
 def _run(serve: Callable[[], None], parent: int) -> NoReturn:
-    """What a forked process does; it never returns into what it was forked from."""
+    """Run in a forked process; never return to the caller's code."""
     code = 1
     try:
         linux.die_with_parent(parent)
         serve()
         code = 0
-    except BaseException:  # noqa: BLE001  # above this frame nothing is of this process
+    except BaseException:  # noqa: BLE001  # the frames above belong to the parent
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -1,4 +1,4 @@
-"""The properties that the compiler understands: their values, their defaults, what the engine gets of them.
+"""The properties that the compiler understands: values, defaults, and those passed to the engine.
 
 Names and values are OpenVINO's own (`ov::hint`, `ov::intel_npu`), as text. An explicit choice is honoured or
 refused, never replaced by something near it. One exception: in build flags, as for Intel's compiler, the
@@ -27,9 +27,9 @@ ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
 COMPILER = "softnpu-compiler 1.8"
 PLATFORMS = {"3720": 2, "4000": 6, "5010": 3}
-"""What can be compiled for, and its tiles; the arithmetic is that of the host in any case."""
+"""The supported platforms, with their tiles; the arithmetic is the host's in any case."""
 COMPILER_VERSION = (7, 6)
-"""As the real compiler counts: from 5.9 on arguments go by index, up to 7.26 programs remove Identity."""
+"""In the real compiler's numbering: from 5.9 arguments go by index, up to 7.26 programs remove Identity."""
 NEWEST_OPSET = 16
 
 PRECISION = "INFERENCE_PRECISION_HINT"
@@ -53,7 +53,7 @@ _CAPABILITY = {"f32": "FP32", "bf16": "BF16"}
 _DEVICE = "f16"
 """The precision of the device: its arithmetic is the same on every host (`emulator/arithmetic`)."""
 _HINTS = {"f16": _DEVICE, "i8": _DEVICE}
-"""Precisions that OpenVINO's NPU plugin knows, and says that the device has; f16 is its default."""
+"""Precisions that OpenVINO's NPU plugin knows and reports for the device; f16 is its default."""
 _OF_THE_DEVICE = "AUTO_DETECT"
 _INT_MAX = 2**31 - 1  # OpenVINO parses these properties as a 32-bit int
 _TEXT_MAX = 4096
@@ -84,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def engine(self) -> dict[str, str]:
-        """What the blob records: properties that the engine needs at execution.
+        """The properties recorded in the blob because the engine needs them at execution.
 
         Of a model in f16 also how an overflow ends, and which layers stay in f32.
         """
@@ -103,7 +103,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def host_precision(self) -> str:
-        """What OpenVINO's CPU runtime computes in: f32 also for f16, whose rounding is ours."""
+        """The precision of OpenVINO's CPU runtime: f32 also for f16, whose rounding is ours."""
         return host_precision(self.precision)
 
     @property
@@ -117,11 +117,11 @@ class Settings(msgspec.Struct, frozen=True):
         return self.values[STRICT] == "YES"
 
     def made_strict(self, strict: bool) -> Settings:
-        """The same, strict if the daemon is: a client cannot turn that off."""
+        """Return the same, strict if the daemon is: a client cannot turn that off."""
         return Settings({**self.values, STRICT: "YES"}, self.hint) if strict else self
 
     def without_profiling(self) -> Settings:
-        """The same without profiling."""
+        """Return the same without profiling."""
         return Settings({**self.values, PROFILING: "NO"}, self.hint)
 
     @property
@@ -151,7 +151,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def call_number(self) -> int:
-        """How many graphs of this model were compiled before with separated weights."""
+        """Number of this model's graphs already compiled with separated weights."""
         return int(self.values[CALL_NUMBER])
 
     @property
@@ -257,14 +257,14 @@ own), numbers of requests and threads of the compiler.
 
 
 def host_precision(precision: str) -> str:
-    """What OpenVINO's CPU runtime computes in for a precision of the arithmetic."""
+    """Return the precision of OpenVINO's CPU runtime for a precision of the arithmetic."""
     return "f32" if precision == _DEVICE else precision
 
 
 def effective(
     config: Mapping[str, str], platform: str, subject: str, flags: Mapping[str, str] | None = None
 ) -> Settings:
-    """The values that hold for a compilation with `config` on a device of `platform`.
+    """Return the effective values for a compilation with `config` on a device of `platform`.
 
     `flags` are those of `config` that came as build flags. Refuses an unknown property
     (`ERROR_UNSUPPORTED_FEATURE`) and a bad value (`ERROR_INVALID_ARGUMENT`).
@@ -296,7 +296,7 @@ def effective(
 
 
 def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: str) -> dict[str, str]:
-    """Properties that came on two ways; refuses with `ERROR_INVALID_ARGUMENT` two values for one."""
+    """Merge properties from two sources; refuse conflicting values with `ERROR_INVALID_ARGUMENT`."""
     for name in config.keys() & from_flags.keys():
         if config[name] != from_flags[name]:
             raise _bad_value(name, f"{config[name]}' and '{from_flags[name]}", "one value", subject)
@@ -322,7 +322,7 @@ def is_supported(
 
 
 def with_precision(settings: Settings, capabilities: Collection[str], subject: str) -> Settings:
-    """The settings, if this host computes in their precision.
+    """Return the settings, if this host computes in their precision.
 
     `capabilities` are the CPU plugin's OPTIMIZATION_CAPABILITIES. Refuses with `ERROR_UNSUPPORTED_FEATURE` a
     precision that the host lacks.
@@ -341,7 +341,7 @@ def with_precision(settings: Settings, capabilities: Collection[str], subject: s
 
 
 def precision_remark(settings: Settings) -> str:
-    """The line of the build log on a hint that means another precision; empty if there is none."""
+    """Return the line of the build log on a hint that means another precision; empty if there is none."""
     if settings.hint in ("", settings.precision):
         return ""
     return f"{PRECISION} {settings.hint}: {settings.precision}, and integers where the model is quantised\n"

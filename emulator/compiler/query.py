@@ -12,7 +12,7 @@ from softnpu.emulator.links.compiler import QueryJob
 
 
 def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobResult:
-    """The friendly names of the supported operations, each in angle brackets, in execution order."""
+    """Return the friendly names of the supported operations, each in angle brackets, in execution order."""
     from softnpu.emulator.compiler import arguments, checks, ir, strict
 
     subject = f"model '{job.name}'"

@@ -1,4 +1,4 @@
-"""What all jobs share: the OpenVINO runtime of the worker, and the form of a finished job."""
+"""The OpenVINO runtime shared by a worker's jobs, and the record of a finished job."""
 
 from __future__ import annotations
 

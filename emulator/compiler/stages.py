@@ -11,7 +11,7 @@ COMPILE_STAGES = {
 """Stages of a compilation in their order, each with the share of the job that is done when it begins."""
 
 IMPORT_STAGES = {"receive": 0.0, "weights": 0.2, "read": 0.8, "check": 0.95}
-"""Stages of an import: the weights come before the IR, which says nothing useful over wrong weights."""
+"""Stages of an import: weights before the IR, whose errors are meaningless with wrong weights."""
 
 EXPORT_STAGES = {"receive": 0.0, "weights": 0.05, "pack": 0.5}
 QUERY_STAGES = {"receive": 0.0, "read": 0.1, "check": 0.4}
@@ -44,7 +44,7 @@ class Stages:
         self._report(begins + share * (min(later, default=1.0) - begins))
 
     def relay(self, stage: str, done: float) -> None:
-        """Report what another process says of the same job."""
+        """Forward another process's progress of the same job."""
         self._done = max(self._done, done)
         self._send(stage, self._done)
 
@@ -57,11 +57,11 @@ class Stages:
         self._remarks.append(text)
 
     def remarks(self) -> str:
-        """The build log without LOG_LEVEL: remarks only."""
+        """Return the build log without LOG_LEVEL: remarks only."""
         return "".join(self._remarks)
 
     def log(self) -> str:
-        """The build log so far: notes, times in milliseconds, remarks. Ends the current stage."""
+        """Return the build log so far: notes, times in milliseconds, remarks. Ends the current stage."""
         self._end()
         return "".join([*(f"{line}\n" for line in self._lines), *self._remarks])
 

@@ -34,7 +34,7 @@ from softnpu.emulator.compiler.weights_separation import SEPARATED
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _INLINE = 1024
-"""A constant of at most so many bytes goes into the metadata, also when its elements differ."""
+"""Maximum bytes of a constant that goes into the metadata even if its elements differ."""
 _I32 = np.iinfo(np.int32)
 _INTEGERS = {ov.Type.i64: np.int64, ov.Type.u64: np.uint64}
 _F32_EXPONENT = 0x7F800000
@@ -123,7 +123,7 @@ def _static_shapes(subject: str, may_change: bool) -> Iterator[None]:
 
 
 def originals(before: Sequence[Original], model: ov.Model, states: Sequence[State]) -> list[Original]:
-    """What the arguments were before shapes and flags, with those that `extract` has added."""
+    """Return the arguments before shapes and flags, with those added by `extract`."""
     inputs = len(model.inputs) - len(states)
     outputs = len(model.outputs) - len(states)
     read = [
@@ -140,7 +140,7 @@ def originals(before: Sequence[Original], model: ov.Model, states: Sequence[Stat
 def described(
     arguments: tuple[ArgumentMeta, ...], states: Sequence[State], subject: str
 ) -> tuple[tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
-    """The arguments of a graph with the names that states have, and its states.
+    """Return the arguments of a graph with the names that states have, and its states.
 
     Refuses with `ERROR_UNSUPPORTED_FEATURE` an argument of the model that has such a name already.
     """
@@ -173,7 +173,7 @@ def described(
 def initial_values(
     model: ov.Model, arguments: Sequence[ArgumentMeta], states: Sequence[State], subject: str
 ) -> tuple[ov.Model, tuple[ArgumentMeta, ...]]:
-    """The model that computes initial values, and its arguments.
+    """Return the model that computes initial values, and its arguments.
 
     An output is named as the state's input of the main graph. Inputs are those of the main graph that the
     values depend on, states with constant initial values among them. Refuses with `ERROR_INVALID_ARGUMENT` a
@@ -208,7 +208,7 @@ def initial_values(
 
 
 def check(arguments: Sequence[ArgumentMeta], states: Sequence[StateMeta]) -> str | None:
-    """What is wrong with the states of a blob from outside; None if nothing is."""
+    """Return the error in the states of a blob from outside, or None."""
     used: set[int] = set()
     for state in states:
         pair = []
@@ -239,7 +239,7 @@ def check(arguments: Sequence[ArgumentMeta], states: Sequence[StateMeta]) -> str
 
 
 def variables(model: ov.Model) -> list[str]:
-    """The ids of the variables that a model has as operations, in bodies too."""
+    """Return the ids of the variables that a model has as operations, in bodies too."""
     return [operation.get_variable_id() for operation, _ in _operations(model) if _is_access(operation)]
 
 
@@ -279,7 +279,7 @@ def _is_access(operation: Any) -> bool:
 
 
 def _initial_value(readers: Sequence[Any], name: str, subject: str) -> Any:
-    """The output that gives the initial value; None for zeros."""
+    """Return the output that gives the initial value; None for zeros."""
     initial_values = {
         _key(reader.input_value(0)): reader.input_value(0) for reader in readers if reader.get_input_size()
     }
@@ -331,7 +331,7 @@ def _as_result(writers: Sequence[Any], parameter: Any, name: str, subject: str) 
 
 
 def _apart(value: Any, name: str) -> Any:
-    """A value that the model does not show: a copy of it if it does.
+    """Return a value that the model does not show: a copy of it if it does.
 
     OpenVINO's CPU runtime does not fuse the operation before two results, and what it fuses it rounds once:
     with two results numbers would differ from those of the model with its variables.
@@ -403,7 +403,7 @@ def _flushed(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _as_begun(value: Any) -> Any:
-    """The value that a state begins as. A constant of f32 is copied if `_flushed` changes it."""
+    """Return the value that a state begins as. A constant of f32 is copied if `_flushed` changes it."""
     node = value.get_node()
     if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
         return value
@@ -415,7 +415,7 @@ def _as_begun(value: Any) -> Any:
 
 
 def _parameters(model: ov.Model, values: Sequence[Any]) -> list[Any]:
-    """The inputs that values depend on, in the order of the model."""
+    """Return the inputs that values depend on, in the order of the model."""
     seen: set[str] = set()
     waiting = [value.get_node() for value in values]
     while waiting:
@@ -451,7 +451,7 @@ def _key(port: Any) -> tuple[str, int]:
 
 
 def _changes(variable: str, subject: str, *, found: str, expected: str) -> Refused:
-    """The refusal of a state whose shape changes, by the property that allows it."""
+    """Return the refusal of a state whose shape changes, by the property that allows it."""
     return refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         f"{subject}, variable '{variable}'",

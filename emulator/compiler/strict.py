@@ -1,6 +1,6 @@
-"""The strict mode: what silicon is known to refuse is refused, with the source of the rule.
+"""Strict mode: refuse models that silicon is known to refuse, with the source of the rule.
 
-The rules are those of `softnpu predict`. What they do not know is taken, and noted in the build log.
+The rules are those of `softnpu predict`. Unknown cases are accepted, and noted in the build log.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _support(model: ov.Model, settings: Settings, bodies: tuple[Graph, ...]) -> 
 
 
 def _layers(finding: Finding) -> str:
-    """Where it is, of a finding that does not say so itself."""
+    """Return the layers of a finding that does not name them in its text."""
     if not finding.rule.startswith(("operation.", "type.")):
         return ""
     shown = ", ".join(f"'{name}'" for name in finding.layers[:_LISTED])

@@ -24,7 +24,7 @@ from softnpu.emulator.interface.result import ZeResult
 
 _ORIGINAL = "vpux_ow_"
 SEPARATED = "vpux_tw_"
-"""How the inputs of a main graph begin that take weights."""
+"""Prefix of a main graph's inputs for weights."""
 _TYPES = {"f16", "bf16", "f32", "f64", "i8", "u8"}
 _SMALLEST = 64
 """Constants of fewer bytes stay what they are."""
@@ -32,7 +32,7 @@ _READERS = {
     "Add": (0, 1), "Subtract": (0, 1), "Multiply": (0, 1), "Divide": (0, 1), "MatMul": (0, 1),
     "Convolution": (1,), "GroupConvolution": (1,), "PRelu": (1,), "Gather": (0,),
 }  # fmt: skip
-"""What reads a weight as data, by operation and input. Others may need a constant for their shapes."""
+"""Consumers of weights as data, by operation and input. Others may need a constant for their shapes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Weight:
     nodes: tuple[Any, ...]
 
     def parameter(self, prefix: str) -> Any:
-        """An input that replaces it."""
+        """Return an input that replaces it."""
         parameter = ov.op.Parameter(
             self.nodes[0].get_element_type(), self.nodes[0].get_output_partial_shape(0)
         )
@@ -52,7 +52,7 @@ class Weight:
 
 
 def find(model: ov.Model) -> list[Weight]:
-    """The constants of a model that can be separated, in topological order.
+    """Return the constants of a model that can be separated, in topological order.
 
     Empty if arguments have dynamic dimensions: their shape tensors would come behind the weights, where
     OpenVINO's plugin expects no inputs.
@@ -72,7 +72,7 @@ def find(model: ov.Model) -> list[Weight]:
 
 
 def init_graph(model: ov.Model, weights: Sequence[Weight]) -> ov.Model:
-    """The graph from the weights of the client to what the main graph takes."""
+    """Return the graph from the weights of the client to what the main graph takes."""
     inputs = [weight.parameter(_ORIGINAL) for weight in weights]
     outputs = [ov.op.Result(parameter.output(0)) for parameter in inputs]
     for weight, result in zip(weights, outputs, strict=True):

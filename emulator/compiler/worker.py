@@ -1,8 +1,8 @@
-"""The worker: takes jobs from the supervisor, keeps the caches, and has confined processes do the rest.
+"""The worker: takes jobs from the supervisor, maintains the caches, and delegates to confined processes.
 
-It reads bytes and looks at no model: a process for each job does, which can write nothing. OpenVINO is loaded
-for them by the first job that needs it: that takes longer than all else in a compilation that the cache
-answers.
+It handles bytes and parses no model: that is done by one process per job, without write access. OpenVINO is
+loaded for them by the first job that needs it: that takes longer than all else in a compilation answered
+from the cache.
 """
 
 from __future__ import annotations

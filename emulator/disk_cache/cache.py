@@ -1,4 +1,4 @@
-"""The compiled-model cache, as the real driver has it: a directory of blobs that many processes share.
+"""The model cache, like the real driver's: a directory of blobs shared by many processes.
 
 A cache can only save time. Whatever goes wrong (a damaged entry, a full or read-only disk, no locks) is a
 miss or a model that is not stored, with a warning in the log, and never an error. OpenVINO is not needed.
@@ -56,7 +56,7 @@ class ModelCache:
 
     @classmethod
     def open(cls, options: CacheOptions) -> ModelCache | None:
-        """The cache in `options.directory`, which is created if need be; None if it cannot be used."""
+        """Open the cache in `options.directory`, created if missing; return None if unusable."""
         directory = Path(options.directory)
         if not directory.is_absolute():
             _warn_unusable(options.directory, "it is no absolute path")
@@ -77,10 +77,10 @@ class ModelCache:
 
     @contextmanager
     def claim(self, key: str, deadline_s: float) -> Iterator[bool]:
-        """The right to compile for `key`, which one process has at a time; the others wait here for it.
+        """Hold the right to compile for `key`, exclusive to one process; others wait for it here.
 
         False after `deadline_s` seconds of waiting: compile, but `store` will not keep the result. In a
-        directory where nothing can be written everybody gets the right at once.
+        read-only directory every process gets the right at once.
         """
         lock = entry_files.lock_path(self._path(key))
         try:
@@ -101,9 +101,9 @@ class ModelCache:
             self._unclaimed.discard(key)
 
     def load(self, key: str) -> memoryview | None:
-        """The payload of `key`, verified; None for a miss. A damaged entry is removed.
+        """Return the payload of `key`, verified; None for a miss. A damaged entry is removed.
 
-        It is in memory of its own, which can be written.
+        It is in private, writable memory.
         """
         path = self._path(key)
         try:
@@ -128,7 +128,7 @@ class ModelCache:
     def store(
         self, key: str, payload: bytes | memoryview, description: Mapping[str, str] | None = None
     ) -> bool:
-        """Store `payload` and a description for people; whether that was possible.
+        """Store `payload` and a readable description; return whether that succeeded.
 
         Evicts the least recently used entries until it fits; those in use stay.
         """
@@ -204,7 +204,7 @@ class ModelCache:
                 _write_file(written[-1][0], [sidecar], _SIDECAR_MODE, now_ns)
             else:
                 entry_files.sidecar_path(path).unlink(missing_ok=True)  # it described another payload
-            # the entry first: killed in between, we leave an entry without sidecar, which is a good one
+            # the entry first: a death in between leaves an entry without sidecar, which is valid
             for temporary, final in written:
                 temporary.rename(final)
         finally:

@@ -1,4 +1,4 @@
-"""What makes the key of a cache entry: the model's content, and everything else that changes the result.
+"""The key of a cache entry: the model's content, and everything else that changes the result.
 
 The compiler builds the key from these parts, `softnpu cache explain` compares them one by one.
 """
@@ -19,7 +19,7 @@ from softnpu.emulator.common import processor
 
 @functools.cache
 def openvino_version() -> str:
-    """The installed OpenVINO, without loading it (that takes a second, and a hit needs nothing of it)."""
+    """Return OpenVINO's version without loading it, which takes a second and a hit does not need."""
     import importlib.metadata  # an engine needs nothing of it
 
     try:
@@ -29,7 +29,7 @@ def openvino_version() -> str:
 
 
 def _location(package: str) -> str:
-    """The version of a package that was not installed as one, as a text: where it lies and how old it is."""
+    """Return the location and age of an uninstalled package, in place of its version."""
     import importlib.util
 
     spec = importlib.util.find_spec(package)
@@ -40,7 +40,7 @@ def _location(package: str) -> str:
 
 @functools.cache
 def host() -> str:
-    """Architecture and abilities of the processor, which decide in what precisions it can compute."""
+    """Return the processor's architecture and capabilities, which decide its precisions."""
     return f"{machine.machine()} {blake3(' '.join(sorted(processor.flags())).encode()).hexdigest(4)}"
 
 
@@ -61,11 +61,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     host: str = msgspec.field(default_factory=host)
 
     def encoded(self) -> bytes:
-        """The bytes that go into the key; independent of the order of options."""
+        """Return the bytes that go into the key; independent of the order of options."""
         return _encoder.encode(self)
 
     def description(self) -> dict[str, str]:
-        """The parts as a sidecar lists them, one line each."""
+        """Return the parts as a sidecar lists them, one line each."""
         return {
             "model": self.name,
             "platform": self.platform,
@@ -83,17 +83,17 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 def key(input_digest: bytes, configuration: bytes) -> str:
-    """The name of an entry: 64 characters over the model, 16 over all else that makes the result."""
+    """Return the name of an entry: 64 characters over the model, 16 over all else that makes the result."""
     return blake3(input_digest).hexdigest() + blake3(configuration).hexdigest(8)
 
 
 def input_digest(xml: bytes, weights_digest: bytes) -> bytes:
-    """The content of a model: its XML, and the blake3 of its weights (empty without weights)."""
+    """Return the digest of a model: its XML, and the blake3 of its weights (empty without weights)."""
     return blake3(blake3(xml).digest() + weights_digest).digest()
 
 
 def prepare() -> None:
-    """Look up what every key needs, so that no job has to wait for it."""
+    """Look up the common parts of all keys, so that no job has to wait for them."""
     openvino_version()
     host()
 

@@ -44,7 +44,7 @@ _THREADS_FROM: Final = 1 << 20  # below this many bytes one thread of blake3 is 
 
 
 class InvalidEntry(Exception):
-    """An entry that is not what was stored; the text says why. Never leaves the cache."""
+    """An entry that differs from what was stored, with the reason. Never leaves the cache."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,17 @@ def is_key(text: str) -> bool:
 
 
 def sidecar_path(path: Path) -> Path:
-    """The sidecar of the entry `path`."""
+    """Return the sidecar of the entry `path`."""
     return path.with_name(path.name + _SIDECAR)
 
 
 def lock_path(path: Path) -> Path:
-    """The lock of the process that compiles for the entry `path`."""
+    """Return the lock of the process that compiles for the entry `path`."""
     return path.with_name(path.name + _LOCK)
 
 
 def temporary_path(path: Path, what: str) -> Path:
-    """Where this process writes what becomes the entry `path` or its sidecar."""
+    """Return the path of this process's temporary file for the entry `path` or its sidecar."""
     pid = os.getpid()
     return path.with_name(f".{path.name}.{pid}-{process_identity.start_time(pid)}.{what}.tmp")
 
@@ -150,9 +150,9 @@ def open_entry(path: Path) -> int:
 
 
 def read_payload(fd: int, key: str, most: int | None = None) -> memoryview | None:
-    """The verified payload of the entry `key`; None if the entry has more than `most` bytes.
+    """Return the verified payload of the entry `key`; None if the entry has more than `most` bytes.
 
-    It is in memory of its own, which can be written. An empty one cannot.
+    It is in private, writable memory; an empty one is read-only.
 
     Raises `InvalidEntry` with the reason, `OSError` if the file cannot be read.
     """
@@ -173,7 +173,7 @@ def read_payload(fd: int, key: str, most: int | None = None) -> memoryview | Non
 
 
 def _read(fd: int, size: int) -> memoryview:
-    """The first `size` bytes, fewer at the end of the file. One call reads at most 2 GiB."""
+    """Return the first `size` bytes, fewer at the end of the file. One call reads at most 2 GiB."""
     if not size:
         return memoryview(b"")
     try:
@@ -200,7 +200,7 @@ def evict(entry: Entry) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        return remove(entry.path)  # what cannot be opened is not being read
+        return remove(entry.path)  # a file that cannot be opened is not being read
     try:
         return try_lock(fd, optional=True) and remove(entry.path)
     finally:
@@ -208,7 +208,7 @@ def evict(entry: Entry) -> bool:
 
 
 def remove(path: Path) -> bool:
-    """Remove the entry `path` and its sidecar, which goes first: alone it would be lost sight of."""
+    """Remove the entry `path` and its sidecar, which goes first: alone it would be overlooked."""
     try:
         sidecar_path(path).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -224,7 +224,7 @@ def remove_leftovers(directory: Path) -> int:
 
 
 def _is_leftover(name: str, present: set[str]) -> bool:
-    """Whether the file may go, unless it is locked."""
+    """Whether the file is a leftover, unless locked."""
     if match := _TEMPORARY.fullmatch(name):
         return ProcessIdentity(int(match[1]), int(match[2]), process_identity.boot_id()).has_ended()
     if name.endswith(_SIDECAR):

@@ -21,7 +21,7 @@ _INPUT: Final = slice(0, 64)
 
 @dataclass(frozen=True)
 class EntryDescription:
-    """An entry with what its sidecar says: nothing if there is none, or it is damaged."""
+    """An entry with its sidecar's content: empty if that is missing or damaged."""
 
     entry: Entry
     record: Record | None
@@ -44,7 +44,7 @@ def describe(entry: Entry) -> EntryDescription:
 
 
 def defect_of(entry: Entry) -> str | None:
-    """What is wrong with an entry, None for a good one. Raises `FileNotFoundError` if it is gone."""
+    """Return the defect of an entry, None for a good one. Raises `FileNotFoundError` if it is gone."""
     try:
         fd = entry_files.open_entry(entry.path)
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def defect_of(entry: Entry) -> str | None:
 
 
 def bad_entries(listed: Iterable[Entry]) -> Iterator[tuple[Entry, str]]:
-    """The damaged ones, each with what is wrong with it."""
+    """Yield the damaged entries, each with its defect."""
     for entry in listed:
         try:
             reason = defect_of(entry)
@@ -86,9 +86,9 @@ def surplus(listed: list[Entry], max_size: int | None, unused_since_ns: int | No
 
 
 def remove(directory: Path, choose: Callable[[list[Entry]], list[Entry]]) -> tuple[list[Entry], list[Entry]]:
-    """Remove the entries that `choose` takes from those there are now; the removed, and the ones in use.
+    """Remove the entries selected by `choose`; return the removed ones, and those in use.
 
-    Removes what dead processes left, too. Raises `OSError`: `TimeoutError` if others keep the cache busy.
+    Also removes leftovers of dead processes. Raises `OSError`: `TimeoutError` if others keep the cache busy.
     """
     removed: list[Entry] = []
     kept: list[Entry] = []

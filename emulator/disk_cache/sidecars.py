@@ -1,4 +1,4 @@
-"""The sidecar of a cache entry: what made its key, for people; the cache itself never depends on it.
+"""The sidecar of a cache entry: the parts of its key, for people; the cache itself never depends on it.
 
 A JSON file `KEY.json` beside the entry `KEY`. Every hit appends one newline, which JSON allows: a count that
 needs no lock and no rewriting, also when others append at the same time.
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sidecar says: time in UTC, bytes of the payload, and the description that the compiler gave."""
+    """The content of a sidecar: time in UTC, bytes of the payload, and the compiler's description."""
 
     created: str
     payload_size: int
@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def encode(payload_size: int, description: Mapping[str, str], now_ns: int) -> bytes:
-    """The sidecar of a new entry; equal lengths for equal descriptions, so that sizes can be foretold."""
+    """Return the sidecar of a new entry; equal descriptions have equal lengths, so sizes are predictable."""
     seconds, rest = divmod(now_ns, 1_000_000_000)
     created = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1_000_000:03d}Z"
     record = Record(created=created, payload_size=payload_size, description=_printable(description))
@@ -32,7 +32,7 @@ def encode(payload_size: int, description: Mapping[str, str], now_ns: int) -> by
 
 
 def decode(data: bytes) -> tuple[Record | None, int]:
-    """The record in a sidecar, None if it is damaged, and the number of hits."""
+    """Return the record in a sidecar, None if it is damaged, and the number of hits."""
     text = data.rstrip(b"\n")
     try:
         record = _decoder.decode(text)

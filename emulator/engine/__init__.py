@@ -1,4 +1,4 @@
-"""The engine of one device: a process that executes command buffers from the clients' rings.
+"""The engine of one device: a process that executes command buffers from clients' rings.
 
-It may be killed at any moment, which is an engine reset of the device.
+It may be killed at any moment; for the device that is an engine reset.
 """

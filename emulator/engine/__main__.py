@@ -19,14 +19,14 @@ from softnpu.emulator.openvino import lean_openvino
 def main(arguments: list[str]) -> int:
     """Serve one device until the supervisor closes the channel."""
     linux.die_with_parent(int(arguments[1]))
-    # Ctrl-C in a terminal reaches the whole process group: the supervisor decides when we end
+    # Ctrl-C reaches the whole process group, but the supervisor decides when this process ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log_lines.begin("info")
     channel = Channel(socket.socket(fileno=int(arguments[0])))
     if failpoints.active is not None:
         failpoints.hit("engine.connect")
     lean_openvino.leave_out_converter()
-    # takes long: the supervisor is being imported as well
+    # slow: the supervisor is being imported as well
     from softnpu.emulator.engine.engine import Engine
     from softnpu.emulator.openvino import memory_limit
 
@@ -48,15 +48,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _policy(setup: link.Setup) -> lock_in.Policy:
-    """What the engine reads by path: parts in C++, the extension for f16, the cache of its own user."""
+    """Return the paths that the engine may read: C++ libraries, the f16 extension, its user's cache."""
     from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 
-    # they lie elsewhere than the rest if SOFTNPU_NATIVE_DIR says so
+    # SOFTNPU_NATIVE_DIR may place them elsewhere
     folders = [str(native_files.guard().parent), str(native_files.engine().parent)]
-    cache = CpuCache.open() if setup.cpu_cache else None  # makes its directories
+    cache = CpuCache.open() if setup.cpu_cache else None  # creates its directories
     if cache is not None:
         folders.append(str(cache.models.directory))
-    with contextlib.suppress(Refused, OSError):  # it is made later: then a later engine reads it
+    with contextlib.suppress(Refused, OSError):  # if it is created later, a later engine reads it
         folder = library.folder()
         folder.mkdir(0o700, parents=True, exist_ok=True)
         folders.append(str(folder))

@@ -1,7 +1,6 @@
-"""Write the engine's part of the status page.
+"""The engine's part of the status page.
 
-The counters of a submission are written before its fence is signalled, so a client that sees the signal sees
-them.
+A submission's counters are written before its fence is signalled, so a client that sees the signal sees them.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _Record = TypeVar("_Record", bound=ctypes.Structure)
 
 
 class Work(NamedTuple):
-    """What the commands of a program amount to, or those up to one of them. Bytes read and written."""
+    """Totals over a program's commands, or over its first ones. Bytes read and written."""
 
     commands: int = 0
     inferences: int = 0
@@ -61,7 +60,7 @@ class Work(NamedTuple):
 class Counters:
     """The counters of one device, continued from those of an earlier engine of this daemon.
 
-    `due_ns`: when the heartbeat is to be written next. `queued`: submissions that have not ended.
+    `due_ns`: when the next heartbeat is due. `queued`: submissions that have not ended.
     """
 
     def __init__(self, page_fd: int, devices: int, device: int) -> None:
@@ -79,7 +78,7 @@ class Counters:
         self.due_ns = 0
 
     def write(self, now_ns: int | None = None) -> None:
-        """Write the heartbeat, and the counters of work that has not ended yet."""
+        """Write the heartbeat, and the counters of unfinished work."""
         now = time.monotonic_ns() if now_ns is None else now_ns
         self._words[_HEARTBEAT] = now
         self._words[_QUEUED] = self.queued
@@ -87,7 +86,7 @@ class Counters:
         self.due_ns = now + _EVERY_NS
 
     def publish(self) -> None:
-        """Write what changes with every submission; the rest is written when it changes."""
+        """Write the counters that change with every submission; others are written when they change."""
         words = self._words
         words[_SUBMISSIONS] = self.submissions
         words[_COMMANDS] = self.commands
@@ -105,7 +104,7 @@ class Counters:
         self._words[_FAULTS] += 1
 
     def count_staged(self, size: int) -> None:
-        """Count bytes that were copied because a tensor could not be used in place."""
+        """Count bytes copied because a tensor could not be used in place."""
         self._words[_STAGED] += size
 
     def count_overlapped(self) -> None:
@@ -115,11 +114,11 @@ class Counters:
     def count_traffic(self, read: int, written: int) -> None:
         """Count the bytes that the commands of a submission have read and written."""
         words = self._words
-        words[_READ] = (words[_READ] + read) & _LARGEST  # as the part in C++ counts
+        words[_READ] = (words[_READ] + read) & _LARGEST  # like the C++ part
         words[_WRITTEN] = (words[_WRITTEN] + written) & _LARGEST
 
     def record(self, make: type[_Record]) -> _Record:
-        """Return where the counters are that a submission changes, for the part in C++."""
+        """Return the addresses of the counters changed by submissions, for the C++ part."""
         self._kept = [
             ctypes.c_char.from_buffer(self._words),
             ctypes.c_char.from_buffer(self._inference_times),
@@ -135,14 +134,14 @@ class Counters:
         )
 
     def adopt(self, due_ns: int) -> None:
-        """Go on with what the part in C++ has counted."""
+        """Take over the counts of the C++ part."""
         words = self._words
         self.submissions, self.commands = words[_SUBMISSIONS], words[_COMMANDS]
         self.inferences, self.busy_ns = words[_INFERENCES], words[_BUSY]
         self.queued, self.due_ns = words[_QUEUED], due_ns
 
     def snapshot(self, out: Words, now_ns: int, used_ns: int, tile_ns: int, done: Work) -> None:
-        """Write a `metrics.SNAPSHOT` into `out`; the rest is what the running submission adds."""
+        """Write a `metrics.SNAPSHOT` into `out`; the other arguments are added for the running submission."""
         words = self._words
         out[:] = (
             now_ns,
@@ -159,7 +158,7 @@ class Counters:
 
     @property
     def device_clock_ns(self) -> int:
-        """The modelled clock, as an earlier engine of this daemon left it."""
+        """The modelled clock as left by an earlier engine of this daemon."""
         return self._words[_DEVICE_CLOCK]
 
     def set_device_clock(self, now_ns: int) -> None:
@@ -167,13 +166,13 @@ class Counters:
         self._words[_DEVICE_CLOCK] = now_ns
 
     def count_late(self) -> None:
-        """Count an inference of a paced device that took the host longer than the modelled device."""
+        """Count an inference of a paced device that the host finished late."""
         self._words[_LATE] += 1
 
     def count_unmodelled(self) -> None:
-        """Count an inference whose modelled time nobody knows."""
+        """Count an inference without a modelled time."""
         self._words[_UNMODELLED] += 1
 
     def count_tiles(self, tile_ns: int) -> None:
-        """Count the nanoseconds of an inference, times its tiles."""
+        """Count the tile-nanoseconds of an inference."""
         self._words[_TILE_BUSY] += tile_ns

@@ -1,6 +1,6 @@
-"""The modelled clock of a device: what silicon would take, beside what the host takes.
+"""The modelled clock of a device: silicon's time, independent of the host's.
 
-A device with the modelled clock counts the time that `prediction.timing` gives for each inference, on its
+A device with the modelled clock counts the time predicted by `prediction.timing` for each inference, on its
 tiles. Host time does not enter, so the same submissions have the same times. A paced device also takes that
 long: an inference ends when its modelled time is over, or later if the host needs longer, which is counted.
 """
@@ -24,26 +24,26 @@ _DEVICE = "DEVICE"
 
 
 def tiles_of(meta: GraphMeta, platform: Platform) -> int:
-    """Return how many tiles an inference of this graph occupies: NPU_TILES, or all."""
+    """Return the number of tiles occupied by an inference of this graph: NPU_TILES, or all."""
     tiles = meta.config.get("NPU_TILES", "")
     return min(platform.tiles, int(tiles)) if tiles.isdigit() and int(tiles) else platform.tiles
 
 
 class Tiles:
-    """When each tile of a device is free, on one clock in nanoseconds."""
+    """The times at which each tile of a device is free, in nanoseconds of one clock."""
 
     def __init__(self, count: int, now_ns: int = 0) -> None:
         self._free_ns = [now_ns] * count
 
     @property
     def latest_ns(self) -> int:
-        """When the last of them is free."""
+        """When the last tile is free."""
         return max(self._free_ns)
 
     def occupy(self, count: int, not_before_ns: int, ns: int) -> int:
-        """Occupy so many together, as early as may be, and return when that ends.
+        """Occupy `count` tiles together, as early as possible; return the end.
 
-        Of those that are free take what was busy last: another inference may begin earlier on the others.
+        Among free tiles prefer the most recently busy: another inference may begin earlier on the others.
         """
 
         def order(tile: int) -> tuple[int, int]:
@@ -58,9 +58,9 @@ class Tiles:
 
 
 class DeviceClock:
-    """The modelled clock of one device, which goes on from `start_ns`.
+    """The modelled clock of one device, which continues from `start_ns`.
 
-    `paced`: inferences take as long as they take on it.
+    `paced`: inferences also take their modelled time on the host.
     """
 
     def __init__(self, platform: Platform, start_ns: int, *, paced: bool) -> None:
@@ -75,32 +75,32 @@ class DeviceClock:
 
     @property
     def now_ns(self) -> int:
-        """The end of all that has run."""
+        """The end of the latest work."""
         return max(self._tiles.latest_ns, self._copied_ns)
 
     def run(self, modelled: ModelledTime, after_ns: int) -> int:
-        """Count an inference behind `after_ns` of this clock, and return when it ends."""
+        """Count an inference that begins after `after_ns` on this clock; return its end."""
         return self._tiles.occupy(modelled.tiles, after_ns, modelled.ns)
 
     def copy(self, size: int, after_ns: int) -> int:
-        """Count a copy by DMA behind `after_ns`, which occupies no tile, and return when it ends."""
+        """Count a DMA copy that begins after `after_ns` and occupies no tile; return its end."""
         end = after_ns + round(size / self._bytes_per_ns)
         self._copied_ns = max(self._copied_ns, end)
         return end
 
     def pace(self, modelled: ModelledTime, started_ns: int) -> int:
-        """Return when, on the host's clock, an inference ends that began at `started_ns`."""
+        """Return the end, on the host's clock, of an inference that began at `started_ns`."""
         return self._host_tiles.occupy(modelled.tiles, started_ns, modelled.ns)
 
     def busy_ns(self, modelled: ModelledTime, until_ns: int) -> int:
-        """Return the part of this inference, which ends at `until_ns`, in which no other one ran."""
+        """Return how long this inference, which ends at `until_ns`, ran alone."""
         begin = max(until_ns - modelled.ns, self._busy_until_ns)
         self._busy_until_ns = max(until_ns, self._busy_until_ns)
         return max(0, until_ns - begin)
 
 
 def modelled_times(platform: Platform, clock: DeviceClock | None, fixed_ns: int) -> Modelled:
-    """Return the function that gives the modelled time of a loaded model."""
+    """Return the function that computes the modelled time of a loaded model."""
 
     def of(model: ov.Model, meta: GraphMeta) -> ModelledTime | None:
         if clock is None and meta.config.get(CLOCK_PROPERTY) != _DEVICE:

@@ -1,4 +1,4 @@
-"""The engine's loop: polls rings, runs submissions, handles the supervisor's messages, sleeps without work.
+"""The engine's loop: poll rings, run submissions, handle the supervisor's messages, sleep when idle.
 
 After the last submission the engine keeps polling for a bounded time (`spin`), because waking a sleeping
 process costs more than everything else in a round trip.
@@ -46,7 +46,7 @@ from softnpu.emulator.platforms import check_platform
 _POLL_EVERY_NS = 20_000
 _MAX_EVENTS = 64  # without a bound `poll` would allocate 12 KiB each time
 _FEW_DOORBELLS = 8  # of one session
-_CHORES_NS = 300_000  # between two looks at a submission that runs
+_CHORES_NS = 300_000  # between two polls during a submission
 _FAILPOINTS: dict[type[Message], str] = {
     link.ContextAdd: "engine.context",
     link.QueueAdd: "engine.queue",
@@ -85,7 +85,7 @@ class Engine:
             paced = setup.clock is Clock.PACED
             clock = DeviceClock(platform, self._counters.device_clock_ns, paced=paced)
         modelled = modelled_times(platform, clock, setup.inference_us * 1000)
-        # the modelled time is read off a model that is not in the cache; an entry may have ended an engine
+        # cached images have no model to predict from; an entry may have ended an engine
         cached = setup.cpu_cache and clock is None and not setup.after_reset
         cache = CpuCache.open() if cached else None
         errors = InternalErrors("engine", f"{os.getpid()}-")
@@ -95,7 +95,7 @@ class Engine:
         self._poller = select.epoll()
         for fd in (channel.fileno(), self._images.loaded_fd, self._images.changes.fd):
             self._poller.register(fd, select.EPOLLIN)
-        self._resumed = False  # every object that exists has been announced
+        self._resumed = False  # every existing object has been announced
         self._poll_due_ns = 0
         self._overlap = Overlap(self._queues, self._counters, setup.after_reset)
         self._runner = Runner(
@@ -122,18 +122,18 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether the supervisor is there."""
+        """Whether the supervisor is alive."""
         return self._supervisor.alive
 
     def run(self) -> None:
         """Execute until the supervisor closes the channel."""
         if failpoints.active is not None:
             failpoints.hit("engine.handshake")
-        # before any message is read: what an image does to the engine that loads it is the image's fault then
+        # before any message: a crash while loading is then blamed on the image
         self.send(replace(self._ready, loader=self._images.thread_id))
         self._counters.write()
-        # a queue must not run before every other queue has settled what a dead engine left unfinished; the
-        # wait ends with the supervisor, and its watchdog pings meanwhile
+        # no queue may run before every queue has settled what a dead engine left unfinished; the wait ends
+        # with the supervisor, and its watchdog pings meanwhile
         while self.alive and not self._resumed:
             self._supervisor.wait()
             self._supervisor.read()
@@ -148,7 +148,7 @@ class Engine:
                 if not self._spin_for_work():
                     self._sleep()
             elif self._liveness[link.INJECTION_MESSAGES] != self._faults.messages:
-                supervisor.read_all()  # an injection holds from the next submission on
+                supervisor.read_all()  # an injection applies from the next submission on
             elif isinstance(turn, Chores):
                 self._do_chore(turn)
                 self._poll_if_due()
@@ -157,7 +157,7 @@ class Engine:
                 self._poll_if_due()
 
     def _run_known(self, turns: NativeTurns) -> bool:
-        """Have known submissions run by the part in C++; False if Python has to run the next one."""
+        """Run known submissions in C++; return False if Python has to run the next one."""
         queues = self._queues
         busy = queues.has_aside or queues.chores.waiting or self._unmapped or self._staging.pending
         busy = (
@@ -177,7 +177,7 @@ class Engine:
         return True
 
     def _do_chore(self, chores: Chores) -> None:
-        """Do a part of what there is to do for a session, on its account."""
+        """Run a part of a session's chores, on its account."""
         start = chores.ran_ns = time.monotonic_ns()
         try:
             self._queues.chores.run_part(chores)
@@ -188,7 +188,7 @@ class Engine:
     # ------------------------------------------------------------ waiting for work
 
     def _poll_if_due(self) -> None:
-        """Poll between submissions, but not after each."""
+        """Poll between submissions, but not after every one."""
         now = time.monotonic_ns()
         self._count(now)
         if now >= self._poll_due_ns:
@@ -198,7 +198,7 @@ class Engine:
             self._queues.put_idle_to_sleep(now)
 
     def poll_doorbells(self) -> None:
-        """Poll while a submission runs. What fails here is not its fault."""
+        """Poll while a submission runs. Failures here are not its fault."""
         try:
             now = time.monotonic_ns()
             self._count(now)
@@ -208,7 +208,7 @@ class Engine:
             failures.give_up("it cannot look at its rings")
 
     def _count(self, now_ns: int | None) -> None:
-        """Write the counters of the device, at most once a millisecond unless it is about to sleep."""
+        """Write the device's counters, at most once per millisecond unless about to sleep."""
         if now_ns is None or now_ns >= self._counters.due_ns:
             self._counters.queued = self._queues.note_waiting(now_ns or time.monotonic_ns())
             self._counters.write(now_ns)
@@ -238,7 +238,7 @@ class Engine:
                 self._drop_changed()
 
     def _drop_changed(self) -> None:
-        """Drop images whose weights were written to: whoever uses one has it loaded again, and compared."""
+        """Evict images whose weights were written to: their users reload and re-verify them."""
         for image in self._images.changes.read():
             self._images.evict(image, self.send)
             for context in self._contexts.values():
@@ -252,7 +252,7 @@ class Engine:
         self._queues.answer_doorbell(context, at_once=at_once)
 
     def _spin_for_work(self) -> bool:
-        """Poll the awake rings for a bounded time; True as soon as one has work."""
+        """Poll the awake rings for a bounded time; return True as soon as one has work."""
         awake = self._queues.awake
         if not awake or len(awake) > MANY or self._queues.has_aside:
             return False
@@ -291,7 +291,7 @@ class Engine:
             self._abort_overdue()
 
     def _sleep_until_paced(self) -> None:
-        """Sleep until the next modelled time is over; `select` counts microseconds, `epoll` milliseconds."""
+        """Sleep until the next modelled time is over; `select` takes microseconds, `epoll` milliseconds."""
         due_ns = self._queues.next_paced_ns() or 0
         deadline_ns = self._queues.next_deadline_ns()
         left_ns = due_ns - time.monotonic_ns()
@@ -301,18 +301,18 @@ class Engine:
         self._poll(0)
 
     def _idle_clock_ns(self) -> int:
-        """The clock of deadlines of waits, which stands still while the device is busy."""
+        """Return the clock of wait deadlines, which stands still while the device is busy."""
         return time.monotonic_ns() - self._counters.busy_ns
 
-    # ------------------------------------------------------------ waits that take too long
+    # ------------------------------------------------------------ overdue waits
 
     def _abort_overdue(self) -> None:
-        """End submissions that have waited for too long; their queues are lost."""
+        """Abort overdue submissions; their queues are lost."""
         for queue in self._queues.take_overdue(self._idle_clock_ns()):
             self._runner.end_waiting(queue, failures.waited_too_long(self._tdr_ms))
 
     def _end_dropped_doorbells(self) -> None:
-        """End submissions whose doorbell was dropped by an injected fault, as if they had waited too long."""
+        """Abort submissions whose doorbell was dropped by an injected fault, as if overdue."""
         for queue, info in self._faults.take_overdue():
             if queue.place is Place.ASLEEP:
                 self._runner.end_waiting(queue, info)
@@ -321,9 +321,9 @@ class Engine:
     # ------------------------------------------------------------ messages
 
     def read_messages(self) -> None:
-        """Handle what the supervisor has sent so far, of many some; and do some of the chores.
+        """Handle pending messages from the supervisor, of many only some; run some chores.
 
-        What runs may take minutes, and the memory of a dead client must not wait for its end.
+        A submission may run for minutes, and a dead client's memory must be freed before it ends.
         """
         self._supervisor.read_some()
         end = time.monotonic_ns() + _CHORES_NS
@@ -416,9 +416,9 @@ class Engine:
         tracing.begin(writer, self._counters)
 
     def _resume(self) -> None:
-        """Continue the queues, all objects being announced, with what a dead engine has staged for them."""
+        """Resume the queues once all objects are announced, with the results staged by a dead engine."""
         for queue in self._queues:
-            if not queue.closed:  # by a message that was read meanwhile
+            if not queue.closed:  # by a message read meanwhile
                 self._runner.resume(queue)
                 self._faults.settle(queue)
         self._staging.recover(self._queues)
@@ -427,7 +427,7 @@ class Engine:
     def _answer_ping(self, number: int) -> None:
         if failpoints.active is not None:
             self._end_dropped_doorbells()
-        # the CPU time first: the supervisor reads it once it sees the number
+        # CPU time first: the supervisor reads it once it sees the number
         self._liveness[link.LIVENESS_OTHER_THREADS_NS] = time.process_time_ns() - time.thread_time_ns()
         self._liveness[link.LIVENESS_PING] = number
 
@@ -439,7 +439,7 @@ class Engine:
         )
         self._contexts[message.context] = context
         self._doorbells[doorbell] = context
-        # edge-triggered: every write to a doorbell is reported once, and the counter needs no reading
+        # edge-triggered: every write to a doorbell is reported once, without reading its counter
         self._poller.register(doorbell, select.EPOLLIN | select.EPOLLET)
 
     def _add_queue(self, message: link.QueueAdd) -> None:
@@ -460,7 +460,7 @@ class Engine:
         if mapping is None:
             self._unmapped.append(report)
         else:
-            # what a blocked submission uses stays mapped until that has ended
+            # memory of a blocked submission stays mapped until that has ended
             weakref.finalize(mapping.shared.buffer, self._unmapped.append, report)
 
     def _drop_memory(self, message: link.MemoryDrop) -> None:
@@ -495,6 +495,6 @@ class Engine:
             del self._shares[context.session or -context.number]
 
     def _close(self, context: EngineContext) -> Chore:
-        """Give back what a context had; its queues are dropped."""
+        """Release a context's resources; its queues are already dropped."""
         yield from context.close_in_parts()
         self._runner.report_dropped(link.ContextDropped(context=context.number))

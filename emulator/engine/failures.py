@@ -1,4 +1,4 @@
-"""Why a submission fails that no command of it is to blame for in words of its own."""
+"""Errors not caused by a single command."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ log = logging.getLogger(__name__)
 
 
 def cancelled() -> ErrorInfo:
-    """Return what a cancelled submission ends with."""
+    """Return the error of a cancelled submission."""
     return ErrorInfo(
         result=ZeResult.ERROR_NOT_AVAILABLE, object="submission", found="cancelled before it was done"
     )
 
 
 def out_of_memory(object: str = "submission") -> ErrorInfo:
-    """Return what ends for which the engine has no memory."""
+    """Return the error of an object for which the engine lacks memory."""
     return ErrorInfo(
         result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
         object=object,
@@ -42,7 +42,7 @@ def failed_inference(error: RuntimeError) -> ErrorInfo:
 
 
 def waited_too_long(tdr_ms: int) -> ErrorInfo:
-    """Return what a submission ends with for which nobody has signalled an event."""
+    """Return the error of a submission whose event was not signalled in time."""
     return ErrorInfo(
         result=ZeResult.ERROR_DEVICE_LOST,
         object="command queue",
@@ -53,9 +53,9 @@ def waited_too_long(tdr_ms: int) -> ErrorInfo:
 
 
 def give_up(why: str) -> NoReturn:
-    """End this engine, which no longer knows all that it must: the next one is told everything again.
+    """End this engine because its state is incomplete: the next one is told everything again.
 
-    By no `Exception`: this is not the end of the submission that may be running.
+    Raises no `Exception`, which would end the running submission as well.
     """
     log.critical("%s: the engine ends", why, exc_info=True)
     raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Load images in a thread of its own, so that the engine keeps serving rings."""
+"""Loading of images in a separate thread, so that the engine keeps serving rings."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from softnpu.emulator.openvino.weights.weight_files import WeightChanges
 
 log = logging.getLogger(__name__)
 
-_EXPECTED_S = 10.0  # from a program's first look at a model until it asks for it
+_EXPECTED_S = 10.0  # from a program's first hint of a model to its load
 
 
 class EngineImage:
     """An image that is loading (`loaded` is None), loaded, or failed (`info` is set).
 
-    One that is `evicted` is asked for with `ask`, once.
+    An `evicted` one is requested with `ask`, once.
     """
 
     __slots__ = ("_counts", "ask", "evicted", "info", "loaded", "number")
@@ -46,7 +46,7 @@ class EngineImage:
         self.ask: Callable[[link.ImageNeeded], None] | None = None
 
     def is_ready(self) -> bool:
-        """Whether it is loaded; has it loaded again if it was evicted."""
+        """Whether it is loaded; requests a reload if it was evicted."""
         if self.loaded is None and self.ask is not None:
             ask, self.ask = self.ask, None
             ask(link.ImageNeeded(image=self.number))
@@ -58,7 +58,7 @@ class EngineImage:
         return self._counts
 
     def count(self, time_ns: int) -> None:
-        """Count an inference that took so long, in memory that outlives the engine."""
+        """Count an inference of this duration, in memory that outlives the engine."""
         counts = self._counts
         counts[0] += 1
         counts[1] += time_ns
@@ -75,7 +75,7 @@ def _destroyed() -> ErrorInfo:
 
 
 class _Kept(NamedTuple):
-    """What is told of an image that was loaded."""
+    """The cache's data on a loaded image."""
 
     meta: GraphMeta
     key: str
@@ -87,11 +87,11 @@ _Job = tuple[EngineImage, link.ImageLoad, list[int]]
 
 
 class ImageLoader:
-    """Load images, one after the other; those who ask for them take turns.
+    """Loads images one after the other; sessions take turns.
 
     `before_load` and `report` are called in the loader's thread, the first only while fail-points are active.
-    With `self_check` an image that does not pass it is refused. What `cache` lacks is reported. A defect
-    that shows with one image is the end of that load alone, and whoever asked for it is told.
+    With `self_check` images that fail it are refused. Images that `cache` lacks are reported. An exception
+    fails only the load in which it occurs, and is reported to its requester.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ImageLoader:
 
     @property
     def thread_id(self) -> int:
-        """Number of its thread, as the kernel has it."""
+        """Kernel id of its thread."""
         return self._thread.native_id or 0
 
     def image(self, number: int) -> EngineImage:
@@ -127,18 +127,18 @@ class ImageLoader:
         return self._images[number]
 
     def expect(self, message: link.ImageExpected) -> None:
-        """Import an image that will probably be asked for, unless there is something else to load."""
+        """Prefetch an image that will probably be loaded, unless other loads are pending."""
         if self._cache is not None and self._jobs.empty():
             self._jobs.put(0, message)
 
     def load(self, message: link.ImageLoad, fds: list[int], counts: memoryview) -> None:
-        """Queue an image, whose inferences are counted in `counts`; take the descriptors."""
+        """Queue the load of an image, whose inferences are counted in `counts`; take the descriptors."""
         image = self._images.setdefault(message.image, EngineImage(message.image, counts))
         image.evicted, image.ask, image.info = False, None, None
         self._jobs.put(message.session, (image, message, fds))
 
     def evict(self, number: int, ask: Callable[[link.ImageNeeded], None]) -> None:
-        """Drop what was loaded of an image; `ask` is called when a command needs it again."""
+        """Evict an image; `ask` is called when a command needs it again."""
         image = self._images.get(number)
         if image is not None and image.loaded is not None:
             image.loaded, image.evicted, image.ask = None, True, ask
@@ -154,7 +154,7 @@ class ImageLoader:
         try:
             self._load_each()
         except BaseException:
-            # without this thread whoever asked for an image waits forever; a new engine loads it
+            # without this thread loads would hang forever; a new engine repeats them
             log.critical("loading images", exc_info=True)
             os._exit(1)
 
@@ -193,9 +193,9 @@ class ImageLoader:
         self._cache.expect(core(), message.hint, {each.key for each in loaded if each is not None})
 
     def _answer(self, image: EngineImage, message: link.ImageLoad, fds: list[int]) -> None:
-        """Load an image, and tell how that has ended, whatever is raised there.
+        """Load an image and report the outcome, even after an exception.
 
-        What is raised here ends the engine: the next one is told of all images that somebody waits for.
+        An exception raised here ends the engine: the next one is told of all images in demand.
         """
         started, kept, whose = time.monotonic_ns(), None, f"image {message.image}"
         try:
@@ -239,7 +239,7 @@ class ImageLoader:
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
                 self._before_load()
-            self.changes.watch(message.image, fds)  # before they are compared
+            self.changes.watch(message.image, fds)  # before verification
             loaded, load_ms = timed_load(message, fds, self._modelled, self._cache)
         finally:
             close_untrusted(fds)
@@ -252,7 +252,7 @@ class ImageLoader:
         return kept
 
     def _is_lacking(self, hint: bytes, kept: _Kept) -> bool:
-        """Whether the cache lacks what was loaded, or the note of its hint."""
+        """Whether the cache lacks the loaded image, or the note of its hint."""
         if self._cache is None or not kept.key:
             return False
         noted = not hint or self._cache.has_note(hint, kept.key, properties_of(kept.meta))

@@ -1,4 +1,4 @@
-"""Whose image is loaded next: who asks takes turns, so that a hundred images of one keep nobody waiting."""
+"""Fair order of loads: sessions take turns, so that one with a hundred images delays no other."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class LoadTurns(Generic[T]):
-    """A queue between threads. Each session's items come in their order, the sessions one after the other."""
+    """A queue between threads: FIFO within each session, round-robin between sessions."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._lines: dict[int, deque[T]] = {}  # never empty ones; the next session first
+        self._lines: dict[int, deque[T]] = {}  # never empty; the next session first
 
     def put(self, session: int, item: T) -> None:
         with self._changed:
@@ -25,7 +25,7 @@ class LoadTurns(Generic[T]):
         return not self._lines
 
     def get(self, timeout_s: float | None) -> T | None:
-        """Take the next one; None if there is none in this time."""
+        """Take the next item; return None on timeout."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._lines, timeout_s):
                 return None
@@ -33,5 +33,5 @@ class LoadTurns(Generic[T]):
             line = self._lines.pop(session)
             item = line.popleft()
             if line:
-                self._lines[session] = line  # behind all others
+                self._lines[session] = line  # after all others
             return item

@@ -1,4 +1,4 @@
-"""The part of the engine in C++, `libsoftnpu_engine.so`, if it was built; without it Python does all of it.
+"""The C++ part of the engine, `libsoftnpu_engine.so`, if built; without it Python does everything.
 
 It is built together with the native driver and lies beside it. Calls release the interpreter lock.
 """
@@ -13,13 +13,13 @@ from softnpu.emulator.common import native_files
 log = logging.getLogger(__name__)
 
 VERSION = 2
-"""Of what is called, and of the records in `native/`: a library of another build is not used."""
+"""Version of the calls and of the records in `native/`: a library of another version is not used."""
 
 _loaded: list[ctypes.CDLL | None] = []
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the library; None if there is none that fits."""
+    """Return the library; None if there is none of this version."""
     if not _loaded:
         _loaded.append(_load())
     return _loaded[0]

@@ -1,4 +1,4 @@
-"""What is counted for one session on the engine: its time, and what is kept for it."""
+"""The engine's account of one session: its time, and the memory kept for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ LEVELS = 4
 class Share:
     """The account of one session: time on each level in ns, bytes of decoded programs and staging.
 
-    `address`: where the times are, for the part in C++. `contexts`: how many have this account. `decoding`:
-    what of it is half decoded.
+    `address`: that of the times, for the C++ part. `contexts`: contexts on this account. `decoding`:
+    decodings in progress.
     """
 
     __slots__ = ("_words", "address", "contexts", "decoding", "kept_bytes", "spent_ns", "staging_bytes")

@@ -1,4 +1,4 @@
-"""The engine's end of the channel to the supervisor: commands come in, reports go out."""
+"""The engine's end of the channel to the supervisor: receives commands, sends reports."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _MOST_NS: Final = 5_000_000
 
 
 class SupervisorChannel:
-    """Hands commands to `handle`, in their order. `alive`: the supervisor is there."""
+    """Passes commands to `handle`, in order. `alive`: whether the supervisor is."""
 
     def __init__(self, channel: Channel, liveness: memoryview, handle: Callable[[Packet], None]) -> None:
         self.alive = True
         self._channel = channel
         self._liveness = liveness
         self._handle = handle
-        self._read_ns = 0  # when it was read last
+        self._read_ns = 0  # when it was last read
 
     def fileno(self) -> int:
         return self._channel.fileno()
 
     def send(self, report: link.Report) -> None:
-        """Send a report to the supervisor; if it is gone this engine ends."""
+        """Send a report to the supervisor; this engine ends if the supervisor is gone."""
         try:
             self._channel.send(0, encode(report))
         except ConnectionError:
@@ -41,7 +41,7 @@ class SupervisorChannel:
         self._channel.wait_readable(None)
 
     def read(self) -> bool:
-        """Handle a command, if there is one; whether there may be more."""
+        """Handle a command, if any; return whether there may be more."""
         if not self.alive or not self._channel.wait_readable(0):
             return False
         packet = self._channel.receive()
@@ -56,7 +56,7 @@ class SupervisorChannel:
         return True
 
     def read_some(self) -> None:
-        """Handle what the supervisor has sent, for as long as others may wait: half of the time at most."""
+        """Handle pending messages for a bounded time: at most half of the engine's time."""
         start = time.monotonic_ns()
         end = start + min(max(start - self._read_ns, _LEAST_NS), _MOST_NS)
         while self.read() and time.monotonic_ns() < end:
@@ -64,13 +64,13 @@ class SupervisorChannel:
         self._read_ns = time.monotonic_ns()
 
     def read_all(self) -> None:
-        """Handle all that the supervisor has to send by now, also what waits because the socket was full.
+        """Handle all messages that the supervisor has queued by now, including those behind a full socket.
 
-        A client may use an object as soon as the supervisor has answered, before its message arrives here.
+        A client may use an object once the supervisor has answered, before the message about it arrives here.
         """
         waiting = True
         while waiting and self.alive:
-            # loaded before reading: what waited then may have been sent since
+            # loaded before reading: messages pending then may have been sent since
             waiting = bool(self._liveness[link.MESSAGES_WAITING])
             while self.read():
                 continue

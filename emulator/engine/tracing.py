@@ -1,4 +1,4 @@
-"""What the engine writes into a trace besides its submissions: layers, images, and what it has counted."""
+"""The engine's trace records besides submissions: layers, images, counters."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LAYER = int(TraceKind.LAYER)
 
 
 def begin(writer: TraceWriter, counters: Counters) -> None:
-    """Trace from now on."""
+    """Start tracing."""
     _write_totals(writer, counters, TraceFlag.BEGIN)
     trace.start(writer)
 
 
 def end(counters: Counters) -> None:
-    """Trace no longer. The last record says what was counted until now."""
+    """Stop tracing. The last record has the counters."""
     writer = trace.active
     trace.stop()
     if writer is not None:
@@ -31,7 +31,7 @@ def end(counters: Counters) -> None:
 def run_with_layers(
     run: Callable[[Callable[[], bool]], bool], binding: Binding, is_cancelled: Callable[[], bool]
 ) -> bool:
-    """Run an inference; while layers are traced, write those of it."""
+    """Run an inference; write its layers if they are traced."""
     started = time.monotonic_ns()
     if not run(is_cancelled):
         return False
@@ -42,9 +42,9 @@ def run_with_layers(
 
 
 def _write_layers(writer: TraceWriter, layers: Sequence[LayerRecord], started: int, taken: int) -> None:
-    """Write the layers one behind the other, within the time that the inference took.
+    """Write the layers one after the other, within the inference's time.
 
-    OpenVINO's times may be a little more in all: its threads are measured one by one.
+    The sum of OpenVINO's times may be slightly larger: its threads are measured one by one.
     """
     measured = sum(layer.duration for layer in layers)
     for layer in layers:
@@ -58,7 +58,7 @@ def _write_layers(writer: TraceWriter, layers: Sequence[LayerRecord], started: i
 
 
 def write_load(writer: TraceWriter, name: str, begun_ns: int, result: int) -> None:
-    """Write that an image was loaded, from `begun_ns` until now."""
+    """Write the load of an image, from `begun_ns` until now."""
     index, now = writer.name(f"load {name}"), time.monotonic_ns()
     writer.write(TraceKind.LOAD, index, begun_ns, now - begun_ns, result=result)
 

@@ -1,1 +1,1 @@
-"""All that knows the CPU runtime of OpenVINO: images, inferences, caches, and corrections of its defects."""
+"""Everything specific to OpenVINO's CPU runtime: images, inferences, caches, corrections of its defects."""

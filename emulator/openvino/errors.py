@@ -1,7 +1,7 @@
-"""Exceptions of OpenVINO, and the one line of their text that helps a person.
+"""OpenVINO's exceptions, and the one useful line of their text.
 
-OpenVINO raises C++ exceptions, which arrive in Python as a few built-in types; their text has several lines
-of source locations around its own words.
+OpenVINO raises C++ exceptions, which arrive in Python as a few built-in types; their text wraps the message
+in several lines of source locations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NODE = re.compile(r"While validating node '(?:\w+::)?(\w+) .* with friendly_nam
 
 
 def reason(error: BaseException) -> str:
-    """The operation that the error is about, if it names one, and its own words; at most 400 characters."""
+    """Return the operation that the error names, if any, and the message; at most 400 characters."""
     text = str(error)
     words = " ".join(line.strip() for line in text.splitlines() if not _SOURCE_LOCATION.match(line.strip()))
     node = _NODE.search(text)
@@ -29,12 +29,12 @@ def reason(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the host ran out of memory; OpenVINO wraps `std::bad_alloc`, and its CPU device has words."""
+    """Whether the host ran out of memory; OpenVINO wraps `std::bad_alloc`, its CPU device uses own texts."""
     text = str(error)
     return isinstance(error, MemoryError) or "bad_alloc" in text or "Failed to allocate" in text
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text` with at most `limit` characters, in characters that every terminal and log can show."""
+    """Return `text`, printable everywhere and truncated to `limit` characters."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,4 +1,4 @@
-"""Compute with OpenVINO's CPU runtime: load images, bind client memory, run and cancel inferences."""
+"""Computation with OpenVINO's CPU runtime: load images, bind client memory, run and cancel inferences."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _POLL_MS = 50
 _OVERLAP_POLL_MS = 1
 _LET_GO_STEPS, _LET_GO_STEP_MS = 20, 500
 _MAX_STREAMS = 4
-_MOST_EMPTY = 8  # sets of dimensions that are 0, until a model is made ready for all
+_MOST_EMPTY = 8  # sets of zero dimensions, before a model is compiled for all of them
 _SHORT_S = 500e-6
 _core: ov.Core | None = None
 _core_lock = threading.Lock()
@@ -76,16 +76,16 @@ def core() -> ov.Core:
 
 
 def load_device() -> None:
-    """Load OpenVINO's CPU device: the first image need not wait for it."""
-    with contextlib.suppress(RuntimeError):  # the first image reports why
+    """Load OpenVINO's CPU device ahead of the first image."""
+    with contextlib.suppress(RuntimeError):  # the first image reports it
         core().get_property("CPU", "FULL_DEVICE_NAME")
 
 
 class Binding:
     """An infer request whose inputs and outputs are client memory.
 
-    Outputs whose tensor cannot be set (`shared_tensors`, `LoadedImage.unbound`) are copied at the end of an
-    inference; `count_copied` gets the bytes.
+    Outputs whose tensor cannot be set (`shared_tensors`, `LoadedImage.unbound`) are copied after each
+    inference; `count_copied` receives the bytes.
     """
 
     __slots__ = (
@@ -123,28 +123,28 @@ class Binding:
         self._unbound, self._apart = image.unbound, image.apart
 
     def poll_often(self) -> None:
-        """Have `run` poll often, so that other inferences can start beside it."""
+        """Make `run` poll often, so that other inferences can start concurrently."""
         self._poll_ms = _OVERLAP_POLL_MS
 
     def start_early(self) -> None:
-        """Start an inference that the next `run` waits for; not worth it for one of under 0.5 ms."""
+        """Start the inference that the next `run` waits for; worthwhile from 0.5 ms."""
         self._request.start_async()
         self._started = True
 
     def cancel_early(self) -> None:
-        """Cancel what `start_early` started; its outputs are void."""
+        """Cancel the inference begun by `start_early`; its outputs are void."""
         if self._started:
             self._started = False
             self._cancel()
 
     @property
     def short(self) -> bool:
-        """Whether an inference is so short that another thread costs more than it saves."""
+        """Whether an inference is too short to be worth another thread."""
         return self._is_short
 
     @property
     def copies(self) -> bool:
-        """Whether it copies outputs behind an inference."""
+        """Whether outputs are copied after an inference."""
         return bool(self._copies)
 
     def _set_tensor(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
@@ -159,7 +159,7 @@ class Binding:
             self._request.set_output_tensor(position, tensor)
 
     def _result(self, position: int, argument: ArgumentMeta) -> Bytes:
-        """Return a result that lies in OpenVINO's memory."""
+        """Return a result held in OpenVINO's memory."""
         result = self._request.get_output_tensor(position)
         if list(result.shape) != list(argument.shape):
             raise refuse(
@@ -173,7 +173,7 @@ class Binding:
         return data
 
     def _copy(self, output: Bytes, source: Bytes) -> None:
-        """Copy `source`, which has the value of this output, at the end of every inference."""
+        """Copy `source`, which holds this output's value, to `output` after every inference."""
         if output.nbytes != source.nbytes:
             raise refuse(
                 ZeResult.ERROR_MODULE_BUILD_FAILURE,
@@ -186,7 +186,7 @@ class Binding:
     def run(self, is_cancelled: Callable[[], bool]) -> bool:
         """Compute the outputs from the inputs; raise `RuntimeError` with OpenVINO's reason.
 
-        `is_cancelled` is called now and then while a long inference runs. Once it returns True the inference
+        `is_cancelled` is polled while a long inference runs. Once it returns True the inference
         ends: the result is False, and the outputs are void.
         """
         # `infer` computes in this thread, which saves two thread switches: 12 us of 60 with a small network.
@@ -225,20 +225,20 @@ class Binding:
             self._count_copied(output.nbytes)
 
     def _cancel(self) -> None:
-        """End the running inference at the border of a layer; its outputs are void.
+        """End the running inference at a layer boundary; its outputs are void.
 
-        A loop inside of a layer may never come to one, and it writes memory of its client: this engine ends.
+        A loop inside a layer may never reach one while it writes client memory: then this engine ends.
         """
         self._request.cancel()
         with contextlib.suppress(RuntimeError):  # "cancelled"
-            # counted in steps: a process that was stopped meanwhile has not waited
+            # counted in steps: time spent stopped does not count
             if not any(self._request.wait_for(_LET_GO_STEP_MS) for _ in range(_LET_GO_STEPS)):
                 _end_held("an inference that was cancelled does not end")
             self._request.wait()
 
 
 def _end_held(why: str) -> NoReturn:
-    """End this engine while other threads may write memory of clients: nothing is put in order first."""
+    """End this engine without cleanup while other threads may still write client memory."""
     log.critical("%s: the engine ends", why)
     os._exit(link.EXIT_HELD)
 
@@ -247,10 +247,10 @@ class LoadedImage:
     """A compiled model on the device, shared by all graphs of this content.
 
     Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
-    compares them with the digests in the blob first, and refuses others by name. `streams`: how many
-    inferences it runs at once, each with its part of the threads. `key`: its key in `cache`, empty for an
-    image that is not kept; `lacking`: the same, empty for one that came from there. `computes_sizes`: some of
-    what it computes depend on values of its inputs or on their shapes, which change.
+    compares them with the digests in the blob first, and names mismatches. `streams`: number of inferences at
+    once, each with its share of the threads. `key`: its key in `cache`, empty if it is not cached;
+    `lacking`: the same, empty if it was loaded from there. `computes_sizes`: whether sizes within the model
+    depend on the values or dynamic shapes of its inputs.
     """
 
     def __init__(
@@ -280,19 +280,19 @@ class LoadedImage:
         self.fused_states: FusedStates | None = None
         self._model: ov.Model | None = None
         self._is_spoiled = False
-        traced = trace.active is not None and trace.active.layers  # those in the cache give no layers
+        traced = trace.active is not None and trace.active.layers  # cached images have no layer profile
         if cache is None or traced or not self._find(reader, cache):
             xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
             self._read(xml, space, modelled)
         self.apart = rounded_states.positions(self.meta, self.compiled)
         """Positions of outputs that `rounded_states` has changed."""
         self.unbound = frozenset(_other_shapes(self.meta, self.compiled)) - self.apart
-        """Positions of outputs whose port has another shape after compilation than the model declares."""
+        """Positions of outputs whose port changed shape during compilation."""
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
         self.origins = shared_tensors.origins(self.compiled)
 
     def _find(self, reader: BlobReader, cache: CpuCache) -> bool:
-        """Take the image from the cache; whether it was there."""
+        """Take the image from the cache; return whether it was there."""
         properties = properties_of(self.meta)
         self.key = cpu_cache.key_of(reader, self.meta, properties)
         if not self.key:
@@ -321,8 +321,8 @@ class LoadedImage:
         self._compile_with_states(model)
         self._model = model if self.computes_sizes or model.is_dynamic() else None
         self._empty: set[empty_tensors.Empty] = set()
-        self._takes_nothing = False  # in any dimension
-        self._is_behind = False  # `compiled` is not of `_model` as it is
+        self._takes_nothing = False  # guarded for any set of zero dimensions
+        self._is_behind = False  # `compiled` is older than `_model`
 
     def _compile_with_states(self, model: ov.Model) -> None:
         self._compile(model)
@@ -332,30 +332,30 @@ class LoadedImage:
     def renew(self) -> None:
         """Compile a model with dynamic dimensions again; requests made before must not be used.
 
-        After an inference that failed or was cancelled OpenVINO's compiled model (2026.4) may refuse valid
-        shapes for good, or give results of a shape that they had in it, in new requests as well. What cannot
-        be compiled now is compiled by `mend`.
+        After a failed or cancelled inference OpenVINO's compiled model (2026.4) may permanently refuse valid
+        shapes, or return results with the shapes of that inference, even in new requests. If compilation
+        fails now, `mend` repeats it.
         """
         self._is_spoiled = self._model is not None
         with contextlib.suppress(RuntimeError, MemoryError):
             self.mend()
 
     def mend(self) -> None:
-        """Compile what `renew` could not, before an inference. Raises `RuntimeError` or `MemoryError`."""
+        """Retry a compilation that failed in `renew`. Raises `RuntimeError` or `MemoryError`."""
         if self._is_spoiled and self._model is not None:
             self._compile(self._model)
             self._is_spoiled = False
 
     def expect_empty(self, empty: empty_tensors.Empty) -> None:
-        """Compile the model for inputs of which these dimensions are 0, if it then has to be another.
+        """Recompile the model if inputs with these dimensions at 0 require it.
 
-        As after `renew`, requests made before must not be used if `compilations` has changed.
+        As after `renew`, earlier requests must not be used if `compilations` has changed.
         """
         if self._model is None or self._takes_nothing or empty in self._empty:
             return
-        # a client may try every set of dimensions: 2 to the power of their number
+        # a client may try all 2**n sets of dimensions
         is_last = len(self._empty) >= _MOST_EMPTY
-        # an attempt that failed has perhaps guarded operations that are not compiled
+        # a failed attempt may have guarded operations without compiling them
         was_behind, self._is_behind = self._is_behind, True
         if empty_tensors.guard(self._model, None if is_last else empty) or was_behind:
             self._compile_with_states(self._model)
@@ -364,12 +364,12 @@ class LoadedImage:
         self._takes_nothing = is_last
 
     def _round(self, model: ov.Model) -> None:
-        """Have `model` computed in f16, as the device does."""
+        """Make `model` compute in f16, like the device."""
         from softnpu.emulator.arithmetic.rewriting import rewrite
 
         try:
             rewrite(model, arithmetic.Arithmetic.of(self.meta.config))
-        except (LookupError, TypeError, AttributeError) as error:  # of an operation unlike those we know
+        except (LookupError, TypeError, AttributeError) as error:  # an operation unlike the known ones
             raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
 
     def _compile(self, model: ov.Model) -> None:
@@ -383,7 +383,7 @@ class LoadedImage:
             except RuntimeError:
                 if properties["NUM_STREAMS"] == "1":
                     raise
-                properties["NUM_STREAMS"] = "1"  # with several it fails for some models that it runs with one
+                properties["NUM_STREAMS"] = "1"  # with several, some models fail that run with one
                 compiled = core().compile_model(model, "CPU", properties)
             if shared_tensors.take_inputs(model, compiled):
                 compiled = core().compile_model(model, "CPU", properties)
@@ -417,7 +417,7 @@ def load(
     modelled: Modelled = host_times,
     cache: CpuCache | None = None,
 ) -> LoadedImage:
-    """Load an image from its descriptors, which are not needed afterwards. Raises `Refused`."""
+    """Load an image from its descriptors, which may be closed afterwards. Raises `Refused`."""
     if not fds:
         raise refuse(
             ZeResult.ERROR_OUT_OF_HOST_MEMORY,
@@ -441,7 +441,7 @@ def load(
         try:
             image = LoadedImage(blob, placement, space, modelled, check, cache)
         finally:
-            if weights is not None:  # what OpenVINO makes of cut weights is no reason
+            if weights is not None:  # with truncated weights OpenVINO's message is meaningless
                 weights.check(BlobReader(blob).metadata().name)
         image.weights = weights
         return image
@@ -459,7 +459,7 @@ def load(
 def timed_load(
     message: link.ImageLoad, fds: Sequence[int], modelled: Modelled, cache: CpuCache | None
 ) -> tuple[LoadedImage, float]:
-    """Load an image; return it and the milliseconds taken."""
+    """Load an image; return it and its load time in milliseconds."""
     start = time.perf_counter()
     image = load(message, fds, modelled, cache)
     return image, (time.perf_counter() - start) * 1e3
@@ -469,11 +469,11 @@ def properties_of(meta: GraphMeta) -> dict[str, str]:
     """Return the properties with which OpenVINO's CPU device compiles an image."""
     chosen = {name: meta.config[name] for name in _PROPERTIES if name in meta.config}
     if meta.precision == arithmetic.PRECISION:
-        chosen[_PRECISION] = "f32"  # rounded where the device rounds, and nowhere else
+        chosen[_PRECISION] = "f32"  # rounded only where the device rounds
     if chosen.get("INFERENCE_NUM_THREADS") == "0":
         del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
     threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
-    # each stream takes its part of the threads, also while it is the only one that works
+    # each stream has its share of the threads, even while the others are idle
     count = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
     if meta.dynamic_states:
         # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change

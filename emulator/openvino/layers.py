@@ -31,7 +31,7 @@ _STATUS = {
 
 
 def layer_records(infos: Iterable[Any]) -> tuple[LayerRecord, ...]:
-    """Return one record a layer, in execution order. OpenVINO gives durations: layers follow each other."""
+    """Return one record per layer, in execution order. OpenVINO gives durations only: layers are adjacent."""
     records = []
     start = 0
     for number, info in enumerate(infos):

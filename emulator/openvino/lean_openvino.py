@@ -1,7 +1,7 @@
 """Import OpenVINO without its model converter, in processes that only read IR.
 
-The converter brings a command line, telemetry and much of the standard library. OpenVINO does without it
-where it is not installed. A program may use it: `plugin.late_converter`.
+The converter imports a command line, telemetry and much of the standard library. OpenVINO works without it.
+For programs that use it see `plugin.late_converter`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ _CONVERTER = "openvino.tools.ovc"
 
 
 def leave_out_converter() -> None:
-    """Have `import openvino` of this process find no converter; before the first one."""
+    """Hide the converter from `import openvino`; call this before the first import."""
     if "openvino" not in sys.modules:
-        sys.modules[_CONVERTER] = None  # type: ignore[assignment]  # Python's way to say: not there
+        sys.modules[_CONVERTER] = None  # type: ignore[assignment]  # makes Python's import fail

@@ -1,7 +1,7 @@
-"""What an inference may take whose sizes are computed while it runs: a value may ask for any amount.
+"""The memory limit of inferences that compute sizes from values, which may ask for any amount.
 
-The limit of the process is lowered around it. An allocation beyond fails, which fails this inference and no
-other. A limit is the whole process's, so it is not lowered while something is compiled or loaded beside it.
+The process's limit is lowered around them. An allocation beyond it fails this inference and no other. Since
+the limit covers the whole process, it is not lowered while something is compiled or loaded concurrently.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from softnpu.emulator.common import private_memory
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import errors as openvino_errors
 
-_OF_RUNTIME = 64 << 20  # stacks and heaps of threads that OpenVINO starts meanwhile
+_OF_RUNTIME = 64 << 20  # stacks and heaps of threads started by OpenVINO meanwhile
 _ASKED = re.compile(r"Failed to allocate (\d+) bytes")
-_PER_WEIGHT = 4  # bytes that one of weights may take once more: f16 as f32, and arranged for the processor
+_PER_WEIGHT = 4  # further bytes per byte of weights: f16 as f32, and rearranged for the processor
 
 
 class _Limit:
@@ -31,14 +31,14 @@ class _Limit:
         self._counts = private_memory.open_counts()
         self._lock = threading.Lock()
         self._compiling = 0
-        self._more = 0  # of the inference that runs
+        self._more = 0  # of the running inference
 
     def close(self) -> None:
         os.close(self._counts)
 
     @property
     def matters(self) -> bool:
-        """Whether it is lower than that of the process."""
+        """Whether it is lower than the process's limit."""
         lowered = private_memory.used(self._counts) + self._session_memory + _OF_RUNTIME
         return self._most == resource.RLIM_INFINITY or lowered < self._most
 
@@ -84,9 +84,9 @@ _active: _Limit | None = None
 
 
 def begin(session_memory: int) -> None:
-    """Limit the inferences of this process, whose sessions may have so many bytes each.
+    """Limit the inferences of this process, whose sessions may hold `session_memory` bytes each.
 
-    Where one may have as much as the process there is nothing to lower.
+    Nothing is lowered where a session may hold as much as the process.
     """
     global _active
     limit = _Limit(session_memory)
@@ -97,15 +97,15 @@ def begin(session_memory: int) -> None:
 
 
 def run(compute: Callable[[], bool], model: str, weights: int) -> bool:
-    """Run an inference of a model with so many bytes of weights with no more than a session may have.
+    """Run an inference within a session's memory limit, for a model with that many bytes of weights.
 
-    Raises `Refused` if that is not enough.
+    Raises `Refused` if the limit is too low.
     """
     return compute() if _active is None else _active.run(compute, model, weights)
 
 
 def lifted() -> AbstractContextManager[None]:
-    """Have the limit of the process for what is done in this context, and what runs beside it."""
+    """Restore the process's limit in this context, also for concurrent inferences."""
     return nullcontext() if _active is None else _active.lifted()
 
 

@@ -1,4 +1,4 @@
-"""What an inference takes on the modelled device, as whoever loads a model gets to know it."""
+"""The predicted duration of an inference on the modelled device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softnpu.emulator.interface.profiling import LayerRecord, Profile
 
 
 class ModelledTime(NamedTuple):
-    """What an inference takes on the modelled device: on so many tiles, in nanoseconds, layer by layer."""
+    """The duration of an inference on the modelled device: tiles used, nanoseconds, layer by layer."""
 
     tiles: int
     ns: int
@@ -24,9 +24,9 @@ class ModelledTime(NamedTuple):
 
 
 Modelled = Callable[[ov.Model, GraphMeta], ModelledTime | None]
-"""The modelled time of a model; None if nobody asks for it, or nobody knows it."""
+"""Returns the modelled time of a model; None if not requested or unknown."""
 
 
 def host_times(_model: ov.Model, _meta: GraphMeta) -> ModelledTime | None:
-    """Return none: a device that shows the host's clock."""
+    """Return None: the device shows the host's clock."""
     return None

@@ -1,8 +1,8 @@
 """Check a newly loaded image: compare an inference on bound memory with one on OpenVINO's own tensors.
 
-On equal inputs both have to give equal bits; otherwise an output would be read from memory that was never
-written, or computed from the wrong tensor. It is an option of the daemon, which tests and `softnpu stress`
-switch on, and costs two inferences a load.
+On equal inputs both must give equal bits; a difference means that an output was read from memory never
+written, or computed from the wrong tensor. It is an option of the daemon, enabled by tests and `softnpu
+stress`, and costs two inferences per load.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 
-_DIMENSIONS = (2, 1)  # tried for dynamic ones: inputs may have to fit each other
+_DIMENSIONS = (2, 1)  # tried for dynamic ones: inputs may have to match
 _FLOATS = ("f32", "f16", "bf16", "f64")
 _MAX_BYTES = 64 << 20
 _MAX_MS = 200
@@ -45,11 +45,11 @@ class Value(NamedTuple):
 
 
 def check(image: LoadedImage) -> None:
-    """Refuse with `ERROR_MODULE_BUILD_FAILURE` an image that computes something else on bound memory.
+    """Refuse with `ERROR_MODULE_BUILD_FAILURE` an image whose results differ on bound memory.
 
-    Passes what cannot be compared: a model that fails on random inputs, has integer inputs (which may be
-    indices: OpenVINO reads whatever lies there), computes random numbers, has more than 64 MiB of arguments
-    or takes more than 200 ms.
+    Skips models that cannot be compared: those that fail on random inputs, have integer inputs (which may be
+    indices: OpenVINO would read out of bounds), compute random numbers, have more than 64 MiB of arguments or
+    take more than 200 ms.
     """
     meta = image.meta
     if meta.dynamic_states:
@@ -102,7 +102,7 @@ def _compare(meta: GraphMeta, actual: Sequence[Value], expected: Sequence[Value]
 
 
 def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes]) -> list[Value] | None:
-    """Compute in OpenVINO's own tensors; None if it fails, takes too long, or gives undeclared shapes."""
+    """Compute in OpenVINO's own tensors; return None on failure, timeout or undeclared shapes."""
     request = image.compiled.create_infer_request()
     try:
         arguments = _tensors(image.meta.inputs)
@@ -115,7 +115,7 @@ def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes
         request.start_async()
         if not request.wait_for(_MAX_MS):
             request.cancel()
-            with contextlib.suppress(RuntimeError):  # it says that it was cancelled
+            with contextlib.suppress(RuntimeError):  # reports the cancellation
                 request.wait()
             return None
         request.wait()
@@ -135,7 +135,7 @@ def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes
 def _bound(
     image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes], expected: Sequence[Value]
 ) -> list[Value] | None:
-    """Compute on bound memory; None if it takes too long. Raises `Refused` if it fails."""
+    """Compute on bound memory; return None on timeout. Raises `Refused` on failure."""
     meta, companions = image.meta, image.meta.shape_tensors
     content = iter(inputs)
     sizes = iter(len(value.content) for value in expected)
@@ -189,12 +189,12 @@ def _value(tensor: ov.Tensor) -> Value:
 
 
 def _tensors(arguments: Sequence[ArgumentMeta]) -> list[ArgumentMeta]:
-    """Leave out shape tensors."""
+    """Return the arguments without shape tensors."""
     return [argument for argument in arguments if argument.shape_of < 0]
 
 
 def _shape(argument: ArgumentMeta, dimension: int) -> Shape:
-    """Return a shape that an argument may have, its own unless it is dynamic."""
+    """Return a valid shape of an argument, its own unless dynamic."""
     if not argument.is_dynamic:
         return argument.shape
     bounds = [(dim.get_min_length(), dim.get_max_length()) for dim in ov.PartialShape(argument.partial_shape)]
@@ -219,7 +219,7 @@ def _random(generator: np.random.Generator, element_type: str, count: int) -> By
 
 
 def _memory(size: int) -> Bytes:
-    """Return memory as clients have it: aligned, and not zero."""
+    """Return memory like a client's: aligned and not zeroed."""
     raw = np.full(size + _ALIGNMENT, _UNWRITTEN, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size]

@@ -1,9 +1,9 @@
-"""Twins: small images compiled once more, through OpenVINO's interface for C, to be run without Python.
+"""Twins: copies of small images, compiled through OpenVINO's C interface to run without Python.
 
-A request of the Python binding cannot be run from C++, and no interface takes the compiled model of the
-other. So an image whose inferences are short is exported and imported again, in a thread of its own, and is
-used once both have computed the same bits from the same inputs. An image with many weights gets no
-twin: they would be in memory twice, and Python is a small part of its time.
+A request of the Python binding cannot be run from C++, and neither interface accepts the other's compiled
+model. So an image with short inferences is exported and imported again, in a separate thread, and its twin is
+used once both have computed the same bits from the same inputs. An image with many weights gets no twin: the
+weights would be in memory twice, and Python is a small part of its run time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from softnpu.emulator.openvino.executor import LoadedImage, properties_of, type_
 log = logging.getLogger(__name__)
 
 MAX_WEIGHTS = 8 << 20
-"""Bytes of constants of the largest image that gets a twin."""
+"""Bytes of constants of the largest image eligible for a twin."""
 _ALIGNMENT = 64
 
 
@@ -39,11 +39,11 @@ class _Shape(ctypes.Structure):
 
 
 class TwinError(Exception):
-    """OpenVINO refused something of a twin."""
+    """OpenVINO's C interface returned an error."""
 
 
 class _OpenVino:
-    """The functions of `libopenvino_c.so` beside the Python binding, and its cores by their properties."""
+    """The functions of `libopenvino_c.so` beside the Python binding, and its cores by properties."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -54,7 +54,7 @@ class _OpenVino:
             getattr(library, name).restype = None
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that returns a status."""
+        """Call a function that returns a status. Raises `TwinError`."""
         status = int(getattr(self._library, name)(*arguments))
         if status:
             raise TwinError(f"{name}: status {status}")
@@ -76,7 +76,7 @@ class _OpenVino:
 
 @functools.cache
 def openvino() -> _OpenVino | None:
-    """Return OpenVINO's interface for C; None if this installation has none."""
+    """Return OpenVINO's C interface; None if not installed."""
     folder = Path(ov.__file__).parent / "libs"
     path = next(iter(sorted(folder.glob("libopenvino_c.so*"))), None)
     if path is None:
@@ -157,7 +157,7 @@ class Twin:
         weakref.finalize(self, interface.free, "ov_compiled_model_free", self._compiled).atexit = False
 
     def request(self, views: Sequence[Bytes]) -> TwinRequest:
-        """Return a request on this memory, one view for each argument. Raises `TwinError`."""
+        """Return a request on this memory, one view per argument. Raises `TwinError`."""
         return TwinRequest(self._interface, self._compiled, self._exported, views, self._inputs)
 
     def infer(self, request: TwinRequest) -> None:
@@ -166,12 +166,12 @@ class Twin:
 
 
 def twin_of(image: LoadedImage) -> Twin | None:
-    """Return the twin of an image; None before there is one."""
+    """Return the twin of an image; None while there is none."""
     return image.twin if isinstance(image.twin, Twin) else None
 
 
 def may_have_one(image: LoadedImage) -> bool:
-    """Whether an image is one of those that get a twin."""
+    """Whether an image is eligible for a twin."""
     meta, properties = image.meta, properties_of(image.meta)
     return (
         image.weights_size <= MAX_WEIGHTS
@@ -188,7 +188,7 @@ def may_have_one(image: LoadedImage) -> bool:
 
 
 class TwinMaker:
-    """Makes twins, one after the other, in a thread that ends when there is nothing to do."""
+    """Makes twins one after the other, in a thread that ends when idle."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[LoadedImage, list[bytes]]] = queue.SimpleQueue()
@@ -196,9 +196,9 @@ class TwinMaker:
         self._running = False
 
     def ask(self, image: LoadedImage, inputs: list[bytes]) -> None:
-        """Have the twin of an image made, if it may have one: `image.twin` is set once it is proven.
+        """Request the twin of an image, if eligible; `image.twin` is set once the twin is verified.
 
-        `inputs`: values that a client has computed with, to try it out.
+        `inputs`: values from a client's inference, used for the verification.
         """
         image.twin_asked = True
         if openvino() is None or not may_have_one(image):
@@ -241,7 +241,7 @@ def _make(image: LoadedImage, inputs: list[bytes]) -> None:
 
 
 def _expected(image: LoadedImage, views: Sequence[Bytes]) -> list[bytes]:
-    """What the image itself computes from the inputs among these."""
+    """Return what the image itself computes from the inputs among `views`."""
     request = image.compiled.create_infer_request()
     results = []
     inputs = len(image.meta.inputs)

@@ -1,4 +1,4 @@
-"""The management core: sessions, memory accounting, graphs, and the processes that it watches.
+"""The supervisor: sessions, memory accounting, graphs, and child processes.
 
-It maps no tensor of a client and does no arithmetic, so nothing that a client sends can take it down.
+It maps no client tensors and does no arithmetic, so no client data can crash it.
 """

@@ -1,8 +1,8 @@
-"""Descriptors in answers that nobody has read yet: a share of them for each connection and each user.
+"""Descriptors in flight, in answers not yet read: limited per connection and per user.
 
-The kernel counts descriptors on their way through sockets for the user who has sent them, which is the owner
-of the daemon, and at the daemon's limit of descriptors it sends no more, to anybody. So who does not read
-must not have many on their way.
+The kernel counts descriptors in flight against the sending user, which is the daemon's owner, and at the
+daemon's descriptor limit it sends no more, to anybody. So a client that does not read must not have many in
+flight.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _LINGER_S: Final = 1.0
 
 
 def user_descriptors() -> int:
-    """Return how many one user may have on their way: a quarter of those that this process may open."""
+    """Return one user's limit of descriptors in flight: a quarter of what this process may open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _PART_OF_USER
 
 
 class UserFlights:
-    """What is on its way to all connections of a user: at most `limit`."""
+    """The descriptors in flight to all connections of a user: at most `limit`."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.refusals = 0
         self.used = 0
-        """How many there were at the last look."""
-        self._flights: set[Flight] = set()  # with descriptors on their way
+        """Number at the last check."""
+        self._flights: set[Flight] = set()  # with descriptors in flight
         self._settle_due = 0.0
 
     def count(self, flight: Flight, more: int) -> None:
@@ -51,9 +51,9 @@ class UserFlights:
             self._flights.discard(flight)
 
     def has_room(self, more: int) -> bool:
-        """Whether there may be so many more, leaving out those that were read.
+        """Whether `more` are allowed, after discounting those already read.
 
-        If none was, nobody asks the kernel again for a moment: there may be thousands of connections.
+        If none was read, the kernel is not asked again for a moment: there may be thousands of connections.
         """
         used = self.used
         if used + more > self.limit and time.monotonic() >= self._settle_due:
@@ -66,7 +66,7 @@ class UserFlights:
 
 
 class Flight:
-    """What is on its way to one connection: sent, or about to be. `used`: how many, at the last look."""
+    """The descriptors in flight to one connection, or about to be. `used`: their number at the last check."""
 
     def __init__(self, channel: Channel, outbox: Outbox, user: UserFlights) -> None:
         self.used = 0
@@ -75,7 +75,7 @@ class Flight:
         self._user = user
 
     def take(self, more: int) -> None:
-        """Count descriptors that are sent; refuse them if too many have not been read."""
+        """Count descriptors about to be sent; refuse them if too many are unread."""
         self.settle()
         if self.used + more > CONNECTION_DESCRIPTORS:
             raise self._refusal(self.used, "this connection", CONNECTION_DESCRIPTORS)
@@ -84,14 +84,14 @@ class Flight:
         self._set(self.used + more)
 
     def settle(self) -> None:
-        """Count none if the peer has read everything, or is gone."""
+        """Reset the count if the peer has read everything or is gone."""
         if self.used and not self._outbox.waiting and not self._is_unread():
             self._set(0)
 
     def linger(self, reactor: Reactor, on_end: Callable[[], None]) -> None:
-        """End the connection, but keep its socket until what was sent is read: then call `on_end`.
+        """End the connection, but keep its socket until everything sent is read, then call `on_end`.
 
-        Nobody could say any more whether it is, and the descriptors go on counting for the daemon.
+        Without the socket that could not be checked, while the descriptors still count against the daemon.
         """
         self._channel.drain()
         self._channel.shut_down()
@@ -111,7 +111,7 @@ class Flight:
         self._user.count(self, more)
 
     def _is_unread(self) -> bool:
-        """Whether bytes of frames are in the peer's socket."""
+        """Whether unread bytes are in the peer's socket."""
         (unread,) = struct.unpack("i", fcntl.ioctl(self._channel.fileno(), termios.TIOCOUTQ, bytes(4)))
         return bool(unread)
 

@@ -25,7 +25,7 @@ def check_left(fd: int) -> None:
 
 
 class HeldDescriptor(int):
-    """A descriptor with holders; whoever makes it is the first."""
+    """A reference-counted descriptor; its creator is the first holder."""
 
     _holders: int
 
@@ -35,23 +35,23 @@ class HeldDescriptor(int):
         return made
 
     def hold(self) -> HeldDescriptor:
-        """Hold it once more."""
+        """Add a holder."""
         self._holders += 1
         return self
 
     def release(self) -> bool:
-        """Hold it once less; whether that was the last one, who has to close it."""
+        """Remove a holder; return whether it was the last, who has to close it."""
         self._holders -= 1
         return not self._holders
 
     def close(self) -> None:
-        """Hold it once less, and close it if nobody else does."""
+        """Remove a holder, and close it after the last one."""
         if self.release():
             os.close(self)
 
 
 def hold(fds: Sequence[int]) -> list[int]:
-    """Hold all of them, by duplicates of those that cannot be held, or raise `OSError` and hold none."""
+    """Hold all of them, duplicating plain descriptors, or raise `OSError` and hold none."""
     held: list[int] = []
     with undoing() as undo:
         undo.callback(let_go, held)
@@ -61,6 +61,6 @@ def hold(fds: Sequence[int]) -> list[int]:
 
 
 def let_go(fds: list[int]) -> None:
-    """Hold them no longer, and forget them."""
+    """Release all, and clear the list."""
     close_untrusted([fd for fd in fds if not isinstance(fd, HeldDescriptor) or fd.release()])
     fds.clear()

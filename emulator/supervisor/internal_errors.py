@@ -1,4 +1,4 @@
-"""Errors of the supervisor: those of its own code, and those that only say that something has run out."""
+"""Errors of the supervisor: internal ones, and mere shortages."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _SHORTAGES = frozenset(
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EAGAIN,
-        errno.ETOOMANYREFS,  # descriptors on their way in sockets that nobody reads
+        errno.ETOOMANYREFS,  # descriptors in flight in unread sockets
     }
 )
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether an error says that the machine, or this process, has no more of something."""
+    """Whether an error reports a shortage of the machine or this process."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)
 
 
 class DaemonErrors(InternalErrors):
-    """The errors of the supervisor. A shortage is logged, but is no error of ours."""
+    """The errors of the supervisor. A shortage is logged, but is not internal."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("daemon", clock=clock)
 
     def note(self, error: Exception, whose: str, object: str = "daemon") -> ErrorInfo:
-        """Count an error, and log it if its kind is new; what to tell those who wait.
+        """Count an error, and log it if its kind is new; return the error for waiters.
 
         `whose`: what it ends, for the log.
         """

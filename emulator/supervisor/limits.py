@@ -1,6 +1,6 @@
-"""What one session, one user and all users together may hold: the numbers, and counting up to them.
+"""Limits on what one session, one user and all users together may hold, and their accounting.
 
-Every count ends in the same refusal: what was found, the limit, and the option that raises it.
+Every refusal has the same form: the value found, the limit, and the option that raises it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def segments_of_user(self) -> int:
-        """How many segments one user may have, given the descriptors that this process may open."""
+        """Return one user's limit of segments, given this process's descriptor limit."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return self.user_segments or min(_MOST_SEGMENTS, max(_LEAST_SEGMENTS, soft // 2))
 
@@ -80,10 +80,10 @@ def option_name(field: str) -> str:
 
 
 class Account:
-    """How much its owner has of something; it counts in all accounts `above` as well, until it is closed.
+    """Its owner's amount of some resource; it also counts in all accounts `above`, until closed.
 
-    It is set to what there is, and nobody adds to it: after any exception it is right with the next change.
-    Nothing stays of one that is closed, or whose owner was never finished. `show` is called after each
+    It is set to the absolute amount, never incremented: after any exception the next change corrects it.
+    Nothing remains of a closed account, or one whose owner was never completed. `show` is called after each
     change, also of an account below.
     """
 
@@ -98,7 +98,7 @@ class Account:
             self._show += account._show
 
     def set(self, used: int) -> None:
-        """Count what the owner has now."""
+        """Set the owner's current amount."""
         self._count(used)
         for show in self._show:
             show()
@@ -109,13 +109,13 @@ class Account:
             account.used += more
 
     def close(self) -> None:
-        """Count nothing: the owner has nothing any more."""
+        """Set the amount to 0 for good."""
         if self.used:
             self.set(0)
 
     def __del__(self) -> None:
         if self.used:
-            self._count(0)  # what shows it may be gone as well
+            self._count(0)  # the page that shows it may be gone as well
 
 
 class Quota(Account):
@@ -159,14 +159,14 @@ class Quota(Account):
         raise refuse(self._result, self._object, found=found, expected=f"at most {self.limit}", hint=hint)
 
     def hold(self) -> Account:
-        """An account of one, which `check` has let pass."""
+        """Return an account of one unit, already allowed by `check`."""
         account = Account(self)
         account.set(1)
         return account
 
 
 def address_space(whose: str, limit: int) -> Quota:
-    """The quota of sparse memory, used or not."""
+    """Return the quota of sparse memory, used or not."""
     what = "bytes of address space"
     return Quota(limit, "", what, whose, "memory allocation", ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
 
@@ -214,5 +214,5 @@ class CountedTable(HandleTable[T], Generic[T]):
             self.pop(handle)
 
     def close(self) -> None:
-        """Count nothing of it any more."""
+        """Stop counting its objects."""
         self._account.close()

@@ -1,8 +1,8 @@
-"""Files of clients that the supervisor keeps for later: in the queue of a socket, not in its own table.
+"""Client files that the supervisor keeps in a socket's queue instead of its descriptor table.
 
-A process that is started closes what it inherits, and closing a file whose server does not answer hangs: the
-new process, and the supervisor that waits for it. What lies in the queue of a socket is not inherited, and is
-dropped without asking its file system. Memory files need none of that and stay as they are.
+A new process closes inherited descriptors, and closing a file whose server does not answer hangs the new
+process, and the supervisor that waits for it. Files in a socket's queue are not inherited, and are dropped
+without asking their file system. Memory files need none of this and stay where they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK = socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 
 
 def park(fds: list[int], owner: int) -> None:
-    """Put parked files in the place of a client's descriptors, for `borrowed`; raises `OSError`.
+    """Replace a client's descriptors by parked files, for `borrowed`; raises `OSError`.
 
     Memory files and what is parked already stay.
     """

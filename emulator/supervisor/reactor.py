@@ -1,11 +1,11 @@
 """The event loop of the supervisor: descriptors and timers, one thread, callbacks that never block.
 
-It is the boundary of the daemon: whatever a callback raises ends its owner, and nobody else. The objects of
-an owner (a client, a child) get a reactor that is the owner's, made by `owned`.
+It is the fault boundary of the daemon: an exception in a callback ends its owner, and nobody else. The
+objects of an owner (a client, a child) receive the owner's reactor, made by `owned`.
 
-Whatever is raised, also by the loop itself, nothing is lost: a descriptor whose owner lives is watched or
-comes back, and a timer is called to its end, or its owner is ended. So a change of state comes behind the
-step that may fail, never before it.
+After any exception, even in the loop itself, nothing is lost: a descriptor whose owner lives stays watched or
+is resumed, and a timer runs to completion, or its owner is ended. So state changes follow the step that may
+fail, never precede it.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class Timer:
 
 
 class ChildShare(NamedTuple):
-    """The share of processes of ours that work for `whose`.
+    """The share of our own processes that work for `whose`.
 
-    They have their turns before those who connect: a client may know already, by memory that it shares with
-    an engine, what the engine has sent before.
+    They are served before clients: through memory shared with an engine, a client may already know what the
+    engine has sent.
     """
 
     whose: Hashable
 
 
 class _Watch:
-    """What is called for a descriptor. `until`: when one that is paused comes back."""
+    """The callbacks of a descriptor. `until`: the end of its pause."""
 
     __slots__ = ("owner", "readable", "until", "writable")
 
@@ -73,7 +73,7 @@ class _Watch:
 
 
 class _Loop:
-    """What all reactors of a daemon share.
+    """The state shared by all reactors of a daemon.
 
     `paused`: what is left alone for a moment. `due`: the timer that is being called. `spent`: the time that
     each share took in the last round. `left`: the descriptors for which there was none left, and their order.
@@ -92,7 +92,7 @@ class _Loop:
 
 
 class Reactor:
-    """Call back when a descriptor is readable or writable, or when a time has come."""
+    """Calls back when a descriptor is readable or writable, or a timer is due."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Reactor:
         self._share = share
 
     def owned(self, whose: str, on_error: Callable[[ErrorInfo], None], share: Hashable = None) -> Reactor:
-        """The same reactor for one owner, which `on_error` ends when one of its callbacks raises.
+        """Return this reactor for one owner, ended by `on_error` when one of its callbacks raises.
 
         `whose` says for the log what ends. Owners with the same `share` (a user) have a few milliseconds of
         each round together.
@@ -116,7 +116,7 @@ class Reactor:
 
     @property
     def errors(self) -> DaemonErrors:
-        """What callbacks have raised."""
+        """The exceptions of callbacks."""
         return self._loop.errors
 
     def watch(
@@ -138,7 +138,7 @@ class Reactor:
             self._loop.selector.unregister(fd)
 
     def pause(self, fd: int, seconds: float = _MOMENT_S) -> None:
-        """Leave a descriptor alone for a moment, if it is watched: what it wants cannot be done now."""
+        """Pause a watched descriptor for a moment: it cannot be served now."""
         key = self._loop.selector.get_map().get(fd)
         if key is not None:
             key.data.until = time.monotonic() + seconds
@@ -146,13 +146,13 @@ class Reactor:
             self._loop.selector.unregister(fd)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call `call` once, `seconds` from now. What belongs to nobody is called again if it raises."""
+        """Call `call` once, `seconds` from now. An unowned call that raises is repeated."""
         timer = Timer(call, self)
         self._push(timer, seconds)
         return timer
 
     def every(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call `call` in every period of so many seconds, whatever it raises, until it is cancelled."""
+        """Call `call` every `seconds`, whatever it raises, until cancelled."""
         timer = Timer(call, self, seconds)
         self._push(timer, seconds)
         return timer
@@ -161,7 +161,7 @@ class Reactor:
         heapq.heappush(self._loop.timers, (time.monotonic() + seconds, next(self._loop.numbers), timer))
 
     def guarded(self, call: Callable[P, object]) -> Callable[P, None]:
-        """`call` for somebody else to call: what it raises is this owner's."""
+        """Wrap `call` for other callers: its exceptions end this owner."""
 
         def protected(*args: P.args, **kwargs: P.kwargs) -> None:
             self._try(lambda: call(*args, **kwargs))
@@ -169,7 +169,7 @@ class Reactor:
         return protected
 
     def _try(self, call: Callable[[], object]) -> bool:
-        """Call; whether it has raised nothing."""
+        """Call; return whether it succeeded."""
         try:
             call()
         except Exception as error:  # noqa: BLE001  # the boundary of the daemon
@@ -178,19 +178,19 @@ class Reactor:
         return True
 
     def fail(self, error: Exception) -> ErrorInfo:
-        """End the owner because of an error that nobody expected; what was said of it."""
+        """End the owner because of an unexpected error; return the error reported."""
         info = self._note(error, self._whose)
         try:
             if self._on_error is not None:
                 self._on_error(info)
-        except Exception as second:  # noqa: BLE001  # nobody is left to tell
+        except Exception as second:  # noqa: BLE001  # nobody is left to report to
             self._note(second, f"{self._whose}, while that was ended")
         return info
 
     def _note(self, error: Exception, whose: str) -> ErrorInfo:
         try:
             return self.errors.note(error, whose)
-        except Exception:  # noqa: BLE001  # it cannot be said either
+        except Exception:  # noqa: BLE001  # not reportable either
             return _NO_MEMORY
 
     def stop(self) -> None:
@@ -202,7 +202,7 @@ class Reactor:
         while self._loop.running:
             try:
                 self._round()
-            except Exception as error:  # noqa: BLE001  # of the loop itself; all that is ready is so still
+            except Exception as error:  # noqa: BLE001  # in the loop itself; ready descriptors stay ready
                 self.fail(error)
                 time.sleep(_MOMENT_S)  # not at full speed
 
@@ -215,7 +215,7 @@ class Reactor:
         self._loop.selector.close()
 
     def _serve(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
-        """One round: what has no share, then each share, those first that took the least time in the last.
+        """Serve one round: callbacks without a share, then shares, ordered by time used in the last round.
 
         Shares of children come before all others.
         """
@@ -237,7 +237,7 @@ class Reactor:
             loop.spent[share] = self._serve_share(shares[share], left)
 
     def _serve_share(self, ready: list[tuple[selectors.SelectorKey, int]], first: dict[int, int]) -> float:
-        """Serve what belongs to one share for as long as it may take; the time that it took."""
+        """Serve one share within its time limit; return the time used."""
         ready.sort(key=lambda entry: first.get(entry[0].fd, len(first)))
         started = now = time.monotonic()
         for at, (key, events) in enumerate(ready):
@@ -266,7 +266,7 @@ class Reactor:
         return current is not None and current.data is watch
 
     def _resume(self) -> None:
-        """Watch again what was paused for long enough."""
+        """Resume descriptors whose pause is over."""
         paused = self._loop.paused
         if not paused:
             return
@@ -274,7 +274,7 @@ class Reactor:
         for fd, watch in [entry for entry in paused.items() if entry[1].until <= now]:
             if fd in self._loop.selector.get_map():
                 paused.pop(fd, None)  # it was not left alone, or is watched again
-            elif paused.get(fd) is watch:  # what failed before may have ended it
+            elif paused.get(fd) is watch:  # an earlier failure may have ended it
                 watch.until = now + _BROKEN_PAUSE_S
                 watch.owner._try(partial(watch.owner.watch, fd, watch.readable, watch.writable))
 
@@ -298,7 +298,7 @@ class Reactor:
             loop.due = None
 
     def _call(self, timer: Timer) -> None:
-        """Call a timer, and keep it if it is to be called again. It is `due` until that is done."""
+        """Call a timer, and reschedule it if periodic. It is `due` until then."""
         if timer.call is None:
             return
         owner = timer.owner
@@ -309,4 +309,4 @@ class Reactor:
         elif good or owner._on_error is not None:
             timer.call = None
         elif timer.call is not None:
-            self._push(timer, _BROKEN_PAUSE_S)  # nobody has ended, and somebody may wait for it
+            self._push(timer, _BROKEN_PAUSE_S)  # no owner was ended, and somebody may wait for it

@@ -1,4 +1,4 @@
-"""What a daemon is started with."""
+"""The settings of a daemon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_ID = 2**32 - 2  # the last one stands for "no user"
 
 
 class Isolation(enum.StrEnum):
-    """Who shares an engine: the sessions of a user, or nobody."""
+    """The sharing of an engine: by the sessions of a user, or not at all."""
 
     USER = "user"
     SESSION = "session"
@@ -119,7 +119,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
             check_injected_device(injection, len(self.devices))
 
     def injections(self) -> tuple[injections.Injection, ...]:
-        """The faults that are injected from the start on."""
+        """Return the faults that are injected from the start on."""
         return injections.parse(self.inject or injections.from_environment())
 
     @property
@@ -138,14 +138,14 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.allow_users or self.allow_groups)
 
     def device_infos(self) -> list[DeviceInfo]:
-        """The devices as the handshake reports them."""
+        """Return the devices as the handshake reports them."""
         memory = self.memory or platforms.usable_memory()
         infos = [platforms.describe(index, number, memory) for index, number in enumerate(self.devices)]
         return [msgspec.structs.replace(info, clock=self.clock) for info in infos]
 
 
 def isolation(text: str) -> Isolation:
-    """What `--isolate` says."""
+    """Parse the value of `--isolate`."""
     try:
         return Isolation(text)
     except ValueError:
@@ -153,7 +153,7 @@ def isolation(text: str) -> Isolation:
 
 
 def limits_for(settings: DaemonSettings) -> Limits:
-    """What one session may hold under these settings."""
+    """Return the limits of one session under these settings."""
     return Limits(
         session_memory=settings.session_memory or settings.memory or platforms.usable_memory(),
         contexts=settings.limits.session_contexts,

@@ -158,7 +158,7 @@ class Supervisor:
     # ------------------------------------------------------------ clients
 
     def _accept(self) -> None:
-        # what waits longer is accepted in the next round: a flood of connections must not keep the others out
+        # the rest is accepted in the next round: a flood of connections must not starve the others
         for _ in range(_ACCEPTED_A_ROUND):
             try:
                 connection, _ = self._listener.accept()
@@ -251,7 +251,7 @@ class Supervisor:
 
     @property
     def _in_use(self) -> bool:
-        """Whether anybody is connected who does more than to look on."""
+        """Whether any client other than monitors is connected."""
         return not all(client.only_looks for client in self._clients.values())
 
     def _announce(self, device: Device, function: VirtualFunction) -> None:
@@ -260,7 +260,7 @@ class Supervisor:
         self._traces.announce(device.info, function)
 
     def _end_sessions(self, function: VirtualFunction, info: ErrorInfo) -> None:
-        """End those that have a context there: none of their waits would end."""
+        """End sessions with a context there, whose waits would never end."""
         for session in {context.session for context in function.contexts.values()}:
             if session in self._clients:  # else what is left of it has no client
                 self._clients[session].end(info)
@@ -309,7 +309,7 @@ class Supervisor:
         )
 
     def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer:
-        """The state of the daemon and of these devices, of other users only what `user` may see."""
+        """Return the state of the daemon and of these devices, of other users only what `user` may see."""
         sessions = self._sessions_for(user)
 
         def sees(key: FunctionKey) -> bool:
@@ -333,7 +333,7 @@ class Supervisor:
         )
 
     def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer:
-        """What its sessions, models and compilations do; those of other users only if `user` may see them."""
+        """Return the activity of sessions, models and compilations; of other users if `user` may see it."""
         compilations = self._compilers.compilations()
         return activity_answer.build(request, self._sessions_for(user), self.devices, compilations)
 

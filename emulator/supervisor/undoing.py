@@ -1,4 +1,4 @@
-"""Tell first, commit then: what a request has done so far is undone if a later part of it fails."""
+"""Rollback: the steps of a request are undone if a later one fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def undoing() -> Iterator[ExitStack]:
-    """Undo by the callbacks of the stack, the last one first, if the block raises; else forget them."""
+    """Run the stack's callbacks, the last one first, if the block raises; else drop them."""
     with ExitStack() as undo:
         yield undo
         undo.pop_all()
@@ -22,12 +22,12 @@ def close_all(fds: list[int]) -> None:
 
 
 def move(source: list[int], into: list[int], first: int = 0) -> None:
-    """Have descriptors, from number `first` on, another owner: at no moment have they two, or none."""
+    """Move descriptors, from index `first`, to another owner: at every moment they have exactly one."""
     into[:], source[:] = into + source[first:], source[:first]
 
 
 def duplicates(fds: Sequence[int]) -> list[int]:
-    """Duplicates of all descriptors, or `OSError` and none."""
+    """Duplicate all descriptors, or raise `OSError` and leave none."""
     made: list[int] = []
     with undoing() as undo:
         undo.callback(close_all, made)

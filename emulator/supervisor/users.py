@@ -1,4 +1,4 @@
-"""The users behind the connections: who may connect, what each one holds, and its limits.
+"""The users behind the connections: admission, holdings and limits.
 
 A user is a uid, as the kernel reports it for the peer of a socket (`SO_PEERCRED`). The owner of the daemon
 and root may always connect and may command it; others may if the owner allows them, and they only use it.
@@ -28,7 +28,7 @@ _METRIC_STREAMS = 16
 
 
 def _groups_of(peer: Credentials, connection: socket.socket) -> set[int]:
-    """All groups of the process at the other end of a socket, as it was when it connected."""
+    """Return all groups of the process at the other end of a socket, as it was when it connected."""
     try:
         groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _LONGEST_OPTION)
     except OSError as error:
@@ -47,7 +47,7 @@ def _groups_of_account(uid: int, gid: int) -> list[int]:
 
 
 class FunctionKey(NamedTuple):
-    """Who has a virtual function: a user, or one session of it (0: all of them)."""
+    """The owner of a virtual function: a user, or one session of it (0: all of them)."""
 
     uid: int
     session: int = 0
@@ -62,7 +62,7 @@ class FunctionKey(NamedTuple):
 
 
 class User:
-    """What one user holds, counted over all of its connections.
+    """The holdings of one user, over all its connections.
 
     `may_command`: it may stop the daemon and inject faults. `memory` is its limit in bytes, `everybody`
     counts the segments of all users.
@@ -109,7 +109,7 @@ class User:
         return not (any(quota.used for quota in self._quotas) or self.flights.used)
 
     def check_descriptors(self) -> None:
-        """Refuse more descriptors while too many hang in their file systems."""
+        """Refuse further descriptors while too many hang in their file systems."""
         if untrusted_fds.are_stuck(self.uid):
             raise refuse(
                 ZeResult.ERROR_NOT_AVAILABLE,
@@ -131,7 +131,7 @@ class User:
             )
 
     def status(self) -> UserStatus:
-        """What the user holds."""
+        """Return the user's holdings."""
         return UserStatus(
             uid=self.uid,
             connections=self.connections.used,
@@ -159,7 +159,7 @@ class Users:
         self._segments = Quota(SEGMENTS_IN_ALL, "", "segments", "all users", "memory allocation")
 
     def admit(self, peer: Credentials, connection: socket.socket) -> User:
-        """The user of a new connection; refuses one whom the owner has not allowed."""
+        """Return the user of a new connection; refuses one whom the owner has not allowed."""
         may_command = peer.uid in (os.getuid(), 0)
         if not may_command and peer.uid not in self._allowed and not self._in_allowed_group(peer, connection):
             raise refuse(
@@ -184,5 +184,5 @@ class Users:
             del self._users[user.uid]
 
     def status(self, visible: Callable[[User], bool]) -> tuple[UserStatus, ...]:
-        """What they hold, by uid."""
+        """Return the users' holdings, by uid."""
         return tuple(self._users[uid].status() for uid in sorted(self._users) if visible(self._users[uid]))

@@ -1,5 +1,5 @@
-// Waits for a POSIX semaphore and takes nothing. A process that takes a post and is killed before its work is
-// done has swallowed it; so a waiter sleeps here until there is one, works, and takes it at the end.
+// Waits for a POSIX semaphore without taking it. A process that takes a post and is killed before its work is
+// done would lose it; so a waiter sleeps here until there is one, works, and takes it at the end.
 //
 // A named semaphore is a file with the sem_t of the C library. That of glibc (since 2.21, 64 bits) is one
 // word of 64 bits: the value below, the number of waiters above. sem_post wakes one waiter, if there are any.
@@ -28,8 +28,8 @@ long futex(std::atomic<uint64_t>* word, int operation, uint32_t number, const ti
 
 extern "C" {
 
-// 1 as soon as the semaphore can be taken, 0 after timeout_ns. A waiter that is killed stays counted, which
-// costs each later post a system call and nothing else.
+// 1 as soon as the semaphore can be taken, 0 after timeout_ns. A killed waiter stays counted, which costs
+// each later post only a system call.
 int softnpu_semaphore_wait(std::atomic<uint64_t>* semaphore, int64_t timeout_ns) {
     if (value_of(semaphore->load()) != 0) return 1;
     if (timeout_ns <= 0) return 0;
@@ -39,7 +39,7 @@ int softnpu_semaphore_wait(std::atomic<uint64_t>* semaphore, int64_t timeout_ns)
     if (value_of(semaphore->load()) == 0) futex(semaphore, FUTEX_WAIT, 0, &limit);
     const uint64_t data = semaphore->fetch_sub(ONE_WAITER) - ONE_WAITER;
     if (value_of(data) == 0) return 0;
-    // the post has woken one waiter: if that was this one, another may have to be
+    // the post has woken one waiter: if it was this one, another may need waking
     if (data >= ONE_WAITER) futex(semaphore, FUTEX_WAKE, 1, nullptr);
     return 1;
 }

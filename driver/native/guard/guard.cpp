@@ -1,8 +1,8 @@
-// Survives memory that somebody else cuts. A file in shared memory whose size is not sealed may shrink at any
-// moment; whoever touches a page behind its new end gets SIGBUS. For addresses that were registered as a
-// range, the handler puts empty pages there, from the fault to the end of the range, and marks the range as
-// broken: the code goes on with void data, and its caller asks for the mark before it believes them. Any
-// other SIGBUS goes to the handler that was there before.
+// Survives truncation of shared memory by others. A shared memory file without a size seal may shrink at any
+// moment; access to a page past its new end raises SIGBUS. For registered address ranges the handler maps
+// zero pages there, from the fault to the end of the range, and marks the range as broken: the code continues
+// with void data, and its caller checks the mark before using them. Any other SIGBUS goes to the previous
+// handler.
 //
 // The handler uses atomics and mmap alone, and no lock: it runs in any thread at any instruction.
 
@@ -19,7 +19,7 @@ namespace {
 constexpr size_t SLOTS = 1 << 16;
 constexpr uintptr_t PAGE = 4096;
 
-// A range is looked at while `start` is not 0: it is stored last and cleared first.
+// A range is valid while `start` is not 0: it is stored last and cleared first.
 struct Range {
     std::atomic<bool> taken;
     std::atomic<uintptr_t> start, end;
@@ -27,7 +27,7 @@ struct Range {
 
 Range ranges[SLOTS];
 std::atomic<uint32_t> marks[SLOTS];  // faults of each range
-std::atomic<size_t> used;            // no range lies at or behind it
+std::atomic<size_t> used;            // no range at or above it
 struct sigaction before;
 
 static_assert(std::atomic<uintptr_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
@@ -38,7 +38,7 @@ bool replace_pages(uintptr_t address) {
         const uintptr_t start = ranges[slot].start.load();
         const uintptr_t end = ranges[slot].end.load();
         if (start == 0 || address < start || address >= end) continue;
-        // first the mark: whoever sees an empty page without a fault sees it too
+        // first the mark: a thread that sees an empty page without a fault sees it too
         marks[slot].fetch_add(1);
         const uintptr_t page = address & ~(PAGE - 1);
         return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ | PROT_WRITE,
@@ -54,7 +54,7 @@ void pass_on(int number, siginfo_t* info, void* context) {
         return;
     } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
         signal(number, SIG_DFL);
-        if (info->si_code <= 0) raise(number);  // sent by a process; a fault happens again by itself
+        if (info->si_code <= 0) raise(number);  // sent by a process; a fault repeats by itself
     } else {
         before.sa_handler(number);
     }
@@ -102,6 +102,6 @@ void softnpu_guard_remove(long slot) {
     ranges[slot].taken.store(false);
 }
 
-// A word for each range: how many faults it had; 0: none.
+// A word for each range: its number of faults.
 const std::atomic<uint32_t>* softnpu_guard_marks() { return marks; }
 }

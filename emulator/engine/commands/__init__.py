@@ -1,1 +1,1 @@
-"""Commands of a program: decoded and checked, copies, inferences, what they read and overwrite."""
+"""The commands of a program: decoding and checks, copies, inferences, hazards."""

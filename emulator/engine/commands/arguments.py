@@ -1,8 +1,8 @@
-"""Bind the arguments of one execution: the memory that OpenVINO uses, and the copies before and after.
+"""The arguments of one execution: the memory bound to OpenVINO, and copies before and after.
 
-OpenVINO takes dense tensors, and writes an output while it still reads inputs. So a strided argument and an
-output that overlaps an input go through staging. That outlives the engine: once such an output is copied, the
-inputs of this execution are overwritten.
+OpenVINO requires dense tensors, and writes an output while it still reads inputs. So strided arguments and
+outputs that overlap an input go through staging. Staging outlives the engine, because copying such an output
+overwrites the inputs of this execution.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Bound(NamedTuple):
 
 
 class _StagedOutput(NamedTuple):
-    """An output in staging, from `at` on; `shape_at`: offset of its shape tensor there, -1 if it has none."""
+    """An output in staging, at offset `at`; `shape_at`: offset of its shape tensor there, -1 if none."""
 
     bound: _Bound
     at: int
@@ -52,9 +52,9 @@ class _StagedOutput(NamedTuple):
 class Arguments:
     """The arguments of one GRAPH_EXECUTE.
 
-    `views`: the memory of each for OpenVINO. `before`, `after`: copies of strided arguments, which may run
-    again, of `staged` bytes. `piece`: staging that begins with the outputs that overlap inputs, in `size`
-    bytes; None if there are none.
+    `views`: the memory of each for OpenVINO. `before`, `after`: copies of strided arguments, of `staged`
+    bytes; repeatable. `piece`: staging whose first `size` bytes hold the outputs that overlap inputs; None if
+    there are none.
     """
 
     def __init__(self, space: AddressSpace, command: cmd.GraphExecute, meta: GraphMeta) -> None:
@@ -98,7 +98,7 @@ class Arguments:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes of the inputs and of the outputs: at most those of the memory that they are bound to."""
+        """Bytes of the inputs and of the outputs, at most the size of the bound memory."""
         sizes = [0, 0]
         for bound in self._bound:
             if not bound.argument.unbounded:
@@ -113,7 +113,7 @@ class Arguments:
             self._check_outputs([self._used(index, staged) for index in self._outputs])
 
     def deliver(self, staged: Bytes) -> int:
-        """Copy results from staging to the client, and return the bytes copied. It may run again."""
+        """Copy results from staging to the client; return the bytes copied. Repeatable."""
         copied = 0
         for index, (bound, at, _) in self._staged_outputs.items():
             used = self._used(index, staged)
@@ -135,12 +135,12 @@ class Arguments:
     # ------------------------------------------------------------ which bytes
 
     def _minimum(self, index: int) -> Range:
-        """Return the bytes that an argument uses whatever its shape."""
+        """Return the bytes that an argument uses with any shape."""
         bound = self._bound[index]
         return bound.range._replace(end=bound.range.start) if bound.argument.is_dynamic else bound.range
 
     def _used(self, index: int, staged: Bytes) -> Range:
-        """Return the bytes that an output uses now; a dynamic shape is known if it is in staging."""
+        """Return the bytes that an output uses now; a dynamic shape is known if staged."""
         output = self._staged_outputs.get(index)
         if output is None or output.shape_at < 0:
             return self._minimum(index)
@@ -182,7 +182,7 @@ class Arguments:
             bound.range.overlaps(self._bound[other].range) for other in self._outputs if other != index
         )
 
-    # ------------------------------------------------------------ what is refused
+    # ------------------------------------------------------------ refusals
 
     def _check_outputs(self, ranges: list[Range]) -> None:
         numbered = sorted(
@@ -260,7 +260,7 @@ class Arguments:
 
 
 class _RangeSet:
-    """The bytes of some ranges together."""
+    """A union of byte ranges."""
 
     def __init__(self, ranges: Iterable[Range]) -> None:
         self._starts: list[tuple[tuple[int, int], int]] = []
@@ -293,7 +293,7 @@ def _length(bound: _Bound) -> int:
 def _dynamic_size(
     space: AddressSpace, at: cmd.MemoryAt, argument: ArgumentMeta, strides: tuple[int, ...] | None
 ) -> int:
-    """Return how many bytes there are for an argument with dynamic dimensions."""
+    """Return the size in bytes of the memory for an argument with dynamic dimensions."""
     if strides is not None:
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
@@ -307,7 +307,7 @@ def _dynamic_size(
 def _extent(
     argument: ArgumentMeta, strides: tuple[int, ...] | None
 ) -> tuple[int, int, tuple[int, ...] | None]:
-    """Return the bytes from the first to the last of an argument, its alignment, and its strides in bytes."""
+    """Return the span of an argument, its alignment and its strides, in bytes."""
     item = argument.alignment
     if strides is None:
         return argument.byte_size, item, None

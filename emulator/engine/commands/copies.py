@@ -1,7 +1,7 @@
-"""COPY and COPY_REGION: long ones run in parts, overlapping ones exactly once.
+"""COPY and COPY_REGION: long copies run in parts, overlapping ones exactly once.
 
-A copy that overwrites its source cannot begin again after an engine reset. Its data go through staging, which
-outlives the engine: staged, noted, copied from there (`staging`). Ranges are compared by file and not by
+A copy that overwrites its source cannot restart after an engine reset. Its data go through staging, which
+outlives the engine: staged, logged, copied from there (`staging`). Ranges are compared by file rather than by
 address, because a client may have mapped a file twice.
 """
 
@@ -25,8 +25,8 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.result import ZeResult, refuse
 
 PART_BYTES = 8 * 1024 * 1024
-"""Longer copies and fills are done in parts of this size, as the real driver cuts them."""
-_WIDE_PART_BYTES = 2 * PART_BYTES  # by several threads it takes as long
+"""Longer copies and fills are split into parts of this size, as in the real driver."""
+_WIDE_PART_BYTES = 2 * PART_BYTES  # several threads need the same time
 
 
 def copy(space: AddressSpace, running: RunningSubmission, hazards: Hazards, command: cmd.Copy) -> Step:
@@ -69,12 +69,12 @@ def copy_region(
 
 
 def extent(pitch: int, width: int, rows: int) -> int:
-    """Return the bytes from the first to the last of rows that start a pitch apart."""
+    """Return the span in bytes of rows that start a pitch apart."""
     return pitch * (rows - 1) + width
 
 
 class OverlappingCopy:
-    """Copy a range onto itself, part by part: from its end if the target lies behind the source."""
+    """Copies a range onto itself, part by part, from its end if the target lies after the source."""
 
     __slots__ = ("_running", "_source", "_space", "_starts", "_target")
 
@@ -111,13 +111,13 @@ class OverlappingCopy:
                 self._running.note_effect(piece.note(number))
             _deliver(part, staged)
             if len(self._starts) > 1:
-                # others may run now, and use the same staging
+                # others may run now and use the same staging
                 self._running.note_effect(moved(number + 1))
                 yield
 
 
 class OverlappingRegions:
-    """Copy rows to rows that overlap them: no order of copying is safe, so all are staged."""
+    """Copies rows to overlapping rows: no order of copying is safe, so all are staged."""
 
     __slots__ = ("_running", "_source", "_space", "_target")
 
@@ -149,13 +149,13 @@ class OverlappingRegions:
             yield from _copy_rows_in_parts(staged, self._source)
             self._running.note_effect(piece.note())
         elif Note.read(value).piece is None:
-            return  # it is done
+            return  # done
         else:
             staged = self._space.staging.find(value, self._target.size).reshape(self._target.shape)
         if failpoints.active is not None:
             failpoints.hit("engine.staged")
         yield from _copy_rows_in_parts(self._target, staged)
-        self._running.note_effect(moved(1))  # the piece ends with this copy
+        self._running.note_effect(moved(1))  # the piece is freed with this copy
         if failpoints.active is not None:
             failpoints.hit("engine.copied")
 
@@ -197,6 +197,6 @@ def _rows(space: AddressSpace, at: cmd.MemoryAt, pitch: int, width: int, rows: i
     size = extent(pitch, width, rows)
     memory = space.resolve(at, size)
     view = memory.array[at.offset : at.offset + size]
-    # the pitch of a single row is not used, and may be larger than any address
+    # the pitch of a single row is unused, and may exceed any address
     steps = (pitch if rows > 1 else width, 1)
     return memory, np.lib.stride_tricks.as_strided(view, (rows, width), steps)

@@ -1,8 +1,8 @@
-"""Find lists that overwrite what they have read: their progress is noted after each command.
+"""Detection of lists that overwrite what they have read: their progress is logged after each command.
 
-In a list without inferences and events progress is noted now and then, and after an engine reset the commands
-since the last note run again. That changes nothing unless one of them has overwritten what an earlier one
-reads.
+In a list without inferences and events progress is logged periodically, and after an engine reset the
+commands since the last log entry run again. That is harmless unless one of them has overwritten the input of
+an earlier one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ File = tuple[int, int]
 
 
 class Hazards:
-    """What the commands since the last note have read, by file.
+    """The bytes read by the commands since the last log entry, by file.
 
-    `overwritten`: a later one of them overwrites some of it. `any_reads`: they have read something, so that
-    writes matter.
+    `overwritten`: a later command overwrites some of them. `any_reads`: some were read, so writes matter.
     """
 
     __slots__ = ("_reads", "any_reads", "overwritten")
@@ -26,7 +25,7 @@ class Hazards:
         self._reads: dict[File, tuple[int, int, list[tuple[int, int]]]] = {}
 
     def begin(self, step: int) -> None:
-        """Begin a step. The runner notes progress after step 0, then every `JOURNAL_EVERY`."""
+        """Begin a step. The runner logs progress after step 0, then every `JOURNAL_EVERY` steps."""
         if self.any_reads and step & (JOURNAL_EVERY - 1) == 1:
             self._clear()
 
@@ -47,7 +46,7 @@ class Hazards:
     def write(self, file: File, start: int, end: int) -> None:
         """Record that the current command writes these bytes; call it before `read`."""
         known = self._reads.get(file)
-        # both ends first: most lists copy to memory far from what they read
+        # both ends first: most lists write far from what they read
         if known is None or end <= known[0] or start >= known[1]:
             return
         if any(first < end and start < last for first, last in known[2]):

@@ -1,4 +1,4 @@
-"""GRAPH_EXECUTE: bind arguments in place or stage them, run one inference, write its profile."""
+"""GRAPH_EXECUTE: bind or stage arguments, run one inference, write its profile."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
 Run = Callable[[], bool]
 """One inference; False if it was cancelled."""
-_MAX_ARGUMENTS = 32  # an inference with more does not overlap others
+_MAX_ARGUMENTS = 32  # an inference with more never overlaps others
 
 
 def check_loaded(image: EngineImage) -> Pause | None:
-    """Return None if an image can run, else `LOADING`; refuse one that could not be loaded."""
+    """Return None if an image can run, else `LOADING`; refuse one that failed to load."""
     if image.info is not None:
         raise Refused(image.info)
     return None if image.is_ready() else LOADING
 
 
 class Inference:
-    """A step. It creates its infer request when it first runs with the image on the device.
+    """A step that runs an inference; its infer request is created on the first run with the image loaded.
 
-    `streams`: how many inferences may run at once, this one included; 0 if it runs alone. `time_ns`: how long
-    the last one took.
+    `streams`: number of inferences at once, including this one; 0 if it runs alone. `time_ns`: duration
+    of the last one.
     """
 
     __slots__ = (
@@ -73,13 +73,13 @@ class Inference:
         self._arguments: Arguments | None = None  # if some are copied
         self._run: Run | None = None
         self._traffic = (0, 0)
-        self._binding: Binding | None = None  # if it may run beside others
+        self._binding: Binding | None = None  # if it may run concurrently
         self._bound: Binding | None = None
         self._reads: list[Range] = []
         self._writes: list[Range] = []
         self.streams = 0
         self.time_ns = 0
-        self._early_ns = 0  # when it started, if that was before its turn
+        self._early_ns = 0  # when it started, if early
         self._profile: Bytes | None = self._profile_memory()
         if self._image.loaded is not None:
             self._bind(self._image.loaded)
@@ -91,7 +91,7 @@ class Inference:
         return pause
 
     def count(self) -> int:
-        """Count its time for its image; return that time in nanoseconds."""
+        """Add its time to its image's counters; return that time in nanoseconds."""
         self._image.count(self.time_ns)
         return self.time_ns
 
@@ -117,7 +117,7 @@ class Inference:
     def _run_once(self, run: Run, arguments: Arguments, piece: Piece) -> Pause | None:
         """Run an inference that overwrites its inputs: once into staging, then copy the results."""
         staged, note = piece.array, self._running.pending_effect()
-        if note is not None:  # the engine before died while it copied
+        if note is not None:  # the previous engine died while copying
             staged = self._space.staging.find(note, arguments.size)
         else:
             try:
@@ -184,7 +184,7 @@ class Inference:
         return self._run
 
     def renew(self) -> None:
-        """Have its image, which others use as well, as if this inference had not run; it is not run again."""
+        """Renew its image, shared with others, after a failure; this inference does not run again."""
         if self._image.loaded is not None:
             self._image.loaded.renew()
 
@@ -198,20 +198,20 @@ class Inference:
         """Bytes that it reads and writes; none before it is bound to the image on the device."""
         return self._traffic if self._run is not None else (0, 0)
 
-    # ------------------------------------------------------------ by the part in C++
+    # ------------------------------------------------------------ in C++
 
     @property
     def counts(self) -> memoryview:
-        """Where the inferences of its image are counted."""
+        """The counters of its image."""
         return self._image.counts
 
     @property
     def has_twin(self) -> bool:
-        """Whether there is a twin of its image, for it to run by."""
+        """Whether its image has a twin that it can use."""
         return self._image.loaded is not None and twin_of(self._image.loaded) is not None
 
     def wants_twin(self, maker: TwinMaker) -> bool:
-        """Have a twin made if it may run by one; False if it never will."""
+        """Request a twin if it can use one; return False if it never will."""
         image, bound = self._image.loaded, self._bound
         if image is None or bound is None or not self._is_plain(bound):
             return False
@@ -221,7 +221,7 @@ class Inference:
         return True
 
     def twin_request(self) -> TwinRequest:
-        """Return a request of the twin on its memory. Raises `TwinError`."""
+        """Return a request of the twin, bound to its memory. Raises `TwinError`."""
         image, bound = self._image.loaded, self._bound
         twin = None if image is None else twin_of(image)
         if twin is None or bound is None or not self._is_plain(bound):
@@ -229,15 +229,15 @@ class Inference:
         return twin.request(bound.views)
 
     def _is_plain(self, bound: Binding) -> bool:
-        """Whether it is an inference in place and nothing else: no copies, no profile, none beside it."""
+        """Whether it is a bare in-place inference: no copies, no profile, none concurrent."""
         has_more = self._arguments is not None or self._profile is not None or self._binding is not None
         return type(bound) is Binding and not has_more and not bound.copies
 
-    # ------------------------------------------------------------ beside other inferences
+    # ------------------------------------------------------------ concurrent inferences
 
     @property
     def overlaps(self) -> bool:
-        """Whether others may run beside it, and it is long enough to be worth it."""
+        """Whether others may run concurrently, and it is long enough to be worth it."""
         return self._binding is not None and not self._binding.short
 
     def start_early(self) -> None:
@@ -247,13 +247,13 @@ class Inference:
         self._binding.start_early()
 
     def cancel_early(self) -> None:
-        """Cancel what `start_early` started, unless its turn has come."""
+        """Cancel an early start, unless its turn has come."""
         self._early_ns = 0
         if self._binding is not None:
             self._binding.cancel_early()
 
     def conflicts(self, other: Inference) -> bool:
-        """Whether one of both writes memory that the other uses."""
+        """Whether one writes memory that the other uses."""
         return (
             _overlap(self._writes, other._writes)
             or _overlap(self._writes, other._reads)
@@ -261,7 +261,7 @@ class Inference:
         )
 
     def _may_overlap(self, image: LoadedImage, binding: Binding) -> bool:
-        """Whether this is a plain run of an image with streams on memory that is known in advance."""
+        """Whether this is a plain run of an image with streams, on memory known in advance."""
         if image.streams < 2 or image.computes_sizes or isinstance(binding, DynamicBinding):
             return False
         if self._arguments is not None or self._profile is not None:
@@ -300,7 +300,7 @@ def _run_guarded(run: Run, weights: GuardedWeights, model: str) -> bool:
     try:
         return run()
     finally:
-        weights.check(model)  # what OpenVINO makes of cut weights is no reason
+        weights.check(model)  # with truncated weights OpenVINO's message is meaningless
 
 
 def _run_profiled(binding: Binding, is_cancelled: Callable[[], bool], memory: Bytes) -> bool:
@@ -313,7 +313,7 @@ def _run_profiled(binding: Binding, is_cancelled: Callable[[], bool], memory: By
 
 
 def _profile_modelled(run: Run, running: RunningSubmission, modelled: ModelledTime, memory: Bytes) -> bool:
-    """Run, and write what the inference takes on the modelled device instead of what the host took."""
+    """Run, and write the modelled instead of the host's profile."""
     if not run():
         return False
     _write_profile(modelled.profile(running.device_ns() + modelled.ns), memory)

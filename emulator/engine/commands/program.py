@@ -1,4 +1,4 @@
-"""Decode command buffers: each command is checked once and becomes a call that runs many times."""
+"""Decoding of command buffers: each command is checked once and becomes a reusable call."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _CLOCK_MASK = 255  # of command numbers
 class Program:
     """The steps of one command buffer, valid for these bytes while every handle in `uses` lives.
 
-    `noted`: progress is noted after each step, because the next must not be done twice, overwrites what was
-    read, or takes long. `tiles`: the most that one of its inferences occupies. `complete`: False if a graph
-    is still being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
-    `executions`: all steps that are. `read`, `written`: bytes, without those of graphs that are still being
-    loaded. `foreign`: files that others can cut, which it reads or writes.
+    `noted`: progress is logged after each step, because a step is unrepeatable, overwrites what was read, or
+    takes long. `tiles`: the maximum occupied by one of its inferences. `complete`: False if a graph is still
+    being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
+    `executions`: all inference steps. `read`, `written`: bytes, without those of graphs still being loaded.
+    `foreign`: files that others can truncate and that it reads or writes.
     """
 
     data: bytes
@@ -60,9 +60,9 @@ class Program:
 
 
 class Decoding:
-    """Check every command of a buffer (a private copy) before any of them runs.
+    """Checks every command of a buffer (a private copy) before any of them runs.
 
-    It does so in parts: 16 MiB may hold two million commands, which takes seconds.
+    It works in parts: 16 MiB may hold two million commands, which takes seconds.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Decoding:
         self._complete = True
 
     def advance(self, until_ns: int) -> Program | None:
-        """Decode until `until_ns`; return the program, or None if there is more. Raises `Refused`."""
+        """Decode until `until_ns`; return the program, or None if unfinished. Raises `Refused`."""
         for number, command in self._commands:
             if command is not None:
                 self._add(number, command)
@@ -111,7 +111,7 @@ class Decoding:
         )
 
     def _add(self, number: int, command: cmd.Command) -> None:
-        self._count += not isinstance(command, cmd.MetricSnapshot)  # what only looks is not counted
+        self._count += not isinstance(command, cmd.MetricSnapshot)  # observers are not counted
         self._hazards.begin(len(self._steps))
         try:
             step = self._step(command)

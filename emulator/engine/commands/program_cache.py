@@ -1,4 +1,4 @@
-"""Decoded programs of one context, kept until a handle that they use is dropped."""
+"""The cache of a context's decoded programs, each valid until a handle it uses is dropped."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ProgramKey = tuple[int, int]  # handle and offset of a command buffer
 _MAX_PROGRAMS = 4096
 _MAX_BUFFER_BYTES = (
     16 * 1024 * 1024
-)  # of all buffers whose programs are kept; a program takes many times that
+)  # of all buffers with cached programs, each of which takes many times its buffer's size
 _LONGEST_KEPT = 1024 * 1024
 SESSION_BYTES = 256 * 1024 * 1024
-"""What the kept programs of one session may take."""
+"""Maximum bytes of one session's cached programs."""
 _FOR_A_BYTE, _FOR_AN_INFERENCE = 16, 4096
-"""What a program takes for each byte of its buffer and for each inference: measured, rounded up."""
+"""Bytes of a program per byte of its buffer and per inference: measured, rounded up."""
 
 
 class ProgramCache:
@@ -31,22 +31,21 @@ class ProgramCache:
         self._buffer_bytes = 0
         self._users: dict[int, set[ProgramKey]] = {}
         self.evictions = 0
-        """How many programs were dropped so far."""
+        """Count of programs evicted so far."""
 
     def get(self, buffer: int, offset: int, data: bytes) -> Program | None:
-        """Return what was decoded from this buffer, if it still holds the same bytes."""
+        """Return the program decoded from this buffer, if it still holds the same bytes."""
         program = self._programs.get((buffer, offset))
         return program if program is not None and program.data == data else None
 
     def holds(self, program: Program) -> bool:
-        """Whether this very program is kept."""
+        """Whether this very program is cached."""
         return any(kept is program for kept in self._programs.values())
 
     def add(self, buffer: int, offset: int, program: Program) -> None:
-        """Keep a program for the next submission of the same buffer, unless it is very long.
+        """Cache a program for the next submission of the same buffer, unless it is very long.
 
-        Not if one of its handles was dropped while it was decoded: it would never be evicted with that
-        handle.
+        Skip it if one of its handles was dropped during decoding: it would never be evicted with that handle.
         """
         key = (buffer, offset)
         if key in self._programs:
@@ -63,12 +62,12 @@ class ProgramCache:
             self._evict(next(iter(self._programs)))
 
     def evict_users(self, handle: int) -> None:
-        """Drop the programs that use a handle: their views and infer requests keep freed memory mapped."""
+        """Evict the programs that use a handle: their views and infer requests keep freed memory mapped."""
         for key in tuple(self._users.get(handle, ())):
             self._evict(key)
 
     def drop(self, program: Program) -> None:
-        """Drop this very program, if it is kept."""
+        """Evict this very program, if cached."""
         for key in [key for key, kept in self._programs.items() if kept is program]:
             self._evict(key)
 
@@ -77,7 +76,7 @@ class ProgramCache:
             self._evict(next(iter(self._programs)))
 
     def clear_some(self, most: int) -> bool:
-        """Drop so many programs; whether there was one."""
+        """Drop up to `most` programs; return whether there was one."""
         keys = list(islice(self._programs, most))
         for key in keys:
             self._evict(key)
@@ -93,7 +92,7 @@ class ProgramCache:
         self.evictions += 1
         self._buffer_bytes -= len(program.data)
         self._share.kept_bytes -= _size(program)
-        # a handle that lives on would otherwise keep the keys of all programs that ever used it
+        # a long-lived handle would otherwise keep the keys of all programs that ever used it
         for handle in (key[0], *program.uses):
             users = self._users.get(handle)
             if users is not None:

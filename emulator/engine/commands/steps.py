@@ -1,4 +1,4 @@
-"""Steps: decoded commands as calls, what they return, and what they may use of the running submission."""
+"""Steps: decoded commands as calls, their results, and their view of the running submission."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PACED = Pause.PACED
 CANCELLED = Pause.CANCELLED
 
 Parts = Iterator[Pause | None]
-"""A long command in parts: done when the iterator ends. Others run between two parts; a `Pause` says when."""
+"""A long command in parts: done when the iterator ends. Others run between parts that yield a `Pause`."""
 
 Step = Callable[[], Pause | Parts | None]
-"""One command. None: done. `Pause`: call it again later. `Parts`: nothing is done yet, run the parts."""
+"""One command. None: done. `Pause`: call it again later. `Parts`: nothing done yet, run the parts."""
 
 
 class EventWait:
-    """The step that waits for an event; `at` says where that is, for who signals it."""
+    """The step that waits for an event; `at` is its location, by which signallers find it."""
 
     __slots__ = ("at", "event")
 
@@ -52,51 +52,51 @@ class EventWait:
 
 
 JOURNAL_EVERY = 64
-"""Progress of a list whose commands may run twice is noted after so many commands."""
+"""Number of commands between log entries of a list whose commands are repeatable."""
 
 
 class RunningSubmission(Protocol):
-    """What a step may use of the submission that runs."""
+    """The interface of the running submission for its steps."""
 
     def is_cancelled(self) -> bool:
-        """Whether the submission must end now; reads what the supervisor has sent.
+        """Whether the submission must end now; reads messages from the supervisor.
 
         Once True it stays True until the submission has ended.
         """
         ...
 
     def poll_overlap(self) -> bool:
-        """Start inferences that may run beside the current one, then as `is_cancelled`."""
+        """Start inferences eligible to overlap the current one, then return `is_cancelled`."""
         ...
 
     def signalled(self, event: Range) -> None:
-        """Let the queues that wait for this event go on."""
+        """Wake the queues that wait for this event."""
         ...
 
     def pending_effect(self) -> int | None:
-        """Return what a dead engine noted for this step of this submission, or None."""
+        """Return the value that a dead engine logged for this step, or None."""
         ...
 
     def note_effect(self, value: int) -> None:
-        """Note `value` for this step in memory that outlives the engine, before the effect begins.
+        """Log `value` for this step in memory that outlives the engine, before the effect begins.
 
         The step is then finished exactly once: by this engine, or by the next one, which reads the value.
         """
         ...
 
     def note_event(self, at: MemoryAt, changes: int) -> None:
-        """Note how often commands have changed the event at `at`, before this step changes it.
+        """Log how often commands have changed the event at `at`, before this step changes it.
 
-        After a reset the next engine compares this number and skips the step if the change has happened.
+        After a reset the next engine compares this count and skips the step if the change has happened.
         """
         ...
 
     def count_staged(self, size: int) -> None:
-        """Count bytes that were copied because a tensor could not be used in place."""
+        """Count bytes copied because a tensor could not be used in place."""
         ...
 
     def count_traffic(self, read: int, written: int) -> None:
-        """Count bytes of an inference whose sizes were not known when its program was decoded."""
+        """Count bytes of an inference whose sizes were unknown at decoding."""
         ...
 
     @property
@@ -105,11 +105,11 @@ class RunningSubmission(Protocol):
         ...
 
     def device_ns(self) -> int:
-        """Return how far the queue is on the modelled clock."""
+        """Return the queue's position on the modelled clock."""
         ...
 
     def advance(self, size: int) -> None:
-        """Count a copy of so many bytes on the modelled clock."""
+        """Count a copy of `size` bytes on the modelled clock."""
         ...
 
     def run_modelled(self, modelled: ModelledTime | None, started_ns: int) -> Parts | None:
@@ -117,5 +117,5 @@ class RunningSubmission(Protocol):
         ...
 
     def write_metrics(self, out: Words, done: Work) -> None:
-        """Write the counters of the device into `out`; `done` of this submission is not in them yet."""
+        """Write the counters of the device into `out`, plus the work `done` by this submission so far."""
         ...

@@ -1,4 +1,4 @@
-"""Copies of many bytes: several threads, and stores that bypass the caches, if the part in C++ is there."""
+"""Large copies: several threads and cache-bypassing stores, if the C++ library is there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine import native_library
 
 WIDE_BYTES = 4 * 1024 * 1024
-"""Shorter copies are done by one thread: to start another takes 20 us, as long as a copy of 400 KiB."""
-_MOST_THREADS = 4  # more do not copy faster: memory is the limit
+"""Shorter copies use one thread: starting another takes 20 us, as long as copying 400 KiB."""
+_MOST_THREADS = 4  # more are no faster: memory bandwidth is the limit
 
 
 def copy(target: Bytes, source: Bytes) -> None:
-    """Copy bytes to bytes that do not overlap them."""
+    """Copy bytes to a target that does not overlap them."""
     size = target.nbytes
     library = native_library.library() if size >= WIDE_BYTES else None
     if library is None:

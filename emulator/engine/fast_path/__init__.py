@@ -1,1 +1,1 @@
-"""Submissions that C++ repeats: those that Python has seen run twice."""
+"""The fast path: submissions that Python has run twice are repeated by C++."""

@@ -1,4 +1,4 @@
-"""Submissions that the part in C++ can run: what it takes, and how a program becomes its steps."""
+"""Known submissions: which programs the C++ part accepts, and their conversion to its steps."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from softnpu.emulator.openvino.twins import TwinError, TwinMaker, TwinRequest
 
 MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20
-"""Of the copies and fills of one list: while it runs no other queue gets its turn."""
+"""Maximum bytes of copies and fills in one list: no other queue runs meanwhile."""
 MOST_OF_A_QUEUE: Final = 64
-_RUNS: Final = 4  # of an inference before it is worth a request of its own
+_RUNS: Final = 4  # of an inference before a request of its own is worthwhile
 _MOST_SEEN: Final = 1024
 
 
 class Unfit(Exception):
-    """The part in C++ does not take this program; nothing of it was prepared."""
+    """The C++ part does not accept this program; nothing was prepared."""
 
 
 class Known:
-    """A submission that was prepared. It keeps what its record points to."""
+    """A prepared submission. It keeps the objects of its record alive."""
 
     __slots__ = ("_kept", "program", "record", "uses")
 
@@ -75,7 +75,7 @@ class Known:
 
 
 class KnownSubmissions:
-    """Those of one queue, by what their slots hold, and its record for the part in C++."""
+    """The known submissions of one queue, by slot content, and the queue's record for the C++ part."""
 
     def __init__(self, queue: EngineQueue, maker: TwinMaker) -> None:
         self._maker = maker
@@ -96,7 +96,7 @@ class KnownSubmissions:
         return len(self._by_content)
 
     def learn(self, submission: Submission, program: Program) -> None:
-        """Prepare a submission that has just run well, if it has run before and if it is one for C++."""
+        """Prepare a submission that has just succeeded, if it has run before and suits C++."""
         content = submission.content
         runs = self._runs.get(content, 0)
         if runs < 0:
@@ -126,7 +126,7 @@ class KnownSubmissions:
             users.note(handle, self._queue.handle)
 
     def forget(self, handles: Iterable[int] | None = None) -> None:
-        """Forget those that use one of these handles, or all."""
+        """Forget submissions that use one of these handles, or all."""
         self._runs.clear()
         dropped = None if handles is None else frozenset(handles)
         kept = {
@@ -139,7 +139,7 @@ class KnownSubmissions:
             self._table()
 
     def check(self) -> None:
-        """Forget those whose program is no longer kept."""
+        """Forget submissions whose program was evicted."""
         programs = self._queue.context.programs
         if self._evictions == programs.evictions:
             return

@@ -1,4 +1,4 @@
-"""The records of `native/turns.hpp`, through which Python and C++ pass what there is to run."""
+"""The records of `native/turns.hpp`, shared by Python and C++."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from softnpu.emulator.engine.share import LEVELS
 from softnpu.emulator.interface import records
 
 CONTENT = records.SLOT_TICKET - 8
-"""Bytes of a slot from behind its sequence number up to its ticket."""
+"""Bytes of a slot between its sequence number and its ticket."""
 MAX_EVENTS = 64
 _word, _int, _pointer = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p
 
 
 class Kind(enum.IntEnum):
-    """What a step does."""
+    """The kind of a step."""
 
     INFER = 1
     COPY = 2
@@ -27,7 +27,7 @@ class Kind(enum.IntEnum):
 
 
 class Why(enum.IntEnum):
-    """Why Python has to go on."""
+    """The reason why a visit ended."""
 
     EVENTS = 1
     UNKNOWN = 2
@@ -44,7 +44,7 @@ class StepRecord(ctypes.Structure):
 
 
 class KnownRecord(ctypes.Structure):
-    """A submission that was prepared."""
+    """A prepared submission."""
 
     _fields_ = (
         ("content", ctypes.c_ubyte * CONTENT),
@@ -76,7 +76,7 @@ class QueueRecord(ctypes.Structure):
 
 
 class CountersRecord(ctypes.Structure):
-    """Where the counters of the device are."""
+    """The addresses of the device's counters."""
 
     _fields_ = (
         *((name, _pointer) for name in ("heartbeat", "submissions", "commands", "inferences", "busy")),
@@ -86,7 +86,7 @@ class CountersRecord(ctypes.Structure):
 
 
 class TurnsRecord(ctypes.Structure):
-    """All that a visit of the part in C++ needs, and what it leaves."""
+    """The input and output of a visit."""
 
     _fields_ = (
         ("queues", ctypes.POINTER(ctypes.POINTER(QueueRecord))),
@@ -106,4 +106,4 @@ class TurnsRecord(ctypes.Structure):
 
 
 SIZES = tuple(map(ctypes.sizeof, (StepRecord, KnownRecord, QueueRecord, TurnsRecord)))
-"""What `softnpu_turns_sizes` must say."""
+"""The required result of `softnpu_turns_sizes`."""

@@ -1,9 +1,9 @@
-"""Visits of the part in C++: it runs submissions that are known, and comes back for everything else.
+"""Visits: calls of the C++ part, which runs known submissions and returns for everything else.
 
-Python runs a submission first. What it has run twice it prepares (`known`), and from then on the loop of the
-engine hands the rings over to `softnpu_turns`, as long as nothing is going on that only Python knows about.
-The interpreter lock is released there. Everything is done by the same rules and in the same order: the notes
-that outlive the engine, the end of a submission, the accounts of the scheduler, the counters.
+Python runs a submission first. After two runs it is prepared (`known`), and from then on the engine's loop
+hands the rings to `softnpu_turns` unless something is pending that only Python can handle. The interpreter
+lock is released there. The rules and their order are the same: the log that outlives the engine, the end of a
+submission, the scheduler's accounts, the counters.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from softnpu.emulator.openvino import twins
 
 log = logging.getLogger(__name__)
 
-_FEW = 4  # submissions of a visit that was worth it
+_FEW = 4  # submissions of a worthwhile visit
 _LONGEST_PAUSE = 64
 LARGE = 32
-"""A visit prepares every queue that is polled: there is none while a session has more of them."""
-_OURS = {Why.EVENTS, Why.IDLE}  # nothing but a look at something, then it may go on
+"""A visit prepares every polled queue, so there is none while a session has more than this."""
+_OURS = {Why.EVENTS, Why.IDLE}  # needs only a short check before the next visit
 
 
 class NativeTurns:
-    """The part in C++ of one engine. `ready`: the next submissions may be known ones."""
+    """The C++ part of one engine. `ready`: the next submissions may be known ones."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class NativeTurns:
         spin: SpinBudget,
         ns_per_tick: float | None,
     ) -> NativeTurns | None:
-        """Return the part in C++; None if it is switched off, was not built, or is of another build.
+        """Return the C++ part; None if it is disabled, not built, or of another build.
 
-        `ns_per_tick`: None on a device with the modelled clock, which Python keeps.
+        `ns_per_tick`: None on a device with the modelled clock, which only Python supports.
         """
         library = native_library.library() if native_turns() else None
         if library is None or ns_per_tick is None:
@@ -99,7 +99,7 @@ class NativeTurns:
         return cls(library, queues, scheduler, counters, injections, epoll, spin, ns_per_tick)
 
     def learn(self, queue: EngineQueue, submission: Submission, program: Program) -> None:
-        """Note that this submission has run in Python, and well."""
+        """Record that this submission has succeeded in Python."""
         known = self._known(queue)
         if submission.content not in known:
             known.learn(submission, program)
@@ -109,9 +109,9 @@ class NativeTurns:
             self.ready = True
 
     def visit(self) -> Sequence[int] | None:
-        """Run what is known; return the descriptors on which something has happened.
+        """Run known submissions; return the ready descriptors.
 
-        None if the queue that comes next has a submission that Python has to run.
+        None if the next submission has to run in Python.
         """
         table = self._enter()
         why = Why(self._run(ctypes.byref(self._record)))
@@ -140,13 +140,13 @@ class NativeTurns:
         return known
 
     def _filled(self, queue: EngineQueue, here: int) -> QueueRecord:
-        """Fill the record of a queue; `here`: how many of its context are in the table."""
+        """Fill the record of a queue; `here`: number of its context's queues in the table."""
         known = self._known(queue)
         known.check()
         record = known.record
         record.completed, record.ran_ns, record.step = queue.completed, queue.ran_ns, 0
         record.condemned = queue.condemned if queue.condemned_info is not None else 0
-        record.noted_waiting = queue.noted_waiting % 2**64  # -1: nothing
+        record.noted_waiting = queue.noted_waiting % 2**64  # -1: none
         record.level, record.awake = queue.level, 1
         record.spent = queue.share.address + 8 * queue.level
         record.whole = here == len(self._queues.of(queue.context.number))
@@ -154,7 +154,7 @@ class NativeTurns:
 
     def _leave(self, table: list[EngineQueue]) -> None:
         record = self._record
-        record.queues = None  # a queue that is dropped must not stay mapped
+        record.queues = None  # a dropped queue must not stay mapped
         asleep: list[EngineQueue] = []
         for queue in table:
             left = self._known(queue).record
@@ -167,7 +167,7 @@ class NativeTurns:
         self._counters.adopt(record.counted_due_ns)
 
     def _adapt(self, why: Why) -> None:
-        """Stay away for a while from programs that are known only now and then: a visit costs 20 us."""
+        """Back off while few submissions are known: a visit costs 20 us."""
         if why in _OURS:
             return
         self.ready = False

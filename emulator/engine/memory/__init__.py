@@ -1,1 +1,1 @@
-"""Memory of clients as the engine maps it, checks of ranges, staging, memory that others can cut."""
+"""Client memory as mapped by the engine: range checks, staging, foreign memory."""

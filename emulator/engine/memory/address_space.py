@@ -1,4 +1,4 @@
-"""What the commands of one context may name: allocations, graphs, and staging for its steps."""
+"""The objects that one context's commands may reference: allocations, graphs, and staging for steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AddressSpace:
         self._account = account
         self._mappings: dict[int, Mapping] = {}
         self._memory: dict[int, Memory] = {}
-        self._without_mapping: set[int] = set()  # allocations that this process has no room for
+        self._without_mapping: set[int] = set()  # allocations that this process could not map
         self._graphs: dict[int, EngineImage] = {}
         self._scratch: Piece | None = None
 
@@ -41,19 +41,19 @@ class AddressSpace:
         return handle in self._memory or handle in self._graphs
 
     def clear_some(self, most: int) -> bool:
-        """Drop so many objects; whether there was one. Mappings end when the last view of them does."""
+        """Drop up to `most` objects; return whether there was one. Mappings live as long as their views."""
         self._scratch = None
         self._without_mapping.clear()
         every: tuple[dict[int, Any], ...] = (self._memory, self._graphs, self._mappings)
         for objects in every:
             if objects:
                 for _ in range(min(most, len(objects))):
-                    objects.popitem()  # the last: what follows those that were removed is found slowly
+                    objects.popitem()  # from the end: dictionaries skip removed entries slowly
                 return True
         return False
 
     def add_segment(self, message: link.SegmentAdd, fd: int) -> None:
-        """Map a segment; take the descriptor. Commands on one that cannot be mapped are refused."""
+        """Map a segment; take the descriptor. If mapping fails, commands that use it are refused."""
         number, size, start = message.segment, message.size, message.start
         try:
             if message.foreign:
@@ -64,7 +64,7 @@ class AddressSpace:
             log.warning("segment %d of %d bytes cannot be mapped: %s", number, size, failure)
 
     def drop_segment(self, number: int) -> Mapping | None:
-        """Drop a segment, and return its mapping, which ends with the last view of it."""
+        """Drop a segment; return its mapping, which lives as long as its views."""
         return self._mappings.pop(number, None)
 
     def add_memory(self, handle: int, segment: int, offset: int, size: int) -> None:
@@ -107,7 +107,7 @@ class AddressSpace:
         return memory
 
     def own_memory(self, handle: int) -> Memory:
-        """Return an allocation for what the device itself believes; refuse one in foreign memory."""
+        """Return an allocation for data that the device itself trusts; refuse foreign memory."""
         memory = self.memory(handle)
         if memory.mapping.foreign is not None:
             raise refuse(
@@ -119,7 +119,7 @@ class AddressSpace:
         return memory
 
     def foreign_of(self, handles: Iterable[int]) -> tuple[ForeignFile, ...]:
-        """Return the foreign files in which some of these allocations lie; other handles do not matter."""
+        """Return the foreign files behind these allocations; ignore other handles."""
         files = (self._memory[handle].mapping.foreign for handle in handles if handle in self._memory)
         return tuple({id(file): file for file in files if file is not None}.values())
 
@@ -169,19 +169,19 @@ class AddressSpace:
         return tuple(handle for handle, each in self._graphs.items() if each.number == image)
 
     def scratch(self, size: int) -> Piece:
-        """Return a piece of staging of at least `size` bytes, the same for all steps of this context.
+        """Return a piece of staging of at least `size` bytes, shared by all steps of this context.
 
-        One step runs at a time, and needs it to its end only: its content is void when the next begins.
+        Steps run one at a time, and the content is void when the next begins.
         """
         scratch = self._scratch
         if scratch is None or scratch.array.size < size:
-            # steps that are bound to the old piece keep it: growing by half keeps them few
+            # steps bound to an old piece keep it: growing by half limits their number
             least = 0 if scratch is None else scratch.array.size * 3 // 2
             scratch = self._scratch = self.take_staging(max(size, least))
         return scratch
 
     def drop_scratch(self) -> None:
-        """Give the scratch piece back; a step that is bound to it keeps it."""
+        """Release the scratch piece; steps bound to it keep it."""
         self._scratch = None
 
     def take_staging(self, size: int) -> Piece:

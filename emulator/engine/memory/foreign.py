@@ -1,7 +1,7 @@
-"""Foreign memory: files whose size is not sealed, so that their owner may cut them at any moment.
+"""Foreign memory: files without a size seal, which their owner may truncate at any moment.
 
-The guard (`common/cut_guard.py`) marks a mapping that was cut. It stays void, also when its file grows again.
-A file that was cut inside of a page causes no fault, so its size is looked at as well.
+The guard (`common/cut_guard.py`) marks a truncated mapping. It stays void, even if its file grows again.
+Truncation within a page causes no fault, so the file size is checked as well.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 
 
 class ForeignFile:
-    """A file that others can cut, of which this engine has mapped a part; it needs `expected` bytes of it."""
+    """A file that others can truncate, partly mapped by this engine, which needs `expected` bytes of it."""
 
     __slots__ = ("__weakref__", "_expected", "_fd", "_marks", "_pages", "_slot")
 
     def __init__(self, fd: int, expected: int, pages: object, slot: int) -> None:
         self._fd = os.dup(fd)
         self._expected = expected
-        self._pages = pages  # the slot is theirs
+        self._pages = pages  # they own the slot
         self._slot = slot
         self._marks = guard().marks
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def failure(self) -> ErrorInfo | None:
-        """Return why what was read from it, or written to it, is void; None if it is not."""
+        """Return the error if the file was truncated and its data are void, else None."""
         size = os.fstat(self._fd).st_size
         is_broken = self._marks[self._slot] != 0
         if size >= self._expected and not is_broken:
@@ -48,7 +48,7 @@ class ForeignFile:
 
 
 def failure_of(files: Iterable[ForeignFile]) -> ErrorInfo | None:
-    """Return the failure of the first file that was cut, or None."""
+    """Return the failure of the first truncated file, or None."""
     for file in files:
         info = file.failure()
         if info is not None:
@@ -57,7 +57,7 @@ def failure_of(files: Iterable[ForeignFile]) -> ErrorInfo | None:
 
 
 def check(files: Iterable[ForeignFile]) -> None:
-    """Refuse to go on if one of the files was cut."""
+    """Raise `Refused` if one of the files was truncated."""
     info = failure_of(files)
     if info is not None:
         raise Refused(info)

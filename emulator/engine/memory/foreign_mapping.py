@@ -1,4 +1,4 @@
-"""A segment of foreign memory as the engine maps it: guarded against a cut."""
+"""A mapped segment of foreign memory, guarded against truncation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ForeignMapping(Mapping):
             status = os.fstat(fd)
             pages = address_range.map_pages(fd, size, start)
             slot = guarding.add(ctypes.addressof(pages), size)
-            # finalizers run last in, first out: the range is forgotten, then its pages are unmapped
+            # finalizers run last in, first out: the range is unregistered, then its pages are unmapped
             weakref.finalize(pages, guarding.remove, slot).atexit = False
             shared = SharedMapping.of_pages(memoryview(pages).cast("B"))
             super().__init__((status.st_dev, status.st_ino), shared, start)

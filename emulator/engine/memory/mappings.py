@@ -1,4 +1,4 @@
-"""Client memory as the engine maps it: segments, allocations, ranges of bytes."""
+"""Client memory as mapped by the engine: segments, allocations, byte ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from softnpu.emulator.interface.shared import SharedMapping
 
 
 class Range(NamedTuple):
-    """Bytes of client memory, by the file they lie in: one file may be mapped twice."""
+    """A range of client memory, identified by file: one file may be mapped twice."""
 
     file: tuple[int, int]
     start: int
@@ -27,8 +27,8 @@ class Range(NamedTuple):
 class Mapping:
     """A segment in this process. `shared` gives words and address, `array` the bytes for numpy.
 
-    `identity` is the same for all mappings of one file; this one begins at byte `start` of it. `foreign`:
-    what is known of a file that others can cut.
+    `identity` is the same for all mappings of one file; this one begins at byte `start` of it. `foreign`: the
+    file if others can truncate it.
     """
 
     __slots__ = ("array", "foreign", "identity", "shared", "start")

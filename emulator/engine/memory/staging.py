@@ -1,11 +1,11 @@
 """Memory that outlives the engine, for results that must not be computed twice.
 
-A command that overwrites its own input (an inference with its state in place, a copy onto itself) cannot run
-again after half of it. Its results go into a piece of the staging file first, the piece is noted with the
-queue (`RunningSubmission.note_effect`), and then the results are copied to the client, which may happen
-again. After an engine reset the next engine reads the note and continues with the copy.
+A command that overwrites its own input (an inference with its state in place, a copy onto itself) cannot be
+restarted halfway. Its results go into a piece of the staging file first, the piece is logged with the queue
+(`RunningSubmission.note_effect`), and then the results are copied to the client, which is repeatable. After
+an engine reset the next engine reads the log and continues with the copy.
 
-The file belongs to the supervisor, which does not map it. Clients do not have it.
+The file belongs to the supervisor, which does not map it. Clients have no access to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 
 _HEADER = struct.Struct("<8sQ")
 _MAGIC = b"SNPSTAGE"
-_DATA = 64  # offset of the data in a piece: aligned as OpenVINO's own tensors are
+_DATA = 64  # offset of the data in a piece, aligned like OpenVINO's own tensors
 _LARGEST = 1 << 50
 _STAGED = 1
 _NUMBER_BITS = 24
@@ -37,12 +37,12 @@ _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 
 
 def moved(number: int) -> int:
-    """Return the note that `number` parts of the step are done, and nothing is staged."""
+    """Return the note: `number` parts of the step are done, nothing is staged."""
     return number << 1
 
 
 class Note(NamedTuple):
-    """The note of a step: `number` parts are done, and the results of the next one lie in a piece."""
+    """The log entry of a step: `number` parts are done, the results of the next one lie in a piece."""
 
     piece: int | None
     number: int
@@ -55,7 +55,7 @@ class Note(NamedTuple):
 
 
 class Piece:
-    """A range of the staging file. It stays allocated as long as a view of `array` lives."""
+    """A range of the staging file, allocated as long as a view of `array` lives."""
 
     __slots__ = ("_page", "array")
 
@@ -64,12 +64,12 @@ class Piece:
         self.array = array
 
     def note(self, number: int = 0) -> int:
-        """Return the note that `number` parts are done, and the results of the next one lie here."""
+        """Return the note: `number` parts are done, the results of the next one lie here."""
         return self._page << _NUMBER_BITS | number << 1 | _STAGED
 
 
 class NotingQueue(Protocol):
-    """What staging reads of a queue."""
+    """A queue as seen by staging."""
 
     closed: bool
 
@@ -79,13 +79,13 @@ class NotingQueue(Protocol):
 
 
 class StagingAccount(Protocol):
-    """What staging counts a piece on: the account of its session."""
+    """The account of a session, charged for its pieces."""
 
     staging_bytes: int
 
 
 class _Uncounted:
-    """The account of the pieces of a dead engine, which live until their queues have gone on."""
+    """The account of a dead engine's pieces, which live until their queues have continued."""
 
     staging_bytes = 0
 
@@ -94,7 +94,7 @@ _Returned = deque[tuple[int, int, StagingAccount]]
 
 
 class Staging:
-    """The staging file in an engine. Pieces begin as zeros; freed ones take no memory.
+    """The staging file in an engine. New pieces are zeroed; freed ones take no memory.
 
     `limit`: the most bytes that one session may have in it.
     """
@@ -111,7 +111,7 @@ class Staging:
     # ------------------------------------------------------------ after an engine reset
 
     def recover(self, queues: Iterable[NotingQueue]) -> None:
-        """Keep the pieces that a dead engine has noted for these queues, and free all others."""
+        """Keep the pieces that a dead engine has logged for these queues; free all others."""
         size = os.fstat(self._fd).st_size
         if not size:
             return
@@ -126,7 +126,7 @@ class Staging:
         for page in sorted(pages):
             start, length = page * PAGE, self._length(page, size)
             if not length or start < end:
-                continue  # no step has noted it like this: `find` will refuse it
+                continue  # not logged like this by any step: `find` will refuse it
             if start > end:
                 _free_range(mapping, self._returned, end, start - end, _Uncounted())
             kept[page], end = self._piece(start, length, _Uncounted()), start + length
@@ -144,14 +144,14 @@ class Staging:
         return bool(self._pending)
 
     def find(self, note: int, size: int) -> Bytes:
-        """Return the results that a dead engine has noted so."""
+        """Return the results of a dead engine, by its note."""
         for _, value, piece in self._pending:
             if value == note and piece.array.size >= size:
                 return piece.array[:size]
         raise RuntimeError(f"{size} bytes of noted results are missing: the commands have changed since")
 
     def settle(self) -> None:
-        """Free the kept pieces of queues that have continued since, or were dropped."""
+        """Free the kept pieces of queues that have since continued or been dropped."""
         self._pending = [
             (queue, value, piece)
             for queue, value, piece in self._pending
@@ -187,7 +187,7 @@ class Staging:
         if start is None:
             raise MemoryError(f"staging: {size} bytes")
         try:
-            # reserves the pages: a write without memory behind it would kill the engine
+            # reserves the pages: a write without backing memory would kill the engine
             os.posix_fallocate(self._fd, start, length)
             if start + length > self._size:
                 self._map_file(max(start + length, 2 * self._size))
@@ -203,7 +203,7 @@ class Staging:
         memory = self._map
         assert memory is not None
         whole: Any = (ctypes.c_ubyte * length).from_buffer(memory, start)
-        # views refer to this array: it lives as long as the last of them
+        # views refer to this array, which lives as long as the last of them
         freed = weakref.finalize(whole, _free_range, memory, self._returned, start, length, account)
         freed.atexit = False
         return Piece(start // PAGE, np.frombuffer(whole, np.uint8)[_DATA:])

@@ -28,7 +28,7 @@ void copy_chunk(char* to, const char* from, std::size_t size) {
     std::memcpy(to, from, head);
     std::size_t at = head;
     for (; at + LINE <= size; at += LINE) {
-        // a hint: behind the end of the source it does nothing
+        // a hint: a no-op past the end of the source
         _mm_prefetch(from + at + AHEAD, _MM_HINT_NTA);
         const auto* source = reinterpret_cast<const __m128i*>(from + at);
         auto* target = reinterpret_cast<__m128i*>(to + at);
@@ -40,7 +40,7 @@ void copy_chunk(char* to, const char* from, std::size_t size) {
         _mm_stream_si128(target + 3, fourth);
     }
     std::memcpy(to + at, from + at, size - at);
-    _mm_sfence();  // such stores are not ordered with those that follow: a signal, say
+    _mm_sfence();  // such stores are not ordered with later ones, such as a signal
 }
 #else
 void copy_chunk(char* to, const char* from, std::size_t size) { std::memcpy(to, from, size); }
@@ -50,13 +50,12 @@ void copy_chunk(char* to, const char* from, std::size_t size) { std::memcpy(to, 
 
 extern "C" {
 
-// Copies `size` bytes between ranges that do not overlap; up to `threads` threads share the work. They have
-// ended, and every byte is in place, when it returns.
+// Copies `size` bytes between ranges that do not overlap, with up to `threads` threads. They have ended, and
+// every byte is in place, when it returns.
 void softnpu_copy(void* to, const void* from, std::size_t size, unsigned threads) {
     auto* target = static_cast<char*>(to);
     const auto* source = static_cast<const char*>(from);
-    // taken chunk by chunk: a thread that another program keeps from running delays one chunk and not its
-    // share
+    // taken chunk by chunk: a thread preempted by another program delays one chunk, not its whole share
     std::atomic<std::size_t> next{0};
     const auto work = [&] {
         for (;;) {
@@ -70,7 +69,7 @@ void softnpu_copy(void* to, const void* from, std::size_t size, unsigned threads
         helpers.reserve(threads);
         while (helpers.size() + 1 < threads) helpers.emplace_back(work);
     } catch (const std::system_error&) {
-        // no more threads for this user: those that there are do it
+        // thread limit reached: the existing ones do the work
     } catch (const std::bad_alloc&) {
     }
     work();

@@ -16,9 +16,9 @@ namespace event = schema::event_record;
 namespace fence = schema::fence_record;
 namespace ring = schema::ring_header;
 
-constexpr uint64_t JOURNAL_MASK = 63;  // progress is noted behind so many steps at the latest
-constexpr uint64_t SHORT_NS = 100000;  // shorter times are charged as they are
-constexpr uint64_t LARGE = 1 << 20;    // bytes that take about so long to write
+constexpr uint64_t JOURNAL_MASK = 63;  // progress is logged at least every so many steps
+constexpr uint64_t SHORT_NS = 100000;  // shorter times are charged unadjusted
+constexpr uint64_t LARGE = 1 << 20;    // bytes that take about that long to write
 constexpr uint64_t LEAST_CHARGED_PART = 32;
 
 uint64_t time_of(clockid_t clock) {
@@ -36,15 +36,15 @@ uint8_t* slot_of(const Queue& queue, uint64_t sequence) {
     return queue.ring + ring::SIZE + ((sequence - 1) & (queue.slots - 1)) * sizeof(schema::Slot);
 }
 
-// What the slot holds, if it was prepared and its commands are what they were then.
+// The submission of a slot, if prepared and its commands are unchanged.
 Known* find(Queue& queue, const uint8_t* content) {
     for (uint64_t tried = 0, index = queue.found; tried < queue.known_count; ++tried, ++index) {
         if (index >= queue.known_count) index = 0;
         Known* known = queue.known[index];
         if (std::memcmp(known->content, content, CONTENT) != 0) continue;
-        // the client may change them at any time; nothing but this comparison reads them
+        // the client may change them at any time; only this comparison reads them
         if (std::memcmp(known->commands, known->data, known->size) != 0) return nullptr;
-        queue.found = index + 1;  // most programs submit one after the other, in a circle
+        queue.found = index + 1;  // most programs cycle through their submissions
         return known;
     }
     return nullptr;
@@ -74,7 +74,7 @@ void signal_fence(uint8_t* at, uint64_t ticket) {
     wake(at + fence::SIGNALLED, at + fence::WAITERS, marked);
 }
 
-// An event is changed once, also if this engine dies: its number of changes is noted before.
+// An event is changed once, even if this engine dies: its count of changes is logged before.
 void change_event(Queue& queue, const Step& step, uint64_t id, uint32_t state) {
     auto* at = static_cast<uint8_t*>(step.at);
     const uint32_t changes = load32(at + event::CHANGES);
@@ -102,12 +102,12 @@ void fill(const Step& step) {
     std::memcpy(at + whole, &step.value, step.size - whole);
 }
 
-// False if Python has to go on with this step.
+// False if Python has to continue with this step.
 bool run_step(Turns& turns, Queue& queue, const Step& step, uint64_t id, uint64_t& inferring_ns) {
     switch (step.kind) {
         case Kind::INFER: {
             const uint64_t begun = now_ns();
-            if (turns.infer(step.at) != 0) return false;  // it runs again there, and the reason is told
+            if (turns.infer(step.at) != 0) return false;  // it runs again there, and the reason is reported
             inferring_ns = now_ns() - begun;
             return true;
         }
@@ -150,7 +150,7 @@ bool is_long(const Known& known) {
     return known.inferences ? known.image[1] >= SHORT_NS * known.image[0] : known.written >= LARGE;
 }
 
-// Charges the time of a turn; that in which the machine ran other programs is left out.
+// Charges the time of a turn, less the time taken by other programs.
 void charge(Turns& turns, Queue& queue, const Known& known, uint64_t used) {
     add(turns.counters.busy, used);
     add(turns.counters.tile_busy, used * known.tiles);
@@ -164,7 +164,7 @@ void charge(Turns& turns, Queue& queue, const Known& known, uint64_t used) {
     *queue.spent += own;
 }
 
-// As `EngineQueue.finish`: the store of STATE_COMPLETED ends the submission, for this engine and the next.
+// Like `EngineQueue.finish`: the store of STATE_COMPLETED ends the submission, for this engine and the next.
 void finish(Queue& queue, const Known& known, uint64_t sequence, uint64_t ticket) {
     store32(slot_of(queue, sequence) + offsetof(schema::Slot, result), 0);
     queue.completed = sequence;
@@ -177,7 +177,7 @@ void finish(Queue& queue, const Known& known, uint64_t sequence, uint64_t ticket
 }
 
 bool leave_to_python(Queue& queue, uint64_t sequence) {
-    // as `EngineQueue.suspend`: it does not run now, and is not to blame if the engine dies
+    // like `EngineQueue.suspend`: it is paused, and not to blame if the engine dies
     put(queue.state[STATE_RUNNING], 0);
     put(queue.state[STATE_REACHED], sequence << REACHED_BITS | queue.step);
     return false;

@@ -13,11 +13,11 @@ namespace {
 
 namespace ring = schema::ring_header;
 
-// As in engine.py, queue_table.py, counters.py, scheduler.py and spin.py.
+// Same as in engine.py, queue_table.py, counters.py, scheduler.py and spin.py.
 constexpr uint64_t POLL_EVERY_NS = 20000, COUNT_EVERY_NS = 1000000, IDLE_CHECK_NS = 20000000;
 constexpr uint64_t TURBO_SPIN_NS = 15000000, MAX_LAG_NS = 1000000;
 constexpr uint64_t MAX_MISSES = 8, RETRY_EVERY = 32, FEW = 8;
-constexpr int LOOKS = 16;  // at the rings between two looks at the clock
+constexpr int LOOKS = 16;  // polls of the rings between two readings of the clock
 
 struct Queues {
     Queue* const* first;
@@ -39,7 +39,7 @@ public:
                 if (spun == Spun::EVENTS || (spun == Spun::NOTHING && !sleep())) return Why::EVENTS;
                 continue;
             }
-            // one that was announced holds from the next submission on
+            // an announced one applies from the next submission on
             if (__atomic_load_n(turns_.injections, __ATOMIC_ACQUIRE) != turns_.injections_seen)
                 return Why::INJECTION;
             Why why;
@@ -66,7 +66,7 @@ private:
         store32(queue.ring + ring::ASLEEP, asleep);
     }
 
-    // The queue that runs next, if any has work; false if that is for the scheduler in Python to say.
+    // The queue that runs next, if any has work; false if the scheduler in Python has to decide.
     bool pick(Queue*& best) {
         for (Queue* queue : queues_) {
             if (!queue->awake || !pending(*queue)) continue;
@@ -101,7 +101,7 @@ private:
         turns_.counted_due_ns = now + COUNT_EVERY_NS;
     }
 
-    // Waits for events; false if there is one that is not the doorbell of queues that are all here.
+    // Waits for events; false for any but the doorbell of a context whose queues are all here.
     bool poll(int timeout_ms) {
         epoll_event found[EVENTS];
         const int count = epoll_wait(turns_.epoll, found, EVENTS, timeout_ms);
@@ -135,7 +135,7 @@ private:
 
     enum class Spun { WORK, NOTHING, EVENTS };
 
-    // Polls the rings that are awake for a bounded time.
+    // Polls the awake rings for a bounded time.
     Spun spin() {
         if (!any([](const Queue& queue) { return queue.awake != 0; })) return Spun::NOTHING;
         const uint64_t limit = spin_limit();
@@ -156,7 +156,7 @@ private:
         return Spun::NOTHING;
     }
 
-    // Puts every ring to sleep, looks again, then waits; false if Python has to handle what happened.
+    // Puts every ring to sleep, checks again, then waits; false if Python has to handle the event.
     bool sleep() {
         for (Queue* queue : queues_) {
             if (!queue->awake) continue;

@@ -1,9 +1,8 @@
-// Submissions that the engine knows, run without Python. native_turns.py describes these records and fills
-// them.
+// Known submissions, run without Python. native_turns.py describes and fills these records.
 //
-// Python prepares a submission that it has run before: what its slot and its commands hold, and what they do
-// as a few steps. `softnpu_turns` runs such submissions, in the order of the scheduler and by the rules of
-// interface.md, and returns for everything else before it has touched anything of it.
+// Python prepares a submission that it has run before: the content of its slot and its commands, and their
+// effect as a few steps. `softnpu_turns` runs such submissions, in the scheduler's order and by the rules of
+// interface.md, and returns for everything else before touching it.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +30,9 @@ constexpr uint32_t REACHED_BITS = 24;
 enum class Kind : uint64_t { INFER = 1, COPY, FILL, TIMESTAMP, EVENT_WAIT, EVENT_SIGNAL, EVENT_RESET };
 
 enum class Why : uint32_t {
-    EVENTS = 1,   // `events` were reported, none of them handled, or a signal came
-    UNKNOWN = 2,  // the next submission was not prepared, or is unlike what was
-    UNUSUAL = 3,  // it is to end otherwise than by running, or an inference failed
+    EVENTS = 1,   // `events` were reported, none handled, or a signal arrived
+    UNKNOWN = 2,  // the next submission was not prepared, or has changed since
+    UNUSUAL = 3,  // it ends without running, or an inference failed
     INJECTION = 4,
     LEVELS = 5,  // queues of several levels have work
     IDLE = 6,    // some of many queues may go to sleep
@@ -47,18 +46,18 @@ struct Step {
     uint64_t value;    // the pattern of a fill, 8 bytes; of an event: its offset in that memory
 };
 
-constexpr size_t CONTENT = 40;  // of a slot, behind the sequence number and up to the ticket
+constexpr size_t CONTENT = 40;  // of a slot, between the sequence number and the ticket
 
-// One submission that was prepared: what its slot holds, and what its commands are.
+// One prepared submission: the content of its slot, and its commands.
 struct Known {
     uint8_t content[CONTENT];
-    const void* commands;  // where the client has them
+    const void* commands;  // in client memory
     const void* data;      // a private copy
     uint64_t size;
     uint8_t* fence;  // null: none
     const Step* steps;
     uint64_t count;
-    uint64_t noted;  // progress is noted behind each step
+    uint64_t noted;  // progress is logged after each step
     uint64_t commands_done, inferences, read, written, tiles;
     uint64_t* image;  // inferences of it, and their nanoseconds
 };
@@ -74,7 +73,7 @@ struct Queue {
     uint64_t condemned;
     uint64_t ran_ns;
     uint64_t noted_waiting;
-    uint64_t step;   // where Python has to go on with the next submission
+    uint64_t step;   // where Python has to continue the next submission
     uint64_t found;  // index of the last one of `known`
     uint32_t level;
     int32_t doorbell;
@@ -84,7 +83,7 @@ struct Queue {
     uint32_t reserved;
 };
 
-// Where the counters of the device are, in the status page.
+// The addresses of the device's counters in the status page.
 struct Counters {
     uint64_t *heartbeat, *submissions, *commands, *inferences, *busy, *tile_busy, *read, *written, *queued;
     uint64_t* histogram;  // of inferences
@@ -106,7 +105,7 @@ struct Turns {
     uint64_t spin_ns;  // the longest busy wait; 0: none
     uint64_t misses, skipped;
     uint64_t counted_due_ns, poll_due_ns, idle_due_ns;
-    uint64_t cpu_ns;  // CPU time of this process when it was read last
+    uint64_t cpu_ns;  // CPU time of this process at the last reading
     uint64_t done;    // submissions that have ended in this call
     int32_t epoll;
     uint32_t event_count;
@@ -115,8 +114,8 @@ struct Turns {
 
 uint64_t now_ns();
 
-// One submission that is known: it begins, its steps run, it ends. Runs the next one of a queue to its end;
-// false, with `why`, if Python has to run it, from `queue.step` on.
+// Runs the next submission of a queue, a known one, to its end; false, with `why`, if Python has to run it,
+// from `queue.step` on.
 bool run_next(Turns& turns, Queue& queue, Why& why);
 
 }  // namespace softnpu::engine

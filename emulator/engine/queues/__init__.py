@@ -1,1 +1,1 @@
-"""Queues: their rings and fences, contexts, and the scheduler that picks the next one."""
+"""Queues: rings and fences, contexts, and the scheduler that picks the next queue."""

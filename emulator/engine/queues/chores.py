@@ -1,7 +1,7 @@
-"""What the engine has to do for a session beside its submissions, in parts that others may come between.
+"""Chores: an engine's work for a session besides its submissions, in interruptible parts.
 
-Looking at a thousand rings because a doorbell was rung, or giving back what a context had, takes long only
-for who has much. So it is done in turns of that session, on its account.
+Checking a thousand rings after a doorbell, or releasing a large context, is slow only for sessions that own
+much. So it is scheduled as that session's work, on its account.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from softnpu.emulator.engine.queues.polled import Polled
 from softnpu.emulator.engine.share import Share
 
 PART: Final = 16
-"""Of what is looked at or given back, between two looks at what others wait for."""
+"""Items checked or released between two polls of others' work."""
 Chore = Iterator[None]
-"""Done when the iterator ends; others come between two of its parts."""
+"""Done when the iterator ends; others may run between its parts."""
 
 
 class Chores:
-    """Those of one session on one level, which take turns with its queues."""
+    """The chores of one session on one level, which take turns with its queues."""
 
     def __init__(self, share: Share, level: int) -> None:
         self.share = share
@@ -29,14 +29,14 @@ class Chores:
         self._chores: deque[Chore] = deque()
 
     def pending(self) -> bool:
-        """Whether there is one; always, as long as it waits for its turn."""
+        """Whether there is one; always true while scheduled."""
         return bool(self._chores)
 
     def add(self, chore: Chore) -> None:
         self._chores.append(chore)
 
     def run_part(self) -> None:
-        """Do a part of the oldest one."""
+        """Run a part of the oldest chore."""
         chore = self._chores.popleft()
         if next(chore, _DONE) is not _DONE:
             self._chores.appendleft(chore)
@@ -46,14 +46,14 @@ _DONE = object()
 
 
 class ChoreTable:
-    """The chores of a device, by session and level. `waiting`: those that have something to do."""
+    """The chores of a device, by session and level. `waiting`: those pending."""
 
     def __init__(self) -> None:
         self.waiting: Polled[Chores] = Polled()
         self._chores: dict[tuple[Share, int], Chores] = {}
 
     def add(self, share: Share, level: int, chore: Chore) -> None:
-        """Have this done in turns of the session."""
+        """Queue a chore, to be run in the session's turns."""
         chores = self._chores.get((share, level))
         if chores is None:
             chores = self._chores[share, level] = Chores(share, level)
@@ -61,11 +61,11 @@ class ChoreTable:
         self.waiting.add(chores)
 
     def next(self) -> Chores | None:
-        """Return those whose session has used the least time, if any wait."""
+        """Return those of the session that has used the least time, if any are pending."""
         return min(self.waiting, key=lambda chores: chores.share.spent_ns[chores.level], default=None)
 
     def run_part(self, chores: Chores) -> None:
-        """Do a part of what waits; whatever that raises, it is not done again."""
+        """Run a part of them; one that raises is not repeated."""
         try:
             chores.run_part()
         finally:

@@ -15,9 +15,9 @@ _PART = 64
 
 
 class HandleUsers:
-    """Which queues of a context have looked up a handle, so that only these hear of its end.
+    """The queues of a context that have looked up each handle, so that only these are told of its end.
 
-    It may name some that have forgotten it since.
+    Some may have forgotten it since.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class HandleUsers:
         self._count = 0
 
     def note(self, handle: int, queue: int) -> None:
-        """Note that a queue has looked up a handle."""
+        """Record that a queue has looked up a handle."""
         queues = self._queues.get(handle)
         if queues is None:
             queues = self._queues[handle] = set()
@@ -37,9 +37,9 @@ class HandleUsers:
             self._queues.clear()
 
     def take(self, handle: int) -> Collection[int] | None:
-        """Return the queues that may have looked up a handle, which nobody will again.
+        """Remove a handle; return the queues that may have looked it up.
 
-        None if that were too many to be noted: all queues must forget all that they have looked up.
+        None if there were too many to record: all queues must forget all their lookups.
         """
         if self._count > _MOST_USES:
             self._count = 0
@@ -53,7 +53,7 @@ class HandleUsers:
 class EngineContext:
     """A context; all contexts of a session have one `share` of the device's time.
 
-    `rung`: its doorbell was rung, since its queues were last looked at. `looking`: that is being done.
+    `rung`: its doorbell was rung since its queues were last checked. `looking`: a check is in progress.
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class EngineContext:
         return graphs
 
     def release(self) -> None:
-        """Drop what can be made again: decoded programs with their infer requests, and staging."""
+        """Drop whatever can be recreated: decoded programs with their infer requests, and staging."""
         self.programs.clear()
         self.space.drop_scratch()
 
     def close(self) -> None:
-        """Drop everything; mappings end when the last view of them does."""
+        """Drop everything; mappings live as long as their views."""
         os.close(self.doorbell)
         for _ in self.close_in_parts():
             continue
 
     def close_in_parts(self) -> Iterator[None]:
-        """Drop everything but the doorbell, which is closed."""
+        """Drop everything, in parts; the doorbell is closed already."""
         while self.programs.clear_some(_PART):
             yield
         while self.space.clear_some(_PART):

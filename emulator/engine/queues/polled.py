@@ -1,4 +1,4 @@
-"""The rings that the engine polls, by session and level: who has many makes no turn of others longer."""
+"""The polled rings, by session and level, so that a session with many does not delay others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final, Generic, Protocol, TypeVar
 from softnpu.emulator.engine.share import Share
 
 LOOKS: Final = 16
-"""At so many rings of a session the engine looks for each turn that it gives to anybody."""
+"""Rings of a session checked per scheduling decision."""
 
 
 class Schedulable(Protocol):
-    """What the scheduler reads of a queue; `ran_ns` is when it ran last."""
+    """A queue as seen by the scheduler; `ran_ns` is when it last ran."""
 
     level: int
     share: Share
@@ -29,7 +29,7 @@ Q = TypeVar("Q", bound=Schedulable)
 
 
 class Group(Generic[Q]):
-    """The queues of one session on one level. `only`: its queue, if it has one. `bit`: of its level."""
+    """The queues of one session on one level. `only`: its queue, if just one. `bit`: that of its level."""
 
     __slots__ = ("bit", "level", "only", "queues", "share", "spent_ns")
 
@@ -42,9 +42,9 @@ class Group(Generic[Q]):
         self.only: Q | None = None
 
     def next(self) -> Q | None:
-        """Return the queue with work that has waited longest, of a large group that of its first few.
+        """Return the queue with work that has waited longest, in a large group among the first few.
 
-        If none of these has work, they are looked at again after all others.
+        If none of these has work, they move behind all others.
         """
         best: Q | None = None
         for queue in islice(self.queues, LOOKS):
@@ -55,17 +55,17 @@ class Group(Generic[Q]):
         return best
 
     def turn(self) -> None:
-        """Have others looked at first next time, if there are many."""
+        """Rotate a large group, so that others are checked first next time."""
         if len(self.queues) > LOOKS:
             for queue in list(islice(self.queues, LOOKS)):
                 self.queues.move_to_end(queue)
 
     def has_work(self) -> bool:
-        """Look at all of them."""
+        """Return whether any queue has work."""
         return any(queue.pending() for queue in self.queues)
 
     def count(self) -> None:
-        """Note whether there is one queue only."""
+        """Update `only`."""
         self.only = next(iter(self.queues)) if len(self.queues) == 1 else None
 
 
@@ -87,7 +87,7 @@ class Polled(Generic[Q]):
         return group is not None and queue in group.queues
 
     def add(self, queue: Q) -> None:
-        """Poll a queue, after all others of its group."""
+        """Start polling a queue, behind all others of its group."""
         key = queue.share, queue.level
         group = self.groups.get(key)
         if group is None:
@@ -98,7 +98,7 @@ class Polled(Generic[Q]):
             group.count()
 
     def discard(self, queue: Q) -> None:
-        """Poll a queue no longer; harmless for one that is not polled."""
+        """Stop polling a queue; a no-op if it is not polled."""
         key = queue.share, queue.level
         group = self.groups.get(key)
         if group is None or queue not in group.queues:
@@ -110,9 +110,9 @@ class Polled(Generic[Q]):
             del self.groups[key]
 
     def has_large_group(self, size: int) -> bool:
-        """Whether a session polls more than so many queues on one level."""
+        """Whether a session has more than `size` polled queues on one level."""
         return self._count > size and any(len(group.queues) > size for group in self.groups.values())
 
     def has_work(self, share: Share) -> bool:
-        """Whether a queue of a session has work; looks at all of them."""
+        """Whether any queue of a session has work; checks all of them."""
         return any(group.has_work() for group in self.groups.values() if group.share is share)

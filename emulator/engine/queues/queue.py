@@ -1,4 +1,4 @@
-"""A command queue in the engine: reads submissions, notes their progress, reports their results."""
+"""A command queue in the engine: reads submissions, logs their progress, reports their results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEQUENCE_BEFORE, _TICKET_BEHIND = bytes(8), bytes(records.SLOT_SIZE - records.S
 
 
 class Submission:
-    """A private copy of one slot, and what its handles name once they were looked up.
+    """A private copy of one slot, and the objects of its handles once looked up.
 
     `content` is the slot without sequence number, ticket and result.
     """
@@ -54,20 +54,20 @@ class Submission:
         self.fence_record: FenceRecord | None = None
 
     def is_cancelled(self) -> bool:
-        """Whether the driver wants it not to begin, or to end early."""
+        """Whether the driver has cancelled it."""
         return self.fence_record is not None and self.fence_record.is_cancelled(self.ticket)
 
 
 class Prepared(Protocol):
-    """Submissions that were prepared for the part in C++ (`known`)."""
+    """Submissions prepared for the C++ part (`known`)."""
 
     def forget(self, handles: Iterable[int] | None = None) -> None:
-        """Forget those that use one of these handles, or all."""
+        """Forget submissions that use one of these handles, or all."""
         ...
 
 
 class Place(enum.Enum):
-    """Where a queue stands (`queue_table`)."""
+    """The scheduling state of a queue (`queue_table`)."""
 
     ASLEEP = "the engine looks at its ring when the doorbell is rung"
     AWAKE = "the engine polls its ring"
@@ -76,7 +76,7 @@ class Place(enum.Enum):
 
 
 class EngineQueue(DeviceRing):
-    """A ring, and how far its next submission has come."""
+    """A ring, and the progress of its next submission."""
 
     def __init__(
         self, context: EngineContext, message: link.QueueAdd, ring: Memory, states: memoryview
@@ -102,33 +102,33 @@ class EngineQueue(DeviceRing):
         self.condemned_info = message.condemned_info
         self.closed = False
         self.place = Place.ASLEEP
-        self.wait: EventWait | None = None  # while it is blocked by one
-        self.ran_ns = 0  # when it ran last
+        self.wait: EventWait | None = None  # while blocked by one
+        self.ran_ns = 0  # when it last ran
         self.lost: ErrorInfo | None = None
-        # the submission that has begun: its program or what is decoded of it, the next step, what is left of
+        # the submission that has begun: its program or partial decoding, the next step, remaining parts of
         # that step, and when its wait times out
         self.decoding: Decoding | None = None
         self.program: Program | None = None
         self.step = 0
         self.parts: Parts | None = None
         self.deadline_ns = 0
-        self.device_ns = 0  # how far it is on the modelled clock
+        self.device_ns = 0  # its position on the modelled clock
         self.resume_ns = 0  # when a paced submission ends, on the host's clock
         self.paced_end: tuple[frozenset[tuple[int, int]], int] = (frozenset(), 0)  # see `modelled_runs`
-        self._last: Submission | None = None  # most programs submit the same again
-        self.known: Prepared | None = None  # what the part in C++ can run
+        self._last: Submission | None = None  # most programs repeat their submissions
+        self.known: Prepared | None = None  # submissions that the C++ part can run
         self.noted_waiting = -1
 
     def set_background(self, background: bool) -> None:
-        """Set the level: 1 low, 2 normal, 3 high; 0 while the workload is a background one."""
+        """Set the level: 1 low, 2 normal, 3 high; 0 for background workloads."""
         self.level = 0 if background else self._priority + 1
 
     # ------------------------------------------------------------ after an engine reset
 
     def resume(self) -> None:
-        """Settle what a dead engine began or ended without telling the client.
+        """Settle submissions that a dead engine began, or ended without telling the client.
 
-        Call it once all objects of the device are announced, and before anything runs.
+        Call it once all objects of the device are announced, before anything runs.
         """
         state = self._state
         reached = state[link.STATE_REACHED]
@@ -136,15 +136,15 @@ class EngineQueue(DeviceRing):
             self.step = reached & link.REACHED_MASK
         self._settle_event()
         has_reason = self.condemned == self.completed + 1 and self.condemned_info is not None
-        # a watchdog that has ended a hanging engine gives the reason itself
+        # a watchdog that kills a hanging engine reports the reason itself
         if state[link.STATE_INJECTED] == self.completed + 1 and not has_reason:
             self.condemned = self.completed + 1
             self.condemned_info = _injected(int(state[link.STATE_INJECTED_RESULT]))
         self.repeat_end()
 
     def repeat_end(self) -> None:
-        """Tell the client of the last submission that has ended, unless it was told before."""
-        # until the ring shows its end the slot is that of this submission, and its fence may not be signalled
+        """Report the last ended submission to the client, unless already reported."""
+        # until the ring shows its end this submission owns the slot, and its fence may be unsignalled
         if self.is_published():
             self.wake()
         else:
@@ -152,7 +152,7 @@ class EngineQueue(DeviceRing):
             self.publish()
 
     def _settle_event(self) -> None:
-        """Find out whether the command that the dead engine had begun has changed its event."""
+        """Find out whether the command begun by the dead engine has changed its event."""
         state = self._state
         handle = state[link.STATE_EFFECT_EVENT]
         if not handle or state[link.STATE_EFFECT_STEP] != self._step_id():
@@ -166,7 +166,7 @@ class EngineQueue(DeviceRing):
             self.step += 1
             state[link.STATE_REACHED] = self._step_id()
         else:
-            # another queue may change the event before this one does: a later engine would count that
+            # another queue may change the event before this one: a later engine would miscount
             state[link.STATE_EFFECT_STEP] = 0
 
     def _signal_fence(self, sequence: int) -> None:
@@ -182,7 +182,7 @@ class EngineQueue(DeviceRing):
     # ------------------------------------------------------------ submissions
 
     def next(self) -> Submission:
-        """Return a copy of the next submission; refuse a ring that was overwritten."""
+        """Return a copy of the next submission; refuse a corrupted ring."""
         sequence = self.completed + 1
         waiting = self.waiting()
         stored, content, ticket = self.copy_slot(sequence)
@@ -202,12 +202,12 @@ class EngineQueue(DeviceRing):
         return submission
 
     def taken(self, sequence: int) -> Submission | None:
-        """Return the copy that `next` has made of this submission, or None."""
+        """Return the copy of this submission made by `next`, or None."""
         submission = self._last
         return submission if submission is not None and submission.sequence == sequence else None
 
     def is_cancelled(self) -> bool:
-        """Whether the next submission was cancelled, or is refused: its turn says how it ends."""
+        """Whether the next submission was cancelled or is invalid; its turn decides how it ends."""
         try:
             submission = self.next()
             if submission.fence:
@@ -225,7 +225,7 @@ class EngineQueue(DeviceRing):
         return submission if submission.sequence == sequence and not submission.flags else None
 
     def command_buffer(self, submission: Submission) -> bytes:
-        """Return a private copy of its commands: the client may change the original meanwhile."""
+        """Return a private copy of its commands: the client may change the original."""
         if submission.commands is not None:
             buffer, at = submission.commands
             return buffer[at]
@@ -244,7 +244,7 @@ class EngineQueue(DeviceRing):
         return buffer[at]
 
     def fence(self, submission: Submission) -> FenceRecord:
-        """Look up the fence that a submission signals, and keep it with the submission."""
+        """Look up the fence of a submission, and keep it with the submission."""
         if submission.fence_record is not None:
             return submission.fence_record
         memory = self.context.space.own_memory(submission.fence)
@@ -261,21 +261,21 @@ class EngineQueue(DeviceRing):
         return fence
 
     def drop_lookups(self, handles: Iterable[int] | None = None) -> None:
-        """Forget what was looked up, which must not stay mapped or be used; of these handles, or of all."""
+        """Forget lookups of these handles, or of all: they must not stay mapped or be used."""
         self._last = None
         if self.known is not None:
             self.known.forget(handles)
 
     @property
     def has_begun(self) -> bool:
-        """Whether its next submission has begun, whatever its client writes into the ring meanwhile."""
+        """Whether its next submission has begun, regardless of what the client writes into the ring."""
         return self.program is not None or self.decoding is not None
 
-    # ------------------------------------------------------------ for the part in C++
+    # ------------------------------------------------------------ for the C++ part
 
     @property
     def is_between(self) -> bool:
-        """Whether its next submission has not begun, and nothing special is known of it."""
+        """Whether its next submission has not begun and needs no special handling."""
         started = self.program is not None or self.decoding is not None or self.step
         return not started and self.parts is None and self.lost is None and not self.closed
 
@@ -286,59 +286,59 @@ class EngineQueue(DeviceRing):
 
     @property
     def ring_address(self) -> int:
-        """Where the ring is mapped."""
+        """The address of the mapped ring."""
         return self._completed_address - records.RING_COMPLETED
 
-    # ------------------------------------------------------------ notes that outlive the engine
+    # ------------------------------------------------------------ log that outlives the engine
 
     def begin(self, now_ns: int) -> None:
-        """Note that the next submission runs."""
+        """Log that the next submission runs."""
         self._state[link.STATE_PAUSE] = 0
         self._state[link.STATE_STARTED] = now_ns
         self._state[link.STATE_RUNNING] = self.completed + 1
 
     def reached(self, step: int, now_ns: int) -> None:
-        """Note that the steps before this one have ended: the next engine does not run them again."""
+        """Log that the steps before this one have ended: the next engine skips them."""
         self._state[link.STATE_STARTED] = now_ns
         self._state[link.STATE_REACHED] = self._first_step_id() | step
 
     def charge(self, used_ns: int) -> None:
-        """Count time of the device that this queue has used."""
+        """Count device time used by this queue."""
         self._state[link.STATE_SPENT] += used_ns
 
     def count_inferences(self, inferences: int) -> None:
-        """Count the inferences of a submission that ends well."""
+        """Count the inferences of a successful submission."""
         self._state[link.STATE_INFERENCES] += inferences
 
     def note_waiting(self) -> int:
-        """Note how many submissions have not ended, by the tail that the client has stored; return it."""
+        """Log the number of unfinished submissions, by the client's tail; return it."""
         waiting = min(max(self.waiting(), 0), self.slots)
         if waiting != self.noted_waiting:
             self._state[link.STATE_WAITING] = self.noted_waiting = waiting
         return waiting
 
     def suspend(self, step: int, pause: link.QueuePause) -> None:
-        """Note that the submission does not run now: it is not to blame if the engine dies."""
+        """Log that the submission is paused, and not to blame if the engine dies."""
         self._state[link.STATE_PAUSE] = pause
         self._state[link.STATE_RUNNING] = 0
         self._state[link.STATE_REACHED] = self._first_step_id() | step
 
     def pending_effect(self) -> int | None:
-        """Return what a dead engine noted for the current step, or None."""
+        """Return the value that a dead engine logged for the current step, or None."""
         if self._state[link.STATE_EFFECT_STEP] != self._step_id() or self._state[link.STATE_EFFECT_EVENT]:
             return None
         return self._state[link.STATE_EFFECT_VALUE]
 
     def note_effect(self, value: int) -> None:
-        """Note a value for the current step, before its effect begins."""
+        """Log a value for the current step, before its effect begins."""
         self._note(value, 0, 0)
 
     def note_event(self, at: MemoryAt, changes: int) -> None:
-        """Note that the current step changes this event, and how often it was changed before."""
+        """Log that the current step changes this event, and its previous count of changes."""
         self._note(changes, at.memory, at.offset)
 
     def note_injected(self, result: int, injection: int, hits: int) -> None:
-        """Note that the next submission ends with this result, by hit number `hits` of an injection."""
+        """Log that the next submission ends with this result, by hit number `hits` of an injection."""
         state = self._state
         state[link.STATE_INJECTED] = 0
         state[link.STATE_INJECTED_RESULT] = result
@@ -347,13 +347,13 @@ class EngineQueue(DeviceRing):
         state[link.STATE_INJECTED] = self.completed + 1
 
     def noted_injection(self) -> tuple[int, int]:
-        """Return the injection that was noted for the next submission, 0 for none, and its hits then."""
+        """Return the injection logged for the next submission, 0 for none, and its hits then."""
         if self._state[link.STATE_INJECTED] != self.completed + 1:
             return 0, 0
         return self._state[link.STATE_INJECTION], self._state[link.STATE_INJECTION_HITS]
 
     def _note(self, value: int, event: int, offset: int) -> None:
-        # an engine that dies between these stores leaves an effect that has not begun, and no note of it
+        # a death between these stores leaves an effect not begun, and no log entry of it
         state = self._state
         state[link.STATE_EFFECT_STEP] = 0
         state[link.STATE_EFFECT_VALUE] = value
@@ -365,13 +365,13 @@ class EngineQueue(DeviceRing):
         return self._first_step_id() | self.step
 
     def _first_step_id(self) -> int:
-        # a ring that was overwritten may claim any number of submissions
+        # a corrupted ring may claim any number of submissions
         return ((self.completed + 1) << link.REACHED_BITS) & _LARGEST
 
     # ------------------------------------------------------------ the end of a submission
 
     def reset(self) -> None:
-        """Drop what is kept of the submission that has begun."""
+        """Drop the state of the submission that has begun."""
         self.program = None
         self.step = self.deadline_ns = 0
         if self.decoding is not None or self.parts is not None:
@@ -381,8 +381,8 @@ class EngineQueue(DeviceRing):
     def finish(self, submission: Submission | None, info: ErrorInfo | None) -> None:
         """End the next submission: store its result, signal its fence, wake the waiters.
 
-        The store of `STATE_COMPLETED` ends it, for this engine and the next: stores before it have no meaning
-        yet, those after it the next engine repeats.
+        The store of `STATE_COMPLETED` ends it, for this engine and the next: stores before it are not yet
+        valid, those after it are repeated by the next engine.
         """
         sequence = self.completed + 1
         if info is not None:
@@ -400,16 +400,16 @@ class EngineQueue(DeviceRing):
         self.publish()
 
     def _late_fence(self, submission: Submission) -> FenceRecord | None:
-        """The fence of a submission that failed before it was looked up: its client waits for it."""
+        """Return the fence of a submission that failed before its lookup: its client waits for it."""
         if not submission.fence:
             return None
         try:
             return self.fence(submission)
-        except Exception:  # noqa: BLE001  # that may be why it has failed
+        except Exception:  # noqa: BLE001  # possibly the original failure
             return None
 
     def abandon(self, info: ErrorInfo) -> None:
-        """Lose a queue whose ring was overwritten, and skip what it claims to hold."""
+        """Lose a queue with a corrupted ring, and skip the submissions it claims to hold."""
         self._fail(self.completed + 1, info)
         waiting = self.waiting()
         for sequence in range(self.completed + 1, self.completed + 1 + min(waiting, self.slots)):

@@ -1,9 +1,9 @@
-"""The queues of a device: which rings the engine polls, which sleep, which wait for an event.
+"""The queues of a device, by state: awake (polled), asleep, or waiting.
 
 A queue is *awake* while the engine polls its ring, and asleep otherwise: then the driver has to ring the
 doorbell. One whose submission waits is *aside*: blocked, or paced (`waits`).
 
-What is done for many queues is done for some of them at a time: others have their turns between.
+Work on many queues is done in portions, between which others run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from softnpu.emulator.engine.queues.queue import EngineQueue, Place
 from softnpu.emulator.engine.queues.waits import Waits
 from softnpu.emulator.engine.share import Share
 
-_FEW = 8  # polling so many awake queues costs less than deciding about them
+_FEW = 8  # polling this many awake queues costs less than deciding about them
 MANY: Final = 64
-"""Of more than so many queues only some are looked at in one go."""
+"""Queues checked at once; of more, only some are."""
 _IDLE_CHECK_NS = 5_000_000
 LOOK_NS: Final = 20_000
-"""Between two looks at all queues with work, for each. With 256 a look takes a tenth of a millisecond."""
+"""Time between two scans of all queues with work, per queue. A scan of 256 takes 0.1 ms."""
 
 _IDLE_NS = 20_000_000
 _ASLEEP, _AWAKE, _BLOCKED, _PACED = Place.ASLEEP, Place.AWAKE, Place.BLOCKED, Place.PACED
@@ -42,7 +42,7 @@ class QueueTable:
         self.awake: Polled[EngineQueue] = Polled()
         self.chores = ChoreTable()
         self._aside = Waits()
-        self._waiting = 0  # submissions of all queues, as they were noted last
+        self._waiting = 0  # submissions of all queues, as last logged
         self._to_note: deque[EngineQueue] = deque()
         self._note_due_ns = 0
         self._maybe_idle: deque[EngineQueue] = deque()
@@ -65,14 +65,14 @@ class QueueTable:
         queue.context.level = max(queue.context.level, queue.level)
 
     def drop(self, queue: EngineQueue) -> None:
-        """Drop a queue; what of it runs ends early."""
-        queue.closed, queue.known = True, None  # which refers to it: it would keep memory mapped
+        """Drop a queue; its running submission ends early."""
+        queue.closed, queue.known = True, None  # a cycle that would keep memory mapped
         self._by_context[queue.context.number].pop(queue.handle)
         self._leave(queue)
         queue.share.decoding.discard(queue)
         self._waiting -= max(0, queue.noted_waiting)
         queue.noted_waiting = -1
-        # they would keep its memory mapped
+        # lookups would keep its memory mapped
         self._to_note.clear()
         self._maybe_idle.clear()
 
@@ -88,7 +88,7 @@ class QueueTable:
             self.awake.add(queue)
 
     def drop_lookups(self, context: EngineContext, handles: Collection[int] | None = None) -> None:
-        """Have the queues of a context forget what they have looked up of these handles, or of all."""
+        """Make the queues of a context forget lookups of these handles, or of all."""
         queues = self._by_context.get(context.number, {})
         taken = [context.users.take(handle) for handle in handles or ()]
         if handles is None or None in taken:
@@ -100,15 +100,15 @@ class QueueTable:
                 queues[user].drop_lookups(handles)
 
     def runnable(self, level: int) -> list[EngineQueue]:
-        """Return awake queues of a level that have work, of a session only some."""
+        """Return awake queues of a level that have work, only some per session."""
         groups = (group for group in self.awake.groups.values() if group.level == level)
         looks = chain.from_iterable(islice(group.queues, LOOKS) for group in groups)
         return [queue for queue in looks if queue.pending()]
 
     def note_waiting(self, now_ns: int) -> int:
-        """Note for monitors how many submissions of each queue have not ended; return their sum.
+        """Log each queue's number of unfinished submissions for monitors; return the sum.
 
-        Of many it looks at some, and not at once again.
+        Of many queues it checks some at a time, at intervals.
         """
         if now_ns >= self._note_due_ns:
             if not self._to_note:
@@ -120,7 +120,7 @@ class QueueTable:
         return self._waiting
 
     def adopt_waiting(self, queue: EngineQueue, noted: int) -> None:
-        """Take over how many submissions of a queue the part in C++ has noted, as an unsigned word."""
+        """Take over a queue's count of waiting submissions logged by the C++ part, an unsigned word."""
         noted = noted if noted < 1 << 63 else -1
         self._waiting += max(0, noted) - max(0, queue.noted_waiting)
         queue.noted_waiting = noted
@@ -146,11 +146,11 @@ class QueueTable:
             self.wake(queue)
 
     def asleep_with_work(self, context: int) -> list[EngineQueue]:
-        """Return the queues of a context that have work and for which only the doorbell is missing."""
+        """Return the sleeping queues of a context that have work."""
         return [queue for queue in self.of(context) if queue.place is _ASLEEP and queue.pending()]
 
     def answer_doorbell(self, context: EngineContext, *, at_once: bool = True) -> None:
-        """Look at the queues of a context whose doorbell was rung; at many in turns of its session."""
+        """Check the queues of a context whose doorbell was rung; many of them in its session's turns."""
         queues = self.of(context.number)
         if at_once and len(queues) <= PART and not context.looking:
             for queue in list(queues):
@@ -162,7 +162,7 @@ class QueueTable:
             self.chores.add(context.share, context.level, self._look(context))
 
     def _look(self, context: EngineContext) -> Chore:
-        """Look at every queue of a context; again if its doorbell is rung meanwhile."""
+        """Check every queue of a context; again if its doorbell is rung meanwhile."""
         while context.rung:
             context.rung = False
             queues = list(self.of(context.number))
@@ -173,7 +173,7 @@ class QueueTable:
         context.looking = False
 
     def _look_at(self, queue: EngineQueue) -> None:
-        """Wake a queue that has got work, or can go on with what it has."""
+        """Wake a queue that has new work or can continue."""
         if queue.closed:
             return
         place = queue.place
@@ -187,14 +187,14 @@ class QueueTable:
             self.wake(queue)
 
     def put_to_sleep_some(self) -> None:
-        """Stop polling the queues without work, or many of them if there are more than that."""
+        """Stop polling queues without work, a limited number per call."""
         queues = list(islice(self.awake, MANY))
         for queue in queues:
             self.awake.discard(queue)
         self.put_to_sleep(queues)
 
     def put_idle_to_sleep(self, now_ns: int) -> None:
-        """Stop polling queues that have had no work for a while: for an engine that is never idle."""
+        """Stop polling queues idle for a while: for an engine that is never idle."""
         if len(self.awake) <= _FEW or now_ns < self._idle_check_due_ns:
             return
         if not self._maybe_idle:
@@ -208,7 +208,7 @@ class QueueTable:
             if now_ns - queue.ran_ns > _IDLE_NS
             and queue.place is _AWAKE
             and not (queue.turbo or queue.pending())
-            and not queue.has_begun  # it may run, and its client may have taken its tail back
+            and not queue.has_begun  # it may run, and its client may have lowered its tail
         ]
         for queue in idle:
             self.awake.discard(queue)
@@ -216,7 +216,7 @@ class QueueTable:
             self.put_to_sleep(idle)
 
     def put_to_sleep(self, queues: list[EngineQueue]) -> None:
-        """Put queues to sleep that are not in `awake`; those that have work meanwhile wake again."""
+        """Put queues to sleep that are not in `awake`; those that receive work meanwhile wake again."""
         for queue in queues:
             self._note(queue)
             queue.place = _ASLEEP
@@ -229,7 +229,7 @@ class QueueTable:
                 self.wake(queue)
 
     def adopt_asleep(self, asleep: Iterable[EngineQueue]) -> None:
-        """Take over what the part in C++ has left: it has put these to sleep."""
+        """Record that the C++ part has put these queues to sleep."""
         for queue in asleep:
             self.awake.discard(queue)
             queue.place = _ASLEEP
@@ -243,7 +243,7 @@ class QueueTable:
 
     @property
     def has_paced(self) -> bool:
-        """Whether the modelled time of a submission is not over."""
+        """Whether a submission's modelled time is not over."""
         return bool(self._aside.paced)
 
     @property
@@ -253,18 +253,18 @@ class QueueTable:
     def block(
         self, queue: EngineQueue, deadline_ns: int, wait: EventWait | None = None, *, loading: bool = False
     ) -> None:
-        """Set a queue aside until what it waits for happens; the first deadline of a wait stays, 0: none."""
+        """Set a queue aside until its wait ends; a wait keeps its first deadline, 0: none."""
         self._leave(queue)
         self._aside.block(queue, deadline_ns, wait, loading)
         self._note(queue)
 
     def retry(self, queue: EngineQueue) -> None:
-        """Let a submission that waits for something look at it again."""
+        """Let a waiting submission check its condition again."""
         if queue.place is _BLOCKED or queue.place is _PACED:
             self.wake(queue)
 
     def wake_signalled(self, event: Range) -> None:
-        """Wake the queues that wait for this event: many in turns of their session."""
+        """Wake the queues that wait for this event; many of them in their session's turns."""
         waiting = self._aside.waiting_for(event)
         for queue in waiting[:MANY]:
             self.wake(queue)
@@ -284,7 +284,7 @@ class QueueTable:
             self.wake(queue)
 
     def take_overdue(self, now_ns: int) -> list[EngineQueue]:
-        """Put some of the blocked queues to sleep whose deadline has passed, and return them.
+        """Put some overdue blocked queues to sleep, and return them.
 
         A queue stays while another one of its session waits for its turn: that may be what would signal. One
         that can go on does: its doorbell was rung, and has not been answered yet.
@@ -299,7 +299,7 @@ class QueueTable:
             share = queue.share
             if share not in busy:
                 busy[share] = self.awake.has_work(share)
-            if busy[share]:  # thousands that stay are not looked at all the time
+            if busy[share]:  # avoids rechecking thousands that stay
                 self._aside.put_off(queue, now_ns + len(self._aside) * LOOK_NS)
             else:
                 self._leave(queue)
@@ -307,7 +307,7 @@ class QueueTable:
         return overdue
 
     def next_deadline_ns(self) -> int | None:
-        """Return when to call `take_overdue` at the latest."""
+        """Return the latest time for the next `take_overdue`."""
         return self._aside.next_deadline_ns()
 
     def pace(self, queue: EngineQueue) -> None:
@@ -326,7 +326,7 @@ class QueueTable:
         return self._aside.next_end_ns()
 
     def _leave(self, queue: EngineQueue) -> None:
-        """Take a queue out of where it is; it is asleep then."""
+        """Remove a queue from its place; it is asleep then."""
         place, queue.place = queue.place, _ASLEEP
         if place is _AWAKE:
             self.awake.discard(queue)
@@ -340,5 +340,5 @@ def _goes_on(queue: EngineQueue) -> bool:
 
 
 def _take(queues: deque[EngineQueue]) -> list[EngineQueue]:
-    """Take the first ones out, of many some."""
+    """Remove the first ones, a limited number."""
     return [queues.popleft() for _ in range(min(MANY, len(queues)))]

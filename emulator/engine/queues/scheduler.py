@@ -1,15 +1,15 @@
-"""Which queue runs next, and for how long.
+"""The scheduler: which queue runs next, and for how long.
 
 The rules, in order:
 
 - Levels: high, normal, low, background. The highest level with work runs.
 - No level starves: while a higher level runs, a waiting one earns credit of a fifteenth of that time, so it
   gets a sixteenth of the device. It spends the credit in whole submissions or slices.
-- Fair share: on a level the session runs that has used the least time there. All contexts and queues of a
-  session have one account. A session that was idle gets no credit for the time it did not use.
-- Of the queues of a session the one runs that has waited longest. Of more than a few that is not looked up
-  among all: they take turns.
-- A submission that has run for a slice makes room at the next command if another queue has precedence.
+- Fair share: on a level, the session that has used the least time runs. All contexts and queues of a session
+  share one account. An idle session earns no credit for unused time.
+- Within a session, the queue that has waited longest runs. With more than a few queues they take turns
+  instead.
+- A submission that has run for a slice is preempted at the next command if another queue has precedence.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from softnpu.emulator.engine.queues.polled import Group, Polled, Schedulable
 from softnpu.emulator.engine.share import LEVELS
 
 SLICE_NS = 10_000_000
-"""How long a submission keeps others of its level waiting, if its commands allow."""
+"""Duration after which others of the same level may preempt a submission, at the next command."""
 _CREDIT_DIVISOR = 15
 _MAX_CREDIT_NS = 4 * SLICE_NS
-_MAX_LAG_NS = SLICE_NS // 10  # how far behind the minimum of its level a session that was idle may begin
+_MAX_LAG_NS = SLICE_NS // 10  # how far below the minimum of its level an idle session may start
 _Queue = TypeVar("_Queue", bound=Schedulable)
 _Chores = TypeVar("_Chores", bound=Schedulable)
 _NOTHING: Polled[Any] = Polled()
 
 
 class Scheduler:
-    """Pick queues and keep the accounts."""
+    """Picks queues and keeps the accounts."""
 
     def __init__(self) -> None:
         self.min_spent_ns = [0] * LEVELS
-        """Minimum virtual runtime of the runnable sessions of each level."""
+        """Minimum virtual runtime of the runnable sessions on each level."""
         self._credit_ns = [0] * LEVELS
         self._runnable = 0  # levels with work at the last pick, as bits
 
     def pick(self, queues: Polled[_Queue], chores: Polled[_Chores] = _NOTHING) -> _Queue | _Chores | None:
-        """Return the queue whose submission runs next, or None if none is seen to have work.
+        """Return the queue whose submission runs next, or None if none has work.
 
-        What else there is to do for sessions (`chores`) has its turns among them.
+        Sessions' `chores` are scheduled among them.
         """
         best: _Queue | _Chores | None = None
         best_level, best_spent, best_ran, runnable = -1, 0, 0, 0
@@ -51,7 +51,7 @@ class Scheduler:
         if chores.groups:
             groups = [*groups, *chores.groups.values()]
         for group in groups:
-            # `_precedes` in place: with hundreds of clients most of the engine's time goes into this loop
+            # `_precedes` inlined: with hundreds of clients this loop takes most of the engine's time
             queue = group.only or group.next()
             if queue is None or not queue.pending():
                 continue
@@ -82,7 +82,7 @@ class Scheduler:
         return best
 
     def adopt(self, min_spent_ns: Sequence[int], levels: Iterable[int]) -> None:
-        """Take over what the part in C++ has done, where queues of one level at a time had work."""
+        """Take over the accounts of the C++ part, which runs queues of one level at a time."""
         self.min_spent_ns = list(min_spent_ns)
         for level in levels:
             self._credit_ns[level] = max(0, self._credit_ns[level])

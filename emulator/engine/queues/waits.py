@@ -1,7 +1,7 @@
-"""The queues aside: those whose submission waits for an event, an image, or the end of its modelled time.
+"""Waiting queues: those whose submission waits for an event, an image, or the end of its modelled time.
 
-There may be thousands at which nothing happens, so nothing here looks at all of them: what is signalled says
-whom to wake, and what ends by itself is in order of time.
+There may be thousands of inactive ones, so nothing here scans all of them: signals are indexed by event, and
+timeouts are ordered by time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from softnpu.emulator.engine.queues.queue import EngineQueue, Place
 _SLACK = 64
 _MOST_AT_ONCE = 16
 _BLOCKED, _PACED = Place.BLOCKED, Place.PACED
-_Queues = dict[EngineQueue, None]  # in their order, and quick to leave
+_Queues = dict[EngineQueue, None]  # ordered, with fast removal
 Q = TypeVar("Q")
 
 
 class Deadlines(Generic[Q]):
-    """Who is due when, each once. What was removed stays in the heap as a number only."""
+    """Due times of queues, one each. Removed ones stay in the heap as numbers only."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
@@ -31,7 +31,7 @@ class Deadlines(Generic[Q]):
         self._by_number: dict[int, Q] = {}
 
     def set(self, queue: Q, due_ns: int) -> None:
-        """Have a queue be due then, and at no other time."""
+        """Set the only due time of a queue."""
         self.remove(queue)
         number = self._number_of[queue] = next(self._numbers)
         self._by_number[number] = queue
@@ -41,7 +41,7 @@ class Deadlines(Generic[Q]):
             heapq.heapify(self._heap)
 
     def remove(self, queue: Q) -> None:
-        """Have a queue be due at no time; harmless for one that is not."""
+        """Remove the due time of a queue; a no-op without one."""
         number = self._number_of.pop(queue, None)
         if number is not None:
             del self._by_number[number]
@@ -53,7 +53,7 @@ class Deadlines(Generic[Q]):
         return self._heap[0][0] if self._heap else None
 
     def take(self, now_ns: int, most: int) -> list[Q]:
-        """Take those that are due by now, at most so many."""
+        """Take the queues due by now, at most `most`."""
         due: list[Q] = []
         while len(due) < most and (first_ns := self.first_ns()) is not None and first_ns <= now_ns:
             queue = self._by_number[self._heap[0][1]]
@@ -63,7 +63,7 @@ class Deadlines(Generic[Q]):
 
 
 class Waits:
-    """Who waits, and for what. A queue says by `place`, `wait`, `deadline_ns`, `resume_ns` how it stands."""
+    """Waiting queues, by reason. A queue's `place`, `wait`, `deadline_ns`, `resume_ns` hold its state."""
 
     def __init__(self) -> None:
         self.blocked: _Queues = {}
@@ -77,7 +77,7 @@ class Waits:
         return len(self.blocked) + len(self.paced)
 
     def block(self, queue: EngineQueue, deadline_ns: int, wait: EventWait | None, loading: bool) -> None:
-        """Set a queue aside; the first deadline of a wait stays, 0: none."""
+        """Set a queue aside; a wait keeps its first deadline, 0: none."""
         queue.place, queue.wait = _BLOCKED, wait
         self.blocked[queue] = None
         if loading:
@@ -95,7 +95,7 @@ class Waits:
         self._ends.set(queue, queue.resume_ns)
 
     def leave(self, queue: EngineQueue) -> None:
-        """Take a queue out, which waits no longer; harmless for one that is not here."""
+        """Remove a queue that waits no longer; a no-op if it is not here."""
         self.blocked.pop(queue, None)
         self.paced.pop(queue, None)
         self._deadlines.remove(queue)
@@ -116,15 +116,15 @@ class Waits:
         return list(self._loading)
 
     def next_deadline_ns(self) -> int | None:
-        """Return when the next wait of a blocked queue has taken too long."""
+        """Return the next deadline of a blocked queue."""
         return self._deadlines.first_ns()
 
     def take_late(self, now_ns: int) -> list[EngineQueue]:
-        """Take some of the blocked queues whose deadline has passed; `put_off` or end them."""
+        """Take some overdue blocked queues; `put_off` or end them."""
         return self._deadlines.take(now_ns, _MOST_AT_ONCE)
 
     def put_off(self, queue: EngineQueue, due_ns: int) -> None:
-        """Have a blocked queue that was late be late again then."""
+        """Postpone the deadline of an overdue blocked queue."""
         self._deadlines.set(queue, due_ns)
 
     def next_end_ns(self) -> int | None:

@@ -1,1 +1,1 @@
-"""Running a submission: slices, overlap, pace, injected faults, how it ends."""
+"""Running submissions: slices, overlap, pacing, injected faults, endings."""

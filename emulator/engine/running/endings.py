@@ -1,4 +1,4 @@
-"""How submissions end: well, with an error, with their ring overwritten, or by a defect of the engine."""
+"""How submissions end: in success, with an error, with a corrupted ring, or by an engine defect."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Endings:
             queue.reset()
 
     def abandon(self, queue: EngineQueue, reason: ErrorInfo) -> None:
-        """Lose a queue, and skip what its ring claims to hold."""
+        """Lose a queue, and skip the submissions its ring claims to hold."""
         lost = ErrorInfo(
             result=ZeResult.ERROR_DEVICE_LOST,
             object=reason.object,
@@ -66,12 +66,12 @@ class Endings:
         queue.abandon(lost)
 
     def fail(self, queue: EngineQueue, sequence: int, error: Exception) -> None:
-        """End the submission in which a defect has shown, wherever that was; nothing of it stays half done.
+        """End the submission in which an unexpected exception was raised, leaving nothing half done.
 
-        One whose end was noted has ended, and only the rest of that is done again.
+        If its end was already logged, only the rest of that is repeated.
         """
         start = time.monotonic_ns()
-        self._overlap.cancel(queue)  # it writes no memory any more
+        self._overlap.cancel(queue)  # so that it no longer writes memory
         program, queue.known = queue.program, None
         if program is not None:
             queue.context.programs.drop(program)
@@ -97,11 +97,11 @@ class Endings:
             queue.finish(submission, info)
             queue.reset()
         self._queues.restore(queue)
-        # also what was not charged before: it would be served first again and again
+        # uncharged time as well, or it would be served first again and again
         self._scheduler.charge(queue, time.monotonic_ns() - min(start, queue.ran_ns))
 
     def _report(self, queue: EngineQueue, info: ErrorInfo) -> None:
-        """Count a failure, and report it to the supervisor unless the queue was lost before."""
+        """Count a failure, and report it to the supervisor unless the queue was already lost."""
         self._counters.count_fault()
         if queue.lost is None:
             self._send(

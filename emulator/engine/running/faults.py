@@ -1,4 +1,4 @@
-"""Injected faults that an engine shows: in submissions, at doorbells, when images are loaded.
+"""Injected faults in the engine: in submissions, at doorbells, while loading images.
 
 Nothing of this runs without an injection: the engine checks for faults where it checks its fail-points.
 """
@@ -31,7 +31,7 @@ IsCancelled = Callable[[], bool]
 
 @dataclass
 class _Decision:
-    """What happens to a submission: decided when it begins, valid in all of its slices."""
+    """The fate of a submission: decided when it begins, valid in all its slices."""
 
     sequence: int
     injection: Injection | None
@@ -40,7 +40,7 @@ class _Decision:
 
 @dataclass
 class _DroppedDoorbell:
-    """A submission whose doorbell was dropped, and when the device gives up on it."""
+    """A submission whose doorbell was dropped, and its deadline."""
 
     sequence: int
     deadline_ns: int
@@ -51,10 +51,10 @@ class InjectedFaults:
 
     def __init__(self, tdr_ms: int) -> None:
         self._tdr_ns = tdr_ms * 1_000_000
-        self.messages = 0  # about injections, that were handled
-        self.stalled_ns = 0  # how long injected stalls have lasted, in all
+        self.messages = 0  # handled messages about injections
+        self.stalled_ns = 0  # total duration of injected stalls
         self._injections: dict[int, link.InjectionAdd] = {}
-        self._lock = threading.Lock()  # images are loaded in a thread of their own
+        self._lock = threading.Lock()  # images are loaded in another thread
         self._counters: InjectionCounters | None = None
         self._decisions: WeakKeyDictionary[EngineQueue, _Decision] = WeakKeyDictionary()
         self._dropped: WeakKeyDictionary[EngineQueue, _DroppedDoorbell] = WeakKeyDictionary()
@@ -73,20 +73,20 @@ class InjectedFaults:
         failpoints.keep_active(True)
 
     def drop(self, message: link.InjectionDrop) -> None:
-        """End an injection; what it has decided stays."""
+        """End an injection; its past decisions stand."""
         self.messages += 1
         with self._lock:
             self._injections.pop(message.id, None)
 
     def settle(self, queue: EngineQueue) -> None:
-        """Count the hit that a dead engine has noted for the next submission of a queue."""
+        """Count the hit that a dead engine has logged for the next submission of a queue."""
         number, hits = queue.noted_injection()
         message = self._injections.get(number)
         if message is not None and self._counters is not None:
             self._counters.settle(message.slot, hits)
 
     def prune(self) -> None:
-        """Forget what is over; with nothing left the engine runs at full speed again."""
+        """Forget expired injections; with none left the engine runs at full speed again."""
         for queue in [queue for queue, each in self._decisions.items() if _is_over(queue, each.sequence)]:
             del self._decisions[queue]
         for queue in [queue for queue, each in self._dropped.items() if _is_over(queue, each.sequence)]:
@@ -109,7 +109,7 @@ class InjectedFaults:
         run: Callable[[], Pause | None],
         is_cancelled: IsCancelled,
     ) -> Pause | None:
-        """Run a slice of a submission by `run`, with its fault if it has one."""
+        """Run a slice of a submission with `run`, applying its fault if any."""
         decision = self._decide(queue)
         injection = decision.injection
         if injection is None:
@@ -121,7 +121,7 @@ class InjectedFaults:
         pause = run()
         decision.ran_s += time.monotonic() - start
         if pause is None and injection.kind is FaultKind.DROP_SIGNAL:
-            # all of it is done, and it waits as if for an event until the device gives up on it
+            # it is finished, and waits as if for an event until its deadline
             queue.step = len(program.steps)
             return BLOCKED
         if pause is None and injection.kind is FaultKind.SLOW:
@@ -172,7 +172,7 @@ class InjectedFaults:
         return True
 
     def take_overdue(self) -> list[tuple[EngineQueue, ErrorInfo]]:
-        """Return the queues on which the device gives up because their doorbell was dropped."""
+        """Return the queues whose dropped doorbell has passed its deadline."""
         now = time.monotonic_ns()
         late = [queue for queue, dropped in self._dropped.items() if dropped.deadline_ns <= now]
         overdue = [queue for queue in late if not _is_over(queue, self._dropped[queue].sequence)]
@@ -190,7 +190,7 @@ class InjectedFaults:
     # ------------------------------------------------------------ loads
 
     def before_load(self) -> None:
-        """Show the fault of loading an image, in the loader's thread."""
+        """Apply a fault to an image load, in the loader's thread."""
         injection = self._match(Operation.LOAD, 0)
         if injection is None:
             return
@@ -206,7 +206,7 @@ class InjectedFaults:
         session: int,
         note: Callable[[link.InjectionAdd, int], None] = lambda _injection, _hits: None,
     ) -> Injection | None:
-        """Count an operation, and return the oldest injection that hits it, once `note` was called."""
+        """Count an operation; return the oldest injection that hits it, after calling `note`."""
         with self._lock:
             for each in self._injections.values():
                 injection = each.injection
@@ -222,14 +222,14 @@ class InjectedFaults:
 
 
 def _note(queue: EngineQueue, message: link.InjectionAdd, hits: int) -> None:
-    """Note a failure; the client gets it also if the engine dies before it acts, or before it counts."""
+    """Log a failure; the client receives it even if the engine dies before acting or counting."""
     result = _certain_result(message.injection)
     if result is not None:
         queue.note_injected(result, message.id, hits)
 
 
 def _certain_result(injection: Injection) -> int | None:
-    """Return the result of a submission that fails even if the engine dies first, else None."""
+    """Return the result of a submission bound to fail even if the engine dies first, else None."""
     match injection.kind:
         case FaultKind.HANG | FaultKind.STALL | FaultKind.DROP_SIGNAL | FaultKind.LOST:
             return ZeResult.ERROR_DEVICE_LOST

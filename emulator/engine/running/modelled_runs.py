@@ -1,4 +1,4 @@
-"""Runs on the modelled clock: copies and inferences are counted there, and take as long on a paced device."""
+"""Runs on the modelled clock: copies and inferences are counted, and paced on a paced device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from softnpu.emulator.openvino.modelled_time import ModelledTime
 
 
 class ModelledRuns:
-    """Ends copies and inferences on the modelled clock."""
+    """Counts copies and inferences on the modelled clock."""
 
     def __init__(self, clock: DeviceClock, counters: Counters) -> None:
         self._clock = clock
@@ -20,14 +20,14 @@ class ModelledRuns:
         self.paced = clock.paced
 
     def end_copy(self, queue: EngineQueue, size: int) -> None:
-        """Count a copy of so many bytes."""
+        """Count a copy of `size` bytes."""
         queue.device_ns = self._clock.copy(size, queue.device_ns)
         self._counters.set_device_clock(self._clock.now_ns)
 
     def end_inference(
         self, queue: EngineQueue, modelled: ModelledTime | None, started_ns: int
     ) -> Parts | None:
-        """Count an inference that began at `started_ns` of the host; if paced, return its wait."""
+        """Count an inference that began at `started_ns` on the host's clock; if paced, return its wait."""
         clock, counters = self._clock, self._counters
         if modelled is None:
             counters.count_unmodelled()
@@ -53,7 +53,7 @@ class ModelledRuns:
 def _wait_until(queue: EngineQueue, until_ns: int) -> Parts:
     """Wait for the end of the modelled time.
 
-    The next command of the list, or of what waits in the ring by then, begins at that very moment.
+    The next command, in the list or waiting in the ring by then, begins at that very moment.
     """
     queue.resume_ns = until_ns
     while time.monotonic_ns() < until_ns:

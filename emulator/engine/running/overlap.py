@@ -1,11 +1,11 @@
 """Start inferences before their turn, so that all streams of an image have work.
 
-An image that was compiled for throughput splits the threads into streams, each of which runs one inference at
-a time. While the engine waits for one inference, it starts the next ones beside it. They end in the order of
-their turns, and clients see them one after the other.
+An image compiled for throughput splits the threads into streams, each of which runs one inference at a time.
+While the engine waits for one inference, it starts the next ones concurrently. They end in the order of their
+turns, and clients see them one after the other.
 
-A submission starts early only if no client can tell: it is one inference and nothing else, no submission
-before it that still runs writes its memory, and it writes nothing that they use.
+A submission starts early only if no client can tell: it is a single inference, no earlier submission still
+running writes its memory, and it writes nothing that they use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AFTER_RESET_NS = 5_000_000_000
 
 
 class EarlyInference(NamedTuple):
-    """An inference that runs before its turn: submission `sequence` of the queue."""
+    """An inference running before its turn: submission `sequence` of the queue."""
 
     queue: EngineQueue
     sequence: int
@@ -34,8 +34,8 @@ class EarlyInference(NamedTuple):
 class Overlap:
     """The inferences of one engine that have started early.
 
-    For five seconds after an engine reset nothing starts early: what has killed the engine runs alone then,
-    and no other submission is blamed.
+    For five seconds after an engine reset nothing starts early: a submission that kills engines then runs
+    alone, and no other is blamed.
     """
 
     def __init__(self, queues: QueueTable, counters: Counters, after_reset: bool) -> None:
@@ -50,7 +50,7 @@ class Overlap:
         return bool(self._early)
 
     def adopt(self, queue: EngineQueue, inference: Inference | None) -> None:
-        """Begin the turn of the queue's next submission: it continues the inference that started early."""
+        """Begin the turn of the queue's next submission, continuing the inference that started early."""
         if not self._early:
             return
         sequence = queue.completed + 1
@@ -59,14 +59,14 @@ class Overlap:
             is_due = early.queue is queue and early.sequence == sequence
             if is_due or early.inference is inference:
                 if not is_due or early.inference is not inference:
-                    early.inference.cancel_early()  # the client has overwritten, or used twice, its commands
+                    early.inference.cancel_early()  # the client has overwritten or resubmitted its commands
             else:
                 remaining.append(early)
         self._early = remaining
 
     def start_more(self, queue: EngineQueue, inference: Inference) -> None:
-        """Start what comes next while this inference, of the next submission of the queue, runs."""
-        # one more than there are streams, so that none of them rests between two
+        """Start the next inferences while this one, of the queue's next submission, runs."""
+        # one more than streams, so that no stream idles between two
         room = inference.streams - len(self._early)
         while room > 0 and time.monotonic_ns() >= self._not_before_ns:
             for candidate in self._candidates(queue):
@@ -78,13 +78,13 @@ class Overlap:
             try:
                 candidate.inference.start_early()
             except RuntimeError:
-                return  # it is not the fault of the one that runs, and shows in its own turn
+                return  # not the running one's fault; it is reported in its own turn
             self._early.append(candidate)
             self._counters.count_overlapped()
             room -= 1
 
     def cancel(self, queue: EngineQueue) -> None:
-        """End what has started early of this queue: it writes no memory any more."""
+        """Cancel the early inferences of this queue, so that they no longer write memory."""
         if not self._early:
             return
         for early in self._early:
@@ -93,7 +93,7 @@ class Overlap:
         self._early = [early for early in self._early if early.queue is not queue]
 
     def _candidates(self, running: EngineQueue) -> Iterator[EarlyInference]:
-        """Yield what may come next, in the order of turns: other queues first, then more of this one."""
+        """Yield candidates in the order of turns: other queues first, then more of this one."""
         others = [queue for queue in self._queues.runnable(running.level) if queue is not running]
         others.sort(key=lambda queue: (queue.share.spent_ns[queue.level], queue.ran_ns))
         for queue in (*others, running):
@@ -114,7 +114,7 @@ class Overlap:
                 return None
             data = queue.command_buffer(submission)
         except Refused:
-            return None  # the error shows in its turn
+            return None  # the error is reported in its turn
         program = queue.context.programs.get(submission.buffer, submission.offset, data)
         inference = None if program is None else program.inference
         if inference is None or not inference.overlaps:

@@ -1,7 +1,7 @@
-"""Run submissions: take one out of its ring, check it, run it for a slice, report how it ended.
+"""The runner: take a submission from its ring, check it, run it for a slice, report its end.
 
-Progress is noted in memory that outlives the engine: after a reset a submission continues with the command
-that was interrupted, and only that one runs twice.
+Progress is logged in memory that outlives the engine: after a reset a submission continues with the
+interrupted command, and only that one runs twice.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino.modelled_time import ModelledTime
 from softnpu.emulator.platforms import Platform
 
-_CHECKPOINT_MASK = JOURNAL_EVERY - 1  # reading the clock after each of many small copies would cost too much
+_CHECKPOINT_MASK = JOURNAL_EVERY - 1  # reading the clock after each small copy would cost too much
 _POLL_NS = 2_000_000
 _DECODE_NS = 2_000_000
 _LONG_BUFFER = 64 * 1024
 _MAX_DECODING = 4
-_SHORT_NS = 100_000  # shorter times are charged as they are
+_SHORT_NS = 100_000  # shorter times are charged unadjusted
 _MIN_CHARGED_PART = 32
 _PAUSES = {
     BLOCKED: link.QueuePause.EVENT,
@@ -64,20 +64,20 @@ _PAUSES = {
 
 
 class EngineLoop(Protocol):
-    """What a submission that runs needs of the engine's loop."""
+    """The engine's loop as seen by a running submission."""
 
     @property
     def alive(self) -> bool:
-        """Whether the supervisor is there."""
+        """Whether the supervisor is alive."""
         ...
 
     @property
     def send(self) -> Callable[[link.Report], None]:
-        """Send a report to the supervisor."""
+        """The function that sends a report to the supervisor."""
         ...
 
     def read_messages(self) -> None:
-        """Handle what the supervisor has sent so far, of much a part."""
+        """Handle pending messages from the supervisor, of many only some."""
         ...
 
     def poll_doorbells(self) -> None:
@@ -86,7 +86,7 @@ class EngineLoop(Protocol):
 
 
 class Runner:
-    """Run one submission at a time."""
+    """Runs one submission at a time."""
 
     def __init__(
         self,
@@ -111,15 +111,15 @@ class Runner:
         self._modelled_runs = modelled_runs
         self._tdr_ns = tdr_ms * 1_000_000
         self._endings = Endings(loop.send, queues, scheduler, counters, overlap, errors)
-        self.turns: NativeTurns | None = None  # learns what has run well
-        self._queue: EngineQueue | None = None  # of the submission that runs
+        self.turns: NativeTurns | None = None  # learns successful submissions
+        self._queue: EngineQueue | None = None  # of the running submission
         self._submission: Submission | None = None
-        self._abort: ErrorInfo | None = None  # why the submission that runs must end: decided once
-        self._reports: list[link.Report] = []  # sent when the submission that runs has ended
+        self._abort: ErrorInfo | None = None  # why the running submission must end: decided once
+        self._reports: list[link.Report] = []  # sent when the running submission has ended
         self._poll_due_ns = 0
         self._slice_end_ns = 0
-        self._charged_ns = 0  # until when the time of this slice is charged
-        self._cpu_ns = 0  # CPU time of this process at the beginning of this turn, or at its last charge
+        self._charged_ns = 0  # end of the charged part of this slice
+        self._cpu_ns = 0  # CPU time of this process at the start of this turn or its last charge
         self._stalled_ns = 0  # of the faults, at the last charge
 
     # ------------------------------------------------------------ one slice of one submission
@@ -127,14 +127,14 @@ class Runner:
     def run(self, queue: EngineQueue) -> None:
         """Run the next submission of the queue to its end, or until it waits or is preempted.
 
-        What a defect makes of it ends this submission and nothing else.
+        An unexpected exception ends this submission and nothing else.
         """
         sequence = queue.completed + 1
         try:
             self._run(queue)
         except Exception as error:  # noqa: BLE001
             self._endings.fail(queue, sequence, error)
-        while self._reports:  # of what ended meanwhile: its memory and its record are not used any more
+        while self._reports:  # of objects dropped meanwhile: their memory and records are no longer used
             self._loop.send(self._reports.pop(0))
 
     def _run(self, queue: EngineQueue) -> None:
@@ -144,7 +144,7 @@ class Runner:
             submission = queue.next()
         except Refused as error:
             self._endings.abandon(queue, error.info)
-            # charged, or a tail that always changes would be served first
+            # charged, or a constantly changing tail would be served first
             self._charge(queue, time.monotonic_ns())
             return
         info: ErrorInfo | None = None
@@ -152,14 +152,13 @@ class Runner:
             if submission.fence:
                 queue.fence(submission)
                 if queue.closed:
-                    return  # dropped by a message that was read meanwhile, and that was answered
+                    return  # dropped by a message read and answered meanwhile
             if queue.lost is not None:
                 info = queue.lost
             elif queue.condemned == submission.sequence and queue.condemned_info is not None:
                 info = queue.condemned_info
             elif submission.is_cancelled() and queue.pending_effect() is None:
-                # once a dead engine has done half of an effect it is too late to cancel: the other half
-                # follows
+                # an effect half done by a dead engine cannot be cancelled: it is completed
                 info = failures.cancelled()
             else:
                 if failpoints.active is not None:
@@ -172,7 +171,7 @@ class Runner:
                 if self._abort is not None:
                     info = self._abort
                 elif pause is CANCELLED:
-                    # its queue or this engine is gone: it did not end, and must not be reported as ended
+                    # its queue or this engine is gone: it did not end, so do not report that
                     self._charge(queue, time.monotonic_ns())
                     queue.reset()
                     return
@@ -185,12 +184,12 @@ class Runner:
         except MemoryError:
             info = failures.out_of_memory()
         if info is not None and (program := queue.program) is not None and program.foreign:
-            # what OpenVINO makes of cut memory is no reason
+            # with truncated memory OpenVINO's message is meaningless
             info = foreign.failure_of(program.foreign) or info
         self._end_turn(queue, submission, info)
 
     def resume(self, queue: EngineQueue) -> None:
-        """Settle what a dead engine has left of a queue; one for which that cannot be done is lost."""
+        """Settle a queue left by a dead engine; if that fails the queue is lost."""
         with self._guarded(queue):
             queue.resume()
 
@@ -199,7 +198,7 @@ class Runner:
         queue.ran_ns = time.monotonic_ns()
         with self._guarded(queue):
             submission: Submission | None = None
-            with contextlib.suppress(Refused):  # the memory of the fence was freed
+            with contextlib.suppress(Refused):  # the fence's memory was freed
                 submission = queue.next()
                 if submission.fence:
                     queue.fence(submission)
@@ -208,7 +207,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _guarded(self, queue: EngineQueue) -> Iterator[None]:
-        """As `run`, for what is rare."""
+        """Like `run`, for rare operations."""
         sequence = queue.completed + 1
         try:
             yield
@@ -223,7 +222,7 @@ class Runner:
             self._counters.busy_ns += used
             queue.charge(used)
             self._endings.end(queue, submission, info)
-            self._scheduler.charge(queue, used)  # after the end, which nobody should have to wait for
+            self._scheduler.charge(queue, used)  # after the end, so that its waiters are not delayed
         else:
             self._charge(queue, now)
             self._endings.end(queue, submission, info)
@@ -231,7 +230,7 @@ class Runner:
             self.turns.learn(queue, submission, program)
 
     def _count(self, queue: EngineQueue, program: Program) -> None:
-        """Count what a submission that ends well has done."""
+        """Count the work of a successful submission."""
         counters = self._counters
         counters.commands += program.commands
         if program.inferences:
@@ -243,7 +242,7 @@ class Runner:
             counters.count_traffic(program.read, program.written)
 
     def _run_slice(self, queue: EngineQueue, submission: Submission, start: int) -> Pause | None:
-        """Return None when the submission has ended, else why it has not."""
+        """Run a slice; return None if the submission has ended, else the pause."""
         self._slice_end_ns = start + SLICE_NS
         self._queue, self._submission, self._abort = queue, submission, None
         try:
@@ -264,7 +263,7 @@ class Runner:
         finally:
             self._queue = self._submission = None  # they would keep the client's memory mapped
             if (program := queue.program) is not None and program.inference is not None:
-                # started early, and its turn ended without it: by an injected fault, say
+                # started early, but its turn ended without it, e.g. by an injected fault
                 program.inference.cancel_early()
 
     def _run_with_failpoints(self, queue: EngineQueue, program: Program) -> Pause | None:
@@ -276,10 +275,10 @@ class Runner:
         return pause
 
     def _suspend(self, queue: EngineQueue, pause: Pause) -> None:
-        """Let the submission continue later: in its next turn, or when something has happened."""
+        """Suspend the submission until its next turn or the end of its wait."""
         self._charge(queue, time.monotonic_ns())
         if queue.closed:
-            return  # destroyed by a message that was read meanwhile
+            return  # destroyed by a message read meanwhile
         if trace.active is not None:
             write_slice(trace.active, queue, None, False)
         queue.suspend(queue.step, _PAUSES[pause])
@@ -288,7 +287,7 @@ class Runner:
         if pause is PACED:
             self._queues.pace(queue)
             return
-        # time in which the device was busy does not count: what would signal may have waited for its turn
+        # busy time does not count: the signaller may have been waiting for its turn
         deadline_ns = time.monotonic_ns() + self._tdr_ns - self._counters.busy_ns
         if pause is LOADING:
             self._queues.block(queue, 0, loading=True)
@@ -306,7 +305,7 @@ class Runner:
         self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))
 
     def _own_time(self, used: int) -> int:
-        """Leave out the time in which the machine ran other programs, or an injected fault stalled."""
+        """Subtract the time taken by other programs or by an injected stall."""
         before, self._cpu_ns = self._cpu_ns, time.process_time_ns()
         stalled, self._stalled_ns = self._stalled_ns, self._faults.stalled_ns
         worked = used - (self._stalled_ns - stalled)
@@ -315,9 +314,9 @@ class Runner:
     # ------------------------------------------------------------ its program
 
     def _decode(self, queue: EngineQueue, submission: Submission) -> Program | None:
-        """Return the decoded command buffer, or None if decoding has to continue later.
+        """Return the decoded command buffer, or None if decoding continues later.
 
-        A half decoded buffer takes many times its size, so few long ones of a session are decoded at once.
+        Partial decodings take many times the buffer's size, so few long ones per session are in progress.
         """
         if queue.decoding is None:
             data = queue.command_buffer(submission)
@@ -352,7 +351,7 @@ class Runner:
             result = steps[index]()
             if result is not None:
                 if index != first:
-                    queue.step, queue.deadline_ns = index, 0  # it made progress: the watchdog starts again
+                    queue.step, queue.deadline_ns = index, 0  # progress: the watchdog starts again
                 pause = result if isinstance(result, Pause) else self._run_parts(queue, result)
                 if pause is not None:
                     return pause
@@ -367,7 +366,7 @@ class Runner:
         return None
 
     def _run_parts(self, queue: EngineQueue, parts: Parts) -> Pause | None:
-        """Run a long command part by part; at its end the queue's step is the next one."""
+        """Run a long command part by part; at its end advance the queue's step."""
         queue.parts = parts
         for part in parts:
             pause = part or self._checkpoint(queue, queue.step)
@@ -379,7 +378,7 @@ class Runner:
         return None
 
     def _checkpoint(self, queue: EngineQueue, step: int) -> Pause | None:
-        """Note the progress between two commands; return why the submission does not continue."""
+        """Log the progress between two commands; return the pause if the submission must yield."""
         now = time.monotonic_ns()
         queue.reached(step, now)
         if now < self._poll_due_ns:
@@ -388,22 +387,22 @@ class Runner:
             return CANCELLED
         self._loop.poll_doorbells()
         self._charge(queue, now)
-        # also if it is alone: time on its level goes on
+        # even if alone: the clock of its level advances
         best: Schedulable | None = self._scheduler.pick(self._queues.awake, self._queues.chores.waiting)
         if best is None or best is queue or (best.level == queue.level and now < self._slice_end_ns):
             return None
-        queue.step, queue.deadline_ns = step, 0  # it waits for nothing: the watchdog starts again
+        queue.step, queue.deadline_ns = step, 0  # not waiting: the watchdog starts again
         return PREEMPTED
 
     def _check_foreign(self, queue: EngineQueue) -> None:
-        """Refuse to go on if somebody has cut memory that the submission uses."""
+        """Raise `Refused` if memory of the submission was truncated."""
         if queue.program is not None and queue.program.foreign:
             foreign.check(queue.program.foreign)
 
-    # ------------------------------------------------------------ messages about the submission that runs
+    # ------------------------------------------------------------ messages about the running submission
 
     def abort(self, message: link.Abort) -> None:
-        """End this submission, if it is still the one that runs."""
+        """Abort this submission if it is still running."""
         queue = self._queue
         if queue is None or queue.completed + 1 != message.sequence:
             return
@@ -411,9 +410,9 @@ class Runner:
             self._abort = message.info
 
     def report_dropped(self, report: link.QueueDropped | link.ContextDropped) -> None:
-        """Report that a queue or context is dropped, once nothing of it writes memory any more.
+        """Report that a queue or context is dropped, once it no longer writes memory.
 
-        An inference that runs ends at the border of a layer, which may take a while.
+        A running inference ends at a layer boundary, which may take a while.
         """
         queue = self._queue
         runs = queue is not None and queue.context.number == report.context
@@ -427,7 +426,7 @@ class Runner:
     # ------------------------------------------------------------ `steps.RunningSubmission`
 
     def is_cancelled(self) -> bool:
-        # also reads of dead clients: their memory must not wait until a long submission has ended
+        # frees memory of dead clients before a long submission has ended
         self._poll_due_ns = time.monotonic_ns() + _POLL_NS
         self._loop.read_messages()
         submission = self._submission
@@ -453,7 +452,7 @@ class Runner:
 
     def note_effect(self, value: int) -> None:
         assert self._queue is not None
-        self._check_foreign(self._queue)  # the next engine would deliver what was computed from void data
+        self._check_foreign(self._queue)  # the next engine would deliver results of void data
         self._queue.note_effect(value)
 
     def note_event(self, at: MemoryAt, changes: int) -> None:

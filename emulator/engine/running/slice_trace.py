@@ -1,4 +1,4 @@
-"""What the engine writes into a trace about a submission: one record for each turn that it had."""
+"""Trace records of submissions, one per turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SESSION_MASK = 0xFFFFFFFF
 
 
 def write_slice(writer: TraceWriter, queue: EngineQueue, info: ErrorInfo | None, ended: bool) -> None:
-    """Write what has run since the queue's turn began: the end of its next submission, or a part of it."""
+    """Write the work since the queue's turn began: the rest of its next submission, or a part of it."""
     program, inferences, name = queue.program, 0, 0
     if program is not None:
         inferences = program.inferences if ended and info is None else 0

@@ -1,1 +1,1 @@
-"""What OpenVINO has compiled, kept on disk, and imported before it is asked for."""
+"""The disk cache of models that OpenVINO has compiled, and their import ahead of use."""

@@ -1,12 +1,12 @@
-"""The cache of what OpenVINO's CPU device has compiled: images that are in it need not be compiled again.
+"""The cache of images compiled by OpenVINO's CPU device, which spares later loads the compilation.
 
-OpenVINO compiles an image at every load. What it exports of the result is kept in a directory of the daemon's
-user, which an engine only reads; `cache_fill` fills it. A cache can only save time: an entry that is
-damaged, from another host or version, or does not declare what the image declares, is a miss.
+OpenVINO compiles an image at every load. Its export of the result is kept in a directory of the daemon's
+user, which an engine only reads; `cache_fill` fills it. The cache can only save time: an entry that is
+damaged, from another host or version, or whose ports differ from the image's, is a miss.
 
-Kept are images that OpenVINO computes in f32 and in one stream, with fixed shapes, also of what lies between
-inputs and outputs, and without profiles. Small ones are compiled as quickly, and large ones are slower to
-read than their weights, which the engine uses in place.
+Only images computed in f32 and in one stream, with fixed shapes throughout and without profiling, are cached.
+Small images compile just as quickly, and large ones are slower to read than their weights, which the engine
+uses in place.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from softnpu.emulator.openvino.defects import shared_tensors
 log = logging.getLogger(__name__)
 
 LIMIT: Final = 512 << 20
-"""Bytes that the directory may take."""
+"""Maximum size of the directory in bytes."""
 MIN_IR: Final = 64 << 10
-"""Bytes of the IR of the smallest image that is kept, about a hundred operations."""
+"""Bytes of IR of the smallest image that is cached, about a hundred operations."""
 MAX_WEIGHTS: Final = 64 << 20
-"""Bytes of constants of the largest one: an export has them all, in memory of its own."""
+"""Bytes of constants of the largest one: an export contains a copy of them all."""
 _FORMAT: Final = 3
 _PRECISION: Final = "f32"
 _SETTINGS: Final = ("ONEDNN_", "DNNL_", "OV_", "OPENVINO_")
-"""Beginnings of variables that change what OpenVINO compiles."""
+"""Prefixes of environment variables that change what OpenVINO compiles."""
 
 
 class Kept(NamedTuple):
@@ -55,7 +55,7 @@ class Kept(NamedTuple):
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What an entry begins with: the bytes of the export."""
+    """The header of an entry: the size of the export in bytes."""
 
     size: int
 
@@ -70,7 +70,7 @@ class CpuCache:
 
     @classmethod
     def open(cls) -> CpuCache | None:
-        """Open the cache that the environment names; None if it is off or cannot be used."""
+        """Open the cache named by the environment; return None if it is off or unusable."""
         directory = environment.engine_cache()
         if not directory:
             return None
@@ -96,11 +96,11 @@ class CpuCache:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether an image was imported that nobody has asked for yet."""
+        """Whether a prefetched image is still unclaimed."""
         return self._expected is not None
 
     def expect(self, core: ov.Core, hint: bytes, loaded: Container[str]) -> None:
-        """Import the image that had this hint before, unless its key is one of `loaded`."""
+        """Prefetch the image last loaded with this hint, unless its key is in `loaded`."""
         note = None if self._notes is None else self._notes.find(hint)
         if note is None or note.key in loaded:
             return
@@ -110,15 +110,15 @@ class CpuCache:
             self._expected = note, kept
 
     def forget_expected(self) -> None:
-        """Drop what nobody has asked for."""
+        """Drop unclaimed prefetched images."""
         self._expected = None
 
     def has_note(self, hint: bytes, key: str, properties: dict[str, str]) -> bool:
-        """Whether it is noted that an image of this key was loaded with this hint; true without notes."""
+        """Whether a note maps this hint to this key; true without notes."""
         return self._notes is None or self._notes.find(hint) == Note(key, properties)
 
     def note(self, hint: bytes, key: str, properties: dict[str, str]) -> None:
-        """Note that an image of this key was loaded with this hint."""
+        """Record that this hint loaded an image of this key."""
         if self._notes is not None:
             self._notes.store(hint, Note(key, properties))
 
@@ -134,9 +134,9 @@ class CpuCache:
 
 
 def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> str:
-    """Return the key of an image: over its content, its properties, the host and all that compiles it.
+    """Return the key of an image, a digest of its content, its properties, the host and the compiling code.
 
-    Empty for an image that is not kept.
+    Empty for an image that is not cached.
     """
     if not _is_kept(reader, meta, properties):
         return ""
@@ -153,20 +153,20 @@ def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> s
 
 
 def encoded(compiled: ov.CompiledModel) -> bytes:
-    """Return the entry of an image that was compiled."""
+    """Return the cache entry of a compiled image."""
     exported: bytes = compiled.export_model().getvalue()
     header = msgspec.msgpack.encode(_Header(len(exported)))
     return bytes([len(header) >> 8, len(header) & 255]) + header + exported
 
 
 def decoded(core: ov.Core, payload: memoryview, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
-    """Import the image of an entry; None if it declares other than `meta`."""
+    """Import the image of an entry; return None if its ports differ from `meta`."""
     kept = imported(core, payload, properties)
     return kept if kept is not None and fits(kept.compiled, meta) else None
 
 
 def imported(core: ov.Core, payload: memoryview, properties: dict[str, str]) -> Kept | None:
-    """Import the image of an entry, in memory that can be written; None if that cannot be."""
+    """Import the image of an entry into writable memory; return None if that fails."""
     start = 2 + int.from_bytes(payload[:2], "big")
     try:
         header = msgspec.msgpack.decode(payload[2:start], type=_Header)
@@ -182,7 +182,7 @@ def imported(core: ov.Core, payload: memoryview, properties: dict[str, str]) -> 
 
 
 def fits(compiled: ov.CompiledModel, meta: GraphMeta) -> bool:
-    """Whether every input and output has a tensor of its own, of the type and shape that `meta` declares."""
+    """Whether every input and output has its own tensor, of the type and shape declared by `meta`."""
     ports = [*compiled.inputs, *compiled.outputs]
     return (
         len(compiled.inputs) == len(meta.inputs)
@@ -197,7 +197,7 @@ def fits(compiled: ov.CompiledModel, meta: GraphMeta) -> bool:
 
 
 def _content_digest(reader: BlobReader) -> bytes:
-    """The digest of what is computed, wherever its constants lie."""
+    """Return the digest of the computation, independent of where its constants lie."""
     reference = reader.weights_reference()
     constants = [(each.offset, each.length, each.digest) for each in reference.constants] if reference else []
     hasher = blake3(reader.read(Section.METADATA))

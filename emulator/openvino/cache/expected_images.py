@@ -1,7 +1,7 @@
-"""Notes of hints: which entry of the engine's cache an image had that was loaded with a hint before.
+"""Notes that map each hint to the engine-cache entry it last loaded.
 
-A program sends the hint of what it will load long before the compiler knows the content, and the engine
-imports the entry meanwhile. It finds an image by its content alone: a wrong note costs time and nothing else.
+A program sends the hint of a model long before the compiler knows its content, and the engine prefetches the
+entry meanwhile. Images are looked up by content alone, so a wrong note costs nothing but time.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _FORMAT: Final = b"1"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """The key of an entry, and the properties with which it is imported."""
+    """The key of an entry, and the properties it is imported with."""
 
     key: str
     properties: dict[str, str]
 
 
 class ExpectedImages:
-    """The notes in the cache of engines."""
+    """The notes in the engine cache."""
 
     def __init__(self, files: ModelCache) -> None:
         self._files = files
 
     @classmethod
     def open(cls, directory: str) -> ExpectedImages | None:
-        """Open the notes of the cache in `directory`; None if they cannot be used."""
+        """Open the notes of the cache in `directory`; return None if they are unusable."""
         files = ModelCache.open(CacheOptions(directory=os.path.join(directory, _FOLDER), limit=_LIMIT))
         return None if files is None else cls(files)
 
     def find(self, hint: bytes) -> Note | None:
-        """Return the note of this hint; None without a sound one."""
+        """Return the note of this hint; None if it is missing or invalid."""
         payload = self._files.load(self._files.key(hint, _FORMAT))
         if payload is None:
             return None
@@ -51,6 +51,6 @@ class ExpectedImages:
         return note if entry_files.is_key(note.key) else None
 
     def store(self, hint: bytes, note: Note) -> None:
-        """Note what was loaded with this hint, if that is possible and not noted."""
+        """Record what this hint loaded, unless already recorded; ignore failures."""
         if self.find(hint) != note:
             self._files.store(self._files.key(hint, _FORMAT), msgspec.msgpack.encode(note))

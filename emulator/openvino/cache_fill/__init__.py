@@ -1,1 +1,1 @@
-"""The program that fills the cache of what OpenVINO has compiled: `__main__`."""
+"""The program that fills the engine cache: `__main__`."""

@@ -1,13 +1,13 @@
-"""Put one image into the cache of compiled ones: a program that the supervisor starts, with one `ImageLoad`.
+"""Store one compiled image in the engine cache: a program started by the supervisor with one `ImageLoad`.
 
-What is stored serves all sessions, so nothing that one of them can change may enter it. Blob and weights are
-sealed, or files that only the daemon's user and root can write, who could write the cache as well. All
-constants are compared with the digests of the blob after OpenVINO has read them. The import has to compute
-the same bits as what was compiled.
+Entries serve all sessions, so nothing that a single session can change may enter them. Blob and weights are
+sealed, or files writable only by the daemon's user and root, who could write the cache as well. All constants
+are compared with the digests in the blob after OpenVINO has read them. The imported image must compute the
+same bits as the compiled one.
 
-A model may take over what compiles it. So that is a process of its own, locked in, which writes into memory;
-this one touches no more than the bytes, and stores them under the key of the content that it was given. What
-a model does there can change nothing but its own entry.
+A malicious model may take over the process that compiles it. Compilation therefore runs in a sandboxed
+process of its own, which writes into a memory file; this one handles only the bytes, and stores them under
+the key of the content it was given. Such a model can corrupt nothing but its own entry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REASON = 300
 
 
 class _Compiler:
-    """The process that compiles: forked before anything here has threads."""
+    """The compiling process, forked before this one has threads."""
 
     def __init__(self, message: link.ImageLoad, fds: Sequence[int]) -> None:
         self._result = linux.memfd("entry")
@@ -54,7 +54,7 @@ class _Compiler:
         os.write(self._begin, b"x")
         _, status = os.waitpid(self._pid, 0)
         size = os.fstat(self._result).st_size
-        if size > LIMIT:  # a size costs its writer nothing, and reading it as much memory
+        if size > LIMIT:  # a sparse file costs its writer nothing, but its reader all the memory
             raise NotKeptError(f"{size} bytes are more than the cache takes")
         content = os.pread(self._result, size, 0)
         if status == 0:
@@ -65,12 +65,12 @@ class _Compiler:
 
 
 def _compile_into(result: int, begin: int, message: link.ImageLoad, fds: Sequence[int]) -> int:
-    """What the forked process does; its exit code. Without success `result` holds the reason."""
+    """Run in the forked process; return its exit code. On failure `result` holds the reason."""
     lean_openvino.leave_out_converter()
     from softnpu.emulator.openvino.cache_fill import entry
 
     if not os.read(begin, 1):
-        return 0  # nobody wants it
+        return 0  # not needed
     code = 0
     try:
         content = memoryview(entry.compile_entry(message, fds))

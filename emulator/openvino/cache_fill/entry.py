@@ -1,4 +1,4 @@
-"""An entry of the cache of compiled images: how it is compiled, and what is checked before it is stored."""
+"""Entries of the engine cache: their compilation, and the checks before they are stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NotKeptError(Exception):
 
 
 def fill(cache: CpuCache, message: link.ImageLoad, fds: Sequence[int], compiled: Callable[[], bytes]) -> None:
-    """Store an image, unless it is there, and the note of its hint. Raises `NotKeptError`.
+    """Store an image, unless present, and the note of its hint. Raises `NotKeptError`.
 
     `compiled` returns what `compile_entry` does: see `__main__`.
     """
@@ -57,7 +57,7 @@ def fill(cache: CpuCache, message: link.ImageLoad, fds: Sequence[int], compiled:
 
 
 def compile_entry(message: link.ImageLoad, fds: Sequence[int]) -> bytes:
-    """The entry of an image. Raises `NotKeptError`."""
+    """Return the entry of an image. Raises `NotKeptError`."""
     image = executor.load(message, fds)
     if image.computes_sizes:
         raise NotKeptError("it computes sizes while it runs, and an import does not tell")
@@ -76,12 +76,12 @@ def compile_entry(message: link.ImageLoad, fds: Sequence[int]) -> bytes:
 
 
 def _is_safe(fd: int) -> bool:
-    """Whether nobody can change a file who could not change the cache."""
+    """Whether only users trusted with the cache can write this file."""
     return linux.has_seals(fd, linux.SEALS_IMMUTABLE) or not file_ownership.distrust(fd)
 
 
 def _has_its_weights(message: link.ImageLoad, fds: Sequence[int]) -> bool:
-    """Whether all constants, in the blob and outside, have the digests in the blob."""
+    """Whether all constants, embedded or external, match the digests in the blob."""
     reader = BlobReader(memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ)))
     section = reader.extent(Section.WEIGHTS)
     sources = fds[len(fds) - len(message.weights) :]
@@ -99,7 +99,7 @@ def _has_its_weights(message: link.ImageLoad, fds: Sequence[int]) -> bool:
 
 
 def _equal(compiled: ov.CompiledModel, kept: ov.CompiledModel, inputs: Sequence[ArgumentMeta]) -> bool:
-    """Whether both compute the same bits."""
+    """Whether both models compute the same bits."""
     generator = np.random.default_rng(len(inputs))
     for _ in range(_ROUNDS):
         values = [_random(generator, argument) for argument in inputs]
@@ -118,12 +118,12 @@ def _results(compiled: ov.CompiledModel, values: Sequence[ov.Tensor]) -> list[by
 
 
 def _random(generator: np.random.Generator, argument: ArgumentMeta) -> ov.Tensor:
-    """Zeros and ones for integers, which may be indices."""
+    """Return random elements; integers, which may be indices, are 0 or 1."""
     tensor = ov.Tensor(executor.type_of(argument), ov.Shape(argument.shape))
     if executor.type_of(argument).is_real():
         tensor.data[...] = generator.standard_normal(argument.shape).astype(tensor.data.dtype)
     elif tensor.data.shape == tuple(argument.shape):
         tensor.data[...] = generator.integers(0, 2, argument.shape).astype(tensor.data.dtype)
-    else:  # several numbers in a byte
+    else:  # several elements per byte
         tensor.data[...] = 0
     return tensor

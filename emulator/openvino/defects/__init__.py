@@ -1,1 +1,1 @@
-"""Models that OpenVINO's CPU device computes wrongly, and what is done about each before it compiles them."""
+"""Models that OpenVINO's CPU device computes wrongly, and their corrections before compilation."""

@@ -1,9 +1,9 @@
-"""Compute what depends on constants alone and OpenVINO does not fold, before a model is compiled.
+"""Fold constant subgraphs that OpenVINO does not, before a model is compiled.
 
-OpenVINO folds most of it. The rest (a Convolution, an AvgPool or a GRUCell of constants) its CPU runtime
-(2026.4) computes once, when it compiles. An operation behind it may then write its result into the same
-memory: in the second inference an Add has been added twice. A NormalizeL2 writes into the constant itself. So
-the values become constants, computed from copies.
+OpenVINO folds most of them. The rest (a Convolution, AvgPool or GRUCell of constants) its CPU runtime
+(2026.4) computes once, at compilation. A consumer may then write its result into the same memory: in the
+second inference an Add has been added twice. A NormalizeL2 even writes into the constant itself. So the
+values become constants, computed from copies.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ _FOLDED: Final = frozenset(
     ("Broadcast", "Concat", "Convert", "Reshape", "Select", "ShapeOf", "Slice", "Squeeze", "StridedSlice",
      "Tile", "Transpose", "Unsqueeze", "VariadicSplit")
 )  # fmt: skip
-"""Types of operations that OpenVINO folds, whatever they work on."""
+"""Types of operations that OpenVINO always folds."""
 
 _FOLDED_FLOATS: Final = frozenset(("Add", "Gather", "Multiply", "Subtract"))
-"""Those that it folds on these element types. Most models have no other operations on constants alone."""
+"""Types folded on these element types only. Most models have no other operations on constants alone."""
 _FLOATS: Final = ("f32", "f16", "bf16")
 
 _NEVER: Final = frozenset(
     ("Assign", "FakeConvert", "FakeQuantize", "If", "Loop", "Multinomial", "Parameter", "RandomUniform",
      "ReadValue", "Result", "TensorIterator")
 )  # fmt: skip
-"""Types that are no constants of constants, that OpenVINO treats as weights of 8 bits, or with bodies."""
+"""Operations never folded: not constant on constants, treated as 8-bit weights, or with bodies."""
 _QUANTISES: Final = "FakeQuantize"
 _ELEMENTWISE: Final = frozenset(
     ("Add", "Divide", "Maximum", "Minimum", "Multiply", "PRelu", "Power", "SquaredDifference", "Subtract")
 )
-"""Types of operations that write over what has been quantised, and take it for no weights."""
+"""Types of operations that overwrite a quantised input, and do not treat it as weights."""
 
 
 def fold(core: ov.Core, model: ov.Model, properties: Mapping[str, str]) -> None:
-    """Replace such values in a model that was just read, and in its bodies, by constants.
+    """Replace such values by constants in a newly read model and its bodies.
 
-    `properties` are those that the model is compiled with.
+    `properties` are those of the coming compilation.
     """
     for part in [model, *all_bodies(model)]:
         values = list(_values(part))
@@ -52,13 +52,13 @@ def fold(core: ov.Core, model: ov.Model, properties: Mapping[str, str]) -> None:
 
 
 def are_in(model: ov.Model) -> bool:
-    """Whether a model may have such values: OpenVINO folds more than `_FOLDED` names."""
+    """Whether a model may have such values: OpenVINO folds more than is listed in `_FOLDED`."""
     return any(next(_values(part), None) is not None for part in [model, *all_bodies(model)])
 
 
 def _values(model: Any) -> Iterator[Any]:
-    """What other operations use of operations on constants, unless `_FOLDED` names all of these."""
-    constant: dict[str, bool] = {}  # by name: whether it may not be folded
+    """Yield constant values with other consumers, unless OpenVINO folds everything they depend on."""
+    constant: dict[str, bool] = {}  # by name: whether OpenVINO may leave it unfolded
     parts = []
     for node in model.get_ordered_ops():
         kind = node.get_type_name()
@@ -81,7 +81,7 @@ def _values(model: Any) -> Iterator[Any]:
 
 
 def _is_written_over(node: Any) -> bool:
-    """Whether it quantises for operations that work element by element, and for no others."""
+    """Whether it quantises for elementwise operations alone."""
     if node.get_type_name() != _QUANTISES:
         return False
     readers = {target.get_node().get_type_name() for target in node.output(0).get_target_inputs()}

@@ -1,13 +1,12 @@
-"""Give results to operations on no elements, which OpenVINO's CPU runtime (2026.4) leaves unwritten.
+"""Define the results of operations on empty inputs, which OpenVINO's CPU runtime (2026.4) leaves unwritten.
 
-It does not run an operation that has an input without elements. If the result has some nevertheless (a sum
-over 0 channels, a pooling of padding alone, a row of an empty table), they are what its memory held before.
-And some operations without a result divide by its size when they are loaded, which ends the process.
+It does not run an operation that has an empty input. If the result is not empty (a sum over 0 channels, a
+pooling of padding alone, a row of an empty table), it keeps the previous content of its memory. And some
+operations with an empty result divide by its size at loading, which ends the process.
 
-What nothing contributes to is 0, the largest of nothing is the lowest number, and a sequence of 0 steps ends
-in its first state. `replace` does so where shapes are known, whatever the operation. `guard` does so of open
-shapes: for any operation once an input of the model has no elements, and for those of `_REDUCED` where a size
-within the model may turn out to be 0.
+An empty sum is 0, an empty maximum is the lowest number, and a sequence of 0 steps ends in its first state.
+`replace` handles known shapes, for any operation. `guard` handles dynamic shapes: any operation once an input
+of the model is empty, and those of `_REDUCED` where a size within the model may turn out to be 0.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from openvino import opset13 as ops
 from softnpu.emulator.common.model_bodies import all_bodies
 
 Empty = frozenset[tuple[int, int]]
-"""Dimensions of inputs that are 0: the position of the input, and the axis."""
+"""Zero dimensions of inputs: the position of the input, and the axis."""
 
 _KEPT: Final = frozenset(
     ("Assign", "Constant", "If", "Loop", "Parameter", "ReadValue", "Result", "TensorIterator")
 )
 _RIGHT: Final = ("Concat", "Pad", "RandomUniform", "Reduce", "Scatter", "ShapeOf", "SliceScatter",
                  "SpaceToBatch", "SparseFillEmptyRows")  # fmt: skip
-"""Beginnings of types that OpenVINO computes of no elements, or whose first input is a shape."""
+"""Prefixes of types that OpenVINO computes on empty inputs, or whose first input is a shape."""
 _SEQUENCES: Final = ("AUGRUSequence", "GRUSequence", "LSTMSequence", "RNNSequence")
 _LARGEST: Final = ("AdaptiveMaxPool", "MaxPool", "SegmentMax")
 _SPATIAL: Final = frozenset(
@@ -50,18 +49,18 @@ _REDUCED: Final[dict[str, tuple[int, tuple[int, ...] | None]]] = {
     "SearchSorted": (0, (-1,)),
     "MatMul": (0, None),
 }
-"""Operations that make something of nothing: an input, and axes of it (None: any) that the result lacks."""
+"""Operations with results from empty inputs: the input, and its axes (None: any) absent from the result."""
 _CHOSEN: Final = ("CTC", "Embedding", "Gather", "ISTFT", "StridedSlice")
-"""Beginnings of types that lose an axis as well, for models that may have nothing anywhere."""
+"""Prefixes of types that drop an axis too, for models in which anything may be empty."""
 _GUARDED: Final = "softnpu_guarded"
 _COUNTED: Final = frozenset(("NonZero", "Unique", *_BOXES, "MatrixNms", "MulticlassNms"))
 _VALUES: Final = frozenset(("Parameter", "ReadValue", "If", "Loop", "TensorIterator", *_COUNTED))
 
 
 def replace(model: ov.Model) -> bool:
-    """Replace results that are known to be empty, or of no elements, in a model that was just read.
+    """Replace results known to be empty, or computed from empty inputs, in a newly read model.
 
-    Returns whether it had some. Its bodies are not looked at.
+    Returns whether there were any. Bodies are skipped.
     """
     found = False
     for node in model.get_ordered_ops():
@@ -72,10 +71,10 @@ def replace(model: ov.Model) -> bool:
 
 
 def guard(model: ov.Model, empty: Empty | None = frozenset()) -> bool:
-    """Give results to operations that may turn out to have no elements to work on, in a model and its bodies.
+    """Guard operations whose inputs may turn out to be empty, in a model and its bodies.
 
-    `empty` are the dimensions of inputs that are 0; the others are at least 1. None: any may be 0. Returns
-    whether it had some. One that was guarded before is left as it is.
+    `empty` are the zero dimensions of inputs; the others are at least 1. None: any may be 0. Returns whether
+    there were any. Operations already guarded are left alone.
     """
     parts = [model, *all_bodies(model)]
     if not empty and empty is not None and not any(_is_open(node) for part in parts for node in _of(part)):
@@ -129,7 +128,7 @@ def _replace(node: Any, output: Any) -> bool:
 
 
 def _is_product_of_0(node: Any) -> bool:
-    """Pad a product over an inner dimension that is 0 in one input, and open in the other."""
+    """Pad a product over an inner dimension that is 0 in one input and dynamic in the other."""
     if node.get_type_name() != "MatMul":
         return False
     shapes = [node.get_input_partial_shape(position) for position in (0, 1)]
@@ -149,7 +148,7 @@ def _is_empty(output: Any) -> bool:
 
 
 def _nothing(node: Any, output: Any) -> Any:
-    """Return the element of a result that nothing contributes to."""
+    """Return the element of a result from empty inputs."""
     kind, element_type = node.get_type_name(), output.get_element_type()
     is_lowest = kind in _LARGEST and output.get_index() == 0
     if kind == "SegmentMax":
@@ -165,16 +164,16 @@ def _first_state(node: Any, index: int) -> Any | None:
     return node.input_value(index) if node.get_type_name() in _SEQUENCES and index else None
 
 
-# ---------------------------------------------------------------- sizes that are open
+# ---------------------------------------------------------------- dynamic sizes
 
 
 def _is_open(node: Any) -> bool:
-    """Whether it is to be guarded, and was not."""
+    """Whether it still needs a guard."""
     return _may_be_empty(node) and _GUARDED not in node.get_rt_info()
 
 
 def _may_be_empty(node: Any) -> bool:
-    """Whether there may be nothing along an axis that the result does not have."""
+    """Whether an axis absent from the result may be empty."""
     if node.get_type_name() not in _REDUCED:
         return False
     position, axes = _REDUCED[node.get_type_name()]
@@ -193,18 +192,18 @@ def _may_be_empty(node: Any) -> bool:
 
 
 class _Names(NamedTuple):
-    """Names of operations: those that reduce what may be empty, and those of nothing with a result."""
+    """Names of operations: reductions of possibly empty inputs, and those with a result from empty ones."""
 
     reduced: set[str]
     unwritten: set[str]
 
 
 def _names(model: ov.Model, empty: Empty) -> Iterator[_Names]:
-    """Yield the names of such operations in the model and in each body, if inputs are as `empty` says."""
+    """Yield the names of such operations in the model and in each body, for inputs described by `empty`."""
     sized = _sized(model, empty)
     is_outer = True
     for part in [sized, *all_bodies(sized)]:
-        # a convolution behind others seldom has nothing to read, and is fused with what follows
+        # an inner convolution rarely has an empty input, and is fused with its consumer
         cut = _cut(part) if is_outer and not empty and sized is not model else None
         reduced = {
             node.get_friendly_name()
@@ -222,7 +221,7 @@ def _of(part: ov.Model) -> list[Any]:
 
 
 def _is_unwritten(node: Any) -> bool:
-    """Whether it has a result of no elements, by shapes that are known."""
+    """Whether it computes a result from empty inputs, by known shapes."""
     kind = node.get_type_name()
     if kind in _KEPT or kind.startswith(_RIGHT) or not node.get_input_size():
         return False
@@ -234,7 +233,7 @@ def _may_be_unwritten(node: Any) -> bool:
 
 
 def _sized(model: ov.Model, empty: Empty) -> ov.Model:
-    """Return a copy whose open dimensions are at least 1, or 0; the model itself if there is no copy."""
+    """Return a copy whose dynamic dimensions are at least 1, or 0; the model itself if copying fails."""
     try:
         copy = model.clone()
         shapes = {
@@ -248,7 +247,7 @@ def _sized(model: ov.Model, empty: Empty) -> ov.Model:
             if port.get_partial_shape().rank.is_static
         }
         copy.reshape(shapes)
-    except RuntimeError:  # shapes that do not fit each other, or OpenVINO does not copy it
+    except RuntimeError:  # mismatched shapes, or OpenVINO cannot copy it
         return model
     return copy
 
@@ -260,8 +259,8 @@ def _at_least_1(size: Any) -> Any:
 
 
 def _cut(model: ov.Model) -> set[str]:
-    """Names of operations on tensors whose size depends on values, or of which a part was taken."""
-    valued: set[str] = set()  # what depends on the values of inputs
+    """Return the names of operations on sliced tensors, or tensors whose size depends on values."""
+    valued: set[str] = set()  # depend on the values of inputs
     cut: set[str] = set()
     for node in model.get_ordered_ops():
         kind, name = node.get_type_name(), node.get_name()
@@ -286,9 +285,9 @@ def _may_have_none(output: Any) -> bool:
 
 
 def _guard(node: Any) -> None:
-    """Insert a choice behind an operation that reduces, or pad that with an element that changes nothing.
+    """Insert a choice after a reducing operation, or pad its input with a neutral element.
 
-    OpenVINO fuses products and attention with what follows, and runs nothing of that.
+    OpenVINO fuses products and attention with their consumers, and would run none of these.
     """
     kind = node.get_type_name()
     if kind in _PADDED:
@@ -299,7 +298,7 @@ def _guard(node: Any) -> None:
 
 
 def _choose(node: Any, position: int = 0) -> None:
-    """Insert a choice behind an operation: what it makes of nothing if that input has no elements."""
+    """Insert a choice after an operation: its result for an empty input if that input is empty."""
     is_empty = _size_is_0(ops.reduce_min(_shape(node.input_value(position)), _numbers(0), False))
     for output in node.outputs():
         readers = list(output.get_target_inputs())
@@ -317,7 +316,7 @@ def _of_boxes(_: Any) -> Iterator[tuple[int, int, float]]:
 
 
 def _of_attention(node: Any) -> Iterator[tuple[int, int, float]]:
-    """A key of which the value is 0."""
+    """A key whose value is 0."""
     for position in (1, 2):
         yield position, node.get_input_partial_shape(position).rank.get_length() - 2, 0.0
     if node.get_input_size() > 3 and len(node.get_input_partial_shape(3)):
@@ -333,7 +332,7 @@ def _of_product(node: Any) -> Iterator[tuple[int, int, float]]:
 
 
 def _pad(node: Any, position: int, axis: int, value: float, count: Any | None = None) -> None:
-    """Pad an input with `count` elements along an axis; without: with one if it has none."""
+    """Pad an input with `count` elements along an axis; without `count`, with one if it is empty."""
     data = node.input_value(position)
     rank = len(data.get_partial_shape())
     if count is None:

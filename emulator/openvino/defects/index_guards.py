@@ -42,7 +42,7 @@ def gather_nd(node: Any, indices: Any) -> Any:
         last = ops.gather(ops.shape_of(indices), ops.constant([-1]), ops.constant(0))
         limits = ops.slice(limits, ops.constant([0]), last, ops.constant([1])).output(0)
     rank = len(indices.partial_shape)
-    if rank > 1:  # OpenVINO takes dimensions of 1 off a minimum of different ranks
+    if rank > 1:  # OpenVINO drops dimensions of 1 from a minimum of different ranks
         limits = ops.unsqueeze(limits, ops.constant(list(range(rank - 1))))
     last = ops.subtract(limits, constant(indices, 1))
     first = ops.negative(limits) if is_signed else constant(indices, 0)
@@ -68,7 +68,7 @@ def scatter_elements(node: Any, indices: Any) -> Any:
 
 
 def _size_along(shape: Any, axis: Any, given: Any) -> Any:
-    """One of the sizes in `shape`; 0 if there is no such axis, which OpenVINO refuses."""
+    """Return one of the sizes in `shape`; 0 if there is no such axis, which OpenVINO refuses."""
     if given.get_node().get_type_name() == "Constant":
         return ops.gather(shape, axis, ops.constant(0))
     rank, one = ops.shape_of(shape, "i64"), ops.constant([1])
@@ -77,7 +77,7 @@ def _size_along(shape: Any, axis: Any, given: Any) -> Any:
 
 
 def _lacks_room(data: Any, indices: Any, axis: Any) -> Any:
-    """Whether there are more indices than elements along any other axis, of these shapes."""
+    """Whether `indices` is larger than `data` along any other axis, given their shapes."""
     rank = ops.shape_of(data, "i64")
     numbers = ops.range(ops.constant(0), ops.squeeze(rank, ops.constant(0)), ops.constant(1), "i64")
     is_other = ops.not_equal(ops.mod(ops.add(axis, rank), rank), numbers)
@@ -86,7 +86,7 @@ def _lacks_room(data: Any, indices: Any, axis: Any) -> Any:
 
 
 def _has_room(node: Any) -> bool | None:
-    """Whether there are elements for all indices, along other axes than its own; None if shapes decide it."""
+    """Whether there are elements for all indices along the other axes; None if known only at run time."""
     data, indices = node.get_input_partial_shape(0), node.get_input_partial_shape(1)
     axis = node.input_value(3).get_node()
     if data.rank.is_dynamic or indices.rank.is_dynamic or axis.get_type_name() != "Constant":

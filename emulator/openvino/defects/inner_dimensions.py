@@ -1,11 +1,11 @@
-"""Keep products inside their inputs: a dynamic inner dimension has to be that of the weights.
+"""Keep products inside their inputs: a dynamic inner dimension must equal that of the weights.
 
 OpenVINO's CPU runtime (2026.4) does not compare them when it runs a product with constant weights. It reads
-as many numbers as the weights have, also behind the end of a shorter input. Here such an input is reshaped to
-what the weights say. That copies nothing, and OpenVINO refuses to do it for another size.
+as many numbers as the weights have, even past the end of a shorter input. Here such an input is reshaped to
+the weights' size. That copies nothing, and OpenVINO refuses it for any other size.
 
-The state of a recurrent cell is not only multiplied. Its dimension has to stay dynamic: if it is static,
-OpenVINO fuses more, and the last bits differ.
+The state of a recurrent cell has other uses too. Its dimension must stay dynamic: if static, OpenVINO fuses
+more, and the last bits differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from softnpu.emulator.common.model_bodies import all_bodies
 
 
 class _Product(NamedTuple):
-    """The position of an input, its inner axis, and the size that this has to have."""
+    """The position of an input, its inner axis, and the required size of that axis."""
 
     position: int
     axis: int
@@ -39,11 +39,11 @@ _RECURRENT: Final = {
     "AUGRUSequence": ((0, 3), (1, 4)),
     "LSTMSequence": ((0, 4), (1, 5)),
 }
-"""Positions of what is multiplied, and of its weights, whose last dimensions agree."""
+"""Positions of the factor and of its weights, whose last dimensions agree."""
 
 
 def guard(model: ov.Model) -> None:
-    """Insert the guards into a model that was just read, and into its bodies."""
+    """Insert the guards into a newly read model and its bodies."""
     if not model.is_dynamic() and not any(body.is_dynamic() for body in all_bodies(model)):
         return
     for part in [model, *all_bodies(model)]:
@@ -78,7 +78,7 @@ def _products(node: Any) -> Iterator[_Product]:
 
 def _guard(node: Any, product: _Product) -> None:
     source = node.input_value(product.position)
-    pattern = np.zeros(source.get_partial_shape().rank.get_length(), np.int64)  # 0: as it is
+    pattern = np.zeros(source.get_partial_shape().rank.get_length(), np.int64)  # 0: unchanged
     pattern[product.axis] = product.size
     reshaped = opset13.reshape(source, opset13.constant(pattern), special_zero=True)
     reshaped.set_friendly_name(f"{node.get_friendly_name()}/inner {product.position}")
@@ -88,7 +88,7 @@ def _guard(node: Any, product: _Product) -> None:
 
 
 def _all_of(reshaped: Any, source: ov.Output) -> Any:
-    """Return `reshaped` with a last dimension that is known only when the model runs: that of `source`."""
+    """Return `reshaped` with a last dimension known only at run time: that of `source`."""
     last = opset13.constant(np.array([-1]))
     length = opset13.gather(opset13.shape_of(source), last, opset13.constant(0))
     return opset13.slice(

@@ -1,8 +1,8 @@
-"""Find the models whose quantised layers OpenVINO's CPU runtime fuses, which may compute other numbers.
+"""Find models whose quantised layers OpenVINO's CPU runtime fuses, possibly with wrong results.
 
-From AVX-512 on it makes one subgraph of a chain of quantised MatMuls, or of quantised attention. That may
-compute something else, some of it from memory that nobody wrote, or damage the heap (2026.4). Without such
-subgraphs the same layers compute what the model says; where the subgraph is right, both have the same bits.
+From AVX-512 on it fuses a chain of quantised MatMuls, or quantised attention, into one subgraph. That may
+compute wrong numbers, some of them from uninitialised memory, or corrupt the heap (2026.4). Without such
+subgraphs the same layers are correct; where the subgraph is correct too, the bits are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openvino import opset13
 from softnpu.emulator.common.model_bodies import all_bodies
 
 UNFUSED = {"SNIPPETS_MODE": "DISABLE"}
-"""The property of OpenVINO's CPU device that makes no subgraphs."""
+"""The property of OpenVINO's CPU device that disables subgraphs."""
 _QUANTISES = "FakeQuantize"
 _NORMALISES = "GroupNormalization"
 _BYTES = ("i8", "u8")
@@ -30,10 +30,10 @@ _NAMES = "originalLayersNames"
 
 
 def are_in(model: ov.Model, compiled: ov.CompiledModel) -> bool:
-    """Return whether a subgraph of what was compiled works on 8 bits, and not element by element.
+    """Return whether a compiled subgraph works on 8 bits, and not elementwise.
 
     `compiled` does not show bodies: they count as affected if they quantise. So does a subgraph of operations
-    that the model does not name, or names twice.
+    whose names are missing from the model, or ambiguous.
     """
     bodies = any(_quantises(body) for body in all_bodies(model))
     if bodies or not _quantises(model):
@@ -53,9 +53,9 @@ def are_in(model: ov.Model, compiled: ov.CompiledModel) -> bool:
 
 
 def make_loadable(model: ov.Model) -> None:
-    """Replace what OpenVINO refuses to load without subgraphs, by operations that say the same.
+    """Replace operations that OpenVINO refuses to load without subgraphs by equivalent ones.
 
-    That is a FakeQuantize of one dimension, and a GroupNormalization.
+    They are a FakeQuantize of one dimension, and a GroupNormalization.
     """
     for part in [model, *all_bodies(model)]:
         for node in part.get_ordered_ops():
@@ -76,7 +76,7 @@ def make_loadable(model: ov.Model) -> None:
 
 
 def _normalised(node: Any, rank: int) -> Any:
-    """A GroupNormalization as a normalisation of each group, scaled and moved for each channel."""
+    """Return a GroupNormalization as a normalisation per group, scaled and shifted per channel."""
     data, scale, bias = node.input_values()
     attributes = node.get_attributes()
     pattern = opset13.constant(np.array([0, attributes["num_groups"], -1]))

@@ -1,8 +1,8 @@
-"""Keep the outputs that are states from changing what OpenVINO fuses, where fusing changes numbers.
+"""Keep outputs that are states from changing OpenVINO's fusion, where fusion changes numbers.
 
 On a host that computes in bf16, OpenVINO's CPU runtime (2026.4) rounds numbers of that type after each
-operation but not inside of fused ones. It fuses an operation whose result goes into a variable with the next
-one, and does not if the result is an output. Such an output therefore gets another shape, without a copy.
+operation but not inside fused ones. It fuses an operation whose result is assigned to a variable with the
+next one, but not if the result is an output. Such an output is therefore reshaped, without a copy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TYPE = "bf16"
 
 
 def set_apart(model: ov.Model, meta: GraphMeta) -> None:
-    """Show the states that the model also computes with in a shape that begins with another 1."""
+    """Prepend a dimension of 1 to outputs that are states with other consumers in the model."""
     results = model.get_results()
     for position in _states(meta):
         value = results[position].input_value(0)
@@ -27,7 +27,7 @@ def set_apart(model: ov.Model, meta: GraphMeta) -> None:
 
 
 def positions(meta: GraphMeta, compiled: ov.CompiledModel) -> frozenset[int]:
-    """Return the positions of the outputs that `set_apart` has changed."""
+    """Return the positions of the outputs changed by `set_apart`."""
     return frozenset(
         position
         for position in _states(meta)

@@ -1,8 +1,8 @@
-"""Replace recurrent sequences with lengths by loops over their cells, which stop where a length says so.
+"""Replace recurrent sequences with lengths by loops over their cells, which stop at these lengths.
 
-Of shapes with open dimensions OpenVINO's CPU runtime (2026.4) ignores the lengths: each sequence goes on to
-the end. Of known shapes it makes such loops itself; there a sequence of length 0 ends in zeros instead of its
-first state. Lengths that are the time itself, or computed of shapes, are left alone: those need no loop.
+With dynamic dimensions OpenVINO's CPU runtime (2026.4) ignores the lengths: each sequence runs to the end.
+With known shapes it makes such loops itself, but a sequence of length 0 ends in zeros instead of its first
+state. Lengths that equal the time, or are computed from shapes, are left alone: they need no loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LAST: Final = -1
 
 
 def heed(model: ov.Model) -> bool:
-    """Replace them in a model that was just read, and in its bodies. Returns whether it had some."""
+    """Replace them in a newly read model and its bodies. Returns whether there were any."""
     found = False
     for part in [model, *all_bodies(model)]:
         sequences = [node for node in part.get_ordered_ops() if _has_lengths(node)]
@@ -55,7 +55,7 @@ def _replace(node: Any) -> None:
     time = ops.gather(ops.shape_of(data, "i64"), ops.constant(1), ops.constant(0))
     lengths = ops.minimum(ops.maximum(lengths, ops.constant(np.int64(0))), time)
     is_open = data.get_partial_shape()[1].get_min_length() == 0
-    if is_open:  # OpenVINO refuses a loop of no steps: it gets one, which no length reaches
+    if is_open:  # OpenVINO refuses a loop of no steps: it has one, beyond any length
         none = ops.convert(ops.equal(time, ops.constant(np.int64(0))), "i64")
         ends = ops.concat([numbers([0]), ops.unsqueeze(none, ops.constant(0)), numbers([0])], 0)
         zero = ops.constant(0, data.get_element_type())
@@ -74,7 +74,7 @@ def _replace(node: Any) -> None:
 
 
 def _loop(node: Any, data: Any, lengths: Any, at: int, backwards: bool) -> list[Any]:
-    """Return the results of the direction that is number `at`: all steps, and the last of each state."""
+    """Return the results of direction number `at`: all steps, and the last of each state."""
     states, element_type = _STATES[node.get_type_name()], data.get_element_type()
     if backwards:
         data = ops.reverse_sequence(data, lengths, 0, 1).output(0)

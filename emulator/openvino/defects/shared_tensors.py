@@ -1,9 +1,9 @@
-"""Find outputs without a tensor of their own: those that are an input or equal another output.
+"""Find outputs without a tensor of their own: those equal to an input or another output.
 
-OpenVINO's CPU runtime has one tensor for both. Setting such an output would move the input as well, and the
-model would compute from the memory of its result. Models declare such outputs, and transformations create
-them: from an Einsum "ab->ab", an If with a constant condition, two operations that compute the same. So these
-outputs are copied from the tensor that has their value.
+OpenVINO's CPU runtime has one tensor for both. Setting such an output would redirect the input as well, and
+the model would read its input from the memory of its result. Models declare such outputs, and transformations
+create them: from an Einsum "ab->ab", an If with a constant condition, two identical operations. So these
+outputs are copied from the tensor that holds their value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import openvino as ov
 
 
 class Origin(NamedTuple):
-    """Where the value of an output is: the position of an input, or of an output with its own tensor."""
+    """The source of an output's value: the position of an input, or of an output with its own tensor."""
 
     input: bool
     position: int
@@ -25,7 +25,7 @@ def origins(compiled: ov.CompiledModel) -> Mapping[int, Origin]:
     """Return the outputs without a tensor of their own, by position."""
     inputs = [port.get_tensor() for port in compiled.inputs]
     outputs = [port.get_tensor() for port in compiled.outputs]
-    # one descriptor is one Python object as long as that lives: the lists keep them
+    # a descriptor is one Python object while that is alive: the lists keep them
     known = {id(tensor): Origin(True, position) for position, tensor in enumerate(inputs)}
     shared: dict[int, Origin] = {}
     for position, tensor in enumerate(outputs):
@@ -36,10 +36,10 @@ def origins(compiled: ov.CompiledModel) -> Mapping[int, Origin]:
 
 
 def take_inputs(model: ov.Model, compiled: ov.CompiledModel) -> bool:
-    """Have outputs of dynamic shape that are an input be that in `model` too; whether some were not.
+    """Connect outputs of dynamic shape that equal an input to it in `model` too; return whether any changed.
 
-    When operations that do nothing are removed, such outputs keep a descriptor of their own. With two of
-    them that are equal, an inference (2026.4) writes its input into the input of another request.
+    When no-ops are removed, such outputs keep a descriptor of their own. With two equal ones, an inference
+    (2026.4) writes its input into the input of another request.
     """
     equal: dict[int, list[int]] = {}
     for position, origin in origins(compiled).items():
@@ -58,7 +58,7 @@ def take_inputs(model: ov.Model, compiled: ov.CompiledModel) -> bool:
 
 
 def _input_behind(compiled: ov.CompiledModel, position: int) -> int | None:
-    """Return the input that an output of dynamic shape is in what is executed; None if it is none."""
+    """Return the input that an output of dynamic shape equals in the executed model; None if none."""
     port = compiled.outputs[position]
     if not port.partial_shape.is_dynamic or not any(_is_like(port, other) for other in compiled.inputs):
         return None

@@ -1,8 +1,8 @@
-"""Find the models that OpenVINO's CPU runtime computes wrongly with several streams.
+"""Find models that OpenVINO's CPU runtime computes wrongly with several streams.
 
-The graphs of all streams are made at once and share constants. Where an operation computes a constant from
-one that was computed as well, in its place (Convert and Multiply of compressed weights), one stream may write
-the first value over the second one of the other, for good (2026.4). A single stream shares nothing.
+The graphs of all streams are built concurrently and share constants. Where an operation computes a constant
+in place from another computed one (Convert and Multiply of compressed weights), one stream may permanently
+overwrite the other's second value with the first (2026.4). A single stream shares nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _LAYER = "layerType"
 
 
 def are_wrong_for(model: ov.Model, compiled: ov.CompiledModel) -> bool:
-    """Return whether constants are computed in several steps when streams are made.
+    """Return whether constants are computed in several steps when streams are created.
 
-    `compiled` shows what is left of the model, but no bodies: for them the model decides.
+    `compiled` shows the optimised model without bodies; these are judged by `model`.
     """
     return _has_steps(compiled.get_runtime_model().get_ordered_ops()) or any(
         _has_steps(body.get_ordered_ops()) for body in all_bodies(model)
@@ -28,7 +28,7 @@ def are_wrong_for(model: ov.Model, compiled: ov.CompiledModel) -> bool:
 
 
 def _has_steps(operations: Sequence[Any]) -> bool:
-    """Whether an operation on constants alone uses the result of another one. Sources come first."""
+    """Whether an operation on constants alone uses another's result. Sources come first."""
     steps: dict[str, int] = {}
     for operation in operations:
         kind = _kind(operation, operation.get_rt_info())

@@ -1,1 +1,1 @@
-"""Inferences of dynamic shapes, and of states whose shape changes."""
+"""Inferences with dynamic shapes, and with states whose shape changes."""

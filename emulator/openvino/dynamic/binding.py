@@ -1,7 +1,7 @@
 """Arguments with dynamic dimensions, whose shapes lie in shape tensors.
 
-A shape tensor is client memory. It is copied once for an execution, the copy is checked against the bounds
-and the memory that was bound, and only the copy is used.
+A shape tensor is client memory. It is copied once per execution, the copy is checked against the bounds and
+the bound memory, and only the copy is used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BEGINS: Shape = ()
 """Stands for the initial value of a state, whose companion then has -1 for every dimension."""
 _LARGEST = 2**31 - 1
 _NO_ROOM = "m_capacity"
-"""What OpenVINO says of a result for which a tensor is too small."""
+"""OpenVINO's error text for a result too large for its tensor."""
 
 
 class DynamicArgument:
-    """An argument with dynamic dimensions: the memory that was bound for it, and its shape tensor."""
+    """An argument with dynamic dimensions: its bound memory and its shape tensor."""
 
     __slots__ = ("_bounds", "_shape_tensor", "argument", "item", "memory", "name", "position", "type")
 
@@ -53,7 +53,7 @@ class DynamicArgument:
         return self._checked(self._read())
 
     def state_shape(self) -> Shape:
-        """As `shape`, or `BEGINS`."""
+        """Like `shape`, or `BEGINS`."""
         shape = self._read()
         return BEGINS if all(dim == -1 for dim in shape) else self._checked(shape)
 
@@ -82,7 +82,7 @@ class DynamicArgument:
     def tensor(self, shape: Shape) -> ov.Tensor:
         """Return the memory as a tensor of a checked shape."""
         if not math.prod(shape):
-            return ov.Tensor(self.type, ov.Shape(shape))  # OpenVINO takes no tensor on no bytes
+            return ov.Tensor(self.type, ov.Shape(shape))  # OpenVINO accepts no tensor on empty memory
         return ov.Tensor(self.memory[: math.prod(shape) * self.item], ov.Shape(shape), self.type)
 
     def write_shape(self, shape: Shape) -> None:
@@ -103,7 +103,7 @@ class DynamicArgument:
         )
 
     def target(self, smallest: Shape) -> Any:
-        """Return all the memory as a tensor for results; None if not even the smallest one fits."""
+        """Return all the memory as a tensor for results; None if even the smallest does not fit."""
         elements = self.memory.nbytes // self.item
         if not elements or math.prod(smallest) > elements:
             return None
@@ -112,7 +112,7 @@ class DynamicArgument:
         return tensor
 
     def growing_tensor(self, smallest: Shape) -> Any:
-        """Return a tensor in OpenVINO's memory that takes a result of any size."""
+        """Return a tensor in OpenVINO's memory that can hold a result of any size."""
         return ov.Tensor(self.type, ov.Shape(smallest))
 
     def store(self, result: Any) -> None:
@@ -123,9 +123,9 @@ class DynamicArgument:
 
 
 class InnerDynamicBinding(Binding):
-    """A binding of a graph with fixed shapes, between which it computes others.
+    """A binding of a graph with fixed inputs and outputs but dynamic shapes inside.
 
-    After an inference that did not end well its compiled model is not used again: see `LoadedImage.renew`.
+    After a failed or cancelled inference its compiled model is not used again: see `LoadedImage.renew`.
     """
 
     __slots__ = ("_compilations", "_image")
@@ -137,7 +137,7 @@ class InnerDynamicBinding(Binding):
         self._image, self._compilations = image, image.compilations
 
     def run(self, is_cancelled: Callable[[], bool]) -> bool:
-        """As `Binding.run`."""
+        """Like `Binding.run`."""
         self._image.mend()
         if self._compilations != self._image.compilations:
             super().__init__(self._image, self.views, self._count_copied)
@@ -250,7 +250,7 @@ class DynamicBinding(Binding):
         return self._end(ended, self._targets)
 
     def _expect_empty(self, shapes: Sequence[Shape]) -> None:
-        """Have the model ready for inputs without elements."""
+        """Prepare the model for empty inputs."""
         empty = frozenset(
             (argument.position, axis)
             for argument, shape in zip(self._inputs, shapes, strict=True)

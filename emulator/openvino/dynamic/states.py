@@ -1,8 +1,8 @@
-"""States whose shape changes: OpenVINO's variables get the client's values before each inference.
+"""States whose shape changes: OpenVINO's variables are set from client memory before each inference.
 
-The client's memory is the only place where a state lives from one execution to the next: an engine may die at
-any moment. So a variable is set from the argument that is read, and copied to the one that is assigned when
-the inference has succeeded. Both count as copied bytes.
+Between executions a state lives in client memory alone: an engine may die at any moment. So a variable is set
+from the input argument, and copied to the output argument once the inference has succeeded. Both count as
+copied bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from softnpu.emulator.openvino.executor import Binding, LoadedImage
 
 
 class _Variable:
-    """One variable of a request: where its value comes from, and where the next one goes."""
+    """One variable of a request: the source of its value, and the destination of the next one."""
 
     __slots__ = ("_is_checked", "_state", "assigned", "read")
 
@@ -34,7 +34,7 @@ class _Variable:
         self._is_checked = False
 
     def load(self, shape: Shape) -> int:
-        """Give the variable the value of this checked shape, or its initial value; the bytes copied."""
+        """Set the variable to its value of this checked shape, or initial value; return the bytes copied."""
         if shape == BEGINS:
             self._state.reset()
             return 0
@@ -43,12 +43,12 @@ class _Variable:
         return int(tensor.byte_size)
 
     def value(self) -> Any:
-        """The value after an inference; refused if OpenVINO does not keep it in the precision of the model.
+        """Return the value after an inference; refuse one not kept in the model's precision.
 
-        Before the first inference there is none to look at if the shape has a lower bound.
+        Before the first inference there is no value yet if the shape has a lower bound.
         """
         value = self._state.state
-        # of another precision it would be another number after every step
+        # in another precision it would drift at every step
         if not self._is_checked and value.element_type != self.read.type:
             raise refuse(
                 ZeResult.ERROR_UNSUPPORTED_FEATURE,
@@ -86,8 +86,8 @@ class StatefulBinding(DynamicBinding):
             self._variables.append(_Variable(of_request[state.variable], read, assigned))
 
     def _begin(self) -> None:
-        """Set all variables. OpenVINO advances its own also in an inference that fails in the end."""
-        # states grow, and another thread than this one can cancel: see `Binding.run`
+        """Set all variables. OpenVINO advances its own even in an inference that finally fails."""
+        # states grow, and only another thread can cancel: see `Binding.run`
         self._is_short = False
         shapes = [variable.read.state_shape() for variable in self._variables]
         fused = self._image.fused_states
@@ -107,7 +107,7 @@ class StatefulBinding(DynamicBinding):
 
 
 def bind(image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> Binding:
-    """Bind a request to one view for each argument; `count_copied` gets the bytes an inference copies."""
+    """Bind a request to one view per argument; `count_copied` receives the bytes copied per inference."""
     if image.meta.dynamic_states:
         return StatefulBinding(image, views, count_copied)
     if any(argument.is_dynamic for argument in image.meta.arguments):

@@ -1,1 +1,1 @@
-"""States that OpenVINO fuses into attention."""
+"""States that OpenVINO fuses with attention."""

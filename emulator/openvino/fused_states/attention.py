@@ -1,7 +1,7 @@
-"""Find the attentions that OpenVINO's CPU runtime has fused with variables, and these in the model.
+"""Find the attentions that OpenVINO's CPU runtime has fused with variables, and these variables in the model.
 
-What is fused says the compiled model, how (along which axes) the model before; what differs from the pattern
-that is known (2026.4) is refused.
+The compiled model shows which are fused, the original model along which axes; deviations from the known
+pattern (2026.4) are refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FUSED_INPUTS = 6  # query, key, value, beams and two variables; more with a mas
 
 
 class Cache(NamedTuple):
-    """A variable of keys or of values, by the operations around it in the model whose shapes are inferred."""
+    """A variable of keys or values, described by its neighbours in the model whose shapes are inferred."""
 
     variable: str
     begin: Any  # the output with the initial value; None for zeros
-    chosen: Any  # what Gather gives
-    new: Any  # what is appended
+    chosen: Any  # the result of Gather
+    new: Any  # the appended part
     joined: Any  # both
     length: int  # the axis that grows
     batch: int
@@ -37,7 +37,7 @@ class Cache(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Keys and values of one attention. `one_shape`: they may not even differ in the last dimension."""
+    """Keys and values of one attention. `one_shape`: not even the last dimension may differ."""
 
     attention: str
     keys: Cache
@@ -46,7 +46,7 @@ class Pair(NamedTuple):
 
 
 def pairs(model: ov.Model, attentions: Sequence[tuple[str, str, str]], subject: str) -> list[Pair]:
-    """The variables of these attentions; what is unknown is refused with `ERROR_UNSUPPORTED_FEATURE`."""
+    """Return the variables of these attentions; refuse unknown ones with `ERROR_UNSUPPORTED_FEATURE`."""
     readers: dict[str, list[Any]] = {}
     assigns: dict[str, Any] = {}
     for operation in model.get_ordered_ops():
@@ -60,14 +60,14 @@ def pairs(model: ov.Model, attentions: Sequence[tuple[str, str, str]], subject: 
         keys, values = (_cache(about, readers.get(name, []), assigns) for name in names)
         if (keys.length, keys.batch) != (values.length, values.batch):
             raise _unknown(about, "keys and values along different axes")
-        # the last axis is that of the features, and the memory for values is measured by that for keys
+        # the last axis holds features, and the values' memory is sized by the keys'
         one_shape = any(_is_transposed(each.joined) or each.declared[-1] == OPEN for each in (keys, values))
         result.append(Pair(attention, keys, values, one_shape))
     return result
 
 
 def fused(compiled: ov.CompiledModel, subject: str) -> Iterator[tuple[str, str, str]]:
-    """Names of the fused operations, each with those of the ReadValue of its keys and of its values."""
+    """Yield the names of fused operations, each with its ReadValues of keys and of values."""
     for operation in compiled.get_runtime_model().get_ordered_ops():
         if _layer(operation) != _ATTENTION:
             continue
@@ -147,5 +147,5 @@ def _unknown(about: str, found: str) -> Refused:
 
 
 def dimensions(shape: Any) -> list[int]:
-    """The dimensions, `OPEN` for dynamic ones."""
+    """Return the dimensions, `OPEN` for dynamic ones."""
     return [dim.get_length() if dim.is_static else OPEN for dim in shape]

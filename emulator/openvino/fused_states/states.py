@@ -1,9 +1,9 @@
-"""Refuse states that do not fit an attention which OpenVINO has fused with them, before it computes.
+"""Refuse states that do not fit the attention fused with them, before OpenVINO computes it.
 
 OpenVINO's CPU runtime (2026.4) fuses ScaledDotProductAttention with its variables for keys and values, their
 Gather and their Concat. The fused operation takes most shapes from one of its inputs and uses them for the
-others, so what Gather and Concat would refuse makes it read other memory of the process. Here their rules
-are applied first, to the shapes that OpenVINO's own shape inference gives for the inputs of an inference.
+others, so that shapes which Gather and Concat would refuse make it read out of bounds. Here their rules are
+applied first, to the shapes that OpenVINO's own shape inference returns for the inputs of an inference.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from softnpu.emulator.openvino.fused_states import attention as fused_attention
 from softnpu.emulator.openvino.fused_states.attention import OPEN, Cache, Pair, Shape, dimensions
 
 Shapes = Mapping[str, Shape]
-"""By variable; an empty one is that of a variable that begins with its initial value."""
+"""Shapes by variable; empty for a variable that starts from its initial value."""
 
 _KNOWN = 64
 
 
 class _Inferred(NamedTuple):
-    """Shapes of what is appended to a variable, of its initial value, and how many samples Gather chooses."""
+    """Shapes of the part appended to a variable and of its initial value; samples chosen by Gather."""
 
     new: Shape
     begin: Shape
@@ -51,7 +51,7 @@ class FusedStates:
     def _prepare(self, model: ov.Model, attentions: Sequence[tuple[str, str, str]]) -> list[Pair]:
         shaped = model.clone()
         pairs = fused_attention.pairs(shaped, attentions, self._subject)
-        # a variable is a parameter: what is inferred then depends on its value of this inference
+        # a variable is a parameter: inference then depends on its current shape
         self._parameters = list(shaped.get_parameters())
         self._positions: dict[str, int] = {}
         self._begins: dict[str, Any] = {}
@@ -71,7 +71,7 @@ class FusedStates:
         outputs = [each for cache in caches for each in (cache.chosen, cache.new)]
         joined = [cache.joined for cache in caches]
         results = [opset13.result(each) for each in (*outputs, *joined, *self._begins.values())]
-        # copies: the shape of a parameter changes
+        # copies, as the shape of a parameter changes
         self._declared = [tuple(dimensions(parameter.partial_shape)) for parameter in self._parameters]
         self._model = ov.Model(results, self._parameters, "shapes")
         return pairs
@@ -79,7 +79,7 @@ class FusedStates:
     # ------------------------------------------------------------ one inference
 
     def check(self, inputs: Mapping[int, Shape], states: Shapes) -> None:
-        """Refuse with `ERROR_INVALID_ARGUMENT` states that do not fit each other, or the inputs.
+        """Refuse with `ERROR_INVALID_ARGUMENT` states that do not match each other or the inputs.
 
         `inputs`: the shapes of the inputs with dynamic dimensions, by position.
         """
@@ -141,7 +141,7 @@ class FusedStates:
     # ------------------------------------------------------------ shape inference
 
     def _infer(self, inputs: Mapping[int, Shape], states: Shapes) -> _Result:
-        """Infer with the shapes of an inference, or return what is known for all dimensions that matter."""
+        """Infer with the shapes of an inference, or return the cached result for the dimensions in use."""
         given: dict[int, Shape] = dict(inputs)
         given |= {self._positions[name]: shape for name, shape in states.items() if shape}
         begins = frozenset(name for name, shape in states.items() if not shape)
@@ -171,11 +171,11 @@ class FusedStates:
             return shapes
 
     def _needed_of(self, given: Mapping[int, Shape]) -> tuple[int, ...]:
-        # -1: a variable that begins
+        # -1: a variable that starts
         return tuple(given[at][axis] if at in given else -1 for at, axis in self._needed)
 
     def _first_inferred(self, given: Mapping[int, Shape], begins: frozenset[str]) -> _Result | None:
-        """Infer with the dimensions that mattered so far; if they do not suffice find out which ones do."""
+        """Infer with the dimensions that mattered so far; if they do not suffice, find those that do."""
         opened = [list(declared) for declared in self._declared]
         for at, axis in self._needed:
             if at in given:
@@ -193,7 +193,7 @@ class FusedStates:
         return shapes
 
     def _infer_begins(self, dims: list[list[int]], begins: frozenset[str]) -> list[list[int]]:
-        """`dims` of all parameters, those of variables that begin as they are inferred."""
+        """Return `dims` of all parameters, with inferred ones for variables that start."""
         waiting = begins & self._begins.keys()
         while waiting:
             self._validate(dims)
@@ -212,7 +212,7 @@ class FusedStates:
         self._model.validate_nodes_and_infer_types()
 
     def _results(self, dims: Sequence[Sequence[int]], begins: frozenset[str]) -> _Result | None:
-        """What is inferred; None if something of it stays open."""
+        """Return the inferred shapes; None if one stays open."""
         self._validate(dims)
         shapes = {}
         for cache in (each for pair in self._pairs for each in (pair.keys, pair.values)):
@@ -230,12 +230,12 @@ class FusedStates:
     def _find_needed(
         self, full: Sequence[Sequence[int]], begins: frozenset[str], shapes: _Result
     ) -> list[tuple[int, int]]:
-        """The dimensions that `shapes` depend on: they are the same while all others are open."""
+        """Return the dimensions that `shapes` depend on: with all others open the shapes are the same."""
         opened = [list(dims) for dims in full]
         needed: list[tuple[int, int]] = []
 
         def open_all(some: Sequence[tuple[int, int]]) -> None:
-            # halves: most dimensions of a large model do not matter
+            # bisect: most dimensions of a large model do not matter
             for at, axis in some:
                 opened[at][axis] = OPEN
             if not some or self._results(opened, begins) == shapes:
@@ -271,7 +271,7 @@ def _static(output: Any) -> Shape | None:
 
 
 def _agree(keys: Shape, values: Shape, one_shape: bool) -> bool:
-    """Whether keys and values have one shape, but for the last dimension unless `one_shape`."""
+    """Whether keys and values have the same shape; the last dimension may differ unless `one_shape`."""
     if one_shape:
         return keys == values
     return keys[:-1] == values[:-1]

@@ -1,1 +1,1 @@
-"""Memory of weights while an image uses it in place."""
+"""The memory of weights that an image uses in place."""

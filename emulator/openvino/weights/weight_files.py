@@ -1,8 +1,8 @@
-"""Files of weights that others can change while an image uses them in place.
+"""Weight files that others can change while an image uses them in place.
 
-One that is cut costs nothing but what used it: the guard (`cut_guard`) puts empty pages there and
-marks the range. One that is written to is told by inotify: its images are loaded again before they run
-again, and compared with their digests then. Neither costs an inference anything but the look at a mark.
+Truncating one harms only its users: the guard (`cut_guard`) maps zero pages there and marks the range. Writes
+are reported by inotify: the images affected are reloaded, and checked against their digests, before they run
+again. Both cost an inference no more than reading a flag.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class GuardedWeights:
-    """The range of addresses in which sources of weights lie that others can cut."""
+    """The address range of weight files that others can truncate."""
 
     def __init__(self, space: WeightSpace, paths: str) -> None:
         self._marks = guard().marks
@@ -40,7 +40,7 @@ class GuardedWeights:
         space.before_unmap(guard().remove, self._slot)
 
     def check(self, model: str) -> None:
-        """Refuse what was computed if a page of them was missing."""
+        """Refuse the result if a page of them was missing."""
         if self._marks[self._slot]:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -52,7 +52,7 @@ class GuardedWeights:
 
 
 def guarded(space: WeightSpace, fds: Sequence[int]) -> GuardedWeights | None:
-    """Guard weights whose files can be cut; None if none can be, or without the library for it."""
+    """Guard weights whose files can be truncated; return None if none can, or without the guard library."""
     files = changeable(fds)
     if not files or not native_files.guard().exists():
         return None
@@ -60,21 +60,21 @@ def guarded(space: WeightSpace, fds: Sequence[int]) -> GuardedWeights | None:
 
 
 def changeable(fds: Sequence[int]) -> list[int]:
-    """Those of these files that are not sealed against every change."""
+    """Return the files that are not sealed against every change."""
     return [fd for fd in fds if not linux.has_seals(fd, linux.SEALS_IMMUTABLE)]
 
 
 class WeightChanges:
-    """Tells which images use files that were written to; `fd` is readable then.
+    """Reports images whose files were written to; `fd` is readable then.
 
-    What is written through a mapping, or on another machine, is not told.
+    Writes through a mapping, or from another machine, go unnoticed.
     """
 
     def __init__(self) -> None:
         self.fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.fd < 0:
             log.warning("files of weights are not watched: %s", os.strerror(ctypes.get_errno()))
-            self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # nothing is ever told
+            self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # never readable
         self._lock = threading.Lock()
         self._images: dict[int, set[int]] = {}  # by watch
 
@@ -84,14 +84,14 @@ class WeightChanges:
             path = f"/proc/self/fd/{fd}".encode()
             number = _libc.inotify_add_watch(self.fd, path, _IN_MODIFY)
             if number < 0:
-                # the daemon may not read it by name, or has too many: its next load compares it all the same
+                # not readable by name, or too many watches: its next load checks it all the same
                 log.info("image %d: a file is not watched: %s", image, os.strerror(ctypes.get_errno()))
                 continue
             with self._lock:
                 self._images.setdefault(number, set()).add(image)
 
     def forget(self, image: int) -> None:
-        """Watch the files of an image no longer."""
+        """Stop watching the files of an image."""
         with self._lock:
             for number in [number for number, images in self._images.items() if image in images]:
                 self._images[number].discard(image)
@@ -100,7 +100,7 @@ class WeightChanges:
                     _libc.inotify_rm_watch(self.fd, number)
 
     def read(self) -> set[int]:
-        """The images whose files were written to since the last call."""
+        """Return the images whose files were written to since the last call."""
         try:
             data = os.read(self.fd, _EVENTS_BYTES)
         except OSError as error:

@@ -1,8 +1,8 @@
-"""Pages of large weights, given back while OpenVINO converts them: otherwise they are in memory twice.
+"""Release pages of large weights while OpenVINO converts them, so that they are not in memory twice.
 
-Each time costs a look at all of them, and OpenVINO a fault for pages that it was about to read again. So it
-happens after each eighth of the weights, and more often only when the process comes near to what it will take
-with all weights converted.
+Each release walks all pages, and costs OpenVINO a page fault for those it was about to read again. So it
+happens after each eighth of the weights, and more often only when the process approaches its size with all
+weights converted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 from softnpu.emulator.blob.weight_space import WeightSpace
 
 LARGE: Final = 64 << 20
-"""Bytes of weights from which on pages are given back."""
+"""Bytes of weights from which pages are released."""
 _PARTS: Final = 8
 _MARGIN: Final = 4
-"""Once less than one in so many bytes of the weights is left to take, pages are given back at every look.
+"""Once less than one part in so many of the weights remains, pages are released at every check.
 
-A thread may wait for a core between two looks.
+A thread may wait for a core between two checks.
 """
 _INTERVAL_S: Final = 0.005
 
@@ -35,7 +35,7 @@ class Resident(NamedTuple):
 
 
 def resident() -> Resident:
-    """What this process has in memory."""
+    """Return the memory of this process."""
     with open("/proc/self/statm", "rb", buffering=0) as file:
         _, total, shared, *_ = file.read().split()
     return Resident(int(total) * mmap.PAGESIZE, int(shared) * mmap.PAGESIZE)
@@ -43,15 +43,15 @@ def resident() -> Resident:
 
 @contextmanager
 def releasing(space: WeightSpace, look: Callable[[], Resident] = resident) -> Iterator[None]:
-    """Release pages of large weights as memory gets more in the block, and at its end.
+    """Release pages of large weights as memory grows in the block, and at its end.
 
-    Pages that are used in place come back from the file.
+    Pages used in place are faulted in again from the file.
     """
     size = space.layout.size
     if size < LARGE:
         yield
         return
-    space.release_pages()  # those that the check of digests has touched
+    space.release_pages()  # those touched by the digest check
     total, shared = look()
     limit = total + size - size // _MARGIN
     done = threading.Event()

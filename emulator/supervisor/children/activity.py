@@ -1,4 +1,4 @@
-"""Whether a child does anything: the CPU time that it uses, and what its threads do."""
+"""The activity of a child: its CPU time and the states of its threads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _OF_FILES = {
     "x86_64": frozenset(["0", "2", "3", "4", "5", "17", "89", "138", "254", "257", "262", "267", "332"]),
     "aarch64": frozenset(["27", "44", "56", "57", "63", "67", "78", "79", "80", "291"]),
 }.get(platform.machine(), frozenset())
-"""Calls that read, open, close, watch or look at a file."""
+"""System calls on files."""
 _LONGEST_DISK_WAITS = 3
 _STOPPED = frozenset("Tt")
 _CPU_NS = 1_000_000
 
 
 class Activity:
-    """Read the state of a process from outside. A process that has ended uses no CPU and has no threads."""
+    """Reads the state of a process from outside. An ended process uses no CPU and has no threads."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -30,7 +30,7 @@ class Activity:
         self._clock = (~pid << 3) | 2
 
     def cpu_ns(self) -> int:
-        """CPU time that all its threads have used."""
+        """CPU time of all its threads."""
         try:
             return time.clock_gettime_ns(self._clock)
         except OSError:
@@ -43,10 +43,10 @@ class Activity:
         return any(state in _BUSY for state in states.values()) or (main_too and main in _BUSY)
 
     def file_waits(self, loader: int) -> dict[int, str]:
-        """Threads that wait for a file: in a fault of a page, or `loader` in a call that concerns one.
+        """Return threads blocked on a file: in a page fault, or `loader` in a system call.
 
-        By thread, what it does and the CPU time it has used: the same again is the same wait. Empty where the
-        kernel does not say.
+        Maps each thread to its activity and CPU time; an unchanged value is the same wait. Empty where the
+        kernel does not provide it.
         """
         waits = {}
         folder = Path(f"/proc/{self._pid}/task")
@@ -81,10 +81,10 @@ class Activity:
 
 
 class StallWatch:
-    """Call `on_stall(seconds)` once when a process has done nothing for `limit_s` while it was watched.
+    """Calls `on_stall(seconds)` once when a watched process has done nothing for `limit_s`.
 
-    Only time that this process has seen pass counts. `on_overrun()` is called once when it has used more than
-    `cpu_limit_s` of CPU time since `begin`. Both are about all processes that work together.
+    Only time observed by this process counts. `on_overrun()` is called once when it has used more than
+    `cpu_limit_s` of CPU time since `begin`. Both cover all processes joined.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class StallWatch:
         self._ticked = 0.0
 
     def join(self, pid: int) -> None:
-        """Watch another process with it."""
+        """Watch another process as well."""
         self._lasting.append(Activity(pid))
 
     def follow(self, pid: int) -> None:
-        """Watch a process that works for it now, instead of the one before."""
+        """Watch the process that now works for it, instead of the previous one."""
         self._passing = Activity(pid)
         self._cpu_ns, self._quiet_s = self._used_ns(), 0.0
 
     def begin(self) -> None:
-        """Watch: the process has something to do from now on."""
+        """Start watching: the process has work."""
         self.end()
         self._passing = None
         self._quiet_s, self._ticked = 0.0, time.monotonic()
@@ -128,7 +128,7 @@ class StallWatch:
         self._timer = self._reactor.every(self._period_s, self._tick)
 
     def end(self) -> None:
-        """Stop watching: it has nothing to do any more; harmless when repeated."""
+        """Stop watching: the process is idle; harmless when repeated."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""A program of ours that the supervisor starts, watches and kills: an engine or a compiler worker."""
+"""Child processes that the supervisor starts, watches and kills: engines and compiler workers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Child:
     """`python -m PROGRAM FD PARENT_PID`, with a channel on FD. The kernel kills it with the supervisor.
 
     `on_frame(request, body, fds)` is called for every frame, takes descriptors out of the list, and raises
-    `BadMessageError` for what ends the process;
-    `on_end(how)` once, when the process has ended; `on_full(True)` before messages have to wait because it
-    does not read, `on_full(False)` when none waits.
-    At most `backlog` messages may wait. `given_up`: it knows less than it must and is killed; `short`: for a
-    lack of something.
+    `BadMessageError` to end the process;
+    `on_end(how)` once, when the process has ended; `on_full(True)` before messages are queued because it does
+    not read, `on_full(False)` when the queue is empty.
+    At most `backlog` messages are queued. `given_up`: it missed messages and is killed; `short`: because of a
+    shortage.
     """
 
     def __init__(
@@ -77,23 +77,23 @@ class Child:
 
     @property
     def full(self) -> bool:
-        """Whether there are messages that it has not been sent."""
+        """Whether messages are queued."""
         return self.given_up or self._outbox.waiting_bytes > 0
 
     @property
     def killed_by_others(self) -> bool:
-        """Whether it was killed, and not from here: by the OOM killer, or by an operator."""
+        """Whether it was killed from outside: by the OOM killer or an operator."""
         return self.process.returncode == -signal.SIGKILL and not self._killed
 
     @property
     def alive(self) -> bool:
-        """Whether its end has yet to be noticed."""
+        """Whether its end has not been noticed yet."""
         return self._alive
 
     def send(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a message in order; never waits. Raises if it cannot be sent, and then it is not.
+        """Send a message in order without blocking. Raises if it cannot be sent; it is then dropped.
 
-        A child that leaves too many unread is given up.
+        A child that leaves too many unread is killed.
         """
         if not self._alive or self.given_up:
             return
@@ -103,27 +103,27 @@ class Child:
             self.give_up(str(error), short=True)
 
     def post(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a message in order; never waits, never raises: a child that cannot be told is given up."""
+        """Send a message in order; never blocks or raises: a child that cannot be told is killed."""
         try:
             self.send(request, message, fds)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the child does not know what it must
+        except Exception as error:  # noqa: BLE001  # whatever it is, the child's state is incomplete
             info = self._reactor.errors.note(error, f"which ends process {self.pid}")
             self.give_up(info.found, is_shortage(error))
 
     def expect_burst(self) -> None:
-        """Let any number of messages wait until `end_burst`; then as many more as ever."""
+        """Queue any number of messages until `end_burst`; after that the limit applies to further ones."""
         self._outbox.limit = sys.maxsize
 
     def end_burst(self) -> None:
         self._outbox.limit = self._outbox.waiting + self._backlog
 
     def give_up(self, why: str, short: bool) -> None:
-        """Kill it, because it does not know what it must; `short` if that is nobody's fault."""
+        """Kill it because its state is incomplete; `short` if a shortage is the cause."""
         if self.given_up:
             return
         self._how = f"was killed because it could not be told all ({why}), "
         self.given_up, self.short = True, short
-        self._on_full(True)  # whatever it does before it ends, it must not take for all there is
+        self._on_full(True)  # until it ends it must know that messages are missing
         self._outbox.close()
         self._reactor.unwatch(self._channel.fileno())
         self.kill()
@@ -157,14 +157,14 @@ class Child:
         self._reactor.watch(self._channel.fileno(), self._read, self._outbox.flush if full else None)
 
     def _read(self) -> None:
-        # what has taken it over may send without end
+        # a compromised child may send endlessly
         end = time.monotonic() + _ROUND_S
         for _ in range(_FRAMES_A_ROUND):
             if not self._read_one() or time.monotonic() > end:
                 return
 
     def _read_one(self) -> bool:
-        """Read a frame, if there is one and it still counts; whether there may be another."""
+        """Read a frame, if there is a relevant one; return whether there may be another."""
         if not self._alive or self.given_up:
             return False
         try:
@@ -193,13 +193,13 @@ class Child:
         return True
 
     def _stop(self, why: str) -> None:
-        """End it now: what it sends is not ours."""
+        """Kill it: it violates the protocol."""
         self.kill()
         self._reactor.unwatch(self._channel.fileno())
         self._finish(why)
 
     def _ended(self) -> None:
-        while self._read_one():  # what it sent before it ended
+        while self._read_one():  # frames sent before its end
             continue
         code = self.process.wait()
         self._finish(f"ended with signal {-code}" if code < 0 else f"ended with exit code {code}")

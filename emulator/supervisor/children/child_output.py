@@ -1,7 +1,7 @@
-"""What a child writes: it comes by a pipe and goes into the daemon's log, line by line.
+"""The output of a child, piped into the daemon's log line by line.
 
-A child that a model has taken over has no descriptor of the log: it cannot cut it, forge a line of another
-process, command the terminal that shows it, or fill a disk. What it wrote before it died is read afterwards.
+A child has no descriptor of the log, so even a compromised one cannot truncate it, forge lines of another
+process, control the terminal that shows it, or fill a disk. Output left at its death is read afterwards.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from softnpu.emulator.supervisor.reactor import Reactor
 log = logging.getLogger(__name__)
 
 _READ: Final = 65536
-"""Bytes of one look, which is all that a pipe holds unless its other end was enlarged."""
+"""Bytes read at once: the capacity of a pipe unless its other end was enlarged."""
 _LAST_LOOKS: Final = 16
 _LONGEST: Final = 4096
 _LINES, _PERIOD_S = 500, 10.0
-_PAUSE_S: Final = 0.1  # of one that writes more: it waits for room in the pipe, and nobody for it
+_PAUSE_S: Final = 0.1  # for a child that writes more: it blocks on the full pipe, and nobody on it
 
 
 class ChildOutput:
@@ -37,11 +37,11 @@ class ChildOutput:
         self._lines = self._lost = 0
 
     def watch(self) -> None:
-        """Log what comes, from now on."""
+        """Start logging the output."""
         self._reactor.watch(self._fd, self._read)
 
     def close(self) -> None:
-        """Log what is left of a process that has ended."""
+        """Log the remaining output of an ended process."""
         if self._fd < 0:
             return
         self._reactor.unwatch(self._fd)
@@ -59,7 +59,7 @@ class ChildOutput:
     def _read(self) -> None:
         lost = self._lost
         if not self._take():
-            self._reactor.unwatch(self._fd)  # the end: nobody can write any more
+            self._reactor.unwatch(self._fd)  # end of file: no writer is left
         elif self._lost > lost:
             self._reactor.unwatch(self._fd)
             self._reactor.after(_PAUSE_S, self._resume)
@@ -69,7 +69,7 @@ class ChildOutput:
             self.watch()
 
     def _take(self) -> bool:
-        """Log the lines that have come; False if there are none, now or ever."""
+        """Log pending lines; return False if there are none."""
         try:
             data = os.read(self._fd, _READ)
         except BlockingIOError:

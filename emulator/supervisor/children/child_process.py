@@ -17,7 +17,7 @@ from softnpu.emulator.common import failpoints
 
 
 class ChildProgram(enum.StrEnum):
-    """The modules that children run, by name: the supervisor must not import what computes."""
+    """The modules that children run, by name: the supervisor must not import compute code."""
 
     ENGINE = "softnpu.emulator.engine"
     COMPILER = "softnpu.emulator.compiler"
@@ -34,7 +34,7 @@ class ChildProcess(NamedTuple):
 
 _TUNABLES: Final = "GLIBC_TUNABLES"
 _HUGE_PAGES: Final = "glibc.malloc.hugetlb=1"
-"""Large memory of the heap in huge pages, where the kernel gives them to who asks.
+"""Huge pages for large heap blocks, where the kernel grants them on request.
 
 Converting 2 GiB of weights took 1.15 s without, 0.7 s with it: most of the time went into page faults.
 """
@@ -48,7 +48,7 @@ _early: Final[dict[ChildProgram, ChildProcess]] = {}
 
 
 def start_early(program: ChildProgram) -> None:
-    """Start a process for the first who wants one of this program; harmless when repeated.
+    """Start the first process of this program ahead of use; harmless when repeated.
 
     It ends with this process in any case.
     """
@@ -57,13 +57,13 @@ def start_early(program: ChildProgram) -> None:
 
 
 def take(program: ChildProgram) -> ChildProcess:
-    """A process of this program: the one that was started early, or a new one. Raises `OSError`."""
+    """Return a process of this program: the one started early, or a new one. Raises `OSError`."""
     early = _early.pop(program, None)
     return start(program) if early is None else early
 
 
 def start(program: ChildProgram) -> ChildProcess:
-    """A new process of this program. Raises `OSError`."""
+    """Return a new process of this program. Raises `OSError`."""
     output, their_output = os.pipe()
     try:
         with open(their_output, "wb", buffering=0) as written:
@@ -77,7 +77,7 @@ def _started(program: ChildProgram, output: int) -> tuple[subprocess.Popen[bytes
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables, more_fds = failpoints.inherited()
     if program is ChildProgram.ENGINE:
-        # what the user has chosen comes last, and counts
+        # the user's choices come last and win
         variables[_TUNABLES] = ":".join(filter(None, (_HUGE_PAGES, os.environ.get(_TUNABLES))))
     try:
         with theirs:

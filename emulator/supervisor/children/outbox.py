@@ -1,4 +1,4 @@
-"""Sending without ever waiting: what a slow reader does not take yet is kept, up to a bound."""
+"""Non-blocking sends: frames for a slow reader are queued, up to a bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from softnpu.emulator.supervisor.held_descriptors import hold, let_go
 class Outbox:
     """Frames to one peer, in order. `watch(True)` is called when the socket is full, `watch(False)` later.
 
-    `limit` bounds the frames that wait; beyond it `post` raises `BufferError` and the peer is given up.
+    `limit` bounds the queued frames; beyond it `post` raises `BufferError` and the peer is given up.
     """
 
     def __init__(self, channel: Channel, watch: Callable[[bool], None], limit: int) -> None:
@@ -24,7 +24,7 @@ class Outbox:
         self.waiting_bytes = 0
 
     def post(self, request: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send now or keep for later; descriptors stay the caller's: kept frames hold them as well."""
+        """Send now or queue; the caller keeps the descriptors, and queued frames hold them as well."""
         body = encode(message)
         if not self._waiting:
             try:
@@ -41,11 +41,11 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """How many frames wait."""
+        """Number of queued frames."""
         return len(self._waiting)
 
     def flush(self) -> None:
-        """Send what waits, as far as the socket takes it."""
+        """Send queued frames until the socket is full."""
         while self._waiting:
             request, body, fds = self._waiting[0]
             try:
@@ -63,7 +63,7 @@ class Outbox:
         self._watch(False)
 
     def close(self) -> None:
-        """Drop what waits and the descriptors held for it."""
+        """Drop the queued frames and the descriptors held for them."""
         for _, _, fds in self._waiting:
             let_go(fds)
         self._waiting.clear()

@@ -52,7 +52,7 @@ _UNREAD_BYTES = 1024 * 1024
 
 
 class Server(Protocol):
-    """What a connection needs of the daemon as a whole."""
+    """The daemon as seen by a connection."""
 
     @property
     def status_fd(self) -> int: ...
@@ -67,7 +67,7 @@ class Server(Protocol):
 class Client:
     """A connected process; it has a `session` once the handshake was made for one.
 
-    `only_looks`: the handshake was made for a monitor, which does not keep an idle daemon.
+    `only_looks`: the handshake was a monitor's, which does not keep an idle daemon alive.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Client:
         self._one_session: Account | None = None
 
     def begin(self) -> None:
-        """Listen to it, and notice its end."""
+        """Start reading from it, and watch for its end."""
         self._reactor.guarded(self._begin)()
 
     def _begin(self) -> None:
@@ -132,13 +132,13 @@ class Client:
             log.debug("client %d: process %d: %s", self.number, self.pid, error)
 
     def close(self, reason: str) -> None:
-        """End the connection and give back all that its session owned; harmless when repeated."""
+        """End the connection and release everything its session owned; harmless when repeated."""
         if not self._open:
             return
         if failpoints.active is not None:
             failpoints.hit("supervisor.close")
         self._open = False
-        # all of it, from the last line to the first, whatever one of them raises
+        # in reverse order, all of it even if one call raises
         with ExitStack() as steps:
             steps.callback(self._server.client_gone, self.number)
             steps.callback(self._end_channel)
@@ -161,7 +161,7 @@ class Client:
             os.close(self._pidfd)
 
     def _end_channel(self) -> None:
-        """Close the socket; later, and counted until then, if the peer has not read what has descriptors."""
+        """Close the socket once the peer has read all frames with descriptors; they count until then."""
         self._flight.settle()
         if self._flight.used:
             self._flight.linger(self._reactor, self.user.connections.hold().close)
@@ -174,14 +174,14 @@ class Client:
                 account.close()
 
     def end(self, info: ErrorInfo) -> None:
-        """End the session, and tell the client why if it can be told."""
+        """End the session, and tell the client why if possible."""
         try:
             self._post(0, msg.Failed(info=info))
         finally:
             self.close(str(info))
 
     def _end_soon(self, info: ErrorInfo) -> None:
-        """End the session, once nothing of it is being served; nothing is from now on."""
+        """End the session once no request is being served; serve no further ones."""
         self._reactor.after(0, lambda: self.end(info))
         self._ending = True
 
@@ -208,7 +208,7 @@ class Client:
                 self._count_unread()
                 self._check_unread()
         except BufferError as error:
-            # closing here would pull the session from under the request that is being served
+            # closing here would pull the session from under the request being served
             log.warning("client %d: %s", self.number, error)
             self._reactor.after(0, lambda: self.close("it does not read its answers"))
             self._deaf = True
@@ -257,10 +257,10 @@ class Client:
         self._answering(packet.request, self._serve_request, packet, delayed)
 
     def _answering(self, request: int, serve: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Serve a request, or a later part of one: whatever that raises is the answer.
+        """Serve a request, or a later part of one; an exception becomes the answer.
 
-        A shortage fails this request alone. An error that nobody expected ends the client: what it has may
-        have changed by half.
+        A shortage fails this request alone. An unexpected error ends the client: its objects may be half
+        changed.
         """
         if not self._open:
             return
@@ -346,7 +346,7 @@ class Client:
         return self._leases.take(self.number, self.pid, self._name, request)
 
     def _inject(self, injection: Injection, target: RequestTarget, packet: Packet) -> bool:
-        """Show an injected fault; whether the request is served all the same. Raises `Refused` to fail it."""
+        """Apply an injected fault; return whether the request is still served. Raises `Refused`."""
         match injection.kind:
             case FaultKind.DAEMON_DEATH:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Leases: which devices a process has taken, and which session may see them.
+"""Leases: devices reserved by a process, and the sessions that may see them.
 
-On a daemon that is started for leases a session without one sees no device, and one with a lease sees the
-devices of that lease only. So programs of one user cannot take each other's devices by mistake. It is no wall
-between users who want each other ill: who owns the daemon can also command it.
+On a daemon started for leases a session without one sees no device, and one with a lease sees only its
+devices. So programs of one user cannot take each other's devices by mistake. This is no security boundary:
+the daemon's owner can command it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LISTED = 64
 
 @dataclass
 class _Lease:
-    """A lease by the number of its connection. `sessions`: how to end each of its sessions."""
+    """A lease, held by a connection. `sessions`: a function to end each of its sessions."""
 
     number: int
     pid: int
@@ -40,7 +40,7 @@ class _Lease:
 
 
 class Leases:
-    """The leases of a daemon. `enabled`: it was started for them (`--leased-only`)."""
+    """The leases of a daemon. `enabled`: it was started with `--leased-only`."""
 
     def __init__(self, devices: Sequence[Device], enabled: bool) -> None:
         self._devices = devices
@@ -110,11 +110,11 @@ class Leases:
                 expected=f"{request.count}",
                 hint="wait until another lease ends; softnpu status lists them",
             )
-        # the fullest first: whole devices stay free for who needs one alone
+        # the fullest first: whole devices stay free for exclusive leases
         return tuple(sorted(sorted(free, key=lambda index: (-taken[index], index))[: request.count]))
 
     def devices_of(self, token: str) -> tuple[int, ...]:
-        """The devices that a session with this token sees (empty: without one)."""
+        """Return the devices that a session with this token sees (empty: without one)."""
         if not token:
             if not self._enabled:
                 return tuple(range(len(self._devices)))
@@ -164,7 +164,7 @@ class Leases:
             end(info)
 
     def status(self) -> tuple[LeaseStatus, ...]:
-        """All leases, the oldest first, at most 64."""
+        """Return all leases, the oldest first, at most 64."""
         return tuple(
             LeaseStatus(
                 lease=each.number,
@@ -179,5 +179,5 @@ class Leases:
 
 
 def _digest(token: str) -> bytes:
-    """What is kept of a token: a dump of the daemon's memory does not have it."""
+    """Return the stored digest of a token: a dump of the daemon's memory does not reveal the token."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()

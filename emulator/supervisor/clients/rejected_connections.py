@@ -1,7 +1,7 @@
-"""Connections that are refused, with the reason as the answer to their first request.
+"""Rejected connections, which receive the reason as the answer to their first request.
 
-A driver says hello as soon as it is connected. An answer that comes before, and the end right behind it,
-would leave it with a broken pipe instead of the reason.
+A driver sends its hello as soon as it is connected. An earlier answer followed by a close would leave it with
+a broken pipe instead of the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Waiting(NamedTuple):
 
 
 class RejectedConnections:
-    """At most 64 connections, each until its first request, for 2 s, or until newer ones need its slot."""
+    """Up to 64 connections, each kept until its first request, for 2 s, or until newer ones need its slot."""
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor

@@ -1,1 +1,1 @@
-"""Compiler workers: which one compiles which model."""
+"""Compiler workers and the assignment of jobs to them."""

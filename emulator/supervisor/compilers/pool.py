@@ -1,9 +1,9 @@
-"""Compiler workers: at most a few at once, one of them always ready, the others ended when idle.
+"""The pool of compiler workers: a few at most, one always ready, the others ended when idle.
 
 A worker reads untrusted input, so it is a process of its own; a job is cancelled by killing it.
 
-Starting Python costs more than a compilation that the cache answers. So one worker without a job, the spare,
-is kept ready: it is small, because a worker loads OpenVINO only for the first job that needs it.
+Starting Python costs more than a compilation answered from the cache. So one idle worker, the spare, is kept
+ready: it is small, because a worker loads OpenVINO only for the first job that needs it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Compilation:
 
     `on_done(answer, descriptors)`, which takes descriptors of the answer out of the list, or
     `on_failed(error)` is called, unless the compilation is abandoned; the first call counts. `owner`: user
-    and session. `function`: a worker that has worked for one never works for another.
-    `worker_signal`: an injected fault for the worker that begins with it. `device` -1: it is for none.
-    `progress`: what its worker has said last. `asked`: when it was asked for, by `time.monotonic`.
+    and session. `function`: a worker that has served one never serves another.
+    `worker_signal`: an injected fault for the worker that starts it. `device` -1: none.
+    `progress`: its worker's last report. `asked`: time of the request, by `time.monotonic`.
     """
 
     job: Job
@@ -79,7 +79,7 @@ class Compilation:
         move(self.fds, into, len(self.fds) - count)
 
     def overrun(self, limit_s: float) -> None:
-        """End it because it has taken too long."""
+        """Fail it because it timed out."""
         self.close()
         self.on_failed(
             ErrorInfo(
@@ -92,7 +92,7 @@ class Compilation:
         )
 
     def fail(self, reason: str) -> None:
-        """End it with what happened to its worker."""
+        """Fail it because its worker died."""
         self.close()
         self.on_failed(
             ErrorInfo(
@@ -106,12 +106,11 @@ class Compilation:
 
 
 class CompilerPool:
-    """Hand compilations to workers, in fair turns.
+    """Assigns compilations to workers in fair turns.
 
-    First come those of the user, then of the session, with the fewest at work and the longest time since its
-    last turn; else they are served in the order of their requests. If one user has all workers, a job of
-    another need not wait: there may be one worker more for it. A worker belongs to the virtual function of
-    its first job.
+    The user, then the session, with the fewest running and the longest time since its last turn goes first;
+    otherwise jobs are served in order of request. If one user occupies all workers, a job of another need not
+    wait: one extra worker is allowed for it. A worker belongs to the virtual function of its first job.
     """
 
     def __init__(self, reactor: Reactor, tuning: Tuning, cpu_limit_s: float) -> None:
@@ -119,18 +118,18 @@ class CompilerPool:
         self._reactor = reactor
         self._tuning = tuning
         self._waiting: deque[Compilation] = deque()
-        self._turns: dict[tuple[int, int], int] = {}  # of those who wait, and of the last
+        self._turns: dict[tuple[int, int], int] = {}  # of those waiting, and of the last
         self._next_turn = 1
         self._workers: list[_Worker] = []
         self._spare = _Spare(reactor, tuning, self._start_spare)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Workers that have had a job; the spare has compiled nothing yet."""
+        """The pids of workers that have had a job, which excludes the spare."""
         return tuple(worker.pid for worker in self._workers if worker.jobs)
 
     def compilations(self) -> list[Compilation]:
-        """Those under way, the oldest first."""
+        """Return the compilations in progress, the oldest first."""
         at_work = [worker.current for worker in self._workers if worker.current is not None]
         return sorted((*at_work, *self._waiting), key=lambda compilation: compilation.asked)
 
@@ -154,7 +153,7 @@ class CompilerPool:
         compilation.close()
 
     def close(self, timeout_s: float) -> None:
-        """End all workers; compilations under way are abandoned."""
+        """End all workers; compilations in progress are abandoned."""
         self._spare.close()
         for compilation in list(self._waiting):
             self.abandon(compilation)
@@ -195,7 +194,7 @@ class CompilerPool:
         return min(self._waiting, key=precedence)
 
     def _give(self, worker: _Worker, chosen: Compilation) -> None:
-        worker.current = chosen  # which answers it from now on, whatever happens
+        worker.current = chosen  # responsible for its answer from now on
         self._take(chosen)
         worker.begin(chosen)
 
@@ -209,7 +208,7 @@ class CompilerPool:
         self._next_turn += 1
 
     def _worker_for(self, compilation: Compilation) -> _Worker | None:
-        """A worker for this job: one of the same function, else the spare, else a new one."""
+        """Return a worker for this job: one of the same function, else the spare, else a new one."""
         mine = [worker for worker in self._workers if worker.suits(compilation.function)]
         if mine:
             return max(mine, key=lambda worker: worker.jobs)
@@ -230,7 +229,7 @@ class CompilerPool:
             return None
 
     def _may_exceed(self, compilation: Compilation) -> bool:
-        """Whether one more worker is for a user of whom none is at work, because another has them all."""
+        """Whether an extra worker is allowed: the user has none at work, and another has them all."""
         users = {worker.current.owner[0] for worker in self._workers if worker.current is not None}
         return len(self._workers) == self._tuning.compilers and compilation.owner[0] not in users
 
@@ -266,9 +265,9 @@ class CompilerPool:
 
     def _retry(self, compilation: Compilation, worker: _Worker, reason: str) -> None:
         compilation.worker = None
-        # each worker that there is may be dead, and not known to be
+        # each worker may be dead without our knowing
         if not worker.began and compilation.attempts <= self._tuning.compilers:
-            # it may have been dead before it got the job: that job is not to blame
+            # it may have died before it received the job, which is then not to blame
             self._waiting.appendleft(compilation)
             return
         log.warning("compiler %d %s", worker.pid, reason)
@@ -279,11 +278,11 @@ class CompilerPool:
 
 
 class _Spare:
-    """When the next spare is started: soon, but later and later if workers die before they do anything.
+    """Schedules the next spare: soon, with a growing delay while workers die before doing anything.
 
-    Soon, not at once: on two cores a process that starts made the compilation beside it half as slow again,
-    and a job that the cache answers is done before, so that its worker is free again.
-    Only the first death is a warning: the reason is most likely the same until one worker works.
+    Soon rather than at once: on two cores a starting process made a concurrent compilation half as slow
+    again, and a job answered from the cache ends first, so that its worker is free again.
+    Only the first death logs a warning: the reason is most likely the same until one worker works.
     """
 
     def __init__(self, reactor: Reactor, tuning: Tuning, start: Callable[[], None]) -> None:
@@ -294,12 +293,12 @@ class _Spare:
         self._timer: Timer | None = None
 
     def wanted(self) -> None:
-        """Start it as soon as it may be started; harmless when repeated."""
+        """Schedule the start of the spare; harmless when repeated."""
         if self._timer is None:
             self._timer = self._reactor.after(max(self._tuning.spare_delay_s, self._pause_s), self.start)
 
     def works(self) -> None:
-        """Note that a worker has done something: the next one need not wait."""
+        """Record that a worker has done something: reset the delay."""
         self._pause_s = 0.0
 
     def failed(self, reason: str) -> None:
@@ -324,8 +323,7 @@ class _Spare:
 class _Worker:
     """One worker process and the compilation it works on.
 
-    `jobs` counts its jobs, `has_answered` says that it ever sent a frame for one, `began` that it did for
-    this one.
+    `jobs` counts its jobs; `has_answered`: it has sent a frame for any job, `began`: for this one.
     """
 
     def __init__(
@@ -374,7 +372,7 @@ class _Worker:
         return self.free and self._function in (None, function)
 
     def guarded(self, call: Callable[P, object]) -> Callable[P, None]:
-        """`call`, of which an error ends the worker and fails its job."""
+        """Wrap `call`: an error ends the worker and fails its job."""
         return self._reactor.guarded(call)
 
     def begin(self, compilation: Compilation) -> None:
@@ -406,7 +404,7 @@ class _Worker:
         self._child.close(timeout_s)
 
     def _broken(self, info: ErrorInfo) -> None:
-        """End it after an error of ours, and fail its job."""
+        """End it after an internal error, and fail its job."""
         with ExitStack() as steps:
             compilation, self.current = self.current, None
             if self._child.alive:
@@ -419,7 +417,7 @@ class _Worker:
 
     def _stall(self, quiet_s: float) -> None:
         self._stalled = f"made no progress for {quiet_s:.0f} s and "
-        self.began = True  # not tried again: the next worker would hang as well
+        self.began = True  # not retried: the next worker would hang as well
         self.kill()
 
     def _overrun(self) -> None:
@@ -462,7 +460,7 @@ class _Worker:
         else:
             compilation.on_done(outcome, fds)
         compilation.close()
-        self.current = None  # whose answer was given: not before, or nobody would give it
+        self.current = None  # cleared only after the answer, or nobody would give it
         self._watch.end()
         self._idle = self._reactor.after(self._idle_s, self.kill)
         self._end_stages(int(outcome.info.result) if isinstance(outcome, Failed) else 0)

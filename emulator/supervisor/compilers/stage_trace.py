@@ -19,7 +19,7 @@ class StageTrace:
         self._begun = self._reached = time.monotonic_ns()
 
     def reached(self, stage: str) -> None:
-        """Note that the worker begins with this stage."""
+        """Record the start of a stage."""
         if stage == self._stage:
             return
         now = time.monotonic_ns()
@@ -27,7 +27,7 @@ class StageTrace:
         self._stage, self._reached = stage, now
 
     def end(self, result: int, how: str = "") -> None:
-        """Note the end of the job: its result, and `how` if it did not end by itself."""
+        """Record the end of the job: its result, and `how` if it was ended."""
         now = time.monotonic_ns()
         self._write(self._stage, self._reached, now)
         self._write(f"{self._job} ({how})" if how else self._job, self._begun, now, result)

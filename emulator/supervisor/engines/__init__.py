@@ -1,1 +1,1 @@
-"""Devices and the engines of their virtual functions: what each is told, its watchdog, resets, bans."""
+"""Devices and the engines of their virtual functions: announcements, watchdog, resets, bans."""

@@ -1,4 +1,4 @@
-"""Announces objects to the engine of a device; a new engine gets all of them again."""
+"""Announcements of objects to a device's engine; a new engine receives all of them again."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class Announcements:
-    """Commands to the engine about contexts and what is in them.
+    """Commands to the engine about contexts and their objects.
 
-    `tell` sends what is new, with descriptors, or raises and sends nothing. `post` sends what has happened.
+    `tell` announces new objects, with descriptors, or raises and sends nothing. `post` reports changes.
     """
 
     def __init__(self, tell: Post, post: Post, bans: DeviceBans) -> None:
@@ -29,7 +29,7 @@ class Announcements:
         self._bans = bans
 
     def context(self, context: Context) -> None:
-        """Announce a context with all that it has, which is nothing for a new one."""
+        """Announce a context with all its objects."""
         self._tell(link.ContextAdd(context=context.number, session=context.session), [context.doorbell])
         context.told = True
         for segment in context.memory.segments:
@@ -107,7 +107,7 @@ class Announcements:
 
 
 def image_load(image: Image) -> link.ImageLoad:
-    """What has an image loaded, with its descriptors."""
+    """Return the command that loads an image."""
     return link.ImageLoad(
         image=image.number,
         state=image.record,

@@ -1,11 +1,12 @@
-"""Processes whose submissions reset the device: slowed first, then refused for a while.
+"""Bans: processes whose submissions reset the device are throttled first, then refused for a while.
 
-One reset may be bad luck. From the second within a minute on the process is slowed: its queues run when
-nobody else has work, and it waits for new ones. From the fourth on its queues are lost, and it gets no new
+One reset may be bad luck. From the second within a minute the process is throttled: its queues run only when
+no others have work, and new queues are delayed. From the fourth its queues are lost, and it is refused new
 contexts and queues until a minute has passed since the last reset.
 
-The resets of another user than the owner count together as well: from the eighth within a minute on no
-process of that user gets new contexts, queues and graphs, and one that causes another loses its queues.
+The resets of each user other than the owner are also counted together: from the eighth within a minute all
+processes of that user are refused new contexts, queues and graphs, and one that causes another loses its
+queues.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _HINT = "find out why its commands hang or crash; the daemon's log names each of
 
 
 def ban_key(pid: int, session: int) -> str:
-    """What resets are counted by: the process, so that a new session is no fresh start; else the session."""
+    """Return the key that resets count under: the process, so that a new session is no fresh start."""
     try:
         return f"process {pid}.{process_identity.start_time(pid)}"
     except OSError:
@@ -44,7 +45,7 @@ def ban_key(pid: int, session: int) -> str:
 
 
 class BanPolicy:
-    """Count the engine resets of each process, over all devices of the daemon."""
+    """Counts the engine resets of each process, over all devices of the daemon."""
 
     def __init__(self, window_s: float = _WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.window_s = window_s
@@ -67,7 +68,7 @@ class BanPolicy:
             self._of_users[uid] = [*self._recent_of_user(uid)[-_MOST_OF_USER:], self._clock()]
 
     def is_user_refused(self, uid: int) -> bool:
-        """Whether nothing new of any process of the user begins for now."""
+        """Whether all processes of the user are refused new objects."""
         return len(self._recent_of_user(uid)) >= REFUSE_USER_FROM
 
     def check(self, key: str, uid: int, object: str, count: Callable[[StatusWord], None]) -> None:
@@ -83,24 +84,24 @@ class BanPolicy:
             raise self.refusal_of_user(uid, object, ZeResult.ERROR_NOT_AVAILABLE)
 
     def count(self, key: str) -> int:
-        """How many resets there were within the window."""
+        """Return the number of resets within the window."""
         return len(self._recent(key)) if self._resets else 0
 
     def is_slowed(self, key: str) -> bool:
-        """Whether the process runs in the background for now."""
+        """Whether the process is throttled to the background."""
         return self.count(key) >= SLOW_FROM
 
     def is_refused(self, key: str) -> bool:
-        """Whether nothing of the process runs for now."""
+        """Whether the process is refused."""
         return self.count(key) >= REFUSE_FROM
 
     def delay_s(self, key: str) -> float:
-        """How long the process waits for a new queue."""
+        """Return the delay of a new queue for the process."""
         count = self.count(key)
         return _FIRST_DELAY_S * 2.0 ** (count - SLOW_FROM) if count >= SLOW_FROM else 0.0
 
     def refusal(self, key: str, object: str, result: ZeResult) -> Refused:
-        """The error for a refused process, with the time until it may come back."""
+        """Return the error for a refused process, with the time until it may come back."""
         times = self._recent(key)
         left_s = max(0.0, times[-1] + self.window_s - self._clock()) if times else 0.0
         found = (
@@ -110,7 +111,7 @@ class BanPolicy:
         return refuse(result, object, found=found, expected=_EXPECTED, hint=_HINT)
 
     def refusal_of_user(self, uid: int, object: str, result: ZeResult) -> Refused:
-        """The error for all processes of a refused user, with the time until one may come back."""
+        """Return the error for all processes of a refused user, with the time until one may come back."""
         times = self._recent_of_user(uid)
         left_s = max(0.0, times[-REFUSE_USER_FROM] + self.window_s - self._clock())
         found = (
@@ -120,14 +121,14 @@ class BanPolicy:
         return refuse(result, object, found=found, expected=f"fewer than {REFUSE_USER_FROM}", hint=_HINT)
 
     def _recent_of_user(self, uid: int) -> list[float]:
-        # one after the other is forgiven: a user has programs that have done nothing
+        # forgiven one by one: a user also has innocent programs
         since = self._clock() - self.window_s
         return [time for time in self._of_users.get(uid, ()) if time > since]
 
     def _recent(self, key: str) -> list[float]:
         times = self._resets.get(key, [])
         if not times or times[-1] <= self._clock() - self.window_s:
-            return []  # all are forgiven together: a process that goes on is not let in again half-way
+            return []  # forgiven all together: a persistent process is not readmitted half-way
         return list(times)
 
 
@@ -170,7 +171,7 @@ class DeviceBans:
         self._reactor.after(policy.window_s + 1.0, lambda: self._forgive(key))
 
     def on_failure(self, report: link.SubmissionFailed) -> None:
-        """Note that a submission failed: a lost queue stays lost, whatever a client writes into its ring."""
+        """Record a failed submission: a lost queue stays lost, whatever a client writes into its ring."""
         if report.info.result != ZeResult.ERROR_DEVICE_LOST:
             return
         self._count(StatusWord.ABORTED)
@@ -180,7 +181,7 @@ class DeviceBans:
             queue.lost = report.info
 
     def in_background(self, queue: Queue) -> bool:
-        """Whether the queue runs below all others: its client wants that, or its process is slowed."""
+        """Whether the queue runs in the background, by its client's choice or by throttling."""
         return queue.background or self._policy.is_slowed(queue.context.ban_key)
 
     def announce_workload(self, queue: Queue) -> None:
@@ -191,7 +192,7 @@ class DeviceBans:
         )
 
     def lose(self, queue: Queue, info: ErrorInfo) -> None:
-        """End the queue: nothing of it runs any more."""
+        """Mark the queue lost: it runs nothing from now on."""
         queue.lost = info
         self._post(link.QueueLose(context=queue.context.number, queue=queue.handle, info=info))
 
@@ -200,11 +201,11 @@ class DeviceBans:
         self._policy.check(key, self._uid, object, self._count)
 
     def delay_s(self, key: str) -> float:
-        """How long a process waits for a new queue."""
+        """Return the delay of a new queue for a process."""
         return self._policy.delay_s(key)
 
     def _refusal(self, key: str) -> ErrorInfo | None:
-        """Why the queues of a process that has just caused a reset are lost, if they are."""
+        """Return the error for the queues of a process that has just caused a reset, if they are lost."""
         policy, result = self._policy, ZeResult.ERROR_DEVICE_LOST
         if policy.is_refused(key):
             return policy.refusal(key, "command queue", result).info

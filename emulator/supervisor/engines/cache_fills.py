@@ -1,7 +1,7 @@
-"""Filling the cache of what OpenVINO has compiled: a process for each image, after those who wait go on.
+"""Filling the engine cache: one process per image, after the clients waiting for it have continued.
 
-An engine reads that cache and cannot write it: a model may have taken it over. It says which image is
-missing; the process gets the descriptors from here.
+An engine can read the cache but not write it, because a model may have compromised the engine. It reports a
+missing image; the process receives the descriptors from the supervisor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from softnpu.emulator.supervisor.undoing import duplicates
 
 log = logging.getLogger(__name__)
 
-_DELAY_S = 1.0  # the first inferences go first
+_DELAY_S = 1.0  # the first inferences have priority
 _DEADLINE_S = 120.0
 _MOST_WAITING = 4
 
@@ -34,8 +34,8 @@ class CacheFills:
         self._child: Child | None = None
 
     def add(self, message: link.ImageLoad, fds: list[int], owner: int) -> None:
-        """Have an image put into the cache. One of too many at once, or without descriptors, is left to a
-        later load.
+        """Queue an image for the cache. If there are too many, or no descriptors, it is left to a later
+        load.
 
         `owner`: the user whose descriptors they are.
         """

@@ -1,6 +1,6 @@
 """One emulated device: its memory, its words of the status page, and its virtual functions.
 
-A *virtual function* is what a user has of a device: an engine and all that the engine knows.
+A *virtual function* is a user's part of a device: an engine and all its state.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Device:
 
     @property
     def functions(self) -> tuple[VirtualFunction, ...]:
-        """Those that exist, the primary one first."""
+        """The existing functions, the primary one first."""
         return (
             tuple(self._others.values()) if self._primary is None else (self._primary, *self._others.values())
         )
@@ -120,7 +120,7 @@ class Device:
         return 0 if self._primary is None else self._primary.engine_pid
 
     def function(self, key: FunctionKey) -> VirtualFunction:
-        """The function of a user, or of a session, which has contexts."""
+        """Return the function of a user, or of a session, which has contexts."""
         if self._primary is not None and key == self._primary_key:
             return self._primary
         return self._others[key]
@@ -163,7 +163,7 @@ class Device:
         )
 
     def _tick(self) -> None:
-        """Add up what functions have counted, and end those that nobody uses."""
+        """Add up the functions' counters, and end unused functions."""
         if self._timer is not None and not self._others:
             self._timer.cancel()
             self._timer = None
@@ -192,10 +192,10 @@ class Device:
         self.on_function_gone(function)
         self.function_changed()
 
-    # ------------------------------------------------------------ what functions tell
+    # ------------------------------------------------------------ reports of functions
 
     def function_changed(self) -> None:
-        """Show what has changed in a function: its engine, its state, its contexts."""
+        """Publish a change of a function: its engine, its state, its contexts."""
         self._set_word(StatusWord.ENGINE_PID, self.engine_pid)
         self._set_word(StatusWord.STATE, self.state)
         self._set_word(StatusWord.RESTARTS, self.restarts)
@@ -204,7 +204,7 @@ class Device:
             self.on_ready()
 
     def engine_starts(self, function: VirtualFunction) -> None:
-        """Have a new engine told what other than its objects it has to know."""
+        """Send a new engine the state that is not about its objects."""
         self.on_start(function)
 
     def engine_ended(self, function: VirtualFunction) -> None:
@@ -212,12 +212,12 @@ class Device:
         self.on_end(function)
 
     def function_failed(self, function: VirtualFunction, info: ErrorInfo) -> None:
-        """Note that no command of a function will end any more."""
+        """Record that a function has failed and will end no further command."""
         self.on_failed(function, info)
 
     @property
     def restarts(self) -> int:
-        """How often an engine was replaced, of functions that have ended as well."""
+        """Number of engine replacements, including those of ended functions."""
         return self._restarts + sum(function.restarts for function in self.functions)
 
     def internal_errors(self, sees: Callable[[FunctionKey], bool]) -> int:
@@ -230,7 +230,7 @@ class Device:
 
     @property
     def memory_used(self) -> int:
-        """Bytes that clients have, or that an engine has yet to drop."""
+        """Bytes held by clients or not yet dropped by an engine."""
         return self.memory.used
 
     def _show_memory(self) -> None:
@@ -261,11 +261,11 @@ class Device:
         self._page.set(self.info.index, word, value)
 
     def counter(self, word: StatusWord) -> int:
-        """What has been counted by the last `refresh`; for readers only."""
+        """Return the count at the last `refresh`; for readers only."""
         return self._page.total(self.info.index, word)
 
     def refresh(self) -> None:
-        """Add up what the engines of all functions have counted."""
+        """Add up the counters of all functions' engines."""
         self._counts.refresh()
 
     def count(self, word: StatusWord) -> None:
@@ -273,16 +273,16 @@ class Device:
         self._page.count(self.info.index, word)
 
     def count_time(self, latency: Latency, seconds: float) -> None:
-        """Count something that took so long in a histogram of the status page."""
+        """Add a duration to a histogram of the status page."""
         self._page.count_time(self.info.index, latency, round(seconds * 1e9))
 
     def histograms(self) -> tuple[Histogram, ...]:
-        """How long inferences, loads and compilations took."""
+        """Return the histograms of inferences, loads and compilations."""
         self.refresh()
         return self._page.histograms(self.info.index)
 
     def status(self, index: int, sees: Callable[[FunctionKey], bool]) -> EngineStatus:
-        """What it does; `index` is its number for who asks, who `sees` these functions."""
+        """Return its status; `index` is its number for the requester, who `sees` these functions."""
         self.refresh()
         functions = self.functions
         contexts = [context for function in functions for context in function.contexts.values()]

@@ -1,4 +1,4 @@
-"""What clients have given back and the engine may still use: it counts until the engine has let go of it."""
+"""Draining objects: released by clients, but charged to them until the engine has let go."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Draining:
             on_unmapped()
 
     def finish_all(self) -> None:
-        """With no engine nothing of it can be in use any more."""
+        """Finish everything: without an engine nothing is in use."""
         for key in list(self._queues):
             self.finish_queue(*key)
         for number in list(self._contexts):
@@ -85,6 +85,6 @@ class Draining:
             self.finish_segment(*key)
 
     def _free_state(self, context: Context, state: int) -> None:
-        """Give back the record of a queue: no engine writes to it any more."""
+        """Free the record of a queue, to which no engine writes any longer."""
         context.usage.end(context.device, state)
         self._states.free(state)

@@ -1,7 +1,7 @@
-"""What the engines of a device count that must not write the status page: it is added up here.
+"""The summed counters of engines that must not write the status page.
 
-Only the primary engine maps the page. Each of the others has a page of its own, so that it falsifies nobody's
-figures but its own; the supervisor writes their sum into the second half of the page.
+Only the primary engine maps the page. Each of the others has its own page, so that it can falsify only its
+own figures; the supervisor writes their sum into the second half of the status page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from softnpu.emulator.supervisor.engines.status_page import LARGEST_WORDS, Statu
 
 PERIOD_S = 0.25
 _MOST = 1 << 56
-"""What one engine is believed to have counted: sums stay below 2**64."""
+"""Maximum accepted count of one engine: sums stay below 2**64."""
 _SUMMED = (
     StatusWord.SUBMISSIONS,
     StatusWord.COMMANDS,
@@ -42,7 +42,7 @@ class FunctionCounts:
         self._live[own] = Words.zeros()
 
     def end(self, own: StatusPage) -> None:
-        """Keep what an engine has counted that has ended."""
+        """Keep the counts of an ended engine."""
         self.refresh()
         last = self._live.pop(own)
         last.words[StatusWord.QUEUED] = 0
@@ -50,7 +50,7 @@ class FunctionCounts:
         self._write()
 
     def of(self, own: StatusPage, word: StatusWord) -> int:
-        """What the engine of this page has counted, when that was last read."""
+        """Return the engine's count on this page at the last reading."""
         return self._live[own].words[word]
 
     def refresh(self) -> None:

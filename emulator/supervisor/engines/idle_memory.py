@@ -1,7 +1,7 @@
-"""Memory that idle contexts give back: decoded programs, staging, and images that nobody uses.
+"""Memory released by idle contexts: decoded programs, staging, and unused images.
 
-An image comes back by itself: the engine asks for it when a command needs it. It is loaded from what the
-supervisor has of it, so the results are the same.
+An evicted image is reloaded automatically when a command needs it, from the supervisor's copy, so the results
+are the same.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LONGEST_S = 60.0
 
 
 class IdleMemory:
-    """What the contexts of one device give back; with `prunes` also by themselves, once they are idle.
+    """Releases memory of one device's contexts; with `prunes` also automatically, once they are idle.
 
-    A program that has not chosen a time gets back in a moment what was taken from it: its images stay if they
-    take longer to load.
+    For a program that has not chosen a time, restoring must be quick: its images stay if they are slow to
+    load.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class IdleMemory:
         self._timer: Timer | None = None
 
     def release(self, context: Context, slow_images: bool = True) -> None:
-        """Give back what the context keeps for its next commands; nothing while one runs.
+        """Release the memory kept for the context's next commands; a no-op while one runs.
 
-        An image ends with the last context that has given it back.
+        An image is evicted once its last context has released it.
         """
         idle, activity = context.idle, self._activity(context)
         if activity is None:
@@ -120,7 +120,7 @@ class IdleMemory:
                 yield context
 
     def _activity(self, context: Context) -> Activity | None:
-        """What has ended by now on each of its queues; None while something has begun and not ended."""
+        """Return the ended submissions of each of its queues; None while one is in progress."""
         activity = []
         for queue in context.queues.values():
             completed = self._states.completed(queue.state)

@@ -1,4 +1,4 @@
-"""The images that an engine has to load, one after the other; who asked for them takes turns."""
+"""The images that an engine has to load, one after the other; requesters take turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ImageLoads:
         return bool(self._under_way)
 
     def wait(self, image: Image, context: Context, hint: bytes, on_loaded: LoadCallback) -> None:
-        """Call `on_loaded(error, ms)` once the image is on the device; load it if nobody has asked yet."""
+        """Call `on_loaded(error, ms)` once the image is on the device; start the load if needed."""
         if image.state in (ImageState.COMPILED, ImageState.EVICTED):
             image.hint, image.session = hint, context.session
             self.begin(image)
@@ -32,13 +32,13 @@ class ImageLoads:
         image.waiting.append(on_loaded)
 
     def begin(self, image: Image) -> None:
-        """Have the engine load the image, after those that it has to load already."""
+        """Queue the image for loading in the engine."""
         self._announce.image(image)
         image.loads += 1
         self._under_way.add(image.number)
 
     def evict(self, image: Image) -> None:
-        """Take the image off the device; nothing if it is not on it."""
+        """Evict the image from the device; a no-op if it is not there."""
         if image.state is ImageState.LOADED:
             self._post(link.ImageEvict(image=image.number), [])
             image.state = ImageState.EVICTED
@@ -58,7 +58,7 @@ class ImageLoads:
         self._begun = number
 
     def finish(self, report: link.ImageLoaded) -> None:
-        """Tell those who wait how a load has ended."""
+        """Report the outcome of a load to its waiters."""
         self._under_way.discard(report.image)
         self._begun = 0
         image = self._images.find(report.image)

@@ -1,4 +1,4 @@
-"""What an engine notes of its queues and pings, in memory that outlives it and that no client maps."""
+"""The engine's log of its queues and pings, in memory that outlives it and that no client maps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _USAGE = struct.Struct("=4Q")
 
 
 class Running(NamedTuple):
-    """A submission that runs: its number, the command it has come to, and since when (CLOCK_MONOTONIC)."""
+    """A running submission: its number, current command, and start of that (CLOCK_MONOTONIC)."""
 
     sequence: int
     step: int
@@ -41,12 +41,12 @@ class QueueStates:
             linux.seal(self.staging, fcntl.F_SEAL_SEAL)  # an engine keeps its size from no other
             self._map = linux.map_shared(self.fd, link.STATES_SIZE)
         self._free = list(range(link.QUEUE_STATES - 1, -1, -1))
-        # used again as late as can be: an engine may end an inference of an image that is gone
+        # reused as late as possible: an engine may still end an inference of a dropped image
         self._free_images = deque(range(link.IMAGE_STATES))
         self._injections = 0
 
     def take(self, device: int) -> int:
-        """A zeroed record."""
+        """Return a zeroed record."""
         if not self._free:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_HOST_MEMORY,
@@ -65,7 +65,7 @@ class QueueStates:
         self._free.append(state)
 
     def completed(self, state: int) -> int | None:
-        """How many submissions of this queue have ended; None while one has begun, or waits for something."""
+        """Return the number of ended submissions of this queue; None while one has begun or waits."""
         completed, running, _, reached = link.QUEUE_STATE.unpack_from(
             self._map, state * link.QUEUE_STATE_SIZE
         )
@@ -73,7 +73,7 @@ class QueueStates:
         return None if started else completed
 
     def running(self, state: int) -> Running | None:
-        """What runs of this queue."""
+        """Return the running submission of this queue, if any."""
         completed, running, since, reached = link.QUEUE_STATE.unpack_from(
             self._map, state * link.QUEUE_STATE_SIZE
         )
@@ -83,7 +83,7 @@ class QueueStates:
         return Running(running, reached & link.REACHED_MASK if mine else 0, since)
 
     def usage(self, state: int) -> QueueUsage:
-        """What its submissions have used so far."""
+        """Return the usage of its submissions so far."""
         start = state * link.QUEUE_STATE_SIZE
         completed, running, *_ = link.QUEUE_STATE.unpack_from(self._map, start)
         usage = _USAGE.unpack_from(self._map, start + 8 * link.STATE_SPENT)
@@ -101,7 +101,7 @@ class QueueStates:
             )
 
     def take_image(self) -> int:
-        """A zeroed record of an image; `check_image` before."""
+        """Return a zeroed record of an image; `check_image` before."""
         link.IMAGE_STATE.pack_into(self._map, _image_at(self._free_images[0]), 0, 0)
         return self._free_images.popleft()
 
@@ -110,7 +110,7 @@ class QueueStates:
         self._free_images.append(state)
 
     def image_usage(self, state: int) -> tuple[int, int]:
-        """The inferences of an image, and the nanoseconds that they took."""
+        """Return the inferences of an image, and the nanoseconds that they took."""
         inferences, time_ns = link.IMAGE_STATE.unpack_from(self._map, _image_at(state))
         return inferences, time_ns
 
@@ -119,7 +119,7 @@ class QueueStates:
         _WORD.pack_into(self._map, state * link.QUEUE_STATE_SIZE + 8 * link.STATE_RUNNING, 0)
 
     def liveness(self) -> tuple[int, int]:
-        """The last ping that was read, and the CPU time of the engine's other threads by then."""
+        """Return the last ping that was read, and the CPU time of the engine's other threads by then."""
         answered, others_ns = link.LIVENESS_WORDS.unpack_from(self._map, link.LIVENESS)
         return answered, others_ns
 

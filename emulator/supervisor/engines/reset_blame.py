@@ -1,8 +1,8 @@
-"""What to blame when an engine ends: the submission that must not run again, the image not to load again.
+"""Blame for an engine's end: the submission that must not run again, or the image not to load again.
 
-An engine may be killed from outside (an operator, the OOM killer): what ran goes on with the next engine.
-Two engines that end under the same command are no accident, and neither is a command that the watchdog had
-to end.
+An engine may be killed from outside (an operator, the OOM killer): running work continues with the next
+engine. Two engines that end under the same command are no accident, nor is a command that the watchdog had to
+end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from softnpu.emulator.supervisor.state.images import Image, ImageState
 from softnpu.emulator.supervisor.state.objects import Queue
 
 _ATTEMPTS = 2
-_ATTEMPTS_INNOCENT = 4  # of an image that was loaded before, or is hardly to blame
+_ATTEMPTS_INNOCENT = 4  # of an image that was loaded before, or is an unlikely culprit
 _ATTEMPTS_IN_ALL = 8  # of one submission, over all of its commands
 
 
@@ -71,7 +71,7 @@ def condemn_submissions(
 
 
 class Suspicion(enum.Enum):
-    """How likely the image that an engine was loading is to blame for its end."""
+    """The likelihood that the image being loaded caused an engine's end."""
 
     NONE = "it says that it ended for something else"  # a model can make it say so
     SOME = "nothing else was under way"
@@ -101,7 +101,7 @@ def fail_image(image: Image, ending: str, suspicion: Suspicion) -> bool:
 
 
 def failed_info(device: int) -> ErrorInfo:
-    """What those get who want something of a device that is given up."""
+    """Return the error for requests to a device that is given up."""
     return ErrorInfo(
         result=ZeResult.ERROR_DEVICE_LOST,
         object=f"device {device}",

@@ -1,4 +1,4 @@
-"""What runs on one engine: of the queues of its contexts, and of those that clients have given back."""
+"""The running submissions of one engine, including those of queues already released by clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softnpu.emulator.supervisor.state.objects import Context, Queue
 
 
 class RunningSubmission(NamedTuple):
-    """A submission that runs. `given_back`: nobody wants its queue any more, and the engine knows."""
+    """A running submission. `given_back`: its queue was released, and the engine knows."""
 
     queue: Queue
     running: Running
@@ -19,7 +19,7 @@ class RunningSubmission(NamedTuple):
 
 
 class RunningSubmissions:
-    """Finds what runs in what the engine has written about each queue."""
+    """Finds running submissions in the engine's queue records."""
 
     def __init__(self, contexts: Mapping[int, Context], draining: Draining, states: QueueStates) -> None:
         self._contexts = contexts
@@ -33,7 +33,7 @@ class RunningSubmissions:
         yield from self._draining.queues()
 
     def first(self) -> RunningSubmission | None:
-        """Return the submission that runs, or one of them."""
+        """Return a running submission, if any."""
         for queue in self.queues():
             running = self._states.running(queue.state)
             if running is not None:

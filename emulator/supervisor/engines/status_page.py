@@ -51,7 +51,7 @@ _PART = struct.Struct(f"={records.STATUS_DEVICE_SIZE // 8}Q")
 
 
 class Words(NamedTuple):
-    """What an engine writes: its part of the page, and the histogram of inferences."""
+    """The words written by an engine: its part of the page, and the histogram of inferences."""
 
     words: list[int]
     times: list[int]
@@ -62,7 +62,7 @@ class Words(NamedTuple):
 
 
 class StatusPage:
-    """The writer's side in the supervisor. What the supervisor itself relies on is never read from here."""
+    """The writer's side in the supervisor, which never relies on values read from here."""
 
     def __init__(self, devices: int) -> None:
         size = records.status_page_size(devices)
@@ -85,11 +85,11 @@ class StatusPage:
 
     @property
     def proc_path(self) -> str:
-        """Where a process of the same user can open the page."""
+        """The path at which a process of the same user can open the page."""
         return f"/proc/{os.getpid()}/fd/{self.reader_fd}"
 
     def set(self, device: int, word: StatusWord, value: int) -> None:
-        """Show a number to readers; one that no word holds, which a defect has left, as the nearest."""
+        """Publish a number; one out of range, left by a defect, is clamped."""
         value = max(0, min(value, _MASK))
         _WORD.pack_into(self._map, records.status_offset(device) + 8 * word, value)
 
@@ -98,36 +98,36 @@ class StatusPage:
         return value
 
     def count(self, device: int, word: StatusWord) -> None:
-        """Increment a word of the supervisor, whatever an engine has written there."""
+        """Increment a word owned by the supervisor, regardless of engines' writes."""
         count = self._counts.get((device, word), 0) + 1
         self._counts[device, word] = count
         self.set(device, word, count)
 
     def total(self, device: int, word: StatusWord) -> int:
-        """A word of all functions of a device."""
+        """Return a word of all functions of a device."""
         own = self.get(device, word)
         at = self._others + records.status_offset(device) + 8 * word
         others: int = _WORD.unpack_from(self._map, at)[0]
         return max(own, others) if word in LARGEST_WORDS else (own + others) & _MASK
 
     def engine_words(self) -> Words:
-        """What the engine has written of which this page of one device is."""
+        """Return the words written by the engine that owns this one-device page."""
         words = _PART.unpack_from(self._map, records.status_offset(0))
         times = _HISTOGRAM.unpack_from(self._map, records.histogram_offset(1, 0, Latency.INFERENCE))
         return Words(list(words), list(times))
 
     def set_others(self, device: int, sum: Words) -> None:
-        """Show what the engines of other functions count."""
+        """Publish the counters of the other functions' engines."""
         _PART.pack_into(self._map, self._others + records.status_offset(device), *sum.words)
         start = records.histogram_offset(self._devices, device, Latency.INFERENCE)
         _HISTOGRAM.pack_into(self._map, self._others + start, *sum.times)
 
     def set_trace(self, number: int) -> None:
-        """Show the number of the trace that is being made, 0 for none."""
+        """Publish the number of the running trace, 0 for none."""
         _WORD.pack_into(self._map, records.STATUS_TRACE, number)
 
     def counters(self, device: int) -> dict[str, int]:
-        """The words that an `EngineStatus` has, by its fields."""
+        """Return the words that an `EngineStatus` has, by its fields."""
         return {field: self.total(device, word) for field, word in _COUNTERS.items()}
 
     def count_time(self, device: int, latency: Latency, time_ns: int) -> None:
@@ -143,7 +143,7 @@ class StatusPage:
         _HISTOGRAM.pack_into(self._map, start, *words)
 
     def histograms(self, device: int) -> tuple[Histogram, ...]:
-        """All histograms of a device."""
+        """Return all histograms of a device."""
         histograms = []
         for latency in Latency:
             start = records.histogram_offset(self._devices, device, latency)

@@ -1,9 +1,9 @@
-"""A virtual function of a device: an engine process, what it must know, and what happens when it dies.
+"""A virtual function of a device: an engine process, its state, and recovery from its death.
 
-When an engine ends unexpectedly its function is reset: every object is announced to a new engine, images
-are loaded again, and queues go on behind their last finished submission. The submission that was running
-goes on with the command that was interrupted; what is to blame (`reset_blame`) fails with `ERROR_DEVICE_LOST`
-and its queue is lost. Everybody else's commands complete.
+When an engine ends unexpectedly its function is reset: every object is announced to a new engine, images are
+loaded again, and queues continue after their last finished submission. The submission that was running
+continues with the interrupted command; the offender (`reset_blame`) fails with `ERROR_DEVICE_LOST` and its
+queue is lost. All other commands complete.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class VirtualFunction:
         self._watchdog = Watchdog(self, reactor, settings.tuning, settings.tdr_ms, settings.command_limit_s)
         self._backlog = settings.tuning.engine_backlog
         self._kill_reason: KillReason | None = None
-        self._failed_starts = 0  # engines in a row that were never ready
-        self._early_deaths = 0  # and those that were not for long: the next one starts a little later
+        self._failed_starts = 0  # consecutive engines that never became ready
+        self._early_deaths = 0  # and that were ready only briefly: the next one starts later
         self._refused_starts = 0  # in a row: no process could be made
         self._starting: Timer | None = None
         self._ready_at = 0.0
@@ -128,7 +128,7 @@ class VirtualFunction:
     # ------------------------------------------------------------ engine process
 
     def start(self) -> None:
-        """Start the engine and announce everything that exists, now or when that is possible."""
+        """Start the engine and announce all objects, now or as soon as possible."""
         self._reactor.guarded(self._start)()
 
     def _start(self) -> None:
@@ -151,11 +151,11 @@ class VirtualFunction:
         self._reactor.guarded(self._tell_all)(engine)
 
     def _tell_all(self, engine: Child) -> None:
-        """Tell a new engine all that it has to know."""
+        """Send a new engine its complete state."""
         engine.expect_burst()
         self._host.function_changed()
         self.states.clear_liveness()
-        # what clients have takes many commands: until all are sent, one may name a handle that comes later
+        # clients' objects take many commands: until all are sent, one may name a handle announced later
         self.states.set_commands_pending(True)
         self._watchdog.begin(engine.pid)
         self._post(
@@ -211,7 +211,7 @@ class VirtualFunction:
 
     @property
     def unused(self) -> bool:
-        """Whether it has no contexts, and the engine uses nothing of those that have left."""
+        """Whether it has no contexts, and the engine has dropped all former ones."""
         return not (self.contexts or self._draining)
 
     def _set_state(self, state: DeviceState) -> None:
@@ -219,12 +219,12 @@ class VirtualFunction:
         self._host.function_changed()
 
     def _tell(self, command: link.EngineCommand, fds: list[int]) -> None:
-        """Send what is about to be; raises, without any effect, if that cannot be."""
+        """Send a command before its effect; raises, without any effect, on failure."""
         if self._engine is not None:
             self._engine.send(0, command, fds)
 
     def _post(self, command: link.EngineCommand, fds: list[int] | None = None) -> None:
-        """Send what has happened: an engine that cannot be told is replaced by one that knows."""
+        """Send a change that has happened; an engine that cannot be told is replaced."""
         if self._engine is not None:
             self._engine.post(0, command, fds or [])
 
@@ -237,7 +237,7 @@ class VirtualFunction:
             self.states.count_injection()
 
     def post_trace(self, command: link.TraceBegin | link.TraceEnd, fds: list[int]) -> None:
-        """Have the engine begin or end tracing; takes the descriptors."""
+        """Make the engine begin or end tracing; take the descriptors."""
         try:
             self._post(command, fds)
         finally:
@@ -324,7 +324,7 @@ class VirtualFunction:
         self._starting = self._reactor.after(pause, self.start)
 
     def _broken(self, info: ErrorInfo) -> None:
-        """End the engine after an error of ours; a new one is told all again."""
+        """End the engine after an internal error; a new one is told everything again."""
         if self._engine is not None and self._engine.alive:
             self._engine.give_up(info.found, info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY)
         elif self.state is not DeviceState.FAILED and self._on_end is None:
@@ -373,7 +373,7 @@ class VirtualFunction:
 
     @property
     def needed(self) -> bool:
-        """Whether anybody waits for the engine: clients, or the memory of those that have left."""
+        """Whether the engine is needed, by clients or to free the memory of former ones."""
         return bool(self.contexts or self._draining)
 
     @property
@@ -387,7 +387,7 @@ class VirtualFunction:
         return bool(self._loads)
 
     def status(self, counted: Callable[[StatusWord], int]) -> FunctionStatus:
-        """What it does; `counted`: what its engines have counted."""
+        """Return its status; `counted` reads its engines' counters."""
         return FunctionStatus(
             uid=self.key.uid,
             session=self.key.session,
@@ -403,14 +403,14 @@ class VirtualFunction:
         )
 
     def running_submission(self) -> RunningSubmission | None:
-        """The submission that runs."""
+        """Return the running submission."""
         return self._running.first()
 
     def ping(self, number: int) -> None:
         self._post(link.Ping(number=number))
 
     def abort(self, submission: RunningSubmission, info: ErrorInfo) -> None:
-        """Ask the engine to end a submission that has run for too long."""
+        """Ask the engine to abort an overdue submission."""
         queue, sequence = submission.queue, submission.running.sequence
         if trace.active is not None:
             trace.active.event("submission aborted", queue.context.session, self._device, sequence)
@@ -451,7 +451,7 @@ class VirtualFunction:
             self._post(link.ContextDrop(context=context.number))
 
     def drop_sparse_segment(self, context: Context, segment: int, on_unmapped: Callable[[], None]) -> None:
-        """Remove a sparse segment; call `on_unmapped` once the engine does not map it any more."""
+        """Remove a sparse segment; call `on_unmapped` once the engine no longer maps it."""
         self._draining.add_segment(context, segment, on_unmapped)
         if self._engine is None:
             self._draining.finish_segment(context.number, segment)
@@ -465,7 +465,7 @@ class VirtualFunction:
     # ------------------------------------------------------------ queues
 
     def drop_queue(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
-        """Remove a queue; call `on_dropped` once the engine runs none of its submissions any more."""
+        """Remove a queue; call `on_dropped` once the engine no longer runs its submissions."""
         self._draining.add_queue(queue, on_dropped)
         if self._engine is None or not queue.told:
             self._draining.finish_queue(queue.context.number, queue.handle)

@@ -1,4 +1,4 @@
-"""Find engines, and commands on them, that make no progress; end them.
+"""The watchdog: detects and ends engines and commands without progress.
 
 Long is not hung. What counts as progress:
 
@@ -9,9 +9,9 @@ Long is not hung. What counts as progress:
   kill.
 - While a graph is loaded, a thread that waits for the same part of a file is a hang, whatever else goes on.
 
-Only time that the supervisor itself has seen counts, in ticks: a pause of its own is no hang. The limit of
-one command ends a command that burns CPU forever. What a client has given back, or has left by its death, has
-to end soon, whatever it does: the engine has cancelled it.
+Only time observed by the supervisor itself counts, in ticks: a pause of its own is no hang. The limit per
+command ends commands that burn CPU forever. Work released by its client, or left by its death, must end soon
+in any case: the engine has cancelled it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST_DISK_WAITS = 3
 
 
 class WatchedDevice(Protocol):
-    """What the watchdog needs of a device.
+    """A device as seen by the watchdog.
 
     `needed`: somebody waits for its engine. `loading`: the engine has a graph to load.
     """
@@ -59,7 +59,7 @@ class WatchedDevice(Protocol):
 
 
 class Watchdog:
-    """Watch the engine of one device. `hang_s`: without progress; `limit_s`: of one command, 0 for none."""
+    """Watches one device's engine. `hang_s`: time without progress; `limit_s`: per command, 0 for none."""
 
     def __init__(
         self, device: WatchedDevice, reactor: Reactor, tuning: Tuning, tdr_ms: int, limit_s: float
@@ -134,7 +134,7 @@ class Watchdog:
         self._check(activity, answered, submission, passed)
 
     def _hangs_in_file(self, activity: Activity, passed: float) -> bool:
-        """Whether a thread waits for the same part of a file for too long, whatever others do meanwhile."""
+        """Whether a thread is stuck on the same part of a file, regardless of the others."""
         waits = activity.file_waits(self.loader) if self.loader else {}
         same = {thread: wait for thread, wait in waits.items() if self._file_waits.get(thread) == wait}
         self._file_wait_s = self._file_wait_s + passed if same else 0.0
@@ -188,7 +188,7 @@ class Watchdog:
             self._kill(None, f"it made no progress for {self._quiet_s:.1f} s")
 
     def _holds_on(self, submission: RunningSubmission, passed: float) -> bool:
-        """Whether the engine has been inside of what nobody wants any more for too long."""
+        """Whether the engine has run released work for too long."""
         before, self._given_back = self._given_back, submission if submission.given_back else None
         same = before is not None and self._given_back is not None and _is_same(before, submission)
         self._given_back_s = self._given_back_s + passed if same else 0.0

@@ -1,1 +1,1 @@
-"""Injected faults: which there are, and what they do to requests."""
+"""Injected faults: their registry, and their effects on requests."""

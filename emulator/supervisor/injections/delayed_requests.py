@@ -23,7 +23,7 @@ class DelayedRequests:
         return bool(self._waiting)
 
     def hold(self, packet: Packet, seconds: float) -> None:
-        """Take the packet over and serve it after so many seconds."""
+        """Take the packet over and serve it after `seconds`."""
         mine = packet.taken()
         number = self._next = self._next + 1
         self._waiting[number] = (mine, self._reactor.after(seconds, lambda: self._due(number)))

@@ -1,4 +1,4 @@
-"""The injected faults of a daemon: which there are, and how often each has hit.
+"""The registry of a daemon's injected faults, with their hit counts.
 
 The supervisor shows the faults of requests. Engines show those of submissions, doorbells and loads: they get
 these injections as commands, and again after a restart.
@@ -215,7 +215,7 @@ class InjectionRegistry:
         return _USED_UP if used_up else _ACTIVE
 
     def _counters(self, entry: _Entry) -> list[InjectionCounters]:
-        """All that count it now."""
+        """Return all its current counters."""
         places = {_REQUESTS} if entry.of_requests else set(map(_place, entry.functions))
         return [self._counts_of(place) for place in places]
 
@@ -257,7 +257,7 @@ class InjectionRegistry:
         return not mine or any(number in known and known[number].function == function.key for number in mine)
 
     def function_gone(self, function: VirtualFunction) -> None:
-        """Keep what a function has counted that has ended."""
+        """Keep the counts of an ended function."""
         counts = self._counts.pop(function, None)
         for entry in self._entries.values():
             if function in entry.functions and counts is not None:

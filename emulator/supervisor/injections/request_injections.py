@@ -11,7 +11,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.requests.session import Session
 
 WORKER_SIGNALS = {FaultKind.COMPILE_CRASH: signal.SIGKILL, FaultKind.COMPILE_HANG: signal.SIGSTOP}
-"""What the compiler worker of an injected request gets."""
+"""The signals sent to the compiler worker of an injected request."""
 
 _RESULTS = {
     FaultKind.COMPILE_FAIL: ZeResult.ERROR_MODULE_BUILD_FAILURE,
@@ -63,7 +63,7 @@ class RequestTarget(NamedTuple):
 
 
 def injected_refusal(injection: Injection, tag: str) -> Refused:
-    """The error with which an injection fails a request."""
+    """Return the error with which an injection fails a request."""
     found = f"injected fault: {injection.kind.value}"
     if injection.kind is FaultKind.OOM:
         host = injection.effective == "host"

@@ -1,1 +1,1 @@
-"""What monitors see: activity, traces, files as the kernel has them."""
+"""Observability: activity, traces, sysfs-like files."""

@@ -1,10 +1,10 @@
-"""The files that the kernel has of an NPU, below a directory of the user's choice, for monitors.
+"""The kernel's sysfs files of an NPU, below a directory of the user's choice, for monitors.
 
 The names are those of `intel_vpu` (drivers/accel/ivpu/ivpu_sysfs.c): the older ones for busy time, memory and
 clocks, and the folder `freq` that takes the place of the clocks. Links between folders are as in /sys.
 
-The tree belongs to the daemon that holds the lock of the file `.softnpu` in it. One that a killed daemon has
-left is taken over. Every file is opened from a descriptor of its folder and never through a link.
+The tree belongs to the daemon that holds the lock on its file `.softnpu`. A tree left by a killed daemon is
+taken over. Every file is opened from a descriptor of its folder and never through a link.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from softnpu.emulator.supervisor.reactor import Reactor, Timer
 log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
-"""How often the files are written, those that have changed."""
+"""Interval between writes of changed files."""
 _MARK = ".softnpu"
 _HINT = "choose an empty directory, or one that does not exist, with --sysfs"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,14 +38,14 @@ _TOP = ("bus", "class", "devices")
 
 
 class SysfsDevice(Protocol):
-    """What the files say of a device."""
+    """A device as seen by the tree."""
 
     info: DeviceInfo
 
     @property
     def memory_used(self) -> int: ...
     def counter(self, word: StatusWord) -> int:
-        """A word of the status page."""
+        """Return a word of the status page."""
         ...
 
 
@@ -186,7 +186,7 @@ class SysfsTree:
             self._failed = True
 
     def _write(self, folder: int, name: str, text: str) -> None:
-        """Replace a file at once: no reader sees half of it, and a link that has its name is not followed."""
+        """Replace a file atomically; a link of its name is not followed."""
         if self._written.get((folder, name)) == text:
             return
         temporary = f".{name}.new"

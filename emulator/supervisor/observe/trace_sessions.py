@@ -1,4 +1,4 @@
-"""The trace that is being made: who reads it, and the rings of the processes that write it.
+"""The running trace: its reader, and the rings of the processes that write it.
 
 The tracer polls for rings. When it leaves, asks for the end, or has not asked for rings for long, the trace
 ends: the word in the status page is 0 again, and the daemon keeps nothing of it.
@@ -112,7 +112,7 @@ class TraceSessions:
             os.close(fd)
 
     def announce(self, device: DeviceInfo, function: VirtualFunction) -> None:
-        """Have a new engine trace as well; the ring of the one before has ended."""
+        """Start tracing in a new engine; the ring of the previous one has ended."""
         current = self._trace
         if current is None:
             return
@@ -129,7 +129,7 @@ class TraceSessions:
             os.close(fd)
 
     def engine_gone(self, function: VirtualFunction) -> None:
-        """Note that nobody writes the ring of an engine any more."""
+        """Record that an engine's ring has no writer any more."""
         if self._trace is not None:
             self._end(self._trace, self._trace.engines.pop(function, 0))
 
@@ -144,7 +144,7 @@ class TraceSessions:
             self.close()
 
     def close(self) -> None:
-        """End the trace, if one is being made."""
+        """End the trace, if one is running."""
         current, self._trace = self._trace, None
         if current is None:
             return

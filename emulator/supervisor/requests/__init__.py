@@ -1,1 +1,1 @@
-"""Requests of a session: checked, then done."""
+"""Requests of a session: checked, then executed."""

@@ -38,7 +38,7 @@ _HINT_BYTES = 32
 
 
 class GraphRequests:
-    """Graphs, and the compilations of this session that are under way."""
+    """The graphs of a session, and its compilations in progress."""
 
     def __init__(self, state: SessionState, session: int) -> None:
         self._state = state
@@ -209,7 +209,7 @@ class GraphRequests:
         on_done: Callable[[Result, list[int]], None],
         device: int,
     ) -> Compilation:
-        """Have a job done; takes the descriptors, once they are the compilation's."""
+        """Start a job; takes ownership of the descriptors."""
         job = msgspec.structs.replace(job, shared=self._state.services.shared)
         _check_size(job)
         park(fds, self._owner[0])
@@ -222,7 +222,7 @@ class GraphRequests:
             try:
                 self._state.answering(number, on_done, answer, made)
             finally:
-                close_untrusted(made, self._owner[0])  # what was not taken
+                close_untrusted(made, self._owner[0])  # those not taken
                 made.clear()
 
         def failed(info: ErrorInfo) -> None:
@@ -323,7 +323,7 @@ class GraphRequests:
 
 
 def cancelled_info() -> ErrorInfo:
-    """The answer to a compilation that was cancelled."""
+    """Return the answer to a compilation that was cancelled."""
     return ErrorInfo(
         result=ZeResult.ERROR_NOT_AVAILABLE,
         object="compilation",

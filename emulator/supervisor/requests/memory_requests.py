@@ -98,7 +98,7 @@ class MemoryRequests:
             close_untrusted((fd,), self._state.user.uid)
 
     def _import_foreign(self, call: Call, request: msg.MemImportPart) -> None:
-        """Take memory whose size is not sealed: the engine guards itself against a cut."""
+        """Import memory without a size seal; the engine guards itself against truncation."""
         context = self._state.contexts.get(request.context)
         (fd,) = call.packet.take_fds(1)
         try:
@@ -115,7 +115,7 @@ class MemoryRequests:
             close_untrusted((fd,), self._state.user.uid)
 
     def check(self, context: Context, size: int) -> None:
-        """Refuse what this session or its device has no room for."""
+        """Refuse an allocation beyond the limits of this session or its device."""
         self._state.memory.check_room()
         self._state.check_memory(context, size)
         self._state.segments.check()
@@ -214,7 +214,7 @@ class MemoryRequests:
                 return
 
     def count_pages(self) -> None:
-        """Count what sparse memory uses now."""
+        """Count the pages in use by sparse memory."""
         for context in self._state.contexts:
             more = context.memory.count_pages() if context.memory.sparse else 0
             if more:
@@ -223,7 +223,7 @@ class MemoryRequests:
                 self._grown[context.number] = context
 
     def _check_sparse(self) -> None:
-        """Refuse more sparse allocations than can be counted again and again."""
+        """Refuse more sparse allocations than can be counted periodically."""
         live = sum(len(context.memory.sparse) for context in self._state.contexts)
         if live >= _MOST_SPARSE:
             raise refuse(
@@ -236,7 +236,7 @@ class MemoryRequests:
 
 
 def _check_foreign(fd: int) -> None:
-    """Refuse what the engine cannot guard, or where a page may take forever, as on a disk of somebody's."""
+    """Refuse files that the engine cannot guard, or whose pages may take forever, as on a user's disk."""
     if not native_files.guard().exists():
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
@@ -252,7 +252,7 @@ def _check_foreign(fd: int) -> None:
 
 
 def _check_mappable(fd: int, start: int) -> None:
-    """Refuse what is sealed against writing: a page is mapped for a moment, and not touched."""
+    """Refuse files sealed against writing, by mapping a page briefly without touching it."""
     try:
         address_range.map_pages(fd, PAGE, start)
     except OSError as failure:

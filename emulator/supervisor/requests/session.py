@@ -1,4 +1,4 @@
-"""One client: what it owns, and what becomes of each of its requests.
+"""The session of one client: its objects, and the dispatch of its requests.
 
 Every request is checked before it has an effect. A refusal is answered as `Failed`; the session goes on.
 """
@@ -80,7 +80,7 @@ class Session:
         route.handler(self)(call, request)
 
     def device_index(self, request: msg.Request) -> int | None:
-        """The device that a request concerns; None if it concerns none, or names an unknown object."""
+        """Return the device that a request concerns; None if it concerns none, or names an unknown object."""
         route = _ROUTES.get(type(request))
         if route is None:
             return None
@@ -102,7 +102,7 @@ class Session:
             steps.callback(self.graphs.close)
 
     def status(self) -> msg.SessionStatus:
-        """What the session holds."""
+        """Return the session's holdings."""
         state = self.state
         return msg.SessionStatus(
             session=self.number,
@@ -118,7 +118,7 @@ class Session:
         )
 
     def activity(self) -> msg.SessionActivity:
-        """What the session holds, and what the devices do for it."""
+        """Return the session's holdings and device activity."""
         state = self.state
         queues = self.usage.queues()
         total = self.usage.total(queues)
@@ -232,7 +232,7 @@ class Session:
 
 
 def _phase(total: QueueUsage, compiling: bool, loading: bool) -> SessionPhase:
-    """What it waits for: what is nearest to a result first."""
+    """Return the phase of a session: the one nearest to a result first."""
     if total.running or total.pause == QueuePause.PACE:
         return SessionPhase.RUNNING
     if compiling:
@@ -245,7 +245,7 @@ def _phase(total: QueueUsage, compiling: bool, loading: bool) -> SessionPhase:
 
 
 class _Route(NamedTuple):
-    """Who serves a request, and which device it concerns."""
+    """The server of a request, and the device it concerns."""
 
     handler: Callable[[Session], Callable[[Call, Any], None]]
     device: Callable[[SessionState, Any], int | None]

@@ -1,4 +1,4 @@
-"""What the parts of a session share: what the daemon lends it, its tables of objects, the way to answer."""
+"""The shared state of a session's parts: the daemon's services, object tables, answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Answering(Protocol):
 
 @dataclass(frozen=True)
 class Services:
-    """What all sessions of a daemon use. `session_segments`: most memory files of one session.
+    """The services shared by all sessions of a daemon. `session_segments`: memory files per session.
 
     `by_session`: every session has a virtual function of its own. `strict`: the compiler refuses what silicon
     refuses. `shared`: others than its user may use the daemon.
@@ -137,12 +137,12 @@ class SessionState:
         return self.bytes.used
 
     def close(self) -> None:
-        """Count no handle of it any more."""
+        """Stop counting its handles."""
         for table in (self.contexts, self.memory, self.queues, self.graphs):
             table.close()
 
     def device(self, index: int, object: str) -> Device:
-        """The device with this number in the session; refuses one that it does not see."""
+        """Return the device with this number in the session; refuses one that it does not see."""
         if not 0 <= index < len(self._devices):
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,
@@ -172,11 +172,11 @@ class SessionState:
         self.function_of(context).address_space.check(size)
 
     def device_of(self, context: Context) -> Device:
-        """The device that a context of this session is on."""
+        """Return the device that a context of this session is on."""
         return self.services.devices[context.device]
 
     def function_of(self, context: Context) -> VirtualFunction:
-        """The virtual function that a context of this session is on."""
+        """Return the virtual function that a context of this session is on."""
         return self.device_of(context).function(self.function_key)
 
     def answer_ok(self, call: Call) -> None:
@@ -184,7 +184,7 @@ class SessionState:
         self.post(call.number, msg.Ok(), ())
 
     def count(self, context: Context) -> None:
-        """Count what a context has now."""
+        """Update the account of a context."""
         context.count()
         if trace.active is not None:
             trace.active.counter("memory", self.memory_used, self.session)

@@ -1,1 +1,1 @@
-"""What sessions own, and where their memory lies."""
+"""The objects of sessions, and their memory."""

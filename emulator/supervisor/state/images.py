@@ -25,7 +25,7 @@ LoadCallback = Callable[[ErrorInfo | None, float], None]
 
 
 class ImageState(enum.Enum):
-    """Where an image is. One that is `EVICTED` was on the device, and comes back when it is needed."""
+    """The state of an image. An `EVICTED` one was on the device, and is reloaded when needed."""
 
     COMPILED = "compiled"
     LOADING = "loading"
@@ -89,15 +89,15 @@ class Image:
         close_untrusted(fds, self.owner)
 
     def finish_loading(self, info: ErrorInfo | None, load_ms: float) -> None:
-        """Call everyone who waits for this image."""
+        """Call back all waiters for this image."""
         self.state = ImageState.COMPILED if info else ImageState.LOADED
         self.load_ms = load_ms
-        for _ in range(len(self.waiting)):  # who asks meanwhile waits for the next load
+        for _ in range(len(self.waiting)):  # requests made meanwhile wait for the next load
             self.waiting.pop(0)(info, load_ms)
 
 
 class ImageRecords(Protocol):
-    """Where an engine counts the inferences of images."""
+    """The records in which an engine counts the inferences of images."""
 
     def take_image(self) -> int: ...
     def free_image(self, state: int) -> None: ...
@@ -129,7 +129,7 @@ class ImageStore:
         owner: int,
         deferred: bool = False,
     ) -> Image:
-        """The image of this content, which takes the descriptors out of the list if it is a new one.
+        """Return the image of this content; a new one takes the descriptors out of the list.
 
         `users` does not count the caller yet: until then `drop_unused` ends it.
         `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`.
@@ -145,12 +145,12 @@ class ImageStore:
         return image
 
     def drop_unused(self) -> None:
-        """End what nobody uses: an error came between."""
+        """Drop unused images, left by an error."""
         for unused in [image for image in self._images.values() if not image.users]:
             self._end(unused)
 
     def release(self, image: Image) -> bool:
-        """One user less; True when the image ended with it."""
+        """Remove a user; return True if the image ended with it."""
         image.users -= 1
         if image.users:
             return False

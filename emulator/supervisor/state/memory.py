@@ -109,7 +109,7 @@ class ContextMemory:
         return allocation, fresh
 
     def adopt(self, fd: int, size: int, kind: str, start: int = 0) -> Allocation:
-        """A segment that a client has made, as one allocation; the descriptor stays the caller's."""
+        """Return a segment that a client has made, as one allocation; the descriptor stays the caller's."""
         segment = self._keep_segment(os.dup(fd), size, control=False)
         segment.start = start
         segment.ranges.allocate(size, PAGE)

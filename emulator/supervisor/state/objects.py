@@ -1,4 +1,4 @@
-"""What a session owns: contexts, allocations, queues, graphs. Records without behaviour."""
+"""The objects of a session: contexts, allocations, queues, graphs. Records without behaviour."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Queue:
     background: bool = False
     handle: int = 0
     told: bool = False
-    # the submission that must not run again, how it ends, and why nothing of this queue runs any more
+    # the submission that must not run again, its result, and why this queue runs nothing from now on
     condemned: int = 0
     condemned_info: ErrorInfo | None = None
     lost: ErrorInfo | None = None
@@ -101,7 +101,7 @@ class Context:
     told: bool = False
 
     def count(self) -> None:
-        """Count what it has now; nothing if it is closed, and counts for what it had."""
+        """Update its accounts; a no-op if it is closed and still charged."""
         if self.doorbell < 0:
             return
         self.bytes.set(self.memory.allocated)
@@ -109,7 +109,7 @@ class Context:
         self.address_space.set(self.memory.address_space + sum(self.unmapping.values()))
 
     def give_back(self) -> None:
-        """Count nothing: nobody uses its memory any more."""
+        """Clear its accounts: its memory is unused."""
         for account in (self.bytes, self.segments, self.address_space):
             account.close()
 

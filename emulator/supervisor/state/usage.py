@@ -1,4 +1,4 @@
-"""What a session has used of its devices: the sum over its queues, also those that have ended."""
+"""A session's use of its devices: the sum over its queues, including ended ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST = 2**64 - 1
 
 
 class QueueUsage(NamedTuple):
-    """What the engine has noted of one queue. Time in nanoseconds."""
+    """The engine's record of one queue. Time in nanoseconds."""
 
     completed: int = 0
     running: bool = False
@@ -21,15 +21,15 @@ class QueueUsage(NamedTuple):
 
 
 class QueueRecords(Protocol):
-    """Where the engine of one device notes it."""
+    """The records in which one device's engine logs it."""
 
     def usage(self, state: int) -> QueueUsage:
-        """What is noted in one record."""
+        """Return the content of one record."""
         ...
 
 
 class SessionUsage:
-    """Counts what the queues of one session have used. What has been counted once stays counted."""
+    """The use by all queues of one session. Counts never decrease."""
 
     def __init__(self) -> None:
         self._live: dict[tuple[int, int], QueueRecords] = {}
@@ -50,11 +50,11 @@ class SessionUsage:
         self._inferences += usage.inferences
 
     def queues(self) -> list[QueueUsage]:
-        """The queues that exist, and those that the engine has yet to drop."""
+        """Return the queues that exist, and those that the engine has yet to drop."""
         return [records.usage(state) for (_, state), records in self._live.items()]
 
     def total(self, queues: list[QueueUsage]) -> QueueUsage:
-        """The sum over these queues and those that have ended."""
+        """Return the sum over these queues and those that have ended."""
         # a client that overwrites its rings chooses what was noted of them: no sum may outgrow its field
         return QueueUsage(
             completed=min(_MOST, self._submissions + sum(queue.completed for queue in queues)),

@@ -1,4 +1,4 @@
-// Tools and sysman: the parts of them that an NPU driver has.
+// Tools and sysman: the parts supported by an NPU driver.
 #pragma once
 
 #include "abi/ze.hpp"

@@ -1,4 +1,4 @@
-// Time as the interface counts it, CLOCK_MONOTONIC in nanoseconds, and waiting by it.
+// The interface's time, CLOCK_MONOTONIC in nanoseconds, and waiting by it.
 #pragma once
 
 #include <pthread.h>
@@ -17,7 +17,7 @@ inline uint64_t now_ns() {
     return static_cast<uint64_t>(now.tv_sec) * 1000000000ull + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// When `timeout` from `start` is over; FOREVER stays FOREVER.
+// The end of `timeout` from `start`; FOREVER stays FOREVER.
 inline uint64_t deadline_after(uint64_t start, uint64_t timeout) {
     return timeout > FOREVER - start ? FOREVER : start + timeout;
 }

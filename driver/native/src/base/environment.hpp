@@ -19,7 +19,7 @@ inline bool is_privileged() { return getauxval(AT_SECURE) != 0; }
 // The value of a variable; null if it is not set, and always in a privileged program.
 inline const char* variable(const char* name) { return secure_getenv(name); }
 
-// Writes `text` once in this process, as one line on stderr, for what no result can express.
+// Writes `text` once per process, as one line on stderr, for errors that no result can express.
 inline void log_once(const std::string& text) {
     const char* level = variable("SOFTNPU_LOG");
     if (level != nullptr && std::strcmp(level, "off") == 0) return;

@@ -36,7 +36,7 @@ private:
     int fd_ = -1;
 };
 
-// Whether the file has all pages of a mapping of this size: to touch one that it has not is SIGBUS.
+// Whether the file has all pages of a mapping of this size: access to a missing one is SIGBUS.
 bool has_pages(int fd, size_t size) noexcept;
 // Maps a file for reading; UNKNOWN with its name if it has fewer pages, OUT_OF_HOST_MEMORY.
 const uint8_t* map_pages(const char* name, int fd, size_t size);

@@ -43,7 +43,7 @@ enum class Kind : uint8_t {
 
 const char* kind_name(Kind kind);
 
-// Base of everything that a handle names. `owner` is what it was created through, and ends with.
+// Base of all objects with handles. `owner` is the object it was created through, and ends with.
 class Object {
 public:
     explicit Object(std::weak_ptr<Object> owner = {}) : owner_(std::move(owner)) {}
@@ -77,7 +77,7 @@ public:
     // Removes the objects that were created through `owner`.
     void remove_owned_by(const std::shared_ptr<Object>& owner);
 
-    // Whether this number was made by a table like this one.
+    // Whether this number was created by a table of this kind.
     static bool is_ours(uint64_t handle) { return handle >> 61 == 5; }
 
 private:

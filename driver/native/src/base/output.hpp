@@ -1,5 +1,5 @@
-// Arguments of the API that have to be there, and outputs with a size: a first call asks for the size, a
-// second one for the content.
+// Mandatory arguments of the API, and outputs with a size: a first call asks for the size, a second one for
+// the content.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void write_text(Size* size, char* out, std::string_view text) {
     *size = static_cast<Size>(text.size() + 1);
 }
 
-// Bytes; fewer than there are is an error.
+// Bytes; too small a size is an error.
 template <class Size>
 void write_bytes(Size* size, uint8_t* out, const void* data, size_t length) {
     require_nonnull(size, "pSize");

@@ -1,4 +1,4 @@
-// Which indices of a pool are in use.
+// The indices of a pool that are in use.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What becomes of submissions: the progress of a queue, the executions of a list's commands, and the results.
+// The fate of submissions: the progress of a queue, the executions of a list's commands, and the results.
 #pragma once
 
 #include <atomic>
@@ -103,7 +103,7 @@ class Outcomes {
 public:
     // A submission was made, with or without a fence.
     void expect(std::shared_ptr<Execution> execution) { unread_.push_back(std::move(execution)); }
-    // The last `count` of them were not made after all.
+    // The last `count` of them were not submitted after all.
     void expect_less(size_t count) { unread_.resize(unread_.size() - count); }
     // Reads the results of all submissions up to `sequence`, which have ended; `result_of(s)` is in the slot.
     template <class ResultOf>

@@ -16,7 +16,7 @@ namespace softnpu {
 class CommandList;
 class Fence;
 
-// A command buffer that is ready to be executed, and what has to stay alive meanwhile.
+// A command buffer ready for execution, and the objects that it keeps alive.
 struct Recorded {
     std::shared_ptr<Block> buffer;
     uint32_t size = 0;
@@ -50,7 +50,7 @@ public:
     void retire() override;
 
     void execute(const std::vector<std::shared_ptr<CommandList>>& lists, const std::shared_ptr<Fence>& fence);
-    // Submits what is recorded, as slots become free; the fence is signalled after the last one.
+    // Submits the recorded lists, as slots become free; the fence is signalled after the last one.
     void submit(const std::vector<Recorded>& recorded, Fence* fence);
     // Waits for all submissions; false after the time-out. Throws the oldest unreported failure, first one of
     // the queues in whose place it is.
@@ -93,22 +93,22 @@ private:
     void check_not_retired() const;
     void keep_submissions();
     bool wait_for_all(uint64_t tail, uint64_t timeout);
-    // Throws, once, what was not reported of the submissions of a lost session.
+    // Throws, once, the unreported failure of submissions of a lost session.
     void check_lost();
     void throw_unreported();
-    // Takes what the submissions in flight use.
+    // Takes the objects used by the submissions in flight.
     std::deque<Submission> take_in_flight();
     // The next ones: called with the lock.
     void fill_slots(Part part, Fence* fence, const std::shared_ptr<Execution>& execution);
     void track(Part part, const std::shared_ptr<Execution>& execution);
     void read_results(uint64_t last);
-    // What ended submissions used; released without a lock.
+    // The objects of ended submissions; released without a lock.
     std::vector<Submission> take_ended();
     // The error of a failed submission, with the reason that the engine left in the ring.
     Error failure(Failure failed, size_t more = 0) const;
     uint8_t* slot(uint64_t sequence) const;
     void sleep(uint64_t sequence, uint64_t timeout);
-    // Wakes who sleeps on the ring before its memory is reused.
+    // Wakes sleepers on the ring before its memory is reused.
     void wake_waiters();
     uint8_t* ring() const { return ring_->data(); }
 

@@ -1,6 +1,6 @@
-// Metric groups of a device, and what counts with them: queries of commands, streamers of samples.
+// Metric groups of a device, and their users: queries of commands, streamers of samples.
 //
-// As with the real driver nothing of it is there unless ZET_ENABLE_METRICS is 1.
+// Like the real driver's, they are absent unless ZET_ENABLE_METRICS is 1.
 #pragma once
 
 #include <memory>
@@ -108,7 +108,7 @@ public:
     bool retired() const { return retired_; }
     // Reports that can be read now; older ones than the stream holds are lost.
     uint64_t available();
-    // The oldest ones that were not read yet, at most so many.
+    // The oldest unread ones, up to a limit.
     std::string read(uint64_t most);
 
 private:

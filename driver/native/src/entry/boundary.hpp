@@ -18,7 +18,7 @@ namespace softnpu {
 void keep_description(const char* call, const ErrorInfo& info) noexcept;
 const char* last_description() noexcept;
 
-// What no call expects: the result, with a description that asks for a report.
+// The result of an unexpected exception, with a description that asks for a report.
 ze_result_t failed_unexpectedly(const char* call, const char* found) noexcept;
 ze_result_t out_of_memory(const char* call) noexcept;
 

@@ -1,4 +1,4 @@
-// What the files of this folder use of each other.
+// Declarations shared by the files of this folder.
 #pragma once
 
 #include <string>
@@ -23,14 +23,14 @@ uint64_t open_driver();
 // Connects to the next daemon if the last one has died and there is one: see restoration.cpp.
 void restore_session();
 
-// The object of a handle through which something is made.
+// The object of a handle through which others are created.
 template <class T, class H>
 std::shared_ptr<T> lookup_live(H handle) {
     restore_session();
     return lookup<T>(handle);
 }
 
-// The context, which has to be one of this device.
+// The context, which must be on this device.
 inline std::shared_ptr<Context> context_on(ze_context_handle_t hContext, ze_device_handle_t hDevice) {
     auto context = lookup_live<Context>(hContext);
     context->check_device(*lookup_live<Device>(hDevice));
@@ -75,7 +75,7 @@ struct Extension {
     std::string name;
     uint32_t version;
 };
-// What zeDriverGetExtensionProperties lists, the aliases of the graph extension included.
+// The list of zeDriverGetExtensionProperties, including the aliases of the graph extension.
 const std::vector<Extension>& extensions();
 // The function table of an extension, or a function by its name. INVALID_ARGUMENT for an unknown one.
 void* find_extension(const std::string& name);

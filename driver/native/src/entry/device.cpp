@@ -1,4 +1,4 @@
-// Devices: their properties, and what sysman says of them.
+// Devices: their properties, and sysman.
 #include <cmath>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// The extensions: which there are, and the function tables of all but the graph extension.
+// The list of extensions, and the function tables of all but the graph extension.
 #include "commands/queue.hpp"
 #include "entry/calls.hpp"
 #include "graph/cache_options.hpp"

@@ -71,12 +71,12 @@ ze_result_t initialize(ze_graph_handle_t hGraph) {
     });
 }
 
-// The device keeps what it has room for.
+// A no-op: the device manages its memory itself.
 ze_result_t evict(ze_graph_handle_t hGraph) {
     return guarded("pfnEvict", [&] { lookup<Graph>(hGraph); });
 }
 
-// ---------------------------------------------------------------- what a graph is
+// ---------------------------------------------------------------- properties of a graph
 
 void describe(const Graph& graph, ze_graph_properties_t& out) {
     out.numGraphArgs = static_cast<uint32_t>(graph.meta.arguments.size());

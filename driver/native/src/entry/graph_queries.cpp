@@ -1,4 +1,4 @@
-// The functions of the graph extension that ask: logs, which layers, how much memory, what the compiler has.
+// The query functions of the graph extension: logs, supported layers, memory, compiler properties.
 #include "entry/calls.hpp"
 
 #include <tuple>

@@ -1,4 +1,4 @@
-// Command lists: making, closing and executing them, and what is appended to them.
+// Command lists: creation, closing, execution, and their commands.
 #include "entry/calls.hpp"
 
 using namespace softnpu;
@@ -44,7 +44,7 @@ std::vector<Mutation> mutations_of(const void* next, const MemoryPool& memory) {
     return mutations;
 }
 
-// Refuses regions that the device cannot copy, or that do not fit each other.
+// Refuses regions that the device cannot copy, or that do not match.
 void check_regions(const ze_copy_region_t& target, const ze_copy_region_t& source, bool slices) {
     for (const auto* region : {&target, &source}) {
         if (region->depth != 1 || region->originZ != 0 || slices) {

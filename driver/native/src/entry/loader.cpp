@@ -8,7 +8,7 @@ using namespace softnpu;
 
 // ---------------------------------------------------------------- functions that the device does not have
 //
-// They exist, and answer UNSUPPORTED_FEATURE.
+// They exist, and return UNSUPPORTED_FEATURE.
 
 // One function for all: it reads no argument.
 extern "C" ze_result_t softnpu_unsupported() {
@@ -69,7 +69,7 @@ ze_result_t fill(const char* call, uint32_t version, void* table, const Entry (&
         return fill(#getter, version, pDdiTable, entries);            \
     }
 
-// A table of which an NPU has nothing.
+// A table without functions of an NPU.
 #define EMPTY_TABLE(getter) TABLE(getter, absent())
 
 TABLE(zeGetGlobalProcAddrTable, entry(zeInit), entry(zeInitDrivers, 10))

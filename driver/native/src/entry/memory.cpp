@@ -7,7 +7,7 @@ using namespace softnpu;
 
 namespace {
 
-// What hangs on the descriptor of an allocation.
+// The extensions chained to the descriptor of an allocation.
 struct Extras {
     bool exportable = false;
     const ze_external_memory_fd_t* import = nullptr;

@@ -32,7 +32,7 @@ void check_enabled() {
     }
 }
 
-// Bytes for a caller who asks for the size with 0. One who wants fewer than there are gets UNKNOWN.
+// The size for a caller who passes 0. Too small a size is refused with UNKNOWN.
 void write_report(size_t* size, uint8_t* out, const std::string& data) {
     require_nonnull(size, "pRawDataSize");
     if (*size == 0 || *size > data.size()) {

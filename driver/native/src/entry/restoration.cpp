@@ -1,7 +1,7 @@
 // After the daemon's death: a session with the next one, behind the handles of driver, devices and contexts.
 //
-// As after a reset of the real device: what was made before is lost, and what is made from then on works.
-// A daemon with other devices gets handles of its own instead.
+// As after a reset of the real device: earlier objects are lost, and new ones work. A daemon with other
+// devices receives new handles instead.
 #include "entry/calls.hpp"
 
 #include "commands/queue.hpp"
@@ -87,12 +87,12 @@ void restore_session() {
     {
         std::lock_guard lock(here.driver_mutex);
         if (here.driver == nullptr || !here.driver->connection->is_lost()) return;
-        if (!here.driver->connection->was_closed()) return;  // the program is told what it has closed
+        if (!here.driver->connection->was_closed()) return;  // the call reports what the program has closed
     }
     try {
         open_driver();
     } catch (const Error&) {
-        // the call itself says that the device is lost
+        // the call itself reports that the device is lost
     }
 }
 

@@ -45,7 +45,7 @@ std::optional<std::string> limit_variable() {
     return text == nullptr ? std::nullopt : std::optional<std::string>(text);
 }
 
-// What is no number counts as 0, with which nothing is stored.
+// Anything but a number counts as 0, which stores nothing.
 uint64_t parsed(const std::optional<std::string>& text) {
     if (!text) return DEFAULT_LIMIT;
     std::string digits = *text;
@@ -59,7 +59,7 @@ uint64_t parsed(const std::optional<std::string>& text) {
 }  // namespace
 
 std::optional<CacheOptions> cache_options() {
-    if (is_privileged()) return std::nullopt;  // nobody says where
+    if (is_privileged()) return std::nullopt;  // no directory is configured
     std::string directory = chosen_directory();
     if (directory.empty()) return std::nullopt;
     if (directory[0] != '/') {

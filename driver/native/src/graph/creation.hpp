@@ -1,4 +1,4 @@
-// How graphs come to be: compiled from a model, or made of a native blob.
+// Creation of graphs: from a model, or from a native blob.
 #pragma once
 
 #include <memory>
@@ -32,12 +32,12 @@ std::shared_ptr<Graph> create_graph(const std::shared_ptr<Context>& context, con
 std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& context,
                                             const ze_graph_desc_t* desc);
 
-// The log of what failed last in this thread under `with_build_failure`. The creation of a graph clears it,
-// and leaves what became of the cache. Of a longer one the first 16 KiB.
+// The log of this thread's last failure under `with_build_failure`, at most 16 KiB. The creation of a graph
+// replaces it by the state of the cache.
 const char* last_build_log() noexcept;
 void keep_build_failure(const ErrorInfo& info);
 
-// Runs what makes, loads or exports a graph, and keeps the log of a failure.
+// Runs a creation, load or export of a graph, and keeps the log of a failure.
 template <class F>
 auto with_build_failure(F&& body) {
     try {

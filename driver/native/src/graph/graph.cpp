@@ -55,7 +55,7 @@ uint32_t Graph::property_flags() const {
     if (origin_ == graph_origin::COMPILED) flags |= ZE_GRAPH_PROPERTIES_FLAG_COMPILED;
     if (origin_ == graph_origin::CACHE) flags |= ZE_GRAPH_PROPERTIES_FLAG_LOADED_FROM_CACHE;
     if (origin_ == graph_origin::NATIVE) flags |= ZE_GRAPH_PROPERTIES_FLAG_PRE_COMPILED;
-    // what the program gave was copied all the same: it need not keep it
+    // the program's data were copied in any case: it need not keep them
     if (flags_ & ZE_GRAPH_FLAG_INPUT_GRAPH_PERSISTENT)
         flags |= ZE_GRAPH_PROPERTIES_FLAG_NO_STANDARD_ALLOCATION;
     if (meta.profiled) flags |= ZE_GRAPH_PROPERTIES_FLAG_PROFILING_ENABLED;
@@ -154,7 +154,7 @@ Strides Graph::checked_strides(uint32_t index, const uint32_t* strides) const {
 
 void Graph::check_room(uint32_t index, uint64_t room, const std::optional<Strides>& strides) const {
     const ArgumentMeta& of = meta.arguments[index];
-    if (of.is_dynamic()) return;  // what it needs depends on the shape, which each execution sets
+    if (of.is_dynamic()) return;  // its size depends on the shape of each execution
     uint64_t needed = of.byte_size;
     if (strides) {
         uint64_t last = 0;

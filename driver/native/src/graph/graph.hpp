@@ -49,7 +49,7 @@ public:
 
     // Memory, strides, or both: see pfnSetArgumentValue2.
     void set_argument(uint32_t index, const void* const* pointer, const uint32_t* strides);
-    // The arguments of this moment; UNINITIALIZED for one that is missing, by name.
+    // The current arguments; UNINITIALIZED, by name, for a missing one.
     std::vector<Argument> arguments() const;
 
 private:

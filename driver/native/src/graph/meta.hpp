@@ -1,4 +1,4 @@
-// The metadata section of a blob: the graph and its arguments, and how programs are told of them.
+// The metadata section of a blob: the graph and its arguments, and their form in the API.
 #pragma once
 
 #include <cstdint>
@@ -37,14 +37,14 @@ struct GraphMeta {
     std::vector<ArgumentMeta> arguments;  // all inputs, then all outputs
 };
 
-// The metadata of the blob in a descriptor. INVALID_NATIVE_BINARY for what is no blob.
+// The metadata of the blob in a descriptor. INVALID_NATIVE_BINARY if it is not a blob.
 GraphMeta read_meta(int fd, uint64_t length);
 
 // ---------------------------------------------------------------- dimensions
 //
 // Those reported to programs for an argument without a largest shape. OpenVINO's plugin allocates their
-// product before it knows any shape. So they are as large as a number of bytes allows, and memory of just
-// that size is sparse: it gets pages where it is used.
+// product before it knows any shape. So they are as large as a byte limit allows, and memory of exactly that
+// size is sparse: its pages are allocated on use.
 
 // The shape of an argument, the largest one if it has dynamic dimensions. Without a largest one: narrow
 // dimensions have their bounds, what they leave is divided among the others.

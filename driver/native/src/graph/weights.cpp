@@ -50,7 +50,7 @@ Fd memory_file(const char* name) {
 void write_all(int fd, const void* data, uint64_t length, uint64_t offset, const std::string& name) {
     const auto* const bytes = static_cast<const char*>(data);
     for (uint64_t done = 0; done < length;) {
-        // the kernel reads the memory: what was unmapped meanwhile is an error (EFAULT) and no crash
+        // the kernel reads the memory: if unmapped meanwhile, that is an error (EFAULT), not a crash
         const ssize_t size = pwrite(fd, bytes + done, std::min<uint64_t>(length - done, CHUNK),
                                     static_cast<off_t>(offset + done));
         if (size < 0 && errno == EINTR) continue;
@@ -61,7 +61,7 @@ void write_all(int fd, const void* data, uint64_t length, uint64_t offset, const
 
 void seal(int fd) { fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_WRITE); }
 
-// The mappings that a piece lies in; refuses one that is not readable memory from end to end.
+// The mappings that contain a piece; refuses one that is not entirely readable.
 std::vector<const Area*> covering(const std::vector<Area>& areas, const Piece& piece) {
     std::vector<const Area*> cover;
     uint64_t at = piece.address;
@@ -159,7 +159,7 @@ Gathered gather(const std::vector<Piece>& pieces) {
     // ranges of the files, in the order in which they are met
     std::vector<FileId> order;
     std::map<FileId, std::pair<uint64_t, uint64_t>> ranges;
-    // one file for everything that is copied
+    // one file for all copies
     std::map<std::pair<uint64_t, uint64_t>, uint64_t> copied;
     std::vector<std::pair<const Piece*, uint64_t>> copies;
     uint64_t copied_size = 0;

@@ -1,4 +1,4 @@
-// Files whose memory this process has or is given: which are mapped, and what the device can use where it is.
+// Files whose memory this process owns or receives: mapped ones, and those the device can use in place.
 #pragma once
 
 #include <fcntl.h>
@@ -17,9 +17,9 @@
 
 namespace softnpu {
 
-// ---------------------------------------------------------------- what is mapped: /proc/self/maps
+// ---------------------------------------------------------------- mapped files: /proc/self/maps
 
-// Device and inode: which file it is.
+// Device and inode: the identity of a file.
 using FileId = std::tuple<unsigned, unsigned, uint64_t>;
 
 struct Area {
@@ -37,23 +37,23 @@ struct Area {
 
 // All areas, in the order of their addresses.
 std::vector<Area> read_areas();
-// The area that an address lies in, if there is one.
+// The area that contains an address, if any.
 std::optional<Area> find_area(uint64_t address);
 // Starts of the private mappings that have pages of their own, which the file does not have.
 std::set<uint64_t> areas_with_private_pages();
-// A descriptor of the very file that is mapped, for this access (O_RDONLY, O_RDWR); none if it cannot be had.
+// A descriptor of the very file that is mapped, for this access (O_RDONLY, O_RDWR); none if unobtainable.
 Fd open_mapped_file(const Area& area, int access = O_RDONLY);
 
 // ---------------------------------------------------------------- memory of other programs
 //
-// Files of shm_open and memfd_create whose size is not sealed. The engine is guarded against a cut; a program
-// that touches what is gone ends with SIGBUS, as with any such mapping.
+// Files of shm_open and memfd_create without a size seal. The engine is guarded against truncation; a program
+// that touches missing pages ends with SIGBUS, as with any such mapping.
 
-// Whether it is a file in shared memory, of huge pages not.
+// Whether it is a file in shared memory without huge pages.
 bool is_shared_memory(int fd);
 // Whether seals keep its size.
 bool has_fixed_size(int fd);
-// All of a file that others can cut. INVALID_ARGUMENT for an empty file, and for one that cannot be written.
+// All of a file that others can truncate. INVALID_ARGUMENT for an empty or unwritable file.
 std::shared_ptr<Block> import_foreign_file(MemoryPool& pool, int fd, std::string_view kind);
 
 // ---------------------------------------------------------------- memory of this process

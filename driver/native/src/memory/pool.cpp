@@ -113,7 +113,7 @@ std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind)
 std::shared_ptr<Block> MemoryPool::import_part(int fd, uint64_t offset, uint8_t* address, size_t size,
                                                std::string_view kind, bool foreign) {
     if (address != nullptr) check_free(address, size);
-    // a file that was cut meanwhile does not grow again
+    // a file truncated meanwhile does not grow again
     int code;
     do {
         code = fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
@@ -187,7 +187,7 @@ Answer MemoryPool::ask(const MapWriter& request, std::string_view expected, size
     return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &interrupted_);
 }
 
-// Adopts and frees what came for a thread that was cancelled: a segment is described once only, and the next
+// Adopts and frees the memory received for a cancelled thread: a segment is described only once, and the next
 // block may lie in it.
 void MemoryPool::settle_interrupted() {
     if (interrupted_ == 0) return;

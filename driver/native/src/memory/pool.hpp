@@ -1,5 +1,5 @@
-// All memory of one context in this process: segments that are mapped once, the blocks that lie in them, and
-// the allocations of the program.
+// All memory of one context in this process: segments, each mapped once, the blocks in them, and the
+// program's allocations.
 #pragma once
 
 #include <cstddef>
@@ -117,7 +117,7 @@ public:
     bool has(const void* address) const;
     // Frees the allocation that starts there; INVALID_ARGUMENT for any other address.
     void free(const void* address);
-    // The allocation that an address lies in; throws `unknown` without one.
+    // The allocation that contains an address; throws `unknown` without one.
     Allocation find(const void* address, ze_result_t unknown) const;
     // As a reference; INVALID_NULL_POINTER for null.
     MemoryRef resolve(const void* address, ze_result_t unknown) const;

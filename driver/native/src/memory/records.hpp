@@ -25,7 +25,7 @@ private:
 };
 
 // It is signalled for a submission when it holds the ticket of that submission, which is never used
-// twice: a late signal for an earlier one, of whatever queue, means nothing to a later one.
+// twice: a late signal for an earlier one, of any queue, has no effect on a later one.
 class FenceRecord {
 public:
     explicit FenceRecord(uint8_t* at) : at_(at) {}
@@ -36,7 +36,7 @@ public:
     // The submission of this ticket is to signal it; 0: none.
     void arm(uint64_t ticket) { store64(at_ + schema::fence_record::ARMED, ticket); }
 
-    // Sleeps until something signals it, at most `timeout`; the caller checks again.
+    // Sleeps until it is signalled, at most `timeout`; the caller checks again.
     void sleep(uint64_t ticket, uint64_t timeout_ns) {
         WaitersMark mark(at_ + schema::fence_record::WAITERS);
         mark.set();

@@ -34,7 +34,7 @@ Connection::~Connection() {
     if (socket_.is_ours()) shutdown(socket_.get(), SHUT_RDWR);
 }
 
-// A request from the moment when it has a number until its answer has come, or its thread was cancelled.
+// A request from the assignment of its number until its answer arrives or its thread is cancelled.
 class Connection::Request {
 public:
     Request(Connection& connection, uint32_t number, std::shared_ptr<Pending> pending, uint32_t* interrupted)
@@ -111,7 +111,7 @@ std::shared_ptr<Connection::Pending> Connection::add(uint32_t& number) {
     return pending_[number] = std::make_shared<Pending>();
 }
 
-// The content of an answer. Throws what the daemon refused.
+// The content of an answer. Throws the daemon's refusal.
 Answer Connection::unwrap(Pending& pending) {
     if (pending.fields.string(TAG_FIELD) == failed::TAG) {
         const Value* const info = pending.fields.find(failed::INFO);
@@ -146,7 +146,7 @@ void Connection::release(const Value& answer) {
     }
 }
 
-// Releases what came for threads that were cancelled.
+// Releases the answers to cancelled threads.
 void Connection::release_abandoned() {
     std::vector<Value> answers;
     {
@@ -179,7 +179,7 @@ bool Connection::has_ended() {
     if (poll(&entry, 1, 0) > 0) {
         std::unique_lock lock(mutex_);
         if (!lost_) closed_ = true;
-        // what it has sent before may say why
+        // earlier frames may contain the reason
         while (!lost_ && !reading_) read_one(lock, 0, false);
     }
     return lost_;
@@ -210,7 +210,7 @@ void Connection::send(uint32_t number, const MapWriter& message, const std::vect
         if (!socket_.is_ours()) descriptor_is_gone("connection", socket_.get());
         code = send_frame(socket_.get(), number, body, fds);
     }
-    // the reader gets what a closed daemon has sent before
+    // the reader still receives earlier frames of a closed daemon
     if (code == 0 || code == EPIPE || code == ECONNRESET) return;
     // a frame is sent as a whole or not at all: the session is as it was
     if (code == EMFILE || code == ENOMEM || code == ENOBUFS || code == ETOOMANYREFS) {

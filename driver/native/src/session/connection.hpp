@@ -1,6 +1,6 @@
 // The control connection of a process: requests and answers, from any number of threads.
 //
-// No thread of its own: of the threads that wait for answers one reads the socket for all of them.
+// It has no thread: one of the threads that wait for answers reads the socket for all of them.
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,8 @@ struct Answer {
 enum class Patience {
     supervisor,  // 30 s, then the daemon counts as gone
     compiler,    // 600 s since the last progress, then the compilation has failed
-    loader,      // 600 s: a graph is loaded without a word
-    end,         // 600 s: a queue ends when the inference that runs has ended
+    loader,      // 600 s: a load reports no progress
+    end,         // 600 s: a queue ends after its running inference
 };
 
 class Connection {

@@ -27,7 +27,7 @@ namespace {
 constexpr size_t MAX_SUN_PATH = 107;
 constexpr long CONNECT_S = 5;
 
-// root may write what a variable from another user's session names
+// root may write to paths named by a variable from another user's session
 bool is_own_folder(const std::string& folder) {
     struct stat info;
     return !folder.empty() && stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&

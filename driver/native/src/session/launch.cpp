@@ -99,7 +99,7 @@ std::vector<std::string> find_python() {
     return {python, "-P"};
 }
 
-// What a daemon gets of the environment of this process: the lists of interface.md, section 1.
+// The part of this process's environment inherited by a daemon: the lists of interface.md, section 1.
 std::vector<std::string> environment_of_daemon() {
     std::vector<std::string> kept;
     for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -153,7 +153,7 @@ struct Attributes {
     posix_spawnattr_t value;
     Attributes() {
         posix_spawnattr_init(&value);
-        // the program may block or ignore signals; the daemon starts with none of that
+        // the program may block or ignore signals; the daemon starts with the defaults
         sigset_t none, all;
         sigemptyset(&none);
         sigfillset(&all);
@@ -172,7 +172,7 @@ pid_t spawn(std::vector<std::string> command, int output) {
     posix_spawn_file_actions_adddup2(&actions.value, output, 2);
 #if defined(__GLIBC_PREREQ)
 #if __GLIBC_PREREQ(2, 34)
-    // what the program has open is nothing that a daemon should keep
+    // a daemon should keep none of the program's descriptors
     posix_spawn_file_actions_addclosefrom_np(&actions.value, 3);
 #endif
 #endif

@@ -124,7 +124,7 @@ void leave() {
     if (ring != nullptr) ring->close();
 }
 
-// Asks for a ring; throws what the daemon refused.
+// Asks for a ring; throws the daemon's refusal.
 void join(Connection& connection, uint64_t number) {
     const Answer answer =
         connection.request(MapWriter(trace_join::TAG).put(trace_join::TRACE, number), trace_joined::TAG, 1);
@@ -137,7 +137,7 @@ void join(Connection& connection, uint64_t number) {
     joined = true;
 }
 
-// Joins the trace that has begun, or leaves the one that has ended; one thread does it, the others go on.
+// Joins a new trace, or leaves one that has ended; one thread does it, the others continue.
 void follow() noexcept {
     const uint64_t number = __atomic_load_n(word.load(), __ATOMIC_ACQUIRE);
     if (number == seen || joining.exchange(true)) return;

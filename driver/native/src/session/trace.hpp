@@ -1,5 +1,5 @@
-// What this process writes into a trace of its daemon: its calls, its submissions, and when it knew their
-// end. Section 12.2 of docs/interface.md. While nobody traces a call costs two words that are read.
+// This process's records in a trace of its daemon: calls, submissions, and the times when it learnt of their
+// end. Section 12.2 of docs/interface.md. Without a trace a call costs two reads of a word.
 #pragma once
 
 #include <atomic>

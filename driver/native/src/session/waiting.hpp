@@ -1,7 +1,7 @@
 // Waiting for the device: check, spin for a bounded time, then sleep in slices.
 //
-// A slice bounds how late a waiter learns that the daemon is gone; nothing wakes it otherwise then. No lock
-// of the driver is held meanwhile.
+// A slice bounds how late a waiter learns that the daemon is gone, when nothing else wakes it. No driver lock
+// is held while waiting.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,13 @@
 
 namespace softnpu {
 
-// How long to spin before sleeping, learnt from how often spinning succeeded.
+// The duration of spinning before sleeping, adapted to its success rate.
 class SpinBudget {
 public:
     // As `SOFTNPU_SPIN_US` bounds it. Turbo: 15 ms, never given up. With one core: none.
     explicit SpinBudget(bool turbo = false);
 
-    // INVALID_ARGUMENT if that variable is no number.
+    // INVALID_ARGUMENT if that variable is not a number.
     static void check_environment();
 
     // How long to spin this time.

@@ -1,4 +1,4 @@
-// MessagePack, as much of it as the messages of the firmware interface use.
+// MessagePack, to the extent used by the messages of the firmware interface.
 #pragma once
 
 #include <cstdint>
