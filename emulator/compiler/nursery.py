@@ -104,6 +104,8 @@ def _run(serve: Callable[[], None], parent: int) -> NoReturn:
         linux.die_with_parent(parent)
         serve()
         code = 0
+    except ConnectionError:
+        pass  # its worker has ended
     except BaseException:  # noqa: BLE001  # the frames above belong to the parent
         traceback.print_exc()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import resource
@@ -210,11 +211,19 @@ class LastingDaemon:
         shutil.rmtree(self._folder)
 
 
+def _limit_with_room(pid: int, room: int) -> int:
+    """Return the limit below which so many numbers are free: there may be gaps between those in use."""
+    used = {int(number) for number in os.listdir(f"/proc/{pid}/fd")}
+    free = (number for number in itertools.count() if number not in used)
+    return next(itertools.islice(free, room, None))
+
+
 @contextmanager
 def no_descriptors(daemon: Daemon, but: int = 3) -> Iterator[None]:
     """The supervisor has none left meanwhile: `but` in all."""
     before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (but, before[1]))
+    limit = _limit_with_room(daemon.pid, max(0, but - daemon.fd_count))
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (min(but, limit), before[1]))
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, cast
 
@@ -108,18 +109,17 @@ def run_to_end(program: Callable[[], int | None]) -> int:
 
 def _fork_child(program: ChildProgram) -> ChildProcess:
     """As `child_process.start`, forked from this process: what a child of a daemon inherits, and no more."""
-    output, their_output = os.pipe()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables, more_fds = failpoints.inherited()
     parent = os.getpid()
-    try:
+    with ExitStack() as undo:
+        output, their_output = os.pipe()
+        undo.callback(os.close, output)
+        undo.callback(os.close, their_output)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(ours.close)
+        undo.callback(theirs.close)
         pid = os.fork()
-    except OSError:
-        ours.close()
-        theirs.close()
-        os.close(output)
-        os.close(their_output)
-        raise
+        undo.pop_all()
     if pid == 0:
         code = 1
         try:

@@ -194,7 +194,7 @@ def test_ctrl_c_while_a_daemon_starts_ends_it_silently(socket: Path, mode: tuple
 
 
 def test_a_daemon_whose_engine_does_not_start_is_ended_and_reported(socket: Path) -> None:
-    complaint = softnpu("daemon", "--failpoints", "engine.handshake=kill:*").complaint
+    complaint = softnpu("daemon", "--failpoints", "engine.handshake=error:*").complaint
     assert re.fullmatch(
         rf"daemon \d+, NPU: the engine ends before it is ready; it was ended; expected an engine that starts."
         rf" Read {re.escape(str(socket))}\.log\n?",
