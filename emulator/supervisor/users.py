@@ -25,6 +25,7 @@ _SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
 _LONGEST_OPTION = 1024  # bytes; Python asks for no more
 _UNREAD_BYTES = 64 * 1024 * 1024
 _METRIC_STREAMS = 16
+_UNMAPPING = 64  # each is tried again every few milliseconds
 
 
 def _groups_of(peer: Credentials, connection: socket.socket) -> set[int]:
@@ -87,6 +88,8 @@ class User:
         self.queues = quota("user_queues", "queues", "command queue", host)
         self.graphs = quota("user_graphs", "graphs", "graph", host)
         self.streams = Quota(_METRIC_STREAMS, "", "metric streams", whose, "metric streamer", host)
+        what = "allocations that wait for addresses"
+        self.unmapping = Quota(_UNMAPPING, "", what, whose, "memory allocation", host)
         self.loads = loads(limits.user_graphs, "user-graphs", whose)
         self.compiles = quota("user_compiles", "jobs of the compiler under way", "graph", host)
         self.memory = quota(

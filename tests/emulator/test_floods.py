@@ -17,12 +17,15 @@ import pytest
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.engine.commands.program_cache import SESSION_BYTES
+from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import endpoint, frames
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.supervisor.clients.client import _UNREAD_BYTES
 from softnpu.emulator.supervisor.clients.rejected_connections import _MOST as _LINGERING
-from softnpu.emulator.supervisor.limits import ResourceLimits
+from softnpu.emulator.supervisor.limits import SESSION_ADDRESS_SPACE, ResourceLimits
 from softnpu.emulator.supervisor.tuning import Tuning
+from softnpu.emulator.supervisor.users import _UNMAPPING
 from tests.conftest import StartDaemon, StartPython
 from tests.support.daemon import Daemon
 from tests.support.models import image, on_cpu
@@ -273,6 +276,29 @@ def test_storms(daemon: Daemon, start_python: StartPython, unnoticed: Unnoticed,
             client.finish()
         wait_until(lambda: daemon.engine().contexts == 1)
         assert _memory(daemon.engine().engine_pid) < before + 2 * (SESSION_BYTES + 2 * _GROWTH)
+
+
+def test_few_allocations_wait_for_addresses_at_once(daemon: Daemon, open_wire: OpenWire) -> None:
+    """Each is tried again every 5 ms: thousands kept everybody else waiting."""
+    context = WireContext(open_wire(daemon))
+    most = msg.MemAlloc(context=context.handle, kind="host", size=SESSION_ADDRESS_SPACE, sparse=True)
+    event, target = context.alloc(4096, "control"), context.wire.ask(most, msg.MemAllocated).memory
+    event.event().initialize()
+    waits = cmd.EventWait(MemoryAt(event.handle, 0)), cmd.Fill(MemoryAt(target, 0), 4096, b"\0")
+    commands = cmd.encode_buffer([cmd.encode_command(command) for command in waits])
+    buffer = context.alloc(4096, "control")
+    buffer.write(commands)
+    context.queue().submit(buffer, len(commands))
+    wait_until(lambda: daemon.engine().queued == 1, what="a submission that keeps the memory mapped")
+    context.wire.ask(msg.MemFree(memory=(target,)), msg.Ok)
+    numbers = [context.wire.send(most) for _ in range(_UNMAPPING + 1)]
+    first, answer = context.wire.receive()
+    assert first == numbers[-1], "it does not wait"
+    assert isinstance(answer, msg.Failed)
+    event.event().host_signal()
+    os.eventfd_write(context.doorbell, 1)
+    for _ in numbers[:-1]:
+        context.wire.receive()
 
 
 def test_who_asks_again_and_again_while_a_graph_is_loaded_is_refused(

@@ -11,6 +11,7 @@ from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.requests.session_state import Call, OwnedAllocation, SessionState
 from softnpu.emulator.supervisor.state.memory import Allocation, check_host_memory, check_request
@@ -44,10 +45,11 @@ class MemoryRequests:
             try:
                 self._state.check_address_space(context, request.size)
             except Refused:
-                if not retries or not self._state.function_of(context).is_unmapping:
+                waits = self._state.user.unmapping
+                may_fit = self._state.function_of(context).is_unmapping and waits.used < waits.limit
+                if not retries or not may_fit:
                     raise
-                again = partial(self._state.answering, number, self._alloc, number, request, retries - 1)
-                self._state.reactor.after(_RETRY_S, again)
+                self._alloc_later(number, request, retries - 1, waits.hold())
                 return
         else:
             check_host_memory(request.size)
@@ -55,6 +57,15 @@ class MemoryRequests:
             request.size, request.alignment, request.kind, request.exportable, request.sparse
         )
         self._give(number, context, allocation, fresh)
+
+    def _alloc_later(self, number: int, request: msg.MemAlloc, retries: int, waits: Account) -> None:
+        """Try again in a moment, until when it counts among those that wait."""
+
+        def again() -> None:
+            waits.close()
+            self._state.answering(number, self._alloc, number, request, retries)
+
+        self._state.reactor.after(_RETRY_S, again)
 
     def _give(self, number: int, context: Context, allocation: Allocation, fresh: bool) -> None:
         """Keep an allocation and answer with it."""
