@@ -50,6 +50,9 @@ class HeldDescriptor(int):
             os.close(self)
 
 
+NO_DESCRIPTOR = HeldDescriptor(-1)
+
+
 def hold(fds: Sequence[int]) -> list[int]:
     """Hold all of them, duplicating plain descriptors, or raise `OSError` and hold none."""
     held: list[int] = []

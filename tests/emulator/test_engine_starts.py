@@ -64,9 +64,9 @@ def test_sessions_with_all_contexts_there_can_be_keep_no_engine_from_starting(
     start_daemon: StartDaemon,
 ) -> None:
     """Each context has a descriptor, its doorbell."""
-    daemon = start_daemon(open_files=256)
+    daemon = start_daemon(open_files=1024)
     with ExitStack() as stack:
-        wires = [stack.enter_context(Wire(daemon.socket)) for _ in range(5)]
+        wires = [stack.enter_context(Wire(daemon.socket)) for _ in range(16)]
         for wire in wires:
             wire.hello()
         first = WireContext(wires[0])
@@ -78,6 +78,7 @@ def test_sessions_with_all_contexts_there_can_be_keep_no_engine_from_starting(
         daemon.kill_engine()
         assert queue.run(NOTHING, buffer) == 0
     assert daemon.counts("restarts", "state") == (1, "ready")
+    assert "could not be told" not in daemon.log
 
 
 def test_a_function_that_descriptors_do_not_suffice_for_leaves_none_behind(start_daemon: StartDaemon) -> None:

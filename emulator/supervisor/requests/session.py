@@ -17,7 +17,7 @@ from softnpu.emulator.interface.activity_messages import SessionPhase
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.links.engine import QueuePause
 from softnpu.emulator.supervisor.engines.ban_policy import ban_key
-from softnpu.emulator.supervisor.held_descriptors import check_left
+from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor, check_left
 from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.reactor import Reactor
 from softnpu.emulator.supervisor.requests.graph_requests import GraphRequests
@@ -165,7 +165,7 @@ class Session:
         )
         with undoing() as undo:
             undo.callback(self._destroy_context, context)
-            context.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            context.doorbell = HeldDescriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             check_left(context.doorbell)
             state.count(context)
             function.add_context(context)

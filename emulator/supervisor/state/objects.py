@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 from softnpu.emulator.interface.result import ErrorInfo
+from softnpu.emulator.supervisor.held_descriptors import NO_DESCRIPTOR, HeldDescriptor
 from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.state.images import Image
 from softnpu.emulator.supervisor.state.memory import Allocation, ContextMemory
@@ -84,7 +84,7 @@ class Context:
 
     number: int
     device: int
-    doorbell: int = -1
+    doorbell: HeldDescriptor = NO_DESCRIPTOR
     session: int = 0
     ban_key: str = ""
     usage: SessionUsage = field(default_factory=SessionUsage)
@@ -115,7 +115,7 @@ class Context:
 
     def close(self) -> None:
         """Close the descriptors, doorbell and segments; harmless when repeated."""
-        doorbell, self.doorbell = self.doorbell, -1
+        doorbell, self.doorbell = self.doorbell, NO_DESCRIPTOR
         self.memory.close()
         if doorbell >= 0:
-            os.close(doorbell)
+            doorbell.close()
