@@ -140,6 +140,22 @@ def test_lengths_that_are_constant(shared_core: Core, kind: str) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", GATES)
+def test_a_sequence_of_constants(shared_core: Core, kind: str) -> None:
+    data, states = _inputs(kind)
+    lengths = np.array([2, 3], np.int32)
+    model = _model(kind, data.shape, lengths, "forward")
+    for parameter, known in zip(model.get_parameters(), (data, *states), strict=True):
+        parameter.output(0).replace(ops.constant(known).output(0))
+        model.remove_parameter(parameter)
+    beside = ops.parameter([1], np.float32)
+    model.add_parameters([beside])
+    model.add_results([ops.result(beside)])
+    results = shared_core.compile_model(model, "NPU")([np.zeros(1, np.float32)]).to_tuple()
+    for found, expected in zip(results, _expected(kind, data, states, lengths, "forward"), strict=False):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_a_sequence_over_all_the_time_stays_one_operation() -> None:
     whole = _model("lstm", (2, 4, SIZE), np.array([4, 4], np.int32), "forward")
     assert not sequence_lengths.heed(whole)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import openvino as ov
 from openvino import opset13 as ops
+from openvino.passes import ConstantFolding, Manager
 
+from softnpu.emulator.common.graph_edits import is_fixed
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 
@@ -119,3 +122,14 @@ def constant(like: Any, value: int) -> Any:
 
 def type_name(output: Any) -> str:
     return str(output.element_type.to_string())
+
+
+def folded(source: Any) -> Any:
+    """Return the constant that OpenVINO computes of constants; otherwise the operation itself."""
+    if source.get_node().get_type_name() == "Constant" or not is_fixed(source):
+        return source.get_node()
+    alone = ov.Model([ops.result(source)], [], "fixed").clone()
+    manager = Manager()
+    manager.register_pass(ConstantFolding())
+    manager.run_passes(alone)
+    return alone.get_results()[0].input_value(0).get_node()

@@ -16,6 +16,7 @@ from openvino import opset13 as ops
 
 from softnpu.emulator.common.graph_edits import depends_on_inputs, is_fixed, numbers
 from softnpu.emulator.common.model_bodies import all_bodies
+from softnpu.emulator.openvino.defects.guarding import folded
 
 _STATES: Final = {"LSTMSequence": 2, "GRUSequence": 1, "RNNSequence": 1}
 _CELLS: Final[dict[str, Callable[..., Any]]] = {
@@ -86,6 +87,9 @@ def _loop(node: Any, data: Any, lengths: Any, at: int, backwards: bool) -> list[
     length, number = ops.parameter([sizes[0]], np.int64), ops.parameter([1], np.int64)
 
     weights = [ops.gather(each, chosen, ops.constant(0)) for each in node.input_values()[2 + states :]]
+    if all(is_fixed(each) for each in (data, *(each.output(0) for each in first), lengths.output(0))):
+        # OpenVINO unrolls such a loop, and then refuses cells whose weights it has not folded before
+        weights = [folded(each.output(0)) for each in weights]
     attributes = {name: value for name, value in node.get_attributes().items() if name != "direction"}
     cell = _CELLS[node.get_type_name()](ops.squeeze(step, numbers([1])), *before, *weights, **attributes)
     goes_on = ops.unsqueeze(ops.less(number, length), numbers([1]))

@@ -8,16 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import openvino as ov
 from openvino import opset13 as ops
-from openvino.passes import ConstantFolding, Manager
 
-from softnpu.emulator.common.graph_edits import depends_on_inputs, is_fixed
+from softnpu.emulator.common.graph_edits import depends_on_inputs
 from softnpu.emulator.openvino.defects.guarding import (
     any_of,
     before_levels,
     checked,
     constant,
+    folded,
     of_length,
     refused,
     size_of,
@@ -26,7 +25,7 @@ from softnpu.emulator.openvino.defects.guarding import (
 
 def split_lengths(node: Any, data: Any) -> Any:
     """OpenVINO checks the sum of lengths unless one is -1: the others may be longer than the data."""
-    lengths, axis = node.input_value(2).get_node(), _folded(node.input_value(1))
+    lengths, axis = node.input_value(2).get_node(), folded(node.input_value(1))
     shape = data.partial_shape
     if shape.rank.is_dynamic or axis.get_type_name() != "Constant":
         raise refused(node, f"data of shape {shape}", "a known number of dimensions, and a constant axis")
@@ -43,17 +42,6 @@ def split_lengths(node: Any, data: Any) -> Any:
     size = ops.slice(ops.shape_of(data, "i64"), ops.constant([at]), ops.constant([at + 1]), ops.constant([1]))
     all_and_none = ops.concat([ops.maximum(size, total), ops.constant(np.array([0]))], 0)
     return ops.variadic_split(data, axis, all_and_none).output(0)
-
-
-def _folded(source: Any) -> Any:
-    """The constant that OpenVINO computes of constants; otherwise the operation itself."""
-    if source.get_node().get_type_name() == "Constant" or not is_fixed(source):
-        return source.get_node()
-    alone = ov.Model([ops.result(source)], [], "axis").clone()
-    manager = Manager()
-    manager.register_pass(ConstantFolding())
-    manager.run_passes(alone)
-    return alone.get_results()[0].input_value(0).get_node()
 
 
 def cut_sizes(node: Any, data: Any) -> Any:
