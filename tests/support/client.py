@@ -79,7 +79,8 @@ class ClientProcess:
             os.close(their_stdin)
             os.close(their_stdout)
             self._stdin = os.fdopen(our_stdin, "wb")
-            self._stdout = os.fdopen(our_stdout, "rb")
+            self._stdout = our_stdout
+            self._heard = b""  # read, and not asked for yet
 
     @property
     def pid(self) -> int:
@@ -87,9 +88,12 @@ class ClientProcess:
 
     def hear(self, deadline_s: float = 30.0) -> Any:
         """Return the next value that the client says."""
-        assert wait_readable(self._stdout.fileno(), deadline_s), f"no word within {deadline_s:g} s"
-        line = self._stdout.readline()
-        assert line, f"the client ended with {self.process.wait(DEADLINE_S)} instead of saying something"
+        while b"\n" not in self._heard:
+            assert wait_readable(self._stdout, deadline_s), f"no word within {deadline_s:g} s"
+            data = os.read(self._stdout, 1 << 20)
+            assert data, f"the client ended with {self.process.wait(DEADLINE_S)} instead of saying something"
+            self._heard += data
+        line, _, self._heard = self._heard.partition(b"\n")
         return json.loads(line)
 
     def tell(self, value: object = None) -> None:
@@ -107,7 +111,9 @@ class ClientProcess:
         self.process.wait(DEADLINE_S)
         with contextlib.suppress(BrokenPipeError):  # a word that the client did not read
             self._stdin.close()
-        self._stdout.close()
+        if self._stdout >= 0:
+            os.close(self._stdout)
+            self._stdout = -1
 
 
 def run_client(arguments: list[str], _descriptors: list[int]) -> int:
