@@ -50,10 +50,11 @@ def not_utf8(subject: str, error: UnicodeDecodeError) -> ErrorInfo:
 
 def system_error(subject: str, error: OSError) -> ErrorInfo:
     """Return the fault for a failed system call: out of memory, or else a failed build."""
-    full = error.errno in _NO_SPACE
+    result, expected = ZeResult.ERROR_MODULE_BUILD_FAILURE, "files that can be read and mapped"
+    if error.errno in _NO_SPACE:
+        result, expected = ZeResult.ERROR_OUT_OF_HOST_MEMORY, "free memory"
+    elif error.errno == errno.ETOOMANYREFS:
+        expected = "fewer descriptors in messages that this user's programs have not read"
     return ErrorInfo(
-        result=int(ZeResult.ERROR_OUT_OF_HOST_MEMORY if full else ZeResult.ERROR_MODULE_BUILD_FAILURE),
-        object=subject,
-        found=error.strerror or str(error),
-        expected="free memory" if full else "files that can be read and mapped",
+        result=int(result), object=subject, found=error.strerror or str(error), expected=expected
     )

@@ -55,6 +55,10 @@ def _answer(channel: Channel, packet: Packet, run: Run) -> None:
         return
     try:
         channel.send(packet.request, messages.encode(outcome.answer), outcome.fds)
+    except ConnectionError:
+        raise
+    except OSError as error:  # too many descriptors of the user in flight, or no memory for the message
+        _fail(channel, packet.request, system_error("compile job", error))
     finally:
         for fd in outcome.fds:
             os.close(fd)

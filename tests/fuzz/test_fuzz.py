@@ -72,9 +72,10 @@ def test_a_million_frames_hurt_nobody(private_dir: Path) -> None:
     _check(_fuzz(private_dir, 7000, **counts, seed="soak"))
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("at", LIMITS)
+@pytest.mark.parametrize(
+    "at", [pytest.param(at, marks=[] if at == "descriptors" else pytest.mark.soak) for at in LIMITS]
+)
 def test_a_daemon_at_a_limit_lives_serves_and_leaves_nothing(private_dir: Path, at: str) -> None:
     found = _fuzz(private_dir, 1100, at=at, frames=9_000, raw=1_000, rings=0, blobs=0, seed=f"at-{at}")
     assert found["violations"] == []
