@@ -60,7 +60,7 @@ _STEPS: dict[type[messages.Message], str] = {
     ExportJob: "compiler.export",
 }
 """Kinds of jobs with a fail-point."""
-_WITH_MODELS = (CompileJob, ImportJob, QueryJob)
+_WITH_OPENVINO = (CompileJob, ImportJob, QueryJob, OptionsJob)
 """Kinds of jobs that OpenVINO is loaded for."""
 
 
@@ -86,7 +86,7 @@ class Confined:
         Raises `Refused` as it did, or because it violated the protocol.
         """
         try:
-            pid, channel = self._nursery.begin(loaded=isinstance(job, _WITH_MODELS))
+            pid, channel = self._nursery.begin(loaded=isinstance(job, _WITH_OPENVINO))
         except ConnectionError:
             self.end_likewise()
         try:
@@ -234,18 +234,7 @@ def _do_plainly(job: Job, packet: Packet, send: Send, runtime: Runtime) -> JobRe
                 return query.run(job, fds, Stages(send, QUERY_STAGES), runtime)
         case OptionsJob():
             packet.take_fds(0)
-            return JobResult(_options(job, runtime))
-
-
-def _options(job: OptionsJob, runtime: Runtime) -> messages.CompilerOptionsAnswer:
-    major, minor = options.COMPILER_VERSION
-    return messages.CompilerOptionsAnswer(
-        major=major,
-        minor=minor,
-        opset=options.NEWEST_OPSET,
-        options=tuple(options.OPTIONS),
-        supported=options.is_supported(job.option, job.value, job.platform, lambda: runtime.capabilities),
-    )
+            return JobResult(options.answer(job, lambda: runtime.capabilities))
 
 
 @contextmanager

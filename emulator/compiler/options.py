@@ -20,8 +20,10 @@ from softnpu.emulator.arithmetic.settings import (
     kept_layers,
     unknown_layer,
 )
+from softnpu.emulator.interface.messages import CompilerOptionsAnswer
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.links.compiler import OptionsJob
 
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
@@ -303,18 +305,30 @@ def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: st
     return {**config, **from_flags}
 
 
-def is_supported(
-    name: str, value: str | None, platform: str, capabilities: Callable[[], Collection[str]]
-) -> bool:
-    """Whether the compiler knows a property and, if one is given, accepts this value of it in build flags.
+def needs_openvino(question: OptionsJob) -> bool:
+    """Whether the answer depends on what this host can compute: it does for a precision."""
+    return question.option == PRECISION and question.value is not None
 
-    `capabilities` are asked only for a precision.
-    """
-    if value is None:
-        return name in OPTIONS
+
+def answer(job: OptionsJob, capabilities: Callable[[], Collection[str]]) -> CompilerOptionsAnswer:
+    """Answer a question about the compiler's properties; `capabilities` are asked if `needs_openvino`."""
+    major, minor = COMPILER_VERSION
+    return CompilerOptionsAnswer(
+        major=major,
+        minor=minor,
+        opset=NEWEST_OPSET,
+        options=tuple(OPTIONS),
+        supported=_is_supported(job, capabilities),
+    )
+
+
+def _is_supported(job: OptionsJob, capabilities: Callable[[], Collection[str]]) -> bool:
+    """Whether the compiler knows a property and, if one is given, accepts this value of it in build flags."""
+    if job.value is None:
+        return job.option in OPTIONS
     try:
-        settings = effective({name: value}, platform, "", {name: value})
-        if name == PRECISION:
+        settings = effective({job.option: job.value}, job.platform, "", {job.option: job.value})
+        if needs_openvino(job):
             with_precision(settings, capabilities(), "")
     except Refused:
         return False

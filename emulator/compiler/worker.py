@@ -13,7 +13,7 @@ from functools import partial
 
 from softnpu.emulator.common import lock_in
 from softnpu.emulator.common.untrusted_fds import close_untrusted
-from softnpu.emulator.compiler import caching, checked_blobs, compile_job, native_blob
+from softnpu.emulator.compiler import caching, checked_blobs, compile_job, native_blob, options
 from softnpu.emulator.compiler.confined import Confined
 from softnpu.emulator.compiler.job_loop import answer_next
 from softnpu.emulator.compiler.runtime import JobResult
@@ -21,7 +21,7 @@ from softnpu.emulator.compiler.stages import COMPILE_STAGES, IMPORT_STAGES, Send
 from softnpu.emulator.disk_cache import cache_key
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
-from softnpu.emulator.links.compiler import CompileJob, ImportJob, Job, Started
+from softnpu.emulator.links.compiler import CompileJob, ImportJob, Job, OptionsJob, Started
 
 
 def serve(channel: Channel) -> None:
@@ -56,6 +56,9 @@ def _run(channel: Channel, confined: Confined, job: Job, packet: Packet, send: S
             fds = packet.take_fds(compile_job.fd_count(job))
         case ImportJob():
             fds = packet.take_fds(native_blob.fd_count(job))
+        case OptionsJob() if not options.needs_openvino(job):
+            packet.take_fds(0)
+            return JobResult(options.answer(job, tuple))
         case _:
             fds = packet.take_fds(packet.fd_count)
     try:
