@@ -34,14 +34,17 @@ _WEIGHTS = {
 # ---------------------------------------------------------------- other forms
 
 
-def constant_values(model: ov.Model) -> Iterator[Any]:
-    """Yield what others use of operations on constants alone: OpenVINO may write over it."""
+def constant_values(model: ov.Model, *, left: str = "") -> Iterator[Any]:
+    """Yield what others use of operations on constants alone: OpenVINO may write over it.
+
+    Operations of the type `left` count as others.
+    """
     known: set[str] = set()
     for node in model.get_ordered_ops():
         kind, sources = node.get_type_name(), node.input_values()
         if kind == "Constant" or (
             sources
-            and kind not in _NOT_FOLDED
+            and kind not in (*_NOT_FOLDED, left)
             and not bodies_of(node)
             and all(source.get_node().get_name() in known for source in sources)
         ):
@@ -66,9 +69,8 @@ def computes_constants(model: ov.Model) -> bool:
 def fold(model: ov.Model, compiled: Callable[[ov.Model], Any]) -> None:
     """Replace these values by constants, each the first result of a compiled model."""
     for part in [model, *all_bodies(model)]:
-        for value in list(constant_values(part)):
-            is_left = value.get_element_type().to_string() in (*_PACKED, "string")
-            if is_left or value.get_node().get_type_name() == "FakeQuantize":
+        for value in list(constant_values(part, left="FakeQuantize")):
+            if value.get_element_type().to_string() in (*_PACKED, "string"):
                 continue
             alone = ov.Model([ops.result(value)], [], "alone").clone()
             data = np.array(compiled(alone).create_infer_request().infer()[0])
