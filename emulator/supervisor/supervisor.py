@@ -21,6 +21,7 @@ from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
+from softnpu.emulator.supervisor.chores import Chores
 from softnpu.emulator.supervisor.clients.client import Client
 from softnpu.emulator.supervisor.clients.leases import Leases
 from softnpu.emulator.supervisor.clients.rejected_connections import RejectedConnections
@@ -79,6 +80,7 @@ class Supervisor:
         self._users = Users(settings.limits, memory, settings.allow_users, settings.allow_groups)
         self._services = Services(
             reactor=self.reactor,
+            chores=Chores(self.reactor),
             devices=self.devices,
             compilers=self._compilers,
             users=self._users,

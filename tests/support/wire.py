@@ -51,6 +51,10 @@ class Wire:
     def close(self) -> None:
         """Close the connection and every descriptor received over it."""
         self.channel.close()
+        self.forget_fds()
+
+    def forget_fds(self) -> None:
+        """Close the descriptors received so far."""
         fds, self._fds = self._fds, []
         for fd in fds:
             os.close(fd)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from softnpu.emulator.common import address_range, linux, native_files
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.chores import PART
 from softnpu.emulator.supervisor.limits import Account
 from softnpu.emulator.supervisor.reactor import Timer
 from softnpu.emulator.supervisor.requests.session_state import Call, OwnedAllocation, SessionState
-from softnpu.emulator.supervisor.state.memory import Allocation, check_host_memory, check_request
+from softnpu.emulator.supervisor.state.memory import (
+    Allocation,
+    ContextMemory,
+    check_host_memory,
+    check_request,
+)
 from softnpu.emulator.supervisor.state.objects import Context
 from softnpu.emulator.supervisor.undoing import undoing
 
@@ -24,6 +34,15 @@ _RETRY_S = 0.005
 _RETRIES = 100  # of an allocation, while the engine unmaps what was freed
 
 
+@dataclass
+class _Ended:
+    """What a context has left. `on_freed` is called at the end of it."""
+
+    memory: ContextMemory
+    allocations: dict[int, Allocation]
+    on_freed: Callable[[], object]
+
+
 class MemoryRequests:
     """Allocations: placed in the memory of the context, counted, announced to the engine."""
 
@@ -31,6 +50,7 @@ class MemoryRequests:
         self._state = state
         self._timer: Timer | None = None
         self._grown: dict[int, Context] = {}  # since the last check, by number
+        self._ended: deque[_Ended] = deque()
 
     def alloc(self, call: Call, request: msg.MemAlloc) -> None:
         self._alloc(call.number, request, _RETRIES)
@@ -159,7 +179,7 @@ class MemoryRequests:
         )
 
     def free(self, call: Call, request: msg.MemFree) -> None:
-        owned = [self._state.memory.get(handle) for handle in request.memory]
+        owned = [self._live(handle) for handle in request.memory]
         rings = {queue.ring.handle for queue in self._state.queues}
         for handle in request.memory:
             if handle in rings:
@@ -180,6 +200,36 @@ class MemoryRequests:
         for item in owned:
             self.release(item)
         self._state.answer_ok(call)
+
+    def _live(self, handle: int) -> OwnedAllocation:
+        item = self._state.memory.get(handle)
+        if handle not in item.context.allocations:
+            # its context was destroyed, and what that left is freed in parts
+            self._state.memory.discard(handle)
+            self._state.memory.get(handle)
+        return item
+
+    def end(
+        self, context: Context, allocations: dict[int, Allocation], on_freed: Callable[[], object]
+    ) -> None:
+        """Free what a destroyed context has left, in parts; then call `on_freed`."""
+        self._ended.append(_Ended(context.memory, allocations, on_freed))
+        self._state.services.chores.add(self._state.user.uid, self._free_some)
+
+    def _free_some(self) -> bool:
+        """Free some of what destroyed contexts have left; return whether there is more."""
+        left = PART
+        while self._ended and left:
+            ended = self._ended[0]
+            count = min(left, len(ended.allocations))
+            for handle in list(islice(reversed(ended.allocations), count)):
+                self._state.memory.discard(handle)
+                del ended.allocations[handle]
+            left -= count + ended.memory.close_some(left - count)
+            if not (ended.allocations or ended.memory.segments):
+                ended.on_freed()
+                self._ended.popleft()
+        return bool(self._ended)
 
     def release(self, item: OwnedAllocation) -> None:
         """Free an allocation."""

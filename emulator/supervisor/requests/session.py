@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from softnpu.emulator.common.model_texts import listed
@@ -92,13 +93,14 @@ class Session:
 
     def close(self) -> None:
         """Abandon compilations and give back everything the client owned: it is gone."""
-        if not self.state.open:
+        state = self.state
+        if not state.open:
             return
-        self.state.open = False
+        state.open = False
         with ExitStack() as steps:
-            steps.callback(self.state.close)
-            for context in self.state.contexts:
-                steps.callback(self._destroy_context, context)
+            steps.callback(state.close)
+            for context in state.contexts:
+                steps.callback(self._destroy_context, context, state.services.users.drop_idle)
             steps.callback(self.graphs.close)
 
     def status(self) -> msg.SessionStatus:
@@ -164,7 +166,7 @@ class Session:
             address_space=Account(state.address_space, function.address_space),
         )
         with undoing() as undo:
-            undo.callback(self._destroy_context, context)
+            undo.callback(self._destroy_context, context, state.services.users.drop_idle)
             context.doorbell = HeldDescriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             check_left(context.doorbell)
             state.count(context)
@@ -210,10 +212,11 @@ class Session:
         self.state.answer_ok(call)
 
     def destroy_context(self, call: Call, request: msg.ContextDestroy) -> None:
-        self._destroy_context(self.state.contexts.get(request.context))
-        self.state.answer_ok(call)
+        context = self.state.contexts.get(request.context)
+        self._destroy_context(context, partial(self.state.answer_ok, call))
 
-    def _destroy_context(self, context: Context) -> None:
+    def _destroy_context(self, context: Context, on_freed: Callable[[], object]) -> None:
+        """Destroy a context; call `on_freed` once its memory is freed."""
         state = self.state
         state.contexts.discard(context.handle)
         self.metrics.drop_context(context)
@@ -221,14 +224,13 @@ class Session:
             state.graphs.discard(graph.handle)
         for queue in context.queues.values():
             state.queues.discard(queue.handle)
-        for handle in context.allocations:
-            state.memory.discard(handle)
-        # the engine may still drain a queue of this context: its ring goes with the rest
-        context.allocations.clear()
+        # after the engine has heard of it, which may still drain a queue: the ring goes with the rest
+        allocations, context.allocations = context.allocations, {}
         on_dropped = state.reactor.guarded(state.services.users.drop_idle)
         state.function_of(context).drop_context(context, on_dropped)
         # an image that others use may be loaded only now: the engine must not hear of a graph of this context
         context.graphs.clear()
+        self.memory.end(context, allocations, on_freed)
 
 
 def _phase(total: QueueUsage, compiling: bool, loading: bool) -> SessionPhase:

@@ -12,6 +12,7 @@ from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.handles import HandleKind
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
+from softnpu.emulator.supervisor.chores import Chores
 from softnpu.emulator.supervisor.compilers.pool import CompilerPool
 from softnpu.emulator.supervisor.engines.device import Device
 from softnpu.emulator.supervisor.engines.virtual_function import VirtualFunction
@@ -49,6 +50,7 @@ class Services:
     """
 
     reactor: Reactor
+    chores: Chores
     devices: Sequence[Device]
     compilers: CompilerPool
     users: Users
@@ -137,8 +139,8 @@ class SessionState:
         return self.bytes.used
 
     def close(self) -> None:
-        """Stop counting its handles."""
-        for table in (self.contexts, self.memory, self.queues, self.graphs):
+        """Stop counting its handles, except of memory, which is freed in parts."""
+        for table in (self.contexts, self.queues, self.graphs):
             table.close()
 
     def device(self, index: int, object: str) -> Device:

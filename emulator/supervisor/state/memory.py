@@ -150,13 +150,14 @@ class ContextMemory:
             allocation.counted = used
         return self.allocated - before
 
-    def close(self) -> None:
-        """Close every segment."""
-        for segment in self.segments.values():
-            segment.close()
-        self.segments.clear()
+    def close_some(self, most: int) -> int:
+        """Close up to `most` segments, at the end of the context; return their number."""
         self.sparse.clear()
         self.allocated = 0
+        count = min(most, len(self.segments))
+        for _ in range(count):
+            self.segments.popitem()[1].close()
+        return count
 
     def _place(self, reserved: int, alignment: int, control: bool) -> tuple[Segment, int, bool]:
         for segment in self.segments.values():

@@ -114,8 +114,7 @@ class Context:
             account.close()
 
     def close(self) -> None:
-        """Close the descriptors, doorbell and segments; harmless when repeated."""
+        """Close the doorbell, for good; harmless when repeated. Its memory is closed in parts."""
         doorbell, self.doorbell = self.doorbell, NO_DESCRIPTOR
-        self.memory.close()
         if doorbell >= 0:
             doorbell.close()
