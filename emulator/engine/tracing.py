@@ -28,12 +28,10 @@ def end(counters: Counters) -> None:
         _write_totals(writer, counters, TraceFlag.END)
 
 
-def run_with_layers(
-    run: Callable[[Callable[[], bool]], bool], binding: Binding, is_cancelled: Callable[[], bool]
-) -> bool:
+def run_with_layers(run: Callable[[], bool], binding: Binding) -> bool:
     """Run an inference; write its layers if they are traced."""
     started = time.monotonic_ns()
-    if not run(is_cancelled):
+    if not run():
         return False
     writer = trace.active
     if writer is not None and writer.layers:
