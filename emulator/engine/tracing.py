@@ -9,7 +9,7 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.trace import TraceFlag, TraceKind, TraceWriter
-from softnpu.emulator.openvino.executor import Binding
+from softnpu.emulator.openvino.binding import Binding
 
 _LAYER = int(TraceKind.LAYER)
 

@@ -23,10 +23,12 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.dynamic.binding import DynamicBinding
 from softnpu.emulator.openvino.dynamic.states import bind
-from softnpu.emulator.openvino.executor import Binding, LoadedImage
-from softnpu.emulator.openvino.twins import TwinError, TwinMaker, TwinRequest, twin_of
+from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.twin_maker import TwinMaker
+from softnpu.emulator.openvino.twins import TwinError, TwinRequest
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
 Run = Callable[[], bool]
@@ -200,7 +202,7 @@ class Inference:
     @property
     def has_twin(self) -> bool:
         """Whether its image has a twin that it can use."""
-        return self._image.loaded is not None and twin_of(self._image.loaded) is not None
+        return self._image.loaded is not None and self._image.loaded.twin is not None
 
     def wants_twin(self, maker: TwinMaker) -> bool:
         """Request a twin if it can use one; return False if it never will."""
@@ -215,7 +217,7 @@ class Inference:
     def twin_request(self) -> TwinRequest:
         """Return a request of the twin, bound to its memory. Raises `TwinError`."""
         image, bound = self._image.loaded, self._bound
-        twin = None if image is None else twin_of(image)
+        twin = None if image is None else image.twin
         if twin is None or bound is None or not self._is_plain(bound):
             raise TwinError("it is no plain inference of an image with a twin")
         return twin.request(bound.views)
