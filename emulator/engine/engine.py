@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.common.spin import TURBO_SPIN_NS, SpinBudget
 from softnpu.emulator.engine import failures, tracing
+from softnpu.emulator.engine.commands.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
 from softnpu.emulator.engine.fast_path.native_turns import LARGE, NativeTurns
@@ -29,7 +30,6 @@ from softnpu.emulator.engine.queues.queue import EngineQueue, Place
 from softnpu.emulator.engine.queues.queue_table import LOOK_NS, MANY, QueueTable
 from softnpu.emulator.engine.queues.scheduler import Scheduler
 from softnpu.emulator.engine.running.faults import InjectedFaults
-from softnpu.emulator.engine.running.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.running.overlap import Overlap
 from softnpu.emulator.engine.running.runner import Runner
 from softnpu.emulator.engine.share import Share

@@ -20,8 +20,10 @@ from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino import memory_limit, self_check
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
-from softnpu.emulator.openvino.executor import LoadedImage, core, load_device, properties_of, timed_load
+from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.loading import timed_load
 from softnpu.emulator.openvino.modelled_time import Modelled
+from softnpu.emulator.openvino.runtime import core, load_device, properties_of
 from softnpu.emulator.openvino.weights.weight_files import WeightChanges
 
 log = logging.getLogger(__name__)

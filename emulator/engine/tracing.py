@@ -9,7 +9,7 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.trace import TraceFlag, TraceKind, TraceWriter
-from softnpu.emulator.openvino.executor import Binding
+from softnpu.emulator.openvino.binding import Binding
 
 _LAYER = int(TraceKind.LAYER)
 
@@ -28,12 +28,10 @@ def end(counters: Counters) -> None:
         _write_totals(writer, counters, TraceFlag.END)
 
 
-def run_with_layers(
-    run: Callable[[Callable[[], bool]], bool], binding: Binding, is_cancelled: Callable[[], bool]
-) -> bool:
+def run_with_layers(run: Callable[[], bool], binding: Binding) -> bool:
     """Run an inference; write its layers if they are traced."""
     started = time.monotonic_ns()
-    if not run(is_cancelled):
+    if not run():
         return False
     writer = trace.active
     if writer is not None and writer.layers:

@@ -22,7 +22,8 @@ from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino.dynamic.states import bind
-from softnpu.emulator.openvino.executor import LoadedImage, type_of
+from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.runtime import type_of
 
 log = logging.getLogger(__name__)
 
@@ -206,16 +207,11 @@ def _size(argument: ArgumentMeta, shape: Shape) -> int:
 
 
 def _random(generator: np.random.Generator, element_type: str, count: int) -> Bytes:
-    """Return random elements: from -1 to 1, booleans, or 1 to 3, which are harmless as indices."""
-    if element_type == "boolean":
-        data = generator.integers(0, 2, count).astype(np.uint8)
-    elif element_type == "bf16":
-        data = (generator.uniform(-1, 1, count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    elif element_type.startswith("f"):
-        data = generator.uniform(-1, 1, count).astype(f"f{int(element_type[1:]) // 8}")
-    else:
-        data = generator.integers(1, 4, count).astype(f"{element_type[0]}{int(element_type[1:]) // 8}")
-    return data.view(np.uint8)
+    """Return random elements from -1 to 1."""
+    values = generator.uniform(-1, 1, count)
+    if element_type == "bf16":
+        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    return values.astype(f"f{int(element_type[1:]) // 8}").view(np.uint8)
 
 
 def _memory(size: int) -> Bytes:

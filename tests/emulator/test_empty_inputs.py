@@ -14,7 +14,7 @@ from openvino import opset13 as ops
 
 from softnpu.driver import Context, GraphSource
 from softnpu.emulator.openvino.defects import empty_tensors, shared_tensors
-from softnpu.emulator.openvino.executor import LoadedImage
+from softnpu.emulator.openvino.image import LoadedImage
 from tests.support import loaded_images
 from tests.support.daemon import Daemon
 

@@ -23,13 +23,13 @@ from softnpu.emulator.engine import images
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.interface.environment import ENV_ENGINE_CACHE
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.openvino import executor
 from softnpu.emulator.openvino.cache import cpu_cache
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 from softnpu.emulator.openvino.cache_fill import __main__ as program
 from softnpu.emulator.openvino.cache_fill import entry
-from softnpu.emulator.openvino.executor import LoadedImage
+from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.modelled_time import host_times
+from softnpu.emulator.openvino.runtime import core, properties_of
 from softnpu.plugin import Core
 from tests.conftest import StartContext, StartDaemon
 from tests.support.daemon import Daemon
@@ -239,7 +239,7 @@ def test_the_key_has_all_that_changes_what_openvino_compiles(
 ) -> None:
     reader = BlobReader(blob)
     meta = reader.metadata()
-    properties = executor.properties_of(meta)
+    properties = properties_of(meta)
 
     def key(**other: str) -> str:
         return cpu_cache.key_of(reader, meta, properties | other)
@@ -338,12 +338,12 @@ class _Deep:
         self.expected = [results(image) for image in images]
         for blob in self.blobs:
             assert fill(blob, cache) == ""
-        self.key, self.properties = images[0].key, executor.properties_of(images[0].meta)
+        self.key, self.properties = images[0].key, properties_of(images[0].meta)
         cache.note(_HINT, self.key, self.properties)
 
     def is_expected(self, hint: bytes = _HINT, loaded: Container[str] = ()) -> bool:
         """Return whether the hint has an image imported."""
-        self.cache.expect(executor.core(), hint, loaded)
+        self.cache.expect(core(), hint, loaded)
         expecting = self.cache.is_expecting
         self.cache.forget_expected()
         return expecting
@@ -365,7 +365,7 @@ def deep(context: Context, private_dir: Path, cache: CpuCache) -> _Deep:
 
 
 def test_a_hint_of_another_image_changes_no_result(deep: _Deep) -> None:
-    deep.cache.expect(executor.core(), _HINT, ())
+    deep.cache.expect(core(), _HINT, ())
     assert deep.expected[0] != deep.expected[1]
     assert results(load(deep.blobs[1], deep.cache)) == deep.expected[1]
     assert deep.cache.is_expecting, "it is still there for who asks for it"

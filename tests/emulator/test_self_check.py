@@ -14,7 +14,8 @@ from softnpu.driver import Context, Driver, GraphSource, ZeResult
 from softnpu.emulator.interface.environment import ENV_SELF_CHECK
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.openvino import self_check
-from softnpu.emulator.openvino.executor import Binding, LoadedImage
+from softnpu.emulator.openvino.binding import Binding
+from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon
 from tests.support import loaded_images

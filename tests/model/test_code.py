@@ -98,8 +98,8 @@ def test_an_event_is_changed_in_the_order_of_the_model(recorded: RecordedQueue) 
     recorded.log.clear()
     at = MemoryAt(MEMORY, EVENT_AT)
 
-    cast(Any, queue).signalled = bool
-    programs._signal(recorded.event, Range((0, 0), EVENT_AT, EVENT_AT + 64), at, cast(Any, queue))
+    running = cast(Any, SimpleNamespace(queue=queue, signalled=bool))
+    programs._signal(recorded.event, Range((0, 0), EVENT_AT, EVENT_AT + 64), at, running)
 
     assert recorded.log == _model(lambda engine: engine.command("A", SLOT, 0, Command("signal", "event")))
     assert recorded.event.changes == 1

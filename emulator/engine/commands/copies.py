@@ -15,7 +15,8 @@ import numpy as np
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.commands.hazards import Hazards
-from softnpu.emulator.engine.commands.steps import Parts, RunningSubmission, Step
+from softnpu.emulator.engine.commands.running_submission import RunningSubmission
+from softnpu.emulator.engine.commands.steps import Parts, Step
 from softnpu.emulator.engine.commands.wide_copy import WIDE_BYTES
 from softnpu.emulator.engine.commands.wide_copy import copy as wide_copy
 from softnpu.emulator.engine.memory.address_space import AddressSpace
@@ -97,7 +98,7 @@ class OverlappingCopy:
         return None
 
     def _parts(self) -> Iterator[None]:
-        value = self._running.pending_effect()
+        value = self._running.queue.pending_effect()
         note = Note(None, 0) if value is None else Note.read(value)
         for number in range(note.number, len(self._starts)):
             start = self._starts[number]
@@ -108,11 +109,11 @@ class OverlappingCopy:
                 piece = self._space.scratch(min(self._target.size, PART_BYTES))
                 staged = piece.array[: part.size]
                 np.copyto(staged, self._source[start : start + PART_BYTES])
-                self._running.note_effect(piece.note(number))
+                self._running.queue.note_effect(piece.note(number))
             _deliver(part, staged)
             if len(self._starts) > 1:
                 # others may run now and use the same staging
-                self._running.note_effect(moved(number + 1))
+                self._running.queue.note_effect(moved(number + 1))
                 yield
 
 
@@ -130,24 +131,24 @@ class OverlappingRegions:
     def __call__(self) -> Parts | None:
         if self._target.size > PART_BYTES:
             return self._parts()
-        value = self._running.pending_effect()
+        value = self._running.queue.pending_effect()
         if value is not None:
             staged = self._space.staging.find(value, self._target.size)
         else:
             piece = self._space.scratch(self._target.size)
             staged = piece.array[: self._target.size]
             np.copyto(staged.reshape(self._target.shape), self._source)
-            self._running.note_effect(piece.note())
+            self._running.queue.note_effect(piece.note())
         _deliver(self._target, staged.reshape(self._target.shape))
         return None
 
     def _parts(self) -> Iterator[None]:
-        value = self._running.pending_effect()
+        value = self._running.queue.pending_effect()
         if value is None:
             piece = self._space.take_staging(self._target.size)
             staged = piece.array[: self._target.size].reshape(self._target.shape)
             yield from _copy_rows_in_parts(staged, self._source)
-            self._running.note_effect(piece.note())
+            self._running.queue.note_effect(piece.note())
         elif Note.read(value).piece is None:
             return  # done
         else:
@@ -155,7 +156,7 @@ class OverlappingRegions:
         if failpoints.active is not None:
             failpoints.hit("engine.staged")
         yield from _copy_rows_in_parts(self._target, staged)
-        self._running.note_effect(moved(1))  # the piece is freed with this copy
+        self._running.queue.note_effect(moved(1))  # the piece is freed with this copy
         if failpoints.active is not None:
             failpoints.hit("engine.copied")
 

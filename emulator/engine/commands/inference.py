@@ -11,7 +11,9 @@ import numpy as np
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.commands.arguments import Arguments
-from softnpu.emulator.engine.commands.steps import CANCELLED, LOADING, Parts, Pause, RunningSubmission
+from softnpu.emulator.engine.commands.running_submission import RunningSubmission
+from softnpu.emulator.engine.commands.steps import CANCELLED, LOADING, Parts, Pause
+from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.mappings import Range
@@ -21,11 +23,12 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.dynamic.binding import DynamicBinding
 from softnpu.emulator.openvino.dynamic.states import bind
-from softnpu.emulator.openvino.executor import Binding, LoadedImage
-from softnpu.emulator.openvino.modelled_time import ModelledTime
-from softnpu.emulator.openvino.twins import TwinError, TwinMaker, TwinRequest, twin_of
+from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.twin_maker import TwinMaker
+from softnpu.emulator.openvino.twins import TwinError, TwinRequest
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
 Run = Callable[[], bool]
@@ -48,12 +51,13 @@ class Inference:
     """
 
     __slots__ = (
-        "_arguments",
         "_binding",
         "_bound",
         "_command",
         "_early_ns",
         "_image",
+        "_is_bare",
+        "_overwriting",
         "_profile",
         "_reads",
         "_run",
@@ -70,7 +74,8 @@ class Inference:
         self._command = command
         self._running = running
         self._image = space.graph(command.graph)
-        self._arguments: Arguments | None = None  # if some are copied
+        self._overwriting: tuple[Arguments, Piece] | None = None  # if outputs overlap inputs
+        self._is_bare = False  # neither copies nor a profile
         self._run: Run | None = None
         self._traffic = (0, 0)
         self._binding: Binding | None = None  # if it may run concurrently
@@ -85,10 +90,14 @@ class Inference:
             self._bind(self._image.loaded)
 
     def __call__(self) -> Pause | Parts | None:
-        start = self._early_ns or time.monotonic_ns()
+        now = time.monotonic_ns()
+        start = self._early_ns or now
         pause = self._infer()
         self.time_ns, self._early_ns = time.monotonic_ns() - start, 0
-        return pause
+        modelled, image = self._running.modelled, self._image.loaded
+        if modelled is None or pause is not None or image is None:
+            return pause
+        return modelled.end_inference(self._running.queue, image.modelled, now)
 
     def count(self) -> int:
         """Add its time to its image's counters; return that time in nanoseconds."""
@@ -103,48 +112,33 @@ class Inference:
             image = self._image.loaded
             assert image is not None
             run = self._bind(image)
-            self._running.count_traffic(*self.traffic)
-        arguments = self._arguments
-        if arguments is None:
-            return None if run() else CANCELLED
-        if arguments.piece is not None:
-            return self._run_once(run, arguments, arguments.piece)
-        if not self._run_staged(run, arguments):
-            return CANCELLED
-        self._running.count_staged(arguments.staged)
-        return None
+            self._running.counters.count_traffic(*self.traffic)
+        if self._overwriting is not None:
+            return self._run_once(run, *self._overwriting)
+        return None if run() else CANCELLED
 
     def _run_once(self, run: Run, arguments: Arguments, piece: Piece) -> Pause | None:
         """Run an inference that overwrites its inputs: once into staging, then copy the results."""
-        staged, note = piece.array, self._running.pending_effect()
+        staged, note = piece.array, self._running.queue.pending_effect()
         if note is not None:  # the previous engine died while copying
             staged = self._space.staging.find(note, arguments.size)
         else:
             try:
-                if not self._run_staged(run, arguments):
+                if not run():
                     return CANCELLED
             except Refused as error:
                 if error.info.result == ZeResult.ERROR_INVALID_SIZE:
                     arguments.deliver_shapes(staged)
                 raise
             arguments.check(staged)
-            self._running.note_effect(piece.note())
+            self._running.queue.note_effect(piece.note())
             if failpoints.active is not None:
                 failpoints.hit("engine.staged")
         copied = arguments.deliver(staged)
         if failpoints.active is not None:
             failpoints.hit("engine.copied")
-        self._running.count_staged(arguments.staged + copied)
+        self._running.counters.count_staged(copied)
         return None
-
-    def _run_staged(self, run: Run, arguments: Arguments) -> bool:
-        for copy in arguments.before:
-            copy()
-        if not run():
-            return False
-        for copy in arguments.after:
-            copy()
-        return True
 
     def _bind(self, image: LoadedImage) -> Run:
         meta = image.meta
@@ -158,30 +152,30 @@ class Inference:
             )
         arguments = Arguments(self._space, self._command, meta)
         self._traffic = arguments.traffic
-        binding = self._bound = bind(image, arguments.views, self._running.count_staged)
-        is_cancelled = self._running.is_cancelled
-        if arguments.staged or arguments.piece is not None:
-            self._arguments = arguments
-        compute: Callable[[Callable[[], bool]], bool] = binding.run
-        if image.has_layers:
-            compute = partial(run_with_layers, binding.run, binding)
+        running = self._running
+        binding = self._bound = bind(image, arguments.views, running.counters.count_staged)
+        if arguments.piece is not None:
+            self._overwriting = arguments, arguments.piece
+        self._is_bare = not arguments.staged and arguments.piece is None and self._profile is None
+        is_cancelled = running.is_cancelled
         if self._may_overlap(image, binding):
             self._reads, self._writes = arguments.reads, arguments.writes
             self._binding, self.streams = binding, image.streams
             binding.poll_often()
-            self._run = partial(compute, self._running.poll_overlap)
-        elif self._profile is None:
-            self._run = partial(compute, is_cancelled)
-        else:
-            self._run = partial(_run_profiled, binding, is_cancelled, self._profile)
-            if image.modelled is not None:
-                run, modelled = self._run, image.modelled
-                self._run = partial(_profile_modelled, run, self._running, modelled, self._profile)
+            is_cancelled = running.poll_overlap
+        run: Run = partial(binding.run, is_cancelled)
+        if self._profile is not None:
+            run = partial(_run_profiled, run, partial(_profile_of, image, binding, running), self._profile)
+        elif image.has_layers:
+            run = partial(run_with_layers, run, binding)
         if image.computes_sizes:
-            self._run = partial(memory_limit.run, self._run, meta.name, image.weights_size)
+            run = partial(memory_limit.run, run, meta.name, image.weights_size)
         if image.weights is not None:
-            self._run = partial(_run_guarded, self._run, image.weights, meta.name)
-        return self._run
+            run = partial(_run_guarded, run, image.weights, meta.name)
+        if arguments.staged:
+            run = partial(_run_staged, run, arguments, running.counters)
+        self._run = run
+        return run
 
     def renew(self) -> None:
         """Renew its image, shared with others, after a failure; this inference does not run again."""
@@ -208,7 +202,7 @@ class Inference:
     @property
     def has_twin(self) -> bool:
         """Whether its image has a twin that it can use."""
-        return self._image.loaded is not None and twin_of(self._image.loaded) is not None
+        return self._image.loaded is not None and self._image.loaded.twin is not None
 
     def wants_twin(self, maker: TwinMaker) -> bool:
         """Request a twin if it can use one; return False if it never will."""
@@ -223,15 +217,14 @@ class Inference:
     def twin_request(self) -> TwinRequest:
         """Return a request of the twin, bound to its memory. Raises `TwinError`."""
         image, bound = self._image.loaded, self._bound
-        twin = None if image is None else twin_of(image)
+        twin = None if image is None else image.twin
         if twin is None or bound is None or not self._is_plain(bound):
             raise TwinError("it is no plain inference of an image with a twin")
         return twin.request(bound.views)
 
     def _is_plain(self, bound: Binding) -> bool:
         """Whether it is a bare in-place inference: no copies, no profile, none concurrent."""
-        has_more = self._arguments is not None or self._profile is not None or self._binding is not None
-        return type(bound) is Binding and not has_more and not bound.copies
+        return type(bound) is Binding and self._is_bare and self._binding is None and not bound.copies
 
     # ------------------------------------------------------------ concurrent inferences
 
@@ -264,7 +257,7 @@ class Inference:
         """Whether this is a plain run of an image with streams, on memory known in advance."""
         if image.streams < 2 or image.computes_sizes or isinstance(binding, DynamicBinding):
             return False
-        if self._arguments is not None or self._profile is not None:
+        if not self._is_bare:
             return False  # it copies
         if self._space.foreign_of(at.memory for at in self._command.arguments):
             return False  # another program may write it until its turn
@@ -278,20 +271,6 @@ class Inference:
         return self._space.view(at, memory.size - at.offset)
 
 
-class ModelledInference(Inference):
-    """An inference on a device that shows the modelled clock."""
-
-    __slots__ = ()
-
-    def __call__(self) -> Pause | Parts | None:
-        started_ns = time.monotonic_ns()
-        pause = super().__call__()
-        loaded = self._image.loaded
-        if pause is not None or loaded is None:
-            return pause
-        return self._running.run_modelled(loaded.modelled, started_ns)
-
-
 def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
     return any(one.overlaps(other) for one in some for other in others)
 
@@ -303,23 +282,30 @@ def _run_guarded(run: Run, weights: GuardedWeights, model: str) -> bool:
         weights.check(model)  # with truncated weights OpenVINO's message is meaningless
 
 
-def _run_profiled(binding: Binding, is_cancelled: Callable[[], bool], memory: Bytes) -> bool:
-    start = time.monotonic_ns()
-    if not binding.run(is_cancelled):
-        return False
-    end = time.monotonic_ns()
-    _write_profile(profiling.Profile(start, end, binding.layers(), 0), memory)
-    return True
-
-
-def _profile_modelled(run: Run, running: RunningSubmission, modelled: ModelledTime, memory: Bytes) -> bool:
-    """Run, and write the modelled instead of the host's profile."""
+def _run_staged(run: Run, arguments: Arguments, counters: Counters) -> bool:
+    for copy in arguments.before:
+        copy()
     if not run():
         return False
-    _write_profile(modelled.profile(running.device_ns() + modelled.ns), memory)
+    for copy in arguments.after:
+        copy()
+    counters.count_staged(arguments.staged)
     return True
 
 
-def _write_profile(profile: profiling.Profile, memory: Bytes) -> None:
-    data = profiling.encode(profile, memory.nbytes)
+def _run_profiled(run: Run, profile_of: Callable[[int, int], profiling.Profile], memory: Bytes) -> bool:
+    start = time.monotonic_ns()
+    if not run():
+        return False
+    data = profiling.encode(profile_of(start, time.monotonic_ns()), memory.nbytes)
     memory[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    return True
+
+
+def _profile_of(
+    image: LoadedImage, binding: Binding, running: RunningSubmission, start: int, end: int
+) -> profiling.Profile:
+    """Return the modelled profile if the device shows the modelled clock, else the host's."""
+    if image.modelled is not None:
+        return image.modelled.profile(running.queue.device_ns + image.modelled.ns)
+    return profiling.Profile(start, end, binding.layers(), 0)

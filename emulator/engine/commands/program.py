@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,8 +15,10 @@ from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.commands import copies
 from softnpu.emulator.engine.commands.copies import PART_BYTES, OverlappingCopy, OverlappingRegions
 from softnpu.emulator.engine.commands.hazards import Hazards
-from softnpu.emulator.engine.commands.inference import Inference, ModelledInference, check_loaded
-from softnpu.emulator.engine.commands.steps import EventWait, RunningSubmission, Step
+from softnpu.emulator.engine.commands.inference import Inference, check_loaded
+from softnpu.emulator.engine.commands.modelled_runs import ModelledRuns
+from softnpu.emulator.engine.commands.running_submission import RunningSubmission
+from softnpu.emulator.engine.commands.steps import EventWait, Step
 from softnpu.emulator.engine.counters import Work
 from softnpu.emulator.engine.device_clock import tiles_of
 from softnpu.emulator.engine.images import EngineImage
@@ -72,9 +74,6 @@ class Decoding:
         self._space = space
         self._platform = platform
         self._running = running
-        modelled = running.is_modelled
-        self._now_ns = running.device_ns if modelled else time.monotonic_ns
-        self._inference = ModelledInference if modelled else Inference
         self._commands = enumerate(cmd.decode_each(data))
         self._steps: list[Step] = []
         self._uses: set[int] = set()
@@ -119,8 +118,9 @@ class Decoding:
             raise _numbered(error, number, command) from error
         if step is not None:
             self._steps.append(step)
-        if self._running.is_modelled and isinstance(command, cmd.Copy | cmd.Fill | cmd.CopyRegion):
-            self._steps.append(partial(self._running.advance, _size(command)))
+        modelled = self._running.modelled
+        if modelled is not None and isinstance(command, cmd.Copy | cmd.Fill | cmd.CopyRegion):
+            self._steps.append(partial(_end_copy, self._running, modelled, _size(command)))
         self._uses.update(cmd.handles(command))
         self._count_traffic(command, step)
         if isinstance(command, cmd.GraphExecute):
@@ -144,7 +144,7 @@ class Decoding:
                 if hazards.any_reads:
                     hazards.write(*space.resolve(at, 8).range(at.offset, 8))
                 word = space.view(at, 8, 8).view(np.uint64)
-                return partial(_write_time, word, self._platform.timer_ns_per_tick, self._now_ns)
+                return partial(_write_time, word, self._platform.timer_ns_per_tick, running)
             case cmd.MetricSnapshot(at):
                 size = metrics.SNAPSHOT.size
                 if hazards.any_reads:
@@ -160,7 +160,7 @@ class Decoding:
             case cmd.GraphInit(graph):
                 return partial(check_loaded, space.graph(graph))
             case cmd.GraphExecute():
-                return self._inference(space, command, running)
+                return Inference(space, command, running)
             case cmd.CopyRegion():
                 return copies.copy_region(space, running, hazards, command)
 
@@ -223,12 +223,17 @@ def _event(space: AddressSpace, at: cmd.MemoryAt) -> tuple[EventRecord, Range]:
     return record, memory.range(at.offset, SIGNAL_SIZE)
 
 
-def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float, now_ns: Callable[[], int]) -> None:
-    word[0] = int(now_ns() / ns_per_tick)
+def _write_time(word: npt.NDArray[np.uint64], ns_per_tick: float, running: RunningSubmission) -> None:
+    now_ns = time.monotonic_ns() if running.modelled is None else running.queue.device_ns
+    word[0] = int(now_ns / ns_per_tick)
+
+
+def _end_copy(running: RunningSubmission, modelled: ModelledRuns, size: int) -> None:
+    modelled.end_copy(running.queue, size)
 
 
 def _signal(event: EventRecord, where: Range, at: cmd.MemoryAt, running: RunningSubmission) -> None:
-    running.note_event(at, event.changes)
+    running.queue.note_event(at, event.changes)
     event.device_signal()
     if failpoints.active is not None:
         failpoints.hit("engine.event")
@@ -236,7 +241,7 @@ def _signal(event: EventRecord, where: Range, at: cmd.MemoryAt, running: Running
 
 
 def _reset(event: EventRecord, at: cmd.MemoryAt, running: RunningSubmission) -> None:
-    running.note_event(at, event.changes)
+    running.queue.note_event(at, event.changes)
     event.device_reset()
     if failpoints.active is not None:
         failpoints.hit("engine.event")

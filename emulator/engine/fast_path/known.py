@@ -20,7 +20,8 @@ from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.openvino.twins import TwinError, TwinMaker, TwinRequest
+from softnpu.emulator.openvino.twin_maker import TwinMaker
+from softnpu.emulator.openvino.twins import TwinError, TwinRequest
 
 MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20

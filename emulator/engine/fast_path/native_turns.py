@@ -29,7 +29,8 @@ from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queues.queue_table import QueueTable
 from softnpu.emulator.engine.queues.scheduler import Scheduler
 from softnpu.emulator.interface.environment import native_turns
-from softnpu.emulator.openvino import twins
+from softnpu.emulator.openvino.twin_maker import TwinMaker
+from softnpu.emulator.openvino.twins import openvino
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +60,11 @@ class NativeTurns:
         self._queues = queues
         self._scheduler = scheduler
         self._counters = counters
-        self._maker = twins.TwinMaker()
+        self._maker = TwinMaker()
         self._missed = self._pause = 0
         self._injections = injections
         self._kept = ctypes.c_char.from_buffer(injections)
-        interface = twins.openvino()
+        interface = openvino()
         self._record = TurnsRecord(
             counters=counters.record(CountersRecord),
             infer=None if interface is None else interface.infer,

@@ -2,7 +2,7 @@
 
 A command that overwrites its own input (an inference with its state in place, a copy onto itself) cannot be
 restarted halfway. Its results go into a piece of the staging file first, the piece is logged with the queue
-(`RunningSubmission.note_effect`), and then the results are copied to the client, which is repeatable. After
+(`EngineQueue.note_effect`), and then the results are copied to the client, which is repeatable. After
 an engine reset the next engine reads the log and continues with the copy.
 
 The file belongs to the supervisor, which does not map it. Clients have no access to it.

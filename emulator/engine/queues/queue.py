@@ -10,6 +10,7 @@ from typing import Protocol
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.commands.program import Decoding, Program
 from softnpu.emulator.engine.commands.steps import EventWait, Parts
+from softnpu.emulator.engine.memory import foreign
 from softnpu.emulator.engine.memory.mappings import Memory
 from softnpu.emulator.engine.queues.context import EngineContext
 from softnpu.emulator.interface import commands, records
@@ -330,11 +331,19 @@ class EngineQueue(DeviceRing):
         return self._state[link.STATE_EFFECT_VALUE]
 
     def note_effect(self, value: int) -> None:
-        """Log a value for the current step, before its effect begins."""
+        """Log a value for the current step, before its effect begins.
+
+        The step is then finished exactly once: by this engine, or by the next one, which reads the value.
+        """
+        if self.program is not None and self.program.foreign:
+            foreign.check(self.program.foreign)  # the next engine would deliver results of void data
         self._note(value, 0, 0)
 
     def note_event(self, at: MemoryAt, changes: int) -> None:
-        """Log that the current step changes this event, and its previous count of changes."""
+        """Log that the current step changes this event, and its previous count of changes.
+
+        After a reset the next engine compares this count and skips the step if the change has happened.
+        """
         self._note(changes, at.memory, at.offset)
 
     def note_injected(self, result: int, injection: int, hits: int) -> None:

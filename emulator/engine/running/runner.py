@@ -15,7 +15,9 @@ from typing import Protocol
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.arrays import Words
 from softnpu.emulator.engine import failures
+from softnpu.emulator.engine.commands.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.commands.program import Decoding, Program
+from softnpu.emulator.engine.commands.running_submission import RunningSubmission
 from softnpu.emulator.engine.commands.steps import (
     BLOCKED,
     CANCELLED,
@@ -30,22 +32,18 @@ from softnpu.emulator.engine.commands.steps import (
 from softnpu.emulator.engine.counters import Counters, Work
 from softnpu.emulator.engine.fast_path.native_turns import NativeTurns
 from softnpu.emulator.engine.memory import foreign
-from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.engine.queues.polled import Schedulable
 from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queues.queue_table import QueueTable
 from softnpu.emulator.engine.queues.scheduler import SLICE_NS, Scheduler
 from softnpu.emulator.engine.running.endings import Endings
 from softnpu.emulator.engine.running.faults import InjectedFaults
-from softnpu.emulator.engine.running.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.running.overlap import Overlap
 from softnpu.emulator.engine.running.slice_trace import write_slice
 from softnpu.emulator.interface import trace
-from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
-from softnpu.emulator.openvino.modelled_time import ModelledTime
 from softnpu.emulator.platforms import Platform
 
 _CHECKPOINT_MASK = JOURNAL_EVERY - 1  # reading the clock after each small copy would cost too much
@@ -112,6 +110,14 @@ class Runner:
         self._tdr_ns = tdr_ms * 1_000_000
         self._endings = Endings(loop.send, queues, scheduler, counters, overlap, errors)
         self.turns: NativeTurns | None = None  # learns successful submissions
+        self._running = RunningSubmission(
+            counters,
+            modelled_runs,
+            self.is_cancelled,
+            self.poll_overlap,
+            self.write_metrics,
+            queues.wake_signalled,
+        )
         self._queue: EngineQueue | None = None  # of the running submission
         self._submission: Submission | None = None
         self._abort: ErrorInfo | None = None  # why the running submission must end: decided once
@@ -244,7 +250,8 @@ class Runner:
     def _run_slice(self, queue: EngineQueue, submission: Submission, start: int) -> Pause | None:
         """Run a slice; return None if the submission has ended, else the pause."""
         self._slice_end_ns = start + SLICE_NS
-        self._queue, self._submission, self._abort = queue, submission, None
+        self._queue = self._running.queue = queue
+        self._submission, self._abort = submission, None
         try:
             program = queue.program
             if program is None:
@@ -262,6 +269,7 @@ class Runner:
             return self._run_steps(queue, program) if program.steps else None
         finally:
             self._queue = self._submission = None  # they would keep the client's memory mapped
+            del self._running.queue
             if (program := queue.program) is not None and program.inference is not None:
                 # started early, but its turn ended without it, e.g. by an injected fault
                 program.inference.cancel_early()
@@ -325,7 +333,7 @@ class Runner:
                 return program
             if len(data) > _LONG_BUFFER and len(queue.share.decoding) >= _MAX_DECODING:
                 return None
-            queue.decoding = Decoding(data, queue.context.space, self._platform, self)
+            queue.decoding = Decoding(data, queue.context.space, self._platform, self._running)
             queue.share.decoding.add(queue)
         while (program := queue.decoding.advance(time.monotonic_ns() + _DECODE_NS)) is None:
             if self._checkpoint(queue, queue.step) is not None:
@@ -373,7 +381,8 @@ class Runner:
             if pause is not None:
                 return pause
         queue.parts = None
-        self._check_foreign(queue)
+        if queue.program is not None and queue.program.foreign:
+            foreign.check(queue.program.foreign)
         queue.step += 1
         return None
 
@@ -393,11 +402,6 @@ class Runner:
             return None
         queue.step, queue.deadline_ns = step, 0  # not waiting: the watchdog starts again
         return PREEMPTED
-
-    def _check_foreign(self, queue: EngineQueue) -> None:
-        """Raise `Refused` if memory of the submission was truncated."""
-        if queue.program is not None and queue.program.foreign:
-            foreign.check(queue.program.foreign)
 
     # ------------------------------------------------------------ messages about the running submission
 
@@ -423,7 +427,7 @@ class Runner:
         else:
             self._loop.send(report)
 
-    # ------------------------------------------------------------ `steps.RunningSubmission`
+    # ------------------------------------------------------------ for its steps: see `RunningSubmission`
 
     def is_cancelled(self) -> bool:
         # frees memory of dead clients before a long submission has ended
@@ -443,50 +447,10 @@ class Runner:
             self._overlap.start_more(queue, queue.program.inference)
         return False
 
-    def signalled(self, event: Range) -> None:
-        self._queues.wake_signalled(event)
-
-    def pending_effect(self) -> int | None:
-        assert self._queue is not None
-        return self._queue.pending_effect()
-
-    def note_effect(self, value: int) -> None:
-        assert self._queue is not None
-        self._check_foreign(self._queue)  # the next engine would deliver results of void data
-        self._queue.note_effect(value)
-
-    def note_event(self, at: MemoryAt, changes: int) -> None:
-        assert self._queue is not None
-        self._queue.note_event(at, changes)
-
-    def count_staged(self, size: int) -> None:
-        self._counters.count_staged(size)
-
-    def count_traffic(self, read: int, written: int) -> None:
-        self._counters.count_traffic(read, written)
-
-    @property
-    def is_modelled(self) -> bool:
-        return self._modelled_runs is not None
-
-    def device_ns(self) -> int:
-        return self._queue.device_ns if self._queue is not None else 0
-
-    def advance(self, size: int) -> None:
-        assert self._queue is not None
-        assert self._modelled_runs is not None
-        self._modelled_runs.end_copy(self._queue, size)
-
-    def run_modelled(self, modelled: ModelledTime | None, started_ns: int) -> Parts | None:
-        assert self._queue is not None
-        assert self._modelled_runs is not None
-        return self._modelled_runs.end_inference(self._queue, modelled, started_ns)
-
     def write_metrics(self, out: Words, done: Work) -> None:
-        assert self._queue is not None
         now = time.monotonic_ns()
         used = now - self._charged_ns
-        program = self._queue.program
+        program = None if self._queue is None else self._queue.program
         tile_ns = used * program.tiles if program is not None else 0
         self._counters.snapshot(out, now, used, tile_ns, done)
 

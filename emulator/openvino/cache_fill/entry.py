@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 import mmap
-import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import openvino as ov
 
 from softnpu.emulator.blob.constant_digests import constant_digest
-from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, Section
+from softnpu.emulator.blob.container import ArgumentMeta, BlobReader
 from softnpu.emulator.blob.weight_files import file_identities
-from softnpu.emulator.blob.weight_space import WeightSpace
-from softnpu.emulator.blob.weights import Placement, offsets_in_space
+from softnpu.emulator.blob.weights import offsets_in_space
 from softnpu.emulator.common import file_ownership, linux
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.openvino import executor
+from softnpu.emulator.openvino import loading
 from softnpu.emulator.openvino.cache import cpu_cache
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
+from softnpu.emulator.openvino.runtime import core, properties_of, type_of
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ def fill(cache: CpuCache, message: link.ImageLoad, fds: Sequence[int], compiled:
     before = file_identities(fds)
     reader = BlobReader(memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ)))
     meta = reader.metadata()
-    properties = executor.properties_of(meta)
+    properties = properties_of(meta)
     key = cpu_cache.key_of(reader, meta, properties)
     if not key:
         return
@@ -58,7 +57,7 @@ def fill(cache: CpuCache, message: link.ImageLoad, fds: Sequence[int], compiled:
 
 def compile_entry(message: link.ImageLoad, fds: Sequence[int]) -> bytes:
     """Return the entry of an image. Raises `NotKeptError`."""
-    image = executor.load(message, fds)
+    image = loading.load(message, fds)
     if image.computes_sizes:
         raise NotKeptError("it computes sizes while it runs, and an import does not tell")
     if image.is_unfused:
@@ -67,7 +66,7 @@ def compile_entry(message: link.ImageLoad, fds: Sequence[int]) -> bytes:
         raise NotKeptError("inputs and outputs share tensors, or have other shapes than the model declares")
     payload = cpu_cache.encoded(image.compiled)
     imported = memoryview(bytearray(payload))
-    kept = cpu_cache.decoded(executor.core(), imported, image.meta, executor.properties_of(image.meta))
+    kept = cpu_cache.decoded(core(), imported, image.meta, properties_of(image.meta))
     if kept is None:
         raise NotKeptError("OpenVINO does not import what it exported")
     if not _equal(image.compiled, kept.compiled, image.meta.inputs):
@@ -82,13 +81,7 @@ def _is_safe(fd: int) -> bool:
 
 def _has_its_weights(message: link.ImageLoad, fds: Sequence[int]) -> bool:
     """Whether all constants, embedded or external, match the digests in the blob."""
-    reader = BlobReader(memoryview(mmap.mmap(fds[0], message.blob_length, prot=mmap.PROT_READ)))
-    section = reader.extent(Section.WEIGHTS)
-    sources = fds[len(fds) - len(message.weights) :]
-    space = WeightSpace(message.weights, sources, "graph", None if section is None else (fds[0], *section))
-    placement = None
-    if message.placement_length:
-        placement = Placement.decode(os.pread(fds[1], message.placement_length, 0))
+    reader, placement, space = loading.opened(message, fds)
     reference = reader.weights_reference()
     actual = offsets_in_space(reference, placement, space.layout, space.embedded)
     return reference is None or all(
@@ -119,8 +112,8 @@ def _results(compiled: ov.CompiledModel, values: Sequence[ov.Tensor]) -> list[by
 
 def _random(generator: np.random.Generator, argument: ArgumentMeta) -> ov.Tensor:
     """Return random elements; integers, which may be indices, are 0 or 1."""
-    tensor = ov.Tensor(executor.type_of(argument), ov.Shape(argument.shape))
-    if executor.type_of(argument).is_real():
+    tensor = ov.Tensor(type_of(argument), ov.Shape(argument.shape))
+    if type_of(argument).is_real():
         tensor.data[...] = generator.standard_normal(argument.shape).astype(tensor.data.dtype)
     elif tensor.data.shape == tuple(argument.shape):
         tensor.data[...] = generator.integers(0, 2, argument.shape).astype(tensor.data.dtype)

@@ -18,8 +18,10 @@ from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import errors as openvino_errors
+from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.defects.shared_tensors import Origin
-from softnpu.emulator.openvino.executor import Binding, LoadedImage, type_of
+from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.runtime import type_of
 
 Shape = tuple[int, ...]
 BEGINS: Shape = ()

@@ -12,6 +12,7 @@ from typing import Any
 
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.dynamic.binding import (
     BEGINS,
     DynamicArgument,
@@ -19,7 +20,7 @@ from softnpu.emulator.openvino.dynamic.binding import (
     InnerDynamicBinding,
     Shape,
 )
-from softnpu.emulator.openvino.executor import Binding, LoadedImage
+from softnpu.emulator.openvino.image import LoadedImage
 
 
 class _Variable:

@@ -65,7 +65,7 @@ _OPENVINO, _COMPILER, _PLUGIN = "softnpu.emulator.openvino", "softnpu.emulator.c
 DEFECTS = {
     "copies are left out in short inferences": Defect(
         "executor",
-        f"{_OPENVINO}.executor",
+        f"{_OPENVINO}.binding",
         """            if self._copies:
                 self._finish_copies()
             return True
@@ -76,14 +76,14 @@ DEFECTS = {
     ),
     "an inference that was begun is taken for begun ever after": Defect(
         "overlap",
-        f"{_OPENVINO}.executor",
+        f"{_OPENVINO}.binding",
         "started, self._started = self._started, False",
         "started = self._started",
         ("plugin:throughput/many", "plugin:throughput/queue"),
     ),
     "what was begun early is not waited for": Defect(
         "overlap",
-        f"{_OPENVINO}.executor",
+        f"{_OPENVINO}.binding",
         """        if not started:
             self._request.start_async()
         try:""",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-from softnpu.emulator.engine.commands.steps import PACED, Parts
+from softnpu.emulator.engine.commands.steps import PACED, Parts, StepQueue
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.device_clock import DeviceClock
-from softnpu.emulator.engine.queues.queue import EngineQueue
 from softnpu.emulator.openvino.modelled_time import ModelledTime
 
 
@@ -19,14 +18,12 @@ class ModelledRuns:
         self._counters = counters
         self.paced = clock.paced
 
-    def end_copy(self, queue: EngineQueue, size: int) -> None:
+    def end_copy(self, queue: StepQueue, size: int) -> None:
         """Count a copy of `size` bytes."""
         queue.device_ns = self._clock.copy(size, queue.device_ns)
         self._counters.set_device_clock(self._clock.now_ns)
 
-    def end_inference(
-        self, queue: EngineQueue, modelled: ModelledTime | None, started_ns: int
-    ) -> Parts | None:
+    def end_inference(self, queue: StepQueue, modelled: ModelledTime | None, started_ns: int) -> Parts | None:
         """Count an inference that began at `started_ns` on the host's clock; if paced, return its wait."""
         clock, counters = self._clock, self._counters
         if modelled is None:
@@ -50,7 +47,7 @@ class ModelledRuns:
         return _wait_until(queue, until_ns)
 
 
-def _wait_until(queue: EngineQueue, until_ns: int) -> Parts:
+def _wait_until(queue: StepQueue, until_ns: int) -> Parts:
     """Wait for the end of the modelled time.
 
     The next command, in the list or waiting in the ring by then, begins at that very moment.

@@ -1,0 +1,127 @@
+"""Make twins of images with short inferences, in a thread of its own.
+
+A twin is used once it and its image have computed the same bits from the same inputs. An image with many
+weights gets none: the weights would be in memory twice, and Python is a small part of its run time.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+
+from softnpu.emulator.common.arrays import Bytes
+from softnpu.emulator.openvino import errors as openvino_errors
+from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino.cache import cpu_cache
+from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.runtime import properties_of, type_of
+from softnpu.emulator.openvino.twins import OpenVino, Twin, TwinError, openvino
+
+log = logging.getLogger(__name__)
+
+MAX_WEIGHTS = 8 << 20
+"""Bytes of constants of the largest image eligible for a twin."""
+_ALIGNMENT = 64
+
+
+def may_have_one(image: LoadedImage) -> bool:
+    """Whether an image is eligible for a twin."""
+    meta, properties = image.meta, properties_of(image.meta)
+    return (
+        image.weights_size <= MAX_WEIGHTS
+        and image.streams == 1
+        and not image.has_layers
+        and not image.computes_sizes
+        and not image.unbound
+        and not image.origins
+        and meta.precision == properties.get("INFERENCE_PRECISION_HINT") == "f32"
+        and not any(argument.is_dynamic or argument.shape_of >= 0 for argument in meta.arguments)
+        and all(argument.byte_size for argument in meta.arguments)
+        and cpu_cache.fits(image.compiled, meta)
+    )
+
+
+class TwinMaker:
+    """Makes twins one after the other, in a thread that ends when idle."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[OpenVino, LoadedImage, list[bytes]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._running = False
+
+    def ask(self, image: LoadedImage, inputs: list[bytes]) -> None:
+        """Request the twin of an image, if eligible; `image.twin` is set once the twin is verified.
+
+        `inputs`: values from a client's inference, used for the verification.
+        """
+        image.twin_asked = True
+        interface = openvino()
+        if interface is None or not may_have_one(image):
+            return
+        with self._lock:
+            self._jobs.put((interface, image, inputs))
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="twins", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if self._jobs.empty():
+                    self._running = False
+                    return
+                job = self._jobs.get()
+            with memory_limit.lifted():
+                _make(*job)
+            del job  # it would keep the image
+
+
+def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
+    try:
+        twin = Twin(interface, image.compiled, image.meta)
+        views = [*map(_aligned_copy, inputs), *(_empty(each.byte_size) for each in image.meta.outputs)]
+        twin.infer(twin.request(views))
+        expected = _expected(image, views)
+    except (TwinError, RuntimeError) as error:
+        log.warning("'%s' runs through Python: %s", image.meta.name, openvino_errors.reason(error))
+        return
+    computed = [view.tobytes() for view in views[len(inputs) :]]
+    if computed != expected:
+        log.warning("'%s' runs through Python: its twin computes other bits", image.meta.name)
+        return
+    image.twin = twin
+    log.info("'%s' has a twin: its inferences run in C++", image.meta.name)
+
+
+def _expected(image: LoadedImage, views: Sequence[Bytes]) -> list[bytes]:
+    """Return what the image itself computes from the inputs among `views`."""
+    request = image.compiled.create_infer_request()
+    results = []
+    inputs = len(image.meta.inputs)
+    for index, (argument, view) in enumerate(zip(image.meta.arguments, views, strict=True)):
+        memory = view if argument.input else _empty(argument.byte_size)
+        tensor = ov.Tensor(memory, ov.Shape(argument.shape), type_of(argument))
+        if argument.input:
+            request.set_input_tensor(index, tensor)
+        else:
+            request.set_output_tensor(index - inputs, tensor)
+            results.append(memory)
+    request.infer(share_outputs=True)
+    return [memory.tobytes() for memory in results]
+
+
+def _empty(size: int) -> Bytes:
+    memory = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size]
+
+
+def _aligned_copy(data: bytes) -> Bytes:
+    memory = _empty(len(data))
+    memory[:] = np.frombuffer(data, np.uint8)
+    return memory
