@@ -6,26 +6,22 @@ import copy
 import io
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from openvino.properties import WorkloadType
 
-from softnpu.driver import Context, Graph
+from softnpu.driver import Context
 from softnpu.emulator.blob.container import GraphMeta
-from softnpu.plugin.core_properties import PropertyPairs, property_pairs
 from softnpu.plugin.errors import NpuError, PropertyError, translated
-from softnpu.plugin.exported.metadata import UNKNOWN, Provenance
+from softnpu.plugin.loaded_model import LoadedModel
 from softnpu.plugin.ports import Port, PortKey
-from softnpu.plugin.properties import Access, Level, ModelProperties, access_of, find_at, parse
+from softnpu.plugin.properties import Access, Level, PropertyPairs, access_of, find_at, parse
 from softnpu.plugin.remote.remote_context import RemoteContext, remote_context_of
 from softnpu.plugin.requests.executable import Executable
 from softnpu.plugin.requests.infer_request import InferRequest
 from softnpu.plugin.requests.results import Results
 from softnpu.plugin.requests.states import VariableState
-from softnpu.plugin.signature import Signature, signature_of
-
-if TYPE_CHECKING:
-    from softnpu.plugin.exported.exporting import Exportable
+from softnpu.plugin.signature import Signature
 
 
 class CompiledModel:
@@ -34,21 +30,11 @@ class CompiledModel:
     `extra` has texts of programs by name; they are exported and imported with the model.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        graph: Graph,
-        properties: ModelProperties,
-        signature: Signature | None = None,
-        initial: Graph | None = None,
-        provenance: Provenance = UNKNOWN,
-    ) -> None:
-        self._executable = Executable(
-            context, graph, properties.for_queue(), signature or signature_of(graph.meta), initial
-        )
-        self._properties = properties.compiled_as(graph.meta)
-        self._provenance = provenance
-        self.extra: dict[str, str] = {}
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+        self._executable = Executable(loaded)
+        self._properties = loaded.properties
+        self.extra = dict(loaded.extra)
         self._throughput: dict[int, float] = {}
         self._throughput_lock = threading.Lock()
         self._own_request: InferRequest | None = None
@@ -114,7 +100,7 @@ class CompiledModel:
         """
         from softnpu.plugin.exported import exporting  # late: not every program exports
 
-        return exporting.export_model(self.exportable(), model_stream)
+        return exporting.export_model(self._loaded, self.extra, model_stream)
 
     def get_property(self, property: str) -> Any:
         """Read a property of the compiled model. Raises `PropertyError`; `docs/plugin.md` has the table."""
@@ -127,7 +113,7 @@ class CompiledModel:
 
         Raises `PropertyError` for other properties.
         """
-        values = parse(property_pairs(properties))
+        values = parse(properties)
         for name in values:
             if find_at(Level.MODEL, name).access_at(Level.MODEL) is Access.RO:
                 raise PropertyError(
@@ -185,7 +171,7 @@ class CompiledModel:
     @property
     def is_for_its_device(self) -> bool:
         """Whether the model's platform is that of the device, not another one (NPU_PLATFORM)."""
-        return self.meta.platform == self.context.device.info.platform
+        return self._loaded.is_for_its_device
 
     @property
     def build_log(self) -> str:
@@ -211,22 +197,6 @@ class CompiledModel:
         return self._executable.staged_bytes
 
     # ------------------------------------------------------------ properties
-
-    def exportable(self) -> Exportable:
-        """Return the model in the form that `export_model` writes."""
-        from softnpu.plugin.exported.exporting import Exportable
-
-        return Exportable(
-            graph=self._executable.graph,
-            initial=self._executable.initial,
-            signature=self._executable.signature,
-            properties=self._properties.of_compilation(),
-            sources=self._provenance.sources,
-            model=self._provenance.model,
-            weightless=self._properties["ENABLE_WEIGHTLESS"],
-            raw=self._properties["NPU_EXPORT_RAW_BLOB"],
-            extra=self.extra,
-        )
 
     def twin(self) -> CompiledModel:
         """Return another object for the same model, which keeps no request."""
@@ -262,9 +232,7 @@ class CompiledModel:
 
 _READERS: dict[str, Callable[[CompiledModel], Any]] = {
     "SUPPORTED_PROPERTIES": lambda _: access_of(Level.MODEL),
-    "LOADED_FROM_CACHE": lambda model: (
-        model._provenance.from_cache or model._executable.graph.origin == "cache"
-    ),
+    "LOADED_FROM_CACHE": lambda model: model._loaded.from_cache or model._executable.graph.origin == "cache",
     "NETWORK_NAME": lambda model: model.meta.name,
     "NUM_STREAMS": lambda _: 1,
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS": CompiledModel._optimal_requests,

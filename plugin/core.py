@@ -13,11 +13,11 @@ from softnpu.driver import Driver
 from softnpu.emulator.common import model_texts
 from softnpu.plugin import compilation, openvino_runtime
 from softnpu.plugin.compiled_model import CompiledModel
-from softnpu.plugin.core_properties import CoreProperties, PropertyPairs, property_pairs
+from softnpu.plugin.core_properties import CoreProperties
 from softnpu.plugin.devices import check_name, devices_at
 from softnpu.plugin.errors import CompileError, PropertyError, translated
 from softnpu.plugin.models.dynamic_bounds import Shapes
-from softnpu.plugin.properties import parse
+from softnpu.plugin.properties import PropertyPairs
 from softnpu.plugin.remote.remote_context import RemoteContext
 from softnpu.plugin.version import Version, plugin_version
 
@@ -123,16 +123,16 @@ class Core:
         and cancels it by raising.
         Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`.
         """
-        index, properties = self._properties.resolve(self._name_of(device_name), config or {})
-        properties.check()
-        return compilation.compile_model(
-            self._devices.context(index),
+        properties = self._properties.resolve(self._name_of(device_name), config or {})
+        loaded = compilation.compile_model(
+            self._devices.context(properties.device),
             model,
             properties,
             weights=None if weights is None else Path(weights),
             shapes=shapes,
             progress=progress,
         )
+        return CompiledModel(loaded)
 
     def import_model(
         self,
@@ -151,11 +151,10 @@ class Core:
         """
         from softnpu.plugin.exported import importing  # late: not every program imports
 
-        pairs, model = importing.split_model(property_pairs(config or {}), model)
-        index, properties = self._properties.resolve(device_name, pairs)
-        properties.check()
-        context = self._devices.context(index)
-        return importing.import_model(context, model_stream, properties, parse(pairs), model)
+        config, model = importing.split_model(config or {}, model)
+        properties = self._properties.resolve(device_name, config)
+        context = self._devices.context(properties.device)
+        return CompiledModel(importing.import_model(context, model_stream, properties, model))
 
     def check_compatibility(self, model: Any, device_name: str = "NPU") -> Compatibility:
         """Return whether an exported model can run on a device, and if not, why; without importing it.
@@ -165,7 +164,7 @@ class Core:
         """
         from softnpu.plugin.exported import compatibility  # late: few programs ask
 
-        index, _ = self._properties.resolve(device_name, {})
+        index = self._properties.index(device_name)
         host = compatibility.host_of(self._devices.driver().devices[index])
         return compatibility.check_source(model, host)
 
@@ -178,11 +177,10 @@ class Core:
         """
         from softnpu.plugin.models import query  # late: few programs ask
 
-        index, properties = self._properties.resolve(device_name, config or {})
-        properties.check()
+        properties = self._properties.resolve(device_name, config or {})
         with translated(f"query model '{model_texts.friendly_name(model)}' for {device_name}", CompileError):
             supported = query.supported_operations(
-                self._devices.context(index), model, properties.for_compiler()
+                self._devices.context(properties.device), model, properties.for_compiler()
             )
         return dict.fromkeys(supported, device_name)
 
@@ -207,8 +205,7 @@ class Core:
         from softnpu.plugin.remote import remote_sharing  # late: it brings `multiprocessing`
 
         remote_sharing.register()
-        index, _ = self._properties.resolve(device_name, {})
-        return RemoteContext(self._devices, index, properties)
+        return RemoteContext(self._devices, self._properties.index(device_name), properties)
 
     def get_default_context(self, device_name: str = "NPU") -> RemoteContext:
         """Return the remote context of a device without properties of its own."""

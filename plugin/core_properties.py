@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
 from functools import partial
 from typing import Any
+
+from openvino.properties import CompatibilityCheck
 
 from softnpu.plugin import log
 from softnpu.plugin.devices import Devices, check_name
@@ -13,40 +15,40 @@ from softnpu.plugin.properties import (
     DeviceView,
     Level,
     ModelProperties,
-    Settings,
+    PropertyPairs,
     check_tiles,
     find_at,
     in_effect,
     parse,
+    property_pairs,
     read,
-    target,
 )
 from softnpu.plugin.properties.kinds import plain
 
 _REQUIREMENTS = "RUNTIME_REQUIREMENTS"
-PropertyPairs = Mapping[Any, Any] | tuple[Any, Any]
-"""Values by property name, or one pair, as `ov.properties.enable_profiling(True)` makes it."""
 
 
 class CoreProperties:
-    """Properties of one `Core` and its devices; thread-safe."""
+    """Properties of one `Core` and its devices; thread-safe. Of two calls of `set` the last one wins."""
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
-        self._settings = Settings()
+        self._lock = threading.Lock()
+        self._all: dict[str, Any] = {}
+        self._by_device: dict[int, dict[str, Any]] = {}
 
-    def get(self, device_name: str, name: Any, arguments: Mapping[Any, Any]) -> Any:
+    def get(self, device_name: str, name: Any, arguments: PropertyPairs) -> Any:
         """Read a property of a device; `arguments` override what was set. Raises `PropertyError`."""
         record = find_at(Level.CORE, name)
-        arguments, requirements = _split(record.name, arguments)
-        index, properties = self.resolve(device_name, arguments)
+        if record.name == "COMPATIBILITY_CHECK":
+            return self._compatibility(device_name, dict(property_pairs(arguments)))
+        properties = self._resolve(device_name, arguments)
         driver = self._devices.driver()
         view = DeviceView(
-            device=driver.devices[index],
+            device=driver.devices[properties.device],
             driver=driver,
             properties=properties,
-            context=partial(self._devices.context, index),
-            requirements=requirements,
+            context=partial(self._devices.context, properties.device),
         )
         with translated(f"device {device_name}, property {record.name}", NpuError):
             return read(view, record.name)
@@ -56,58 +58,70 @@ class CoreProperties:
 
         Raises `PropertyError`, naming the property, and then sets nothing.
         """
-        values = parse(property_pairs(pairs))
-        number = check_name(device_name)
-        device_id = values.get("DEVICE_ID", "")
-        device = self._devices.index(device_name, device_id) if number else None
-        if values.keys() & {"NPU_TILES", "NPU_MAX_TILES", "DEVICE_ID"}:
-            index = self._devices.index(device_name, device_id)
-            settings = self._settings.of(device) | values
-            check_tiles(in_effect(settings, target(settings, self._devices.driver().devices[index].info)))
-        self._settings.set(device, values)
+        values = parse(pairs)
+        index, checked = None, values.keys() & {"NPU_TILES", "NPU_MAX_TILES", "DEVICE_ID"}
+        if (is_for_one := bool(check_name(device_name))) or checked:
+            selected = self._devices.select(device_name, values.get("DEVICE_ID", ""))
+            index = selected.index if is_for_one else None
+            if checked:
+                check_tiles(in_effect(self._settings(index) | values, selected.info)[1])
+        with self._lock:
+            if index is not None:
+                self._by_device.setdefault(index, {}).update(values)
+            else:
+                self._all.update(values)
+                for own in self._by_device.values():
+                    for name in values:
+                        own.pop(name, None)
         if "LOG_LEVEL" in values:
             log.set_level(values["LOG_LEVEL"])
 
-    def resolve(self, device_name: str, config: Mapping[Any, Any]) -> tuple[int, ModelProperties]:
-        """Return the device's index and its properties: from `config`, else as set before, else defaults.
+    def index(self, device_name: str) -> int:
+        """Return the index of a device. Raises `PropertyError` for an unknown one."""
+        return self._devices.select(device_name, "", self._settings(None).get("DEVICE_ID", "")).index
 
-        Raises `PropertyError` for an unknown device, and for an invalid `config`.
+    def resolve(self, device_name: str, config: PropertyPairs) -> ModelProperties:
+        """Return the properties of a device: from `config`, else as set before, else defaults.
+
+        Raises `PropertyError` for an unknown device, for an invalid `config`, and for contradictory values.
         """
-        values = parse(property_pairs(config))
-        number = check_name(device_name)
-        device_id = values.get("DEVICE_ID", "")
-        if not number and not device_id:
-            device_id = self._settings.of(None).get("DEVICE_ID", "")
-        index = self._devices.index(device_name, device_id)
-        explicit = self._settings.of(index) | values
-        info = target(explicit, self._devices.driver().devices[index].info)
-        return index, ModelProperties(
-            device_name=self._devices.names()[index],
+        properties = self._resolve(device_name, config)
+        properties.check()
+        return properties
+
+    def _resolve(self, device_name: str, config: PropertyPairs) -> ModelProperties:
+        values = parse(config)
+        default_id = self._settings(None).get("DEVICE_ID", "")
+        selected = self._devices.select(device_name, values.get("DEVICE_ID", ""), default_id)
+        explicit = self._settings(selected.index) | values
+        info, all_values = in_effect(explicit, selected.info)
+        return ModelProperties(
+            device_name=selected.name,
+            device=selected.index,
             info=info,
-            values=in_effect(explicit, info) | {"DEVICE_ID": number or device_id},
+            values=all_values | {"DEVICE_ID": selected.id},
             explicit=frozenset(explicit),
+            given=frozenset(values),
         )
 
+    def _settings(self, device: int | None) -> dict[str, Any]:
+        """Return the values that were set for a device, or for all (None)."""
+        with self._lock:
+            return self._all | (self._by_device.get(device, {}) if device is not None else {})
 
-def _split(name: str, arguments: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], str]:
-    """Separate the requirements, an argument of COMPATIBILITY_CHECK, from the other arguments."""
-    if name != "COMPATIBILITY_CHECK" or _REQUIREMENTS not in arguments:
-        return arguments, ""
-    requirements = plain(arguments[_REQUIREMENTS])
-    if not isinstance(requirements, str):
-        raise PropertyError(
-            f"property {_REQUIREMENTS}: {type(requirements).__name__}; expected text, as a compiled model"
-            " reports it"
-        )
-    return {key: value for key, value in arguments.items() if key != _REQUIREMENTS}, requirements
+    def _compatibility(self, device_name: str, arguments: dict[Any, Any]) -> Any:
+        """Return COMPATIBILITY_CHECK, whose argument RUNTIME_REQUIREMENTS has the needs of a model."""
+        requirements = plain(arguments.pop(_REQUIREMENTS, ""))
+        if not isinstance(requirements, str):
+            raise PropertyError(
+                f"property {_REQUIREMENTS}: {type(requirements).__name__}; expected text, as a compiled model"
+                " reports it"
+            )
+        properties = self._resolve(device_name, arguments)
+        if not requirements:
+            return CompatibilityCheck.NOT_APPLICABLE
+        from softnpu.plugin.exported import compatibility  # late: few programs ask
 
-
-def property_pairs(pairs: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the (name, value) pairs of `pairs`. Raises `PropertyError` for another type."""
-    if isinstance(pairs, Mapping):
-        return pairs.items()
-    if isinstance(pairs, tuple) and len(pairs) == 2:
-        return [pairs]
-    raise PropertyError(
-        f"properties: {type(pairs).__name__}; expected a mapping of names to values, or one pair"
-    )
+        host = compatibility.host_of(self._devices.driver().devices[properties.device])
+        supported = compatibility.check(requirements, host)
+        return CompatibilityCheck.SUPPORTED if supported else CompatibilityCheck.UNSUPPORTED

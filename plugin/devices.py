@@ -6,8 +6,20 @@ import os
 import threading
 from pathlib import Path
 
+import msgspec
+
 from softnpu.driver import Context, Driver
+from softnpu.emulator.interface.messages import DeviceInfo
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError, translated
+
+
+class Selected(msgspec.Struct, frozen=True):
+    """A device that a program has named: `id` is its number or its platform, empty for the default one."""
+
+    index: int
+    name: str
+    id: str
+    info: DeviceInfo
 
 
 class Devices:
@@ -28,30 +40,33 @@ class Devices:
     def names(self) -> list[str]:
         """Return `NPU`, or `NPU.0`, `NPU.1`, ... with several devices."""
         with self._lock:
-            count = len(self._connected().devices)
-        return ["NPU"] if count == 1 else [f"NPU.{index}" for index in range(count)]
+            return _names(self._connected())
 
     def driver(self) -> Driver:
         """Return the session of this process."""
         with self._lock:
             return self._connected()
 
-    def index(self, device_name: str, device_id: str = "") -> int:
-        """Return the index of a device; `device_id` selects one for `NPU` (the first if empty).
+    def select(self, device_name: str, device_id: str = "", default_id: str = "") -> Selected:
+        """Return a device by its name; `device_id` selects one for `NPU`, else `default_id`, else the first.
 
         Raises `PropertyError` for an unknown name or id, and if they contradict each other.
         """
-        with self._lock:
-            return _index_of(device_name, device_id, self._connected())
-
-    def context(self, device: str | int) -> Context:
-        """Return the context of the device with this name or index (`NPU`: the first). Raises `NpuError`."""
+        number = check_name(device_name)
         with self._lock:
             driver = self._connected()
-            index = device if isinstance(device, int) else _index_of(device, "", driver)
+            chosen = device_id or ("" if number else default_id)
+            index = _index_of(device_name, chosen, driver)
+            info = driver.devices[index].info
+            return Selected(index, _names(driver)[index], number or chosen, info)
+
+    def context(self, index: int) -> Context:
+        """Return the context of the device with this index. Raises `NpuError`."""
+        with self._lock:
+            driver = self._connected()
             context = self._contexts.get(index)
             if context is None:
-                with translated(f"device {device}", NpuError):
+                with translated(f"device {index}", NpuError):
                     context = driver.devices[index].create_context()
                 self._contexts[index] = context
             return context
@@ -103,6 +118,11 @@ def check_name(name: str) -> str:
     if kind != "NPU" or bool(dot) != bool(number):
         raise PropertyError(f"device {name!r}: not an NPU; expected NPU or NPU.N")
     return number
+
+
+def _names(driver: Driver) -> list[str]:
+    count = len(driver.devices)
+    return ["NPU"] if count == 1 else [f"NPU.{index}" for index in range(count)]
 
 
 def _index_of(name: str, device_id: str, driver: Driver) -> int:

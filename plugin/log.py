@@ -7,7 +7,7 @@ from typing import Any
 
 from openvino.properties.log import Level
 
-from softnpu.plugin.properties.settings import log_level_of_environment
+from softnpu.plugin.properties.table import log_level_of_environment
 
 TRACE = 5
 _OFF = logging.CRITICAL + 10

@@ -187,6 +187,7 @@ _ROOMS: dict[str, tuple[str, ...]] = {
         "observe",
         "clients",
     ),
+    "plugin": ("properties", "models", "batch", "exported", "requests", "remote", "torch"),
 }
 """The folders of a layer, from the bottom up: each may import those before it."""
 
@@ -212,6 +213,34 @@ def test_every_room_imports_downward_only() -> None:
     assert _upward(_import_graph(_ROOT)) == []
 
 
+def _between_rooms(graph: Graph, layer: str) -> Graph:
+    """The imports between rooms of a layer, and between rooms and its files outside of them."""
+
+    def place(module: str) -> str:
+        rooms = (f"{layer}.{room}" for room in _ROOMS[layer])
+        return next((room for room in rooms if _inside(module, room)), module)
+
+    places: Graph = {place(module): set() for module in graph if _inside(module, layer)}
+    for module, imported in graph.items():
+        if _inside(module, layer):
+            places[place(module)] |= {place(name) for name in imported} & set(places) - {place(module)}
+    return places
+
+
+@pytest.mark.parametrize("layer", _ROOMS)
+def test_no_room_imports_itself_through_a_file_outside(layer: str) -> None:
+    assert circle(_between_rooms(_import_graph(_ROOT), layer)) == []
+
+
+def test_a_circle_through_a_file_outside_of_rooms_is_found() -> None:
+    metadata, importing, compiled = (
+        f"plugin.{name}" for name in ("exported.metadata", "exported.importing", "compiled_model")
+    )
+    graph: Graph = {importing: {compiled}, compiled: {metadata}, metadata: set()}
+    assert circle(graph) == []
+    assert circle(_between_rooms(graph, "plugin")) == [compiled, "plugin.exported"]
+
+
 def test_a_room_that_imports_upward_is_found() -> None:
     memory, queue = "emulator.engine.memory.staging", "emulator.engine.queues.queue"
     assert _upward({memory: {queue}, queue: {memory}}) == [f"{memory} imports {queue}"]
@@ -219,8 +248,9 @@ def test_a_room_that_imports_upward_is_found() -> None:
 
 def test_every_folder_of_a_layer_is_a_room() -> None:
     for layer, rooms in _ROOMS.items():
-        folder = _ROOT / layer.replace(".", "/")
-        assert {path.parent.name for path in folder.glob("*/__init__.py")} == set(rooms)
+        folders = {path.parent for path in (_ROOT / layer.replace(".", "/")).glob("*/__init__.py")}
+        inside = {folder for folder in folders if _inside(_name_of(folder.relative_to(_ROOT).parts), layer)}
+        assert {folder.name for folder in inside} == set(rooms)
 
 
 # ------------------------------------------------------------ circles

@@ -58,15 +58,13 @@ class ModelInputs(msgspec.Struct, frozen=True):
     inputs: tuple[InputInfo, ...]
     has_batch_layer: bool
 
-    def shaped(self, shapes: Mapping[str, Sequence[int]] | None) -> ModelInputs:
-        """Return the inputs with these shapes. The compiler refuses unknown names later."""
-        if not shapes:
-            return self
-        return replace(self, inputs=tuple(_shaped(entry, shapes) for entry in self.inputs))
+
+Shapes = Mapping[str, Sequence[int]]
+"""New shapes of inputs, by name. The compiler refuses unknown names later."""
 
 
-def scan_xml(fd: int, length: int) -> ModelInputs | None:
-    """Return the inputs of an IR in a descriptor; None when OpenVINO has to read it."""
+def scan_xml(fd: int, length: int, shapes: Shapes | None = None) -> ModelInputs | None:
+    """Return the inputs of an IR in a descriptor, with `shapes`; None when OpenVINO has to read it."""
     if not length:
         return None
     with mmap.mmap(fd, length, prot=mmap.PROT_READ) as xml:
@@ -85,18 +83,18 @@ def scan_xml(fd: int, length: int) -> ModelInputs | None:
         if not inputs:
             return None
         may_be_batched = any(len(entry.shape) and entry.shape[0] != ov.Dimension(1) for entry in inputs)
-        return ModelInputs(tuple(inputs), may_be_batched and _BATCH_LAYER.search(xml) is not None)
+        has_batch_layer = may_be_batched and _BATCH_LAYER.search(xml) is not None
+        return ModelInputs(tuple(_shaped(entry, shapes or {}) for entry in inputs), has_batch_layer)
 
 
-def scan_model(model: ov.Model) -> ModelInputs:
-    """Return the inputs of a model in memory."""
+def scan_model(model: ov.Model, shapes: Shapes | None = None) -> ModelInputs:
+    """Return the inputs of a model in memory, with `shapes`."""
     inputs = [
         InputInfo(_listed(port.names, port.node.friendly_name), port.partial_shape, port.node.layout)
         for port in model.inputs
     ]
-    return ModelInputs(
-        tuple(inputs), any(op.get_type_name() in BATCH_BY_DEFINITION for op in model.get_ops())
-    )
+    has_batch_layer = any(op.get_type_name() in BATCH_BY_DEFINITION for op in model.get_ops())
+    return ModelInputs(tuple(_shaped(entry, shapes or {}) for entry in inputs), has_batch_layer)
 
 
 def _parameter(layer: bytes) -> InputInfo | None:
@@ -128,7 +126,7 @@ def _text(data: bytes) -> str:
     return unescape(text)
 
 
-def _shaped(entry: InputInfo, shapes: Mapping[str, Sequence[int]]) -> InputInfo:
+def _shaped(entry: InputInfo, shapes: Shapes) -> InputInfo:
     for name in entry.names:
         if name in shapes:
             try:

@@ -6,7 +6,7 @@ whole batch. An explicit mode is honoured, or rejected with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +16,7 @@ from softnpu.driver import GraphSource
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.compiler.options import STRIDES_FOR
 from softnpu.plugin.batch.axes import NotSplittable, candidates, is_plausible
-from softnpu.plugin.batch.input_scan import ModelInputs, scan_model, scan_xml
+from softnpu.plugin.batch.input_scan import ModelInputs, Shapes, scan_model, scan_xml
 from softnpu.plugin.errors import CompileError
 from softnpu.plugin.properties import ModelProperties
 from softnpu.plugin.signature import Signature
@@ -27,31 +27,19 @@ if TYPE_CHECKING:
 BATCH_MODE = "NPU_BATCH_MODE"
 AUTO, PLUGIN, COMPILER = "AUTO", "PLUGIN", "COMPILER"
 
-Shapes = Mapping[str, Sequence[int]]
-
 
 class BatchPlan(msgspec.Struct, frozen=True):
     """The decision for one model.
 
     `mode` is NPU_BATCH_MODE of the compiled model, `message` is for the log (empty without a batch), `shapes`
-    are for the compiler.
+    and `config` are for the compiler.
     """
 
     mode: str
     message: str = ""
     shapes: Shapes | None = None
     split: Split | None = None
-
-    def for_compiler(self, config: Mapping[str, str]) -> dict[str, str]:
-        """Return the compiler's configuration: COMPILER once a batch is decided, as in the real plugin."""
-        decided = dict(config)
-        if self.split is not None or (self.mode == COMPILER and self.message):
-            decided[BATCH_MODE] = COMPILER
-        strided = () if self.split is None else self.split.strided
-        if strided:
-            requested = [decided[STRIDES_FOR]] if decided.get(STRIDES_FOR) else []
-            decided[STRIDES_FOR] = ",".join([*requested, *strided])
-        return decided
+    config: Mapping[str, str] = {}
 
     def signature(self, meta: GraphMeta) -> Signature | None:
         """Return the ports with the batch, if the plugin splits it."""
@@ -65,11 +53,23 @@ def plan_batch(
 
     `shapes` are new shapes for inputs. Raises `CompileError` if PLUGIN is requested and impossible.
     """
+    plan = _decided(source, read, properties, shapes)
+    config = properties.for_compiler()
+    if plan.split is not None or (plan.mode == COMPILER and plan.message):
+        config[BATCH_MODE] = COMPILER  # as in the real plugin
+    if plan.split is not None and plan.split.strided:
+        requested = [config[STRIDES_FOR]] if config.get(STRIDES_FOR) else []
+        config[STRIDES_FOR] = ",".join([*requested, *plan.split.strided])
+    return msgspec.structs.replace(plan, config=config)
+
+
+def _decided(
+    source: GraphSource, read: Callable[[], ov.Model], properties: ModelProperties, shapes: Shapes | None
+) -> BatchPlan:
     name, mode = source.name, str(properties[BATCH_MODE])
     if mode == AUTO and properties["NPU_DYNAMIC_SHAPE_TO_STATIC"]:
         return BatchPlan(AUTO, shapes=shapes)  # all dynamic dimensions become static
-    scanned = scan_xml(source.xml_fd, source.xml_length)
-    scanned = None if scanned is None else scanned.shaped(shapes)
+    scanned = scan_xml(source.xml_fd, source.xml_length, shapes)
     if mode == COMPILER:
         has_batch = scanned is not None and not _has_none(scanned, explicit=False)
         size = _size(scanned, explicit=False) if scanned is not None and has_batch else ""
@@ -80,7 +80,7 @@ def plan_batch(
         return _unsplit(scanned, mode, shapes)
     model = read()
     try:
-        scanned = scan_model(model).shaped(shapes)
+        scanned = scan_model(model, shapes)
         if _has_none(scanned, explicit):
             return _unsplit(scanned, mode, shapes)
         from softnpu.plugin.batch.split import find_split  # late: most models have no batch

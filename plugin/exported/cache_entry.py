@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from softnpu.driver import Context, GraphSource
-from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.errors import BlobError
 from softnpu.plugin.exported import exporting
 from softnpu.plugin.exported.importing import import_cached
 from softnpu.plugin.exported.model_cache import KEY_TEXT, ModelCache, keeps_no_weights
+from softnpu.plugin.loaded_model import LoadedModel
 from softnpu.plugin.properties import ModelProperties
 
 
@@ -44,30 +46,27 @@ class CacheEntry:
             return None
         return cls(cache, cache.key(source, properties, config, shapes), context, source, properties)
 
-    def load_or_claim(self, claim: ExitStack, hint: bytes) -> CompiledModel | None:
+    def load_or_claim(self, claim: ExitStack, hint: bytes) -> LoadedModel | None:
         """Import the entry as a graph with this hint (`expected_graphs`).
 
         Without an entry, `claim` receives the right to compile it, and None is returned.
         """
         load = partial(self._import, hint)
-        cached: CompiledModel | None = self.cache.load(self.key, load)
+        cached: LoadedModel | None = self.cache.load(self.key, load)
         if cached is None:
             claim.enter_context(self.cache.claimed(self.key))
             cached = self.cache.load(self.key, load)  # another process may have compiled it meanwhile
         return cached
 
-    def store(self, compiled: CompiledModel) -> None:
+    def store(self, loaded: LoadedModel) -> None:
         """Export a compiled model into the cache, if possible."""
-        model = replace(
-            compiled.exportable(),
-            weightless=keeps_no_weights(self.properties),
-            raw=False,
-            extra={KEY_TEXT: self.key},
-        )
-        self.cache.store(self.key, partial(exporting.export_entry, model))
+        weightless = keeps_no_weights(self.properties)
+        extra = {KEY_TEXT: self.key}
+        self.cache.store(self.key, lambda path: exporting.export_entry(loaded, extra, weightless, path))
 
-    def _import(self, hint: bytes, path: Path) -> CompiledModel:
-        compiled = import_cached(self.context, path, self.properties, self.source, hint)
-        if compiled.extra.pop(KEY_TEXT, "") != self.key:
+    def _import(self, hint: bytes, path: Path) -> LoadedModel:
+        loaded = import_cached(self.context, path, self.properties, self.source, hint)
+        extra = dict(loaded.extra)
+        if extra.pop(KEY_TEXT, "") != self.key:
             raise BlobError(f"exported model {path}: it is another model; expected the one of its name")
-        return compiled
+        return replace(loaded, extra=extra)

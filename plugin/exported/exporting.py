@@ -10,7 +10,7 @@ import ctypes
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from softnpu.emulator.common import linux
 from softnpu.plugin.errors import NpuError, translated
 from softnpu.plugin.exported import metadata as meta
 from softnpu.plugin.exported.compatibility import requirements_of
-from softnpu.plugin.exported.metadata import BlobPart, Metadata, OriginSource, WeightsOrigin
+from softnpu.plugin.exported.metadata import BlobPart, Metadata, WeightsOrigin
 from softnpu.plugin.files import regular_file_of, replacing
-from softnpu.plugin.signature import Signature
+from softnpu.plugin.loaded_model import LoadedModel
 from softnpu.plugin.version import plugin_version
 
 _CHUNK = 16 << 20
@@ -36,58 +36,54 @@ _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 
 
 @dataclass(frozen=True)
-class Exportable:
-    """A compiled model for export. `properties` are those of its compilation, as texts.
+class _Export:
+    """A model and the content of its file: `extra` texts; `weightless` omits constants, `raw` metadata."""
 
-    `initial` is the graph that computes initial values of its states, if it has one. `sources` hold its
-    constants, `model` is its file. `weightless` omits the constants, `raw` the metadata; `extra` is added to
-    the metadata.
-    """
+    model: LoadedModel
+    extra: Mapping[str, str]
+    weightless: bool
+    raw: bool
 
-    graph: Graph
-    signature: Signature
-    properties: dict[str, str]
-    initial: Graph | None = None
-    sources: tuple[OriginSource, ...] = ()
-    model: str = ""
-    weightless: bool = False
-    raw: bool = False
-    extra: Mapping[str, str] = field(default_factory=dict)
+    @property
+    def subject(self) -> str:
+        return f"model '{self.model.graph.meta.name}', export"
 
 
-def export_model(model: Exportable, target: Any = None) -> io.BytesIO | None:
+def export_model(model: LoadedModel, extra: Mapping[str, str], target: Any = None) -> io.BytesIO | None:
     """Write the model to `target`, a binary stream or a path; without a target, return a stream.
 
-    An existing file is replaced after a complete write, and is unchanged after an error. A stream is rewound
-    at the end, as in OpenVINO.
+    `extra` texts are added to the metadata. An existing file is replaced after a complete write, and is
+    unchanged after an error. A stream is rewound at the end, as in OpenVINO.
     Raises `NpuError`, and `OSError` if the file cannot be written.
     """
-    name = model.graph.meta.name
-    with translated(f"model '{name}', export", NpuError):
+    properties = model.properties
+    export = _Export(model, extra, properties["ENABLE_WEIGHTLESS"], properties["NPU_EXPORT_RAW_BLOB"])
+    with translated(export.subject, NpuError):
         if target is None:
             stream = io.BytesIO()
-            _to_stream(model, stream)
+            _to_stream(export, stream)
             return stream
         if isinstance(target, str | os.PathLike):
-            _to_path(model, Path(target))
+            _to_path(export, Path(target))
         elif (fd := regular_file_of(target, writing=True)) is not None:
-            _to_open_file(model, target, fd)
+            _to_open_file(export, target, fd)
         elif hasattr(target, "write"):
-            _to_stream(model, target)
+            _to_stream(export, target)
         else:
             raise TypeError(
-                f"model '{name}', export: {type(target).__name__} given; expected a path or a binary stream"
+                f"{export.subject}: {type(target).__name__} given; expected a path or a binary stream"
             )
     return None
 
 
-def export_entry(model: Exportable, path: Path) -> None:
+def export_entry(model: LoadedModel, extra: Mapping[str, str], weightless: bool, path: Path) -> None:
     """Write the model into a cache file, replacing whatever has that name without following links.
 
     Raises `NpuError`, and `OSError` if the file cannot be written.
     """
-    with translated(f"model '{model.graph.meta.name}', export", NpuError):
-        _replace(model, path, 0o644)
+    export = _Export(model, extra, weightless, raw=False)
+    with translated(export.subject, NpuError):
+        _replace(export, path, 0o644)
 
 
 def requirements(graph: Graph) -> str:
@@ -98,36 +94,36 @@ def requirements(graph: Graph) -> str:
 # ---------------------------------------------------------------- targets
 
 
-def _to_path(model: Exportable, path: Path) -> None:
+def _to_path(export: _Export, path: Path) -> None:
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():  # a pipe, a device
         with path.open("wb", buffering=0) as stream:
-            _to_stream(model, stream)
+            _to_stream(export, stream)
         return
-    _replace(model, path, 0o666)
+    _replace(export, path, 0o666)
 
 
-def _replace(model: Exportable, path: Path, mode: int) -> None:
+def _replace(export: _Export, path: Path, mode: int) -> None:
     with replacing(path, mode) as fd:
-        _write(model, fd, 0)
+        _write(export, fd, 0)
 
 
-def _to_open_file(model: Exportable, stream: Any, fd: int) -> None:
+def _to_open_file(export: _Export, stream: Any, fd: int) -> None:
     stream.flush()
     begin = stream.tell()
     before = os.fstat(fd).st_size
     try:
-        _write(model, fd, begin)
+        _write(export, fd, begin)
     except BaseException:
         os.ftruncate(fd, before)
         raise
     stream.seek(0)
 
 
-def _to_stream(model: Exportable, stream: Any) -> None:
+def _to_stream(export: _Export, stream: Any) -> None:
     fd = linux.memfd("export")
     try:
-        length = _write(model, fd, 0)
+        length = _write(export, fd, 0)
         for at in range(0, length, _CHUNK):
             size = min(_CHUNK, length - at)
             stream.write(os.pread(fd, size, at))
@@ -143,15 +139,16 @@ def _to_stream(model: Exportable, stream: Any) -> None:
 # ---------------------------------------------------------------- content
 
 
-def _write(model: Exportable, fd: int, begin: int) -> int:
+def _write(export: _Export, fd: int, begin: int) -> int:
     """Write the whole file from byte `begin` of `fd` on; return its length."""
+    model = export.model
     blob, placement = model.graph.get_weightless_blob()
     reader = BlobReader(blob)
     reference = reader.weights_reference()
     outside = () if reference is None else reference.outside
-    weightless = model.weightless and bool(outside)
+    weightless = export.weightless and bool(outside)
     size = _put(fd, begin, blob) if weightless or not outside else _native(model.graph, fd, begin)
-    if model.raw:
+    if export.raw:
         return size
     parts = [_part(meta.MAIN, fd, begin, 0, size)]
     end = _pad(fd, begin, size)
@@ -165,12 +162,12 @@ def _write(model: Exportable, fd: int, begin: int) -> int:
         plugin=plugin_version().build_number,
         compiler=model.graph.meta.compiler,
         signature=model.signature,
-        properties=model.properties,
+        properties=model.properties.of_compilation(),
         blobs=tuple(parts),
         requirements=requirements_of(reader),
         embedded=tuple(embedded),
         weights=_origin(model, placement) if weightless else None,
-        extra=dict(model.extra),
+        extra=dict(export.extra),
     )
     return end + _put(fd, begin + end, meta.encode(record, end))
 
@@ -187,12 +184,12 @@ def _pad(fd: int, begin: int, size: int) -> int:
     return end
 
 
-def _origin(model: Exportable, placement: Placement | None) -> WeightsOrigin:
+def _origin(model: LoadedModel, placement: Placement | None) -> WeightsOrigin:
     # a model with all weights in memory shares its image and placement with models whose weights are
     # elsewhere
     in_files = any(source.path for source in model.sources)
     offsets = placement.offsets if in_files and placement else ()
-    return WeightsOrigin(sources=model.sources, offsets=offsets, model=model.model)
+    return WeightsOrigin(sources=model.sources, offsets=offsets, model=model.file)
 
 
 def _native(graph: Graph, fd: int, begin: int) -> int:

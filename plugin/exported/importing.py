@@ -6,7 +6,7 @@ file share its pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,19 @@ from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin.batch.port_check import batch_mismatch
-from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.errors import BlobError, PropertyError, translated
-from softnpu.plugin.exported import expected_graphs
 from softnpu.plugin.exported.blob_file import BlobFile
-from softnpu.plugin.exported.metadata import INITIAL, MAIN, BlobPart, Metadata, Provenance
-from softnpu.plugin.models.model_source import origins
-from softnpu.plugin.properties import PROPERTIES, Access, ModelProperties, parse
+from softnpu.plugin.exported.metadata import INITIAL, MAIN, BlobPart, Metadata
+from softnpu.plugin.loaded_model import LoadedModel
+from softnpu.plugin.models import expected_graphs
+from softnpu.plugin.properties import (
+    PROPERTIES,
+    Access,
+    ModelProperties,
+    PropertyPairs,
+    parse,
+    property_pairs,
+)
 from softnpu.plugin.properties.kinds import plain
 from softnpu.plugin.signature import Signature
 
@@ -48,22 +54,18 @@ class _BlobParts:
 
 
 def import_model(
-    context: Context,
-    source: Any,
-    properties: ModelProperties,
-    config: Mapping[str, Any],
-    model: ov.Model | None = None,
-) -> CompiledModel:
+    context: Context, source: Any, properties: ModelProperties, model: ov.Model | None = None
+) -> LoadedModel:
     """Load the exported model in `source` (see `BlobFile.open`) onto the device of `context`.
 
-    The file overrides `properties`; `config` applies to this import alone.
+    The file overrides `properties`, but for those given for this import.
     Raises `BlobError`, `PropertyError`, `DeviceLostError`, leaving nothing on the device.
     """
     hint = expected_graphs.expect_exported(context, source)
     with BlobFile.open(source) as file, translated(f"import {file.name}", BlobError), ExitStack() as stack:
         metadata = None if properties["NPU_IMPORT_RAW_BLOB"] else file.metadata()
         if metadata is not None:
-            properties = _as_compiled(metadata, properties, config, file.name)
+            properties = _as_compiled(metadata, properties, file.name)
 
         def locate(constants: Sequence[ConstantReference]) -> Located:
             from softnpu.plugin.exported import weights_source  # late: for files without weights
@@ -77,7 +79,7 @@ def import_model(
 
 def import_cached(
     context: Context, path: Path, properties: ModelProperties, source: GraphSource, hint: bytes
-) -> CompiledModel:
+) -> LoadedModel:
     """Load an entry of a cache; `source` is its model, and has the weights if the entry has none.
 
     `hint` is that of the graph (`expected_graphs`).
@@ -91,14 +93,16 @@ def import_cached(
         ExitStack() as stack,
     ):
         metadata = file.metadata()
-        properties = _as_compiled(metadata, properties, {}, file.name)
+        # whatever this compilation was given is in the key
+        properties = _as_compiled(metadata, replace(properties, given=frozenset()), file.name)
 
         def locate(constants: Sequence[ConstantReference]) -> Located:
             from softnpu.plugin.exported import weights_source
 
             return weights_source.locate_in(source, constants, metadata.weights, file.name, stack)
 
-        return _Import(context, file, metadata, properties, locate, hint, from_cache=True).run()
+        loaded = _Import(context, file, metadata, properties, locate, hint).run()
+        return replace(loaded, from_cache=True)
 
 
 class _Import:
@@ -112,7 +116,6 @@ class _Import:
         properties: ModelProperties,
         locate: Callable[[Sequence[ConstantReference]], Located],
         hint: bytes,
-        from_cache: bool = False,
     ) -> None:
         self._context = context
         self._file = file
@@ -120,37 +123,36 @@ class _Import:
         self._properties = properties
         self._locate = locate
         self._hint = hint
-        self._from_cache = from_cache
         self._deferred: bool = properties["NPU_DEFER_WEIGHTS_LOAD"]
 
-    def run(self) -> CompiledModel:
-        """Create the graphs and the compiled model; nothing stays on the device after an error."""
+    def run(self) -> LoadedModel:
+        """Create the graphs; nothing stays on the device after an error."""
         metadata, file = self._metadata, self._file
         main = file.raw_part() if metadata is None else main_part(metadata, file.name)
         parts = self._parts(main, () if metadata is None else metadata.embedded)
         with ExitStack() as on_error:
-            graph, initial = self._graph(parts), None
+            graph, initial, signature = self._graph(parts), None, None
             on_error.callback(graph.destroy)
             part = None if metadata is None else metadata.part(INITIAL)
             if part is not None:
                 initial = self._graph(self._parts(part, ()))
                 on_error.callback(initial.destroy)
-            compiled = self._compiled(graph, initial, parts)
+            if metadata is not None:
+                signature = _checked(metadata.signature, graph.meta, file.name)
+            if not self._deferred:
+                graph.initialize(self._hint)
+            loaded = LoadedModel.of(
+                self._context,
+                graph,
+                self._properties,
+                signature,
+                initial,
+                parts.weights,
+                "" if metadata is None or metadata.weights is None else metadata.weights.model,
+                None if metadata is None else metadata.extra,
+            )
             on_error.pop_all()
-        return compiled
-
-    def _compiled(self, graph: Graph, initial: Graph | None, parts: _BlobParts) -> CompiledModel:
-        metadata = self._metadata
-        signature = None
-        if metadata is not None:
-            signature = _checked(metadata.signature, graph.meta, self._file.name)
-        if not self._deferred:
-            graph.initialize(self._hint)
-        model = "" if metadata is None or metadata.weights is None else metadata.weights.model
-        provenance = Provenance(sources=origins(parts.weights), from_cache=self._from_cache, model=model)
-        compiled = CompiledModel(self._context, graph, self._properties, signature, initial, provenance)
-        compiled.extra = {} if metadata is None else dict(metadata.extra)
-        return compiled
+        return loaded
 
     def _graph(self, parts: _BlobParts) -> Graph:
         return import_blob(self._context, parts.blob, parts.weights, parts.placement, deferred=self._deferred)
@@ -182,17 +184,10 @@ class _Import:
         return _BlobParts(stripped.data, [WeightFile(file.fd, begin, section[1])], placement)
 
 
-def split_model(
-    config: Iterable[tuple[Any, Any]], model: ov.Model | None
-) -> tuple[dict[Any, Any], ov.Model | None]:
+def split_model(config: PropertyPairs, model: ov.Model | None) -> tuple[dict[Any, Any], ov.Model | None]:
     """Separate the model of `ov.properties.hint.model` from the other properties."""
-    values = {}
-    for name, value in config:
-        if name == _MODEL:
-            model = _model_in(plain(value))
-        else:
-            values[name] = value
-    return values, model
+    values = dict(property_pairs(config))
+    return values, _model_in(plain(values.pop(_MODEL))) if _MODEL in values else model
 
 
 def _model_in(value: Any) -> ov.Model:
@@ -211,10 +206,8 @@ def main_part(metadata: Metadata, name: str) -> BlobPart:
     return part
 
 
-def _as_compiled(
-    metadata: Metadata, properties: ModelProperties, config: Mapping[str, Any], name: str
-) -> ModelProperties:
-    """Return the properties of the compilation. Raises `PropertyError` for a different value in `config`."""
+def _as_compiled(metadata: Metadata, properties: ModelProperties, name: str) -> ModelProperties:
+    """Return the properties of the compilation. Raises `PropertyError` for a given one that differs."""
     recorded = parse(
         {
             key: text
@@ -222,11 +215,11 @@ def _as_compiled(
             if key in PROPERTIES and PROPERTIES[key].access is Access.RW
         }
     )
-    for key in sorted(config.keys() & recorded.keys()):
-        if config[key] != recorded[key]:
+    for key in sorted(properties.given & recorded.keys()):
+        if properties[key] != recorded[key]:
             text = PROPERTIES[key].text
             raise PropertyError(
-                f"property {key}: value {text(config[key])!r} for {name}, which was compiled with"
+                f"property {key}: value {text(properties[key])!r} for {name}, which was compiled with"
                 f" {text(recorded[key])!r}; expected that. Compile the model again for another"
             )
     return replace(properties, values={**properties.values, **recorded})

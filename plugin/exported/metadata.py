@@ -26,6 +26,7 @@ import msgspec
 from blake3 import blake3
 
 from softnpu.plugin.errors import BlobError
+from softnpu.plugin.loaded_model import OriginSource
 from softnpu.plugin.signature import Signature
 
 MAGIC: Final = b"SNPUMETA"
@@ -46,28 +47,6 @@ class BlobPart(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     size: int
     digest: bytes
-
-
-class OriginSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights of the compilation: bytes `offset` to `offset + length` of a file.
-
-    `path` is empty for weights in memory.
-    """
-
-    path: str
-    offset: int
-    length: int
-
-
-class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """The sources of a compiled model's weights, the file of the model, and whether CACHE_DIR had it."""
-
-    sources: tuple[OriginSource, ...] = ()
-    from_cache: bool = False
-    model: str = ""
-
-
-UNKNOWN: Final = Provenance()
 
 
 class WeightsOrigin(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ from softnpu.emulator.blob.weights import Placement, SpaceLayout
 from softnpu.emulator.common import model_texts
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.plugin.errors import BlobError
-from softnpu.plugin.exported.metadata import OriginSource, WeightsOrigin
+from softnpu.plugin.exported.metadata import WeightsOrigin
+from softnpu.plugin.loaded_model import OriginSource
 from softnpu.plugin.models.weights_pool import (
     Entry,
     Pool,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import openvino as ov
+from msgspec.structs import replace
 
-from softnpu.driver import GraphSource, WeightFile, ZeError
+from softnpu.driver import Context, GraphSource, ZeError
 from softnpu.emulator.common import model_texts
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin.errors import ModelError, PropertyError
-from softnpu.plugin.exported.metadata import OriginSource
+from softnpu.plugin.models import expected_graphs
+from softnpu.plugin.models.dynamic_bounds import Shapes, with_bounds
 from softnpu.plugin.openvino_runtime import read_model
 from softnpu.plugin.properties import ModelProperties
 
@@ -48,26 +50,46 @@ class SourceOptions(msgspec.Struct, frozen=True):
 class OpenedModel(msgspec.Struct, frozen=True):
     """A model in the compiler's form; `read` returns it as an `openvino.Model`.
 
-    `keep` caches what OpenVINO has read for the next process, if possible; `source` must be open.
+    `keep` caches what OpenVINO has read for the next process, if possible; `source` must be open. `shapes`
+    are static ones for the compiler, `hint` is that of the graph (`expected_graphs`), `file` is the model's.
     """
 
     source: GraphSource
     read: Callable[[], ov.Model]
     keep: Callable[[], None] | None = None
+    shapes: Mapping[str, Sequence[int]] | None = None
+    hint: bytes = b""
+    file: str = ""
 
 
 def open_model(
-    model: ov.Model | str | Path, weights: Path | None, properties: ModelProperties
+    context: Context,
+    model: ov.Model | str | Path,
+    weights: Path | None,
+    shapes: Shapes | None,
+    properties: ModelProperties,
 ) -> OpenedModel:
-    """Open a model in memory or in a file. OpenVINO reads an IR only when `read` is called.
+    """Open a model in memory or in a file, and make the device expect it.
 
-    It does not read a file in another format whose IR is in the cache named by `properties`.
-    Raises `ModelError`.
+    OpenVINO reads an IR only when `read` is called, and a file in another format only if its IR is not in the
+    cache named by `properties`.
+    Raises `ModelError`, and `CompileError` for invalid `shapes`.
     """
+    hint = expected_graphs.expect_model(context, model, weights, properties.for_compiler(), shapes)
+    file = "" if isinstance(model, ov.Model) else os.path.abspath(model)
+    bounded, static_shapes = with_bounds(model, weights, shapes)
     options = SourceOptions.of(properties)
-    if isinstance(model, ov.Model):
-        return OpenedModel(from_model(model, model_texts.friendly_name(model), options), lambda: model)
-    path = Path(model)
+    if isinstance(bounded, ov.Model):
+        source = from_model(bounded, model_texts.friendly_name(bounded), options)
+        opened = OpenedModel(source, lambda: bounded)
+    else:
+        opened = _open_file(Path(bounded), weights, options, properties)
+    return replace(opened, shapes=static_shapes, hint=hint, file=file)
+
+
+def _open_file(
+    path: Path, weights: Path | None, options: SourceOptions, properties: ModelProperties
+) -> OpenedModel:
     if path.suffix == ".xml" and options.weights is None:
         return OpenedModel(from_path(path, weights), partial(read_model, path, weights))
     from softnpu.plugin.models.read_models import ReadModels  # late: an IR needs none
@@ -117,20 +139,3 @@ def from_model(model: ov.Model, name: str, options: SourceOptions = _DEFAULTS) -
         raise
     except (RuntimeError, Refused, ZeError, OSError) as failure:
         raise ModelError(f"model '{name}': it cannot be serialised: {failure}") from failure
-
-
-def origins(files: Sequence[WeightFile]) -> tuple[OriginSource, ...]:
-    """Return the origin of weights for an export: paths and ranges."""
-    return tuple(
-        OriginSource(path=_path_of(each.fd), offset=each.offset, length=each.length) for each in files
-    )
-
-
-def _path_of(fd: int) -> str:
-    """Return the path of an open file; empty for memory, and for a file without a name."""
-    path = os.readlink(f"/proc/self/fd/{fd}")
-    try:
-        named, opened = os.stat(path), os.fstat(fd)
-    except OSError:
-        return ""
-    return path if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino) else ""

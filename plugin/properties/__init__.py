@@ -6,11 +6,10 @@
 import openvino.properties as _openvino_properties
 
 from softnpu.plugin.facade import fall_back, share_submodules
-from softnpu.plugin.properties.config import ModelProperties, QueueProperties, check_tiles, target
+from softnpu.plugin.properties.config import ModelProperties, QueueProperties, check_tiles, in_effect
 from softnpu.plugin.properties.readers import DeviceView, access_of, read
 from softnpu.plugin.properties.record import Access, Level, Property, Use
-from softnpu.plugin.properties.settings import Settings, in_effect
-from softnpu.plugin.properties.table import PROPERTIES, find, find_at, parse
+from softnpu.plugin.properties.table import PROPERTIES, PropertyPairs, find, find_at, parse, property_pairs
 
 # the content of `openvino.properties`: names of properties, and `hint`, `device`, `log`, ...
 __getattr__, __dir__ = fall_back(__name__, _openvino_properties)
@@ -23,8 +22,8 @@ __all__ = [
     "Level",
     "ModelProperties",
     "Property",
+    "PropertyPairs",
     "QueueProperties",
-    "Settings",
     "Use",
     "access_of",
     "check_tiles",
@@ -32,6 +31,6 @@ __all__ = [
     "find_at",
     "in_effect",
     "parse",
+    "property_pairs",
     "read",
-    "target",
 ]

@@ -16,7 +16,7 @@ from softnpu.plugin.errors import PropertyError
 from softnpu.plugin.properties import mode_params
 from softnpu.plugin.properties.hints import HINTS
 from softnpu.plugin.properties.record import Access, Use
-from softnpu.plugin.properties.table import PROPERTIES, accept
+from softnpu.plugin.properties.table import PROPERTIES, accept, static_defaults
 
 _PRIORITIES = {"LOW": "low", "MEDIUM": "normal", "HIGH": "high"}
 
@@ -36,14 +36,16 @@ class QueueProperties(msgspec.Struct, frozen=True, kw_only=True):
 class ModelProperties(msgspec.Struct, frozen=True):
     """Values in effect of all RW properties, and the names of the explicitly set ones.
 
-    `device_name` is `NPU` or `NPU.N`, `info` the daemon's record of that device, with another platform under
-    NPU_PLATFORM.
+    `device_name` is `NPU` or `NPU.N`, `device` its index, `info` the daemon's record of that device, with
+    another platform under NPU_PLATFORM. `given` are the names that this very call has set.
     """
 
     device_name: str
+    device: int
     info: DeviceInfo
     values: Mapping[str, Any]
     explicit: frozenset[str]
+    given: frozenset[str]
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -115,15 +117,22 @@ class ModelProperties(msgspec.Struct, frozen=True):
         return min(tiles, limit)
 
 
-def target(values: Mapping[str, Any], device: DeviceInfo) -> DeviceInfo:
-    """Return the device to compile for: `device`, or one of the platform in NPU_PLATFORM, maybe absent.
+def in_effect(explicit: Mapping[str, Any], device: DeviceInfo) -> tuple[DeviceInfo, dict[str, Any]]:
+    """Return the device to compile for, and the values of all RW properties on it.
 
-    An unknown platform has no effect here: the compiler rejects it with a list of its platforms.
+    It is `device`, or one of the platform in NPU_PLATFORM, maybe absent. An unknown platform has no effect
+    here: the compiler rejects it with a list of its platforms. Values are explicit ones, else defaults.
     """
-    platform = str(values.get("NPU_PLATFORM", "")).removeprefix("NPU").removeprefix("VPU")
-    if platform == device.platform or platform not in HINTS:
-        return device
-    return replace(device, platform=platform, tiles=HINTS[platform].tiles, revision=0)
+    info = device
+    platform = str(explicit.get("NPU_PLATFORM", "")).removeprefix("NPU").removeprefix("VPU")
+    if platform != device.platform and platform in HINTS:
+        info = replace(device, platform=platform, tiles=HINTS[platform].tiles, revision=0)
+    values = {**static_defaults(), "NPU_MAX_TILES": -1, "NPU_STEPPING": -1, **explicit}
+    if values["NPU_MAX_TILES"] <= 0:
+        values["NPU_MAX_TILES"] = info.tiles
+    if values["NPU_STEPPING"] < 0:
+        values["NPU_STEPPING"] = info.revision
+    return info, values
 
 
 def check_tiles(values: Mapping[str, Any]) -> None:

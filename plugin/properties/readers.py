@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import openvino as ov
 from openvino._pyopenvino.properties.device import PCIInfo
-from openvino.properties import CompatibilityCheck
 from openvino.properties.device import Type as DeviceType
 
 from softnpu.driver import Context, Device, Driver
@@ -23,15 +22,13 @@ _PRECISIONS = ("FP32", "BF16", "FP16", "INT8")
 class DeviceView(msgspec.Struct, frozen=True):
     """The source of property values: a device, and the properties in effect on it.
 
-    `context` connects to the device, on first call. `requirements` are those of a model, for
-    COMPATIBILITY_CHECK.
+    `context` connects to the device, on first call.
     """
 
     device: Device
     driver: Driver
     properties: ModelProperties
     context: Callable[[], Context]
-    requirements: str = ""
 
 
 def read(view: DeviceView, name: str) -> Any:
@@ -78,15 +75,6 @@ def _allocated(view: DeviceView) -> int:
     return context.query_memory()[1] + context.query_graph_memory()
 
 
-def _compatibility(view: DeviceView) -> Any:
-    if not view.requirements:
-        return CompatibilityCheck.NOT_APPLICABLE
-    from softnpu.plugin.exported import compatibility  # late: few programs ask
-
-    supported = compatibility.check(view.requirements, compatibility.host_of(view.device))
-    return CompatibilityCheck.SUPPORTED if supported else CompatibilityCheck.UNSUPPORTED
-
-
 def _capabilities() -> set[str]:
     return {*cpu_capabilities(), "FP16"}  # the device's own, on every host
 
@@ -111,6 +99,5 @@ READERS: dict[str, Callable[[DeviceView], Any]] = {
     "NPU_DRIVER_VERSION": lambda view: view.driver.get_properties().driver_version,
     "NPU_COMPILER_VERSION": _compiler_version,
     "OPTIMIZATION_CAPABILITIES": lambda _: [name for name in _PRECISIONS if name in _capabilities()],
-    "COMPATIBILITY_CHECK": _compatibility,
     "EXECUTION_DEVICES": lambda view: view.properties.device_name,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from softnpu.plugin.properties.device_table import DEVICE_PROPERTIES
 from softnpu.plugin.properties.kinds import Names, NotAllowed, plain
 from softnpu.plugin.properties.record import Access, Level, Property, Use
 from softnpu.plugin.properties.run_table import RUN_PROPERTIES
+
+PropertyPairs = Mapping[Any, Any] | tuple[Any, Any]
+"""Values by property name, or one pair, as `ov.properties.enable_profiling(True)` makes it."""
 
 
 def _check_caching(names: Sequence[str]) -> None:
@@ -94,13 +98,42 @@ def accept(record: Property, value: Any) -> Any:
         ) from None
 
 
-def parse(pairs: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+def parse(pairs: PropertyPairs) -> dict[str, Any]:
     """Return checked values by property name. Raises `PropertyError`, also for two values of one property."""
     values: dict[str, Any] = {}
-    for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
+    for name, value in property_pairs(pairs):
         record = find(name)
         accepted = accept(record, value)
         if record.name in values and values[record.name] != accepted:
             raise PropertyError(f"property {record.name}: given twice, also as {name}; expected one value")
         values[record.name] = accepted
     return values
+
+
+def property_pairs(pairs: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the (name, value) pairs of `pairs`. Raises `PropertyError` for another type."""
+    if isinstance(pairs, Mapping):
+        return pairs.items()
+    if isinstance(pairs, tuple) and len(pairs) == 2:
+        return [pairs]
+    raise PropertyError(
+        f"properties: {type(pairs).__name__}; expected a mapping of names to values, or one pair"
+    )
+
+
+def static_defaults() -> dict[str, Any]:
+    """Return the defaults that do not depend on a device."""
+    values: dict[str, Any] = {
+        record.name: record.default for record in PROPERTIES.values() if record.access is Access.RW
+    }
+    values["CACHING_PROPERTIES"] = cached_names()
+    level = log_level_of_environment()
+    return values if level is None else values | {"LOG_LEVEL": level}
+
+
+def log_level_of_environment() -> Any:
+    """Return the level in OV_NPU_LOG_LEVEL; None if unset or invalid, as in the real plugin."""
+    try:
+        return accept(PROPERTIES["LOG_LEVEL"], os.environ["OV_NPU_LOG_LEVEL"])
+    except (KeyError, PropertyError):
+        return None

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from softnpu.driver import CommandList, CommandQueue, Context, Graph
+from softnpu.driver import CommandList, CommandQueue
+from softnpu.plugin.loaded_model import LoadedModel
 from softnpu.plugin.ports import make_ports
-from softnpu.plugin.properties import QueueProperties
 from softnpu.plugin.requests.completions import Completions
-from softnpu.plugin.requests.states import initial_arguments
-from softnpu.plugin.signature import Signature
 
 if TYPE_CHECKING:
     from softnpu.driver import ProfilingQuery
@@ -27,29 +25,19 @@ class Strided(NamedTuple):
 
 
 class Executable:
-    """A graph on the device and the queue of its inferences; thread-safe.
+    """A model on the device and the queue of its inferences; thread-safe."""
 
-    `initial` is the graph that computes initial values of states, if the model has one.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        graph: Graph,
-        queue: QueueProperties,
-        signature: Signature,
-        initial: Graph | None = None,
-    ) -> None:
-        initial_arguments(graph.meta, None if initial is None else initial.meta)  # rejects a wrong one
-        self.context = context
-        self.graph = graph
-        self.initial = initial
-        self.meta = graph.meta
-        self.signature = signature
-        self.inputs, self.outputs = make_ports(signature)
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.context = loaded.context
+        self.graph = loaded.graph
+        self.initial = loaded.initial
+        self.initial_arguments = loaded.initial_arguments
+        self.meta = loaded.graph.meta
+        self.signature = loaded.signature
+        self.inputs, self.outputs = make_ports(loaded.signature)
         self.staged_bytes = 0
-        self.completions = Completions(graph.meta.name)
-        self._queue_properties = queue
+        self.completions = Completions(self.meta.name)
+        self._queue_properties = loaded.properties.for_queue()
         self._queue: CommandQueue | None = None
         self._lock = threading.Lock()
 

@@ -31,7 +31,7 @@ class Recording:
         self.outputs = [self._slot(port, False) for port in signature.outputs]
         self.slots = self.inputs + self.outputs
         self.profiler = self._new_profiler() if executable.graph.profiled else None
-        self.states = States(executable.context, executable.graph, executable.initial)
+        self.states = States(executable.context, executable.meta, executable.initial_arguments)
         self._commands: dict[int, CommandList] = {}
 
     def check_inputs(self, values: Mapping[int, Any]) -> None:

@@ -13,61 +13,17 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from softnpu.driver import Allocation, Context, Graph
+from softnpu.driver import Allocation, Context
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta, StateMeta
-from softnpu.plugin.errors import InputError, NpuError
+from softnpu.plugin.errors import InputError
 from softnpu.plugin.requests.dynamic_states import DynamicStateBuffers
-
-STATES_INIT = "NPU_STATES_INIT"
-STATES_DYNAMIC = "NPU_STATES_DYNAMIC"
-"""The compiler property for states with a changing shape; refusals name it."""
-_PROFILING = "PERF_COUNT"
-
-
-def needs_initial(meta: GraphMeta) -> bool:
-    """Return whether a model has states whose initial values come from another graph."""
-    return not meta.dynamic_states and any(not state.initial for state in meta.states)
-
-
-def initial_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the compiler's configuration for that graph, derived from the model's.
-
-    Source and shapes are the same.
-    """
-    return {**config, _PROFILING: "NO", STATES_INIT: "YES"}
-
-
-def initial_arguments(main: GraphMeta, initial: GraphMeta | None) -> tuple[int, ...]:
-    """Return, for each argument of the initial graph, the input of the main graph that shares its memory.
-
-    Raises `NpuError` if the two do not match, and for a missing initial graph.
-    """
-    if initial is None:
-        if needs_initial(main):
-            name = next(state.variable for state in main.states if not state.initial)
-            raise _mismatch(main, f"no graph that computes variable '{name}'")
-        return ()
-    inputs = {argument.name: index for index, argument in enumerate(main.arguments) if argument.input}
-    wanted = {state.input for state in main.states if not state.initial}
-    used = []
-    for argument in initial.arguments:
-        index = inputs.get(argument.name, -1)
-        if index < 0 or _memory(main.arguments[index]) != _memory(argument):
-            raise _mismatch(main, f"'{argument.name}' is no such input of the model")
-        if argument.input == (index in wanted):
-            raise _mismatch(main, f"'{argument.name}' is not what the graph has to compute")
-        used.append(index)
-    if not wanted <= set(used) or len(set(used)) != len(used):
-        raise _mismatch(main, f"{len(initial.outputs)} values computed, {len(wanted)} needed")
-    return tuple(used)
 
 
 class States:
     """All states of one request. `turn` is 0 or 1: the index of the buffers that hold them now."""
 
-    def __init__(self, context: Context, graph: Graph, initial: Graph | None) -> None:
-        meta = graph.meta
-        self._initial_arguments = initial_arguments(meta, None if initial is None else initial.meta)
+    def __init__(self, context: Context, meta: GraphMeta, initial_arguments: tuple[int, ...]) -> None:
+        self._initial_arguments = initial_arguments
         dynamic = meta.dynamic_states
         self.by_name: dict[str, StateBuffers | DynamicStateBuffers] = {
             state.variable: DynamicStateBuffers(context, state, meta)
@@ -233,14 +189,3 @@ class VariableState:
 def _reserve(context: Context, size: int) -> Any:
     memory: Allocation = context.alloc_host(max(1, size))
     return memory.view(np.uint8, (size,))
-
-
-def _memory(argument: ArgumentMeta) -> tuple[str, tuple[int, ...], int]:
-    return argument.element_type, argument.shape, argument.byte_size
-
-
-def _mismatch(main: GraphMeta, problem: str) -> NpuError:
-    return NpuError(
-        f"model '{main.name}', initial values of its states: {problem}; expected the graph that "
-        f"{STATES_INIT} makes of the same model. Compile the model again"
-    )

@@ -215,7 +215,7 @@ def test_weights_go_by_descriptor_and_the_small_blob_is_the_compiled_one(
 
 
 def test_embedded_constants_stay_embedded(shared_core: Core, digits: Path) -> None:
-    context = shared_core._devices.context("NPU")
+    context = shared_core._devices.context(0)
     with GraphSource.from_ir(digits) as source:
         graph = compile_source(context, source, config={"NPU_WEIGHTS_EMBED_THRESHOLD": "1000"})
     head, placement = graph.get_weightless_blob()

@@ -23,7 +23,8 @@ from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.plugin import BlobError, Core
 from softnpu.plugin.exported import metadata
 from softnpu.plugin.exported.blob_file import BlobFile
-from softnpu.plugin.exported.metadata import BlobPart, Metadata, OriginSource, WeightsOrigin
+from softnpu.plugin.exported.metadata import BlobPart, Metadata, WeightsOrigin
+from softnpu.plugin.loaded_model import OriginSource
 from softnpu.plugin.signature import PortSpec, Signature
 from tests.plugin import data
 from tests.support.cases import case

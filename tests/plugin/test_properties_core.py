@@ -157,7 +157,7 @@ def test_the_environment_gives_the_default_of_the_log_level(
 
 
 def test_memory_counts_the_allocations_of_this_process(shared_core: Core) -> None:
-    context = shared_core._devices.context("NPU")
+    context = shared_core._devices.context(0)
     before = shared_core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE")
     block = context.alloc_host(1 << 20)
     after = shared_core.get_property("NPU", "NPU_DEVICE_ALLOC_MEM_SIZE")

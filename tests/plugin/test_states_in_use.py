@@ -24,6 +24,7 @@ from softnpu.plugin import (
     InferRequest,
     NpuError,
 )
+from softnpu.plugin.loaded_model import LoadedModel
 from tests.support import stateful
 from tests.support.daemon import Daemon
 from tests.support.stateful import held, only
@@ -132,10 +133,11 @@ def test_a_blob_needs_the_graph_that_computes_its_initial_values(shared_core: Co
     )
     other = shared_core.compile_model(stateful.beginning_as_input())._executable.initial
     with pytest.raises(NpuError, match="computes variable 'a'"):
-        CompiledModel(compiled.context, main, compiled._properties)
+        LoadedModel.of(compiled.context, main, compiled._properties)
     with pytest.raises(NpuError, match="'x' is no such input"):
-        CompiledModel(compiled.context, main, compiled._properties, initial=other)
-    again = CompiledModel(compiled.context, main, compiled._properties, initial=initial)
+        LoadedModel.of(compiled.context, main, compiled._properties, initial=other)
+    loaded = LoadedModel.of(compiled.context, main, compiled._properties, initial=initial)
+    again = CompiledModel(loaded)
     steps = stateful.random_steps(compiled, 6)
     assert stateful.run(again.create_infer_request(), steps, {3: ""}) == stateful.run(
         compiled.create_infer_request(), steps, {3: ""}

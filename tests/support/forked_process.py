@@ -26,7 +26,7 @@ from softnpu.emulator.supervisor.children import child_process
 from softnpu.emulator.supervisor.children.child_process import ChildProcess, ChildProgram
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.plugin import log as plugin_log
-from softnpu.plugin.properties.settings import log_level_of_environment
+from softnpu.plugin.properties.table import log_level_of_environment
 from softnpu.tools.shared.fork_server import ChildFunction
 from tests.support.forked import ProcessRequest
 from tests.support.waiting import wait_readable
