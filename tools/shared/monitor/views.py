@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 from softnpu.tools.shared.monitor.programs import Programs
 from softnpu.tools.shared.monitor.sample import Sample
 
@@ -238,6 +237,8 @@ def _compilation(now: CompilationActivity, names: dict[int, str]) -> Compilation
 
 
 def _lease(now: LeaseStatus, names: dict[int, str]) -> LeaseView:
+    from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
+
     return LeaseView(
         lease=now.lease,
         pid=now.pid,
