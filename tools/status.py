@@ -20,6 +20,7 @@ from softnpu.tools.shared.console import (
 )
 from softnpu.tools.shared.daemon_connection import SocketOption, connect, socket_path
 from softnpu.tools.shared.monitor.document import document
+from softnpu.tools.shared.monitor.figures import DEVICE
 from softnpu.tools.shared.monitor.tables import print_work
 from softnpu.tools.shared.monitor.views import View, device_name, user_name
 
@@ -92,8 +93,8 @@ def status(
         )
     if described := _injections(injections):
         print_line(described)
-    if state.leases:
-        out.print(_leases(state))
+    if view.leases:
+        out.print(_leases(view))
     print_work(view)
     if len(state.users) > 1 or any(user.refusals for user in state.users):
         out.print(_users(state))
@@ -141,27 +142,7 @@ def _rows_of(engine: EngineStatus) -> dict[str, str | Text]:
         **(modelled if engine.device.clock != "host" else {}),
         "engine pid": str(engine.engine_pid or "-"),
         "state": _coloured(engine.state),
-        "restarts": str(engine.restarts),
-        "hangs": str(engine.hangs),
-        "aborted": str(engine.aborted),
-        "offences": str(engine.offences),
-        "refusals": str(engine.refusals),
-        "memory used": format_bytes(engine.memory_used),
-        "memory in all": format_bytes(engine.device.memory_total),
-        "contexts": str(engine.contexts),
-        "queues": str(engine.queues),
-        "graphs": str(engine.graphs),
-        "loaded images": str(engine.images),
-        "failed builds": str(engine.build_failures),
-        "submissions": str(engine.submissions),
-        "waiting": str(engine.queued),
-        "commands": str(engine.commands),
-        "inferences": str(engine.inferences),
-        "faults": str(engine.faults),
-        "busy": format_time(engine.busy_ns / 1e9),
-        "begun early": str(engine.overlapped),
-        "tile time": format_time(engine.tile_busy_ns / 1e9),
-        "staged bytes": str(engine.staged_bytes),
+        **{figure.label: figure.text(engine) for figure in DEVICE if figure.label},
         "last active": f"{format_time(quiet_s)} ago" if engine.heartbeat_ns else "-",
     }
 
@@ -186,20 +167,11 @@ def _functions(state: StatusAnswer) -> Table:
     return table
 
 
-def _leases(state: StatusAnswer) -> Table:
-    from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
-
+def _leases(view: View) -> Table:
     table = make_table("leases", "", "pid", "program", "devices", right=("share", "sessions"))
-    for lease in state.leases:
-        names = (device_name(state.engines[number], state) for number in lease.devices)
-        table.add_row(
-            str(lease.lease),
-            str(lease.pid),
-            lease.client,
-            ", ".join(names),
-            f"{lease.share / WHOLE_DEVICE:.0%}",
-            str(lease.sessions),
-        )
+    for lease in view.leases:
+        devices, share = ", ".join(lease.devices), f"{lease.share:.0%}"
+        table.add_row(str(lease.lease), str(lease.pid), lease.program, devices, share, str(lease.sessions))
     return table
 
 

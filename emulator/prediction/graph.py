@@ -1,7 +1,7 @@
 """A neutral description of a model: operations with types, shapes and attributes, and the edges between them.
 
-All predictions read it. `reader.py` makes it from an `openvino.Model`; tests and benchmarks build it in code
-(`GraphBuilder` in `builder.py`). Names of operations, attributes and element types are OpenVINO's.
+All predictions read it. `reader.py` makes it from an `openvino.Model`; tests build it in code
+(`tests/prediction/graph_builder.py`). Names of operations, attributes and element types are OpenVINO's.
 """
 
 from __future__ import annotations

@@ -14,14 +14,14 @@ from softnpu.emulator.prediction.timing.calibration import Calibration
 from softnpu.emulator.prediction.timing.devices import DEVICES
 from softnpu.emulator.prediction.timing.features import work_of
 from softnpu.emulator.prediction.timing.work import Precision
-from softnpu.tools.bench.cli import app
-from softnpu.tools.bench.prediction import evaluate, fit
-from softnpu.tools.bench.prediction.architectures import ARCHITECTURES, architecture
-from softnpu.tools.bench.prediction.evaluate import Compared
-from softnpu.tools.bench.prediction.measurements import model_rows, workload_rows
+from tests.prediction.calibration import evaluate, fit
+from tests.prediction.calibration.__main__ import app
+from tests.prediction.calibration.architectures import ARCHITECTURES, architecture
+from tests.prediction.calibration.evaluate import Compared
+from tests.prediction.calibration.measurements import model_rows, workload_rows
 
 _ROOT = Path(__file__).parents[2]
-_SOURCES = (_ROOT / "tools/bench/prediction/data/SOURCES.md").read_text()
+_SOURCES = (_ROOT / "tests/prediction/calibration/data/SOURCES.md").read_text()
 
 # millions of weights and G MACs, as published by the models' authors
 _PUBLISHED = {
@@ -61,8 +61,8 @@ def test_an_unfitted_row_says_why() -> None:
 
 
 def test_left_out_models_meet_the_targets() -> None:
-    cases, file = fit.cases(model_rows()), calibration.load()
-    everything, unmarked, *_, as_before, roofline = evaluate.summaries(cases, file)
+    found = evaluate.summaries(fit.cases(model_rows()), fit.load_left_out())
+    everything, unmarked, *_, as_before, roofline = found
     assert everything.met
     assert unmarked.met
     # the factor needed by the marked rows explains them, and without it they are not hidden
@@ -71,15 +71,15 @@ def test_left_out_models_meet_the_targets() -> None:
 
 
 def test_the_calibration_fits_these_rows() -> None:
-    rows, file = model_rows(), calibration.load()
-    assert file.rows == sum(row.fitted for row in rows)
-    assert set(file.left_out) == {row.model for row in rows}
+    rows, left_out = model_rows(), fit.load_left_out()
+    assert calibration.load().rows == sum(row.fitted for row in rows)
+    assert set(left_out) == {row.model for row in rows}
     known = fit.cases(rows)
     found = fit.fit([case for case in known if case.row.model != "yolov8n"])
-    stored = file.left_out["yolov8n"]
+    stored = left_out["yolov8n"]
     for name in Calibration.__struct_fields__:
         assert getattr(found, name) == pytest.approx(getattr(stored, name), rel=1e-3), name
-    assert calibration.decode(calibration.encode(file)) == file
+    assert fit.encode(left_out) == fit.LEFT_OUT.read_bytes()
 
 
 def _row(measured: float, predicted: float, **changes: object) -> Compared:
@@ -108,27 +108,27 @@ def test_a_summary_counts_errors_and_clear_pairs() -> None:
 
 
 def test_the_command_prints_every_row_and_says_whether_targets_are_met() -> None:
-    found = CliRunner().invoke(app, ["predict", "--json", "--check"])
+    found = CliRunner().invoke(app, ["--json", "--check"])
     assert found.exit_code == 0
     document = json.loads(found.output)
     assert len(document["rows"]) == len(model_rows()) + len(workload_rows())
     assert document["summaries"][0]["met"] is True
     assert document["calibration"]["left_out"].keys() == set(ARCHITECTURES)
-    shown = CliRunner().invoke(app, ["predict", "--workloads"]).output
+    shown = CliRunner().invoke(app, ["--workloads"]).output
     assert "* phi-3-mini on 4000: 17 times slower than f16" in shown
     assert "Depthwise 64x14x56 3x3/1" in shown
 
 
 def test_the_documents_have_the_benchmarks_figures() -> None:
-    """docs/fidelity.md has a line for each summary; `softnpu bench predict` prints the same."""
-    cases, file = fit.cases(model_rows()), calibration.load()
+    """docs/fidelity.md has a line for each summary; the comparison prints the same."""
+    cases, left_out = fit.cases(model_rows()), fit.load_left_out()
     text = (_ROOT / "docs/fidelity.md").read_text()
-    for each in evaluate.summaries(cases, file):
+    for each in evaluate.summaries(cases, left_out):
         line = f"| {each.name} | {each.rows} | {each.median:.0%} | {each.p90:.0%} | {each.ordered:.0%} |"
         assert line in text
-    assert file.date in text
+    assert calibration.load().date in text
     page = (_ROOT / "docs/prediction-speed.md").read_text()
-    for row in evaluate.compare_models(cases, file):
+    for row in evaluate.compare_models(cases, left_out):
         mark = " \\*" if row.remark else ""
         figures = f"{row.platform} | {row.precision} {row.kind} | {row.published} | {row.error:+.0%}"
         assert f"| {row.id}{mark} | {figures} |" in page

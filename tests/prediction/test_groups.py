@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from softnpu.emulator.prediction.builder import GraphBuilder
 from softnpu.emulator.prediction.graph import Graph
 from softnpu.emulator.prediction.groups import fuse
+from tests.prediction.graph_builder import GraphBuilder
 
 pytestmark = pytest.mark.quick
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.prediction.builder import GraphBuilder
 from softnpu.emulator.prediction.graph import DYNAMIC, Graph, Operation, Tensor
 from softnpu.emulator.prediction.timing import Bound, predict
 from softnpu.emulator.prediction.timing.devices import DEVICES, find_device
@@ -21,7 +20,8 @@ from softnpu.emulator.prediction.timing.providers import (
     UnitTime,
 )
 from softnpu.emulator.prediction.timing.work import Precision, Work
-from softnpu.tools.bench.prediction.architectures import ARCHITECTURES, architecture
+from tests.prediction.calibration.architectures import ARCHITECTURES, architecture
+from tests.prediction.graph_builder import GraphBuilder
 
 _PRECISIONS = (Precision.F16, Precision.INT8)
 

@@ -7,7 +7,7 @@ import pytest
 from softnpu.emulator.prediction.timing import predict
 from softnpu.emulator.prediction.timing.wins import Win, wins
 from softnpu.emulator.prediction.timing.work import Precision
-from softnpu.tools.bench.prediction.architectures import ARCHITECTURES, architecture
+from tests.prediction.calibration.architectures import ARCHITECTURES, architecture
 
 pytestmark = pytest.mark.quick
 

@@ -42,7 +42,7 @@ from softnpu.tools.bench import (
 )
 from softnpu.tools.bench.client import ClientAnswer, client
 from softnpu.tools.bench.model import BenchModel
-from softnpu.tools.bench.requests import Request, run_in_turn
+from softnpu.tools.bench.requests import run_in_turn
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, percentile, split
 from softnpu.tools.bench.worker import Worker
@@ -407,15 +407,15 @@ def test_the_total_counts_all_inferences_and_the_share_all_rounds() -> None:
     assert (share.value, share.peer_value, share.ratio) == (40, 50, 0.8)
 
 
-class _Recorded(Request):
+class _Recorded:
     """Tracks whether it is in flight, and how often it ran."""
 
     def __init__(self, outputs: list[Any] | None = None) -> None:
-        self.outputs = outputs or []
+        self.outputs: list[Any] = outputs or []
         self.running = False
         self.ended = 0
 
-    def infer(self) -> None:
+    def run(self) -> None:
         self.start()
         self.wait()
 

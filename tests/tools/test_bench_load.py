@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from softnpu.tools.bench import load
-from softnpu.tools.bench.load_start import Start, Started, Way
+from softnpu.tools.bench.load import Way
+from softnpu.tools.bench.load_client import Start, Started
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.shared.failures import ToolError
 
@@ -46,7 +47,7 @@ def starts(digits: Path, private_dir: Path) -> load._Starts:
 
 
 def _started(outputs: str = "", cached: bool = False) -> Started:
-    return Started(total_ms=3, compile_ms=1, load_ms=1, first_ms=1, cached=cached, outputs=outputs)
+    return Started(compile_s=1, load_s=1, first_s=1, cached=cached, outputs=outputs)
 
 
 def test_unexpected_and_missing_caches_are_noticed(
@@ -82,6 +83,6 @@ def test_a_failing_start_says_why(starts: load._Starts, private_dir: Path) -> No
     with pytest.raises(ToolError, match=r"start 'import' on the npu: .*npu\.blob"):
         starts.on_npu(Way.IMPORT)
     model = str(private_dir / "nothing.xml")
-    start = Start(side="cpu", way=Way.COLD, model=model, shapes={}, socket="", cache="", exported="")
+    start = Start(name="start 'cold' on the cpu", side="cpu", model=model)
     with pytest.raises(ToolError, match=r"start 'cold' on the cpu: .*nothing\.xml"):
         load._run(start)

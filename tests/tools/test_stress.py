@@ -73,7 +73,7 @@ def test_results_of_several_seeds_are_one_document_despite_an_interruption(
     def run(options: Options, *_: object) -> StressResult:
         if options.seed == 9:
             raise KeyboardInterrupt
-        return evaluate(State(options=options, workloads=[options.models[0]], checked=5), [], [])
+        return evaluate(State(options=options, models=[options.models[0]], results_checked=5), [], [])
 
     monkeypatch.setattr("softnpu.tools.stress.cli._run", run)
     arguments = ["stress", "--clients", "1", "--seeds", "4-5,9", "--model", str(digits), "--json"]
@@ -169,7 +169,7 @@ def _sample(at: float, supervisor: int = 16 * MIB, engine: int = 60 * MIB) -> Sa
 def _state(seconds: float, samples: list[Sample], failures: list[Failure] | None = None) -> State:
     options = Options(clients=4, seconds=seconds, kill=True, faults=False, seed=9)
     return State(
-        options=options, workloads=["digits"], samples=samples, done={"infer": 5}, checked=5,
+        options=options, models=["digits"], samples=samples, operations={"infer": 5}, results_checked=5,
         failures=failures or [],
     )  # fmt: skip
 
@@ -212,9 +212,9 @@ def test_a_short_run_has_a_fixed_allowance() -> None:
 def test_a_death_noticed_late_is_a_failure() -> None:
     soon = Death(client=0, pid=1, session=1, at=10.0, noticed=10.01, back=10.02)
     late = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4)
-    await_fence = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4, await_fence=0.25)
+    starved = Death(client=1, pid=2, session=2, at=10.0, noticed=10.3, back=10.4, waited=0.25)
     samples = [_sample(float(at)) for at in range(600)]
-    assert evaluate(_state(600, samples), [soon, await_fence], []).passed
+    assert evaluate(_state(600, samples), [soon, starved], []).passed
     result = evaluate(_state(600, samples), [soon, late], [])
     assert "noticed after 300 ms" in result.failures[0].text
     assert result.noticed_clock.maximum == pytest.approx(0.3)

@@ -63,7 +63,7 @@ def test_a_skipped_inference(private_dir: Path, runs: list[_Run]) -> None:
     assert queue.completed >= report.submission.sequence
     # the context
     assert (report.seed, report.model, report.client) == (1, "convolutions", run.failure.client)
-    assert report.engines[0].pid > 0
+    assert report.engines[0].engine_pid > 0
     assert report.steps[-1].number == report.step == run.failure.step
     assert report.steps[-1].ended_ns == 0
     assert report.submission in report.submissions

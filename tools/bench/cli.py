@@ -313,28 +313,6 @@ def _copy(
     return copies.run(int(size), rounds)
 
 
-@app.command("predict")
-def _predict(
-    ctx: typer.Context,
-    workloads: Annotated[
-        bool, typer.Option("--workloads", help="Also a line for each single workload.")
-    ] = False,
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Fit the calibration again into FILE, which takes minutes."),
-    ] = None,
-    json: JsonOption = False,
-    check: CheckOption = False,
-) -> None:
-    """Predicted speed of the real device against published measurements, on models left out one by one."""
-    from softnpu.tools.bench.prediction import cli as prediction
-
-    if calibrate is not None:
-        prediction.calibrate(calibrate)
-    elif not prediction.run(json=json or ctx.obj.json, workloads=workloads) and (check or ctx.obj.check):
-        raise typer.Exit(1)
-
-
 @benchmark("farm")
 def _farm(
     model: Model = _DEFAULT_MODEL,

@@ -79,6 +79,7 @@ _Way = tuple[Callable[[], object], Sequence[Any], Callable[[], int]]
 
 def _through_driver(start: ClientStart) -> _Way:
     from softnpu.driver import Driver, GraphSource
+    from softnpu.tools.bench.submission import Submission
 
     driver = Driver.open(Path(start.socket), autostart=False)
     context = driver.devices[0].create_context()
@@ -89,18 +90,9 @@ def _through_driver(start: ClientStart) -> _Way:
     for index, allocation in enumerate(memory):
         allocation.view().fill(0)
         graph.set_argument_value(index, allocation)
-    commands = context.create_command_list()
-    commands.append_graph_execute(graph)
-    commands.close()
-    queue = context.create_command_queue()
-    fence = queue.create_fence()
-
-    def infer() -> None:
-        queue.execute_command_lists([commands], fence)
-        fence.host_synchronize()
-
+    inference = Submission(context, lambda commands: commands.append_graph_execute(graph), "inference")
     outputs = zip(graph.meta.arguments, memory, strict=True)
-    return infer, [each.view() for argument, each in outputs if not argument.input], lambda: 0
+    return inference.run, [each.view() for argument, each in outputs if not argument.input], lambda: 0
 
 
 def _through_plugin(start: ClientStart) -> _Way:
@@ -122,9 +114,9 @@ def _through_openvino(start: ClientStart) -> _Way:
     model = read_model(BenchModel(Path(start.model).stem, Path(start.model), start.shapes))
     request = HostRequest(compile_on_host(model, start.config), random_inputs(model.inputs))
     for _ in range(_WARM_UP):
-        request.infer()
+        request.run()
     request.take_faster_way()
-    return request.infer, request.outputs, lambda: 0
+    return request.run, request.outputs, lambda: 0
 
 
 _WAYS = {"driver": _through_driver, "plugin": _through_plugin, "openvino": _through_openvino}

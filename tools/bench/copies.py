@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from softnpu.driver import CommandList, CommandQueue, Driver, Fence
+from softnpu.driver import Driver
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median
+from softnpu.tools.bench.submission import Submission
 from softnpu.tools.shared.console import format_bytes
 from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.private_daemon import private_session
 
 BENCH = "copy"
-_DEADLINE_NS = 60_000_000_000
 _VALUE = 5
 
 
@@ -38,18 +38,14 @@ class DeviceCopy:
         context = driver.devices[0].create_context()
         self._source, self._target = context.alloc_host(size), context.alloc_device(size)
         self._source.view()[:] = _VALUE
-        self._queue: CommandQueue = context.create_command_queue()
-        self._fence: Fence = self._queue.create_fence()
-        self._commands: CommandList = context.create_command_list()
-        self._commands.append_memory_copy(self._target, self._source, size)
-        self._commands.close()
+        self._submission = Submission(
+            context, lambda commands: commands.append_memory_copy(self._target, self._source, size), "copy"
+        )
 
     def copy(self) -> float:
         """Return seconds from submission to the return of the wait for completion."""
         start = time.perf_counter()
-        self._queue.execute_command_lists([self._commands], self._fence)
-        if not self._fence.host_synchronize(_DEADLINE_NS):
-            raise ToolError("copy", found="not ended", expected=f"its end within {_DEADLINE_NS / 1e9:g} s")
+        self._submission.run()
         return time.perf_counter() - start
 
     def check(self) -> None:

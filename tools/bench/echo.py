@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-from types import TracebackType
 
 from softnpu.emulator.common import linux
 from softnpu.tools.bench import pairs
@@ -78,9 +77,7 @@ class EchoProcess:
     def __enter__(self) -> EchoProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -8,6 +8,7 @@ in the same way.
 
 from __future__ import annotations
 
+import enum
 import os
 import tempfile
 import time
@@ -19,11 +20,11 @@ from pathlib import Path
 import psutil
 
 from softnpu.emulator.interface.environment import ENV_ENGINE_CACHE
-from softnpu.tools.bench.load_start import Start, Started, Way
+from softnpu.tools.bench import load_client
+from softnpu.tools.bench.load_client import Start, Started, client
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import median
-from softnpu.tools.bench.worker import Worker
 from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.private_daemon import PrivateDaemon, private_daemon
 
@@ -35,6 +36,24 @@ _QUIET_S = 2.5  # a process starts a second after the load
 _PAUSE_S = 0.05
 _REST_S = 0.3
 _FILL_PROGRAM = "softnpu.emulator.openvino.cache_fill"
+
+
+class Way(enum.Enum):
+    """The state that a starting program finds."""
+
+    COLD = "cold"
+    DRIVER_CACHE = "driver cache"
+    CACHE_DIR = "CACHE_DIR"
+    IMPORT = "import"
+    LOADED = "driver cache, loaded by another process"
+    LOADED_IMPORT = "import, loaded by another process"
+
+    @property
+    def prepared(self) -> Way:
+        """The way whose files a start finds: another one if another process has the model loaded."""
+        return {Way.LOADED: Way.DRIVER_CACHE, Way.LOADED_IMPORT: Way.IMPORT}.get(self, self)
+
+
 _CACHED = {Way.COLD: False, Way.DRIVER_CACHE: True, Way.CACHE_DIR: True, Way.IMPORT: False}
 _PEERS = {
     Way.COLD: Way.COLD,
@@ -70,11 +89,11 @@ def _figures(
     name: str, way: Way, ours: Sequence[Started], theirs: Sequence[Started]
 ) -> Iterator[Measurement]:
     total = "FEIL" if way is Way.COLD else "FIL"
-    for metric, field in ((total, "total_ms"), ("compile", "compile_ms"), ("first inference", "first_ms")):
-        mine, peer = (median([getattr(start, field) for start in side]) for side in (ours, theirs))
+    for metric, field in ((total, "total_s"), ("compile", "opened_s"), ("first inference", "first_s")):
+        mine, peer = (median([getattr(start, field) for start in side]) * 1e3 for side in (ours, theirs))
         yield compared(BENCH, f"{name}: {metric}", "ms", mine, _PEER, peer)
         if metric == "compile":  # the CPU device has no separate load
-            yield absolute(BENCH, f"{name}: load", "ms", median([start.load_ms for start in ours]))
+            yield absolute(BENCH, f"{name}: load", "ms", median([start.load_s for start in ours]) * 1e3)
 
 
 class _Starts:
@@ -97,12 +116,10 @@ class _Starts:
     def on_npu(self, way: Way) -> Started:
         """Start on an emulated device. Raise `ToolError` if the start was of another kind."""
         with self._daemon(way) as daemon, ExitStack() as stack:
-            if way.is_loaded:
+            if way is not way.prepared:
                 stack.enter_context(_held(self._order("npu", way, daemon.socket)))
             started = _run(self._order("npu", way, daemon.socket))
-        if started.cached != _CACHED[way.prepared]:
-            found = "came from a cache" if started.cached else "was compiled again"
-            raise ToolError(f"start '{way.value}'", found=f"the model {found}", expected="the other way")
+        started.check(f"start '{way.value}'", _CACHED[way.prepared])
         return started
 
     def on_cpu(self, way: Way) -> Started:
@@ -133,15 +150,18 @@ class _Starts:
             time.sleep(_PAUSE_S)
 
     def _order(self, side: str, way: Way, socket: Path | None, prepare: bool = False) -> Start:
+        exported, cache = str(self._folder / f"{side}.blob"), self._cache(side, way)
+        exports, imports = (way.prepared is Way.IMPORT and prepare is wanted for wanted in (True, False))
         return Start(
+            name=f"start '{way.value}' on the {side}",
             side=side,
-            way=way,
             model=str(self._model.path),
             shapes={name: tuple(shape) for name, shape in self._model.shapes.items()},
             socket="" if socket is None else str(socket),
-            cache=self._cache(side, way),
-            exported=str(self._folder / f"{side}.blob"),
-            prepare=prepare,
+            driver_cache="" if way is Way.CACHE_DIR else cache,
+            cache_dir=cache if way is Way.CACHE_DIR else "",
+            imports=exported if imports else "",
+            exports=exported if exports else "",
         )
 
     def _cache(self, side: str, way: Way) -> str:
@@ -201,11 +221,9 @@ def _children(pid: int) -> list[psutil.Process]:
 
 @contextmanager
 def _held(start: Start) -> Iterator[Started]:
-    """Yield a process that has done the start and keeps the model loaded."""
-    with Worker(f"start '{start.way.value}' on the {start.side}", "load_client:prepare", start) as process:
-        process.wait_until_ready()
-        process.begin()
-        yield process.answer(Started, _DEADLINE_S)
+    """Yield the result of a process that keeps the model loaded."""
+    with client(start) as process:
+        yield load_client.run(process)
 
 
 def _run(start: Start) -> Started:

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from softnpu.driver import Driver, native_library
 from softnpu.driver.native_library import NativeLibrary
@@ -136,9 +135,7 @@ class RoundTrips:
     def __enter__(self) -> RoundTrips:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

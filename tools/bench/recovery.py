@@ -18,6 +18,7 @@ from softnpu.driver import CommandList, Context, Driver, Fence, ZeError, faults
 from softnpu.tools.bench.client import client
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute
+from softnpu.tools.bench.submission import Submission
 from softnpu.tools.demo.digits import model_path
 from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.private_daemon import PrivateDaemon, private_daemon
@@ -49,8 +50,9 @@ def _daemon_killed() -> float:
             with Driver.open(daemon.socket, autostart=False) as driver:
                 context = driver.devices[0].create_context()
                 event = context.create_event()
-                fence = _submit(context, lambda commands: commands.append_wait_on_events([event]))
-                return _seconds_until_lost(fence, daemon.pid)
+                waiting = Submission(context, lambda commands: commands.append_wait_on_events([event]))
+                waiting.start()
+                return _seconds_until_lost(waiting.fence, daemon.pid)
         finally:
             daemon.stop()  # an error at its end results from what was done to it
 
@@ -87,10 +89,10 @@ def _engine_killed() -> float:
         daemon = stack.enter_context(private_daemon())
         driver = stack.enter_context(Driver.open(daemon.socket, autostart=False))
         context = driver.devices[0].create_context()
-        _end(_submit(context, _barrier))
+        _barrier(context).run()
         start = time.monotonic()
         os.kill(driver.status().engines[0].engine_pid, signal.SIGKILL)
-        _end(_submit(context, _barrier))
+        _barrier(context).run()
         return time.monotonic() - start
 
 
@@ -100,31 +102,16 @@ def _bystander_of_a_hang() -> float:
         daemon = stack.enter_context(private_daemon())
         guilty, bystander = (stack.enter_context(Driver.open(daemon.socket, autostart=False)) for _ in "12")
         context, other = (driver.devices[0].create_context() for driver in (guilty, bystander))
-        _end(_submit(other, _barrier))
+        _barrier(other).run()
         faults.inject("hang", socket=daemon.socket, session=guilty.session)
         start = time.monotonic()
-        _submit(context, _barrier)
-        _end(_submit(other, _barrier))
+        _barrier(context).start()
+        _barrier(other).run()
         return time.monotonic() - start
 
 
-def _submit(context: Context, record: Callable[[CommandList], None]) -> Fence:
-    commands = context.create_command_list()
-    record(commands)
-    commands.close()
-    queue = context.create_command_queue()
-    fence = queue.create_fence()
-    queue.execute_command_lists([commands], fence)
-    return fence
-
-
-def _barrier(commands: CommandList) -> None:
-    commands.append_barrier()
-
-
-def _end(fence: Fence) -> None:
-    if not fence.host_synchronize(_DEADLINE_NS):
-        raise ToolError("a submission", found="not ended", expected=f"its end within {_DEADLINE_S:g} s")
+def _barrier(context: Context) -> Submission:
+    return Submission(context, CommandList.append_barrier)
 
 
 _PROMISES: Final = (

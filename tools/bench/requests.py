@@ -5,11 +5,10 @@ Both sides bind all tensors in place and compute from the same numbers.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,37 +19,31 @@ from softnpu.emulator.compiler.options import host_precision
 from softnpu.emulator.openvino.defects import saturated_sums
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.rounds import interleave, median, median_time
+from softnpu.tools.bench.submission import Submission
 from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.inputs import Array, random_array
 
-_DEADLINE_NS = 120_000_000_000
 
-
-class Request(ABC):
+class Request(Protocol):
     """One request with its own tensors."""
 
     outputs: list[Array]
 
-    @abstractmethod
-    def infer(self) -> None:
+    def run(self) -> None:
         """Run one inference."""
 
-    @abstractmethod
     def start(self) -> None:
         """Start one inference."""
 
-    @abstractmethod
     def wait(self) -> None:
         """Wait for its end."""
 
 
-class DeviceRequest(Request):
+class DeviceRequest(Submission):
     """A recorded command list on device memory."""
 
     def __init__(self, context: Context, queue: CommandQueue, graph: Graph, inputs: Sequence[Array]) -> None:
-        self._queue = queue
-        self._fence = queue.create_fence()
-        self.outputs = []
+        self.outputs: list[Array] = []
         for index, argument in enumerate(graph.meta.arguments):
             memory = context.alloc_host(argument.byte_size)
             graph.set_argument_value(index, memory)
@@ -59,26 +52,10 @@ class DeviceRequest(Request):
                 view[...] = inputs[index]
             else:
                 self.outputs.append(view)
-        commands = context.create_command_list()
-        commands.append_graph_execute(graph)
-        commands.close()
-        self._lists = [commands]
-
-    def infer(self) -> None:
-        self.start()
-        self.wait()
-
-    def start(self) -> None:
-        self._queue.execute_command_lists(self._lists, self._fence)
-
-    def wait(self) -> None:
-        if not self._fence.host_synchronize(_DEADLINE_NS):
-            raise ToolError(
-                "inference", found="not ended", expected=f"its end within {_DEADLINE_NS / 1e9:g} s"
-            )
+        super().__init__(context, lambda it: it.append_graph_execute(graph), "inference", queue)
 
 
-class HostRequest(Request):
+class HostRequest:
     """OpenVINO's own request, on tensors allocated by OpenVINO."""
 
     def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[Array]) -> None:
@@ -87,7 +64,7 @@ class HostRequest(Request):
             tensor = ov.Tensor(port.element_type, port.shape)
             tensor.data[...] = values
             self._request.set_input_tensor(index, tensor)
-        self.outputs = []
+        self.outputs: list[Array] = []
         for index, port in enumerate(compiled.outputs):
             tensor = ov.Tensor(port.element_type, port.shape)
             self._request.set_output_tensor(index, tensor)
@@ -101,7 +78,7 @@ class HostRequest(Request):
         times = interleave(ways, rounds=5)
         self._way = min(times, key=lambda way: median(times[way]))
 
-    def infer(self) -> None:
+    def run(self) -> None:
         self._way()
 
     def _in_this_thread(self) -> None:

@@ -41,11 +41,11 @@ def _run(request: bytes, connection: socket.socket) -> int:
         with Driver.open(Path(start.socket), autostart=False) as driver:
             context = driver.devices[0].create_context()
             prepared = prepare(context, context.create_command_queue(), Path(start.model))
-            prepared.infer()
+            prepared.run()
             connection.send(DONE)
             while number := connection.recv(_MESSAGE):
                 for _ in range(int(number)):
-                    prepared.infer()
+                    prepared.run()
                 connection.send(DONE)
     except failures.expected() as error:
         connection.send(failures.describe(error).encode()[:_MESSAGE])

@@ -73,7 +73,7 @@ def _in_turn(loaded: Sequence[Request]) -> float:
     """Return seconds per inference when all models take turns."""
     begin = time.perf_counter()
     for number in range(_INFERENCES):
-        loaded[number % len(loaded)].infer()
+        loaded[number % len(loaded)].run()
     return (time.perf_counter() - begin) / _INFERENCES
 
 
@@ -86,7 +86,7 @@ def measure_size(sizes: Sequence[int]) -> Iterator[Point]:
             mib = large_model.weights_of(size) / (1 << 20)
             for cost, cached in (("compiled", False), ("compiled, cached", True)):
                 answer, _ = compilations.on_npu(Kind("file", cached))
-                yield Point(cost, size, answer.compile_s / mib * 1e3, "ms")
+                yield Point(cost, size, answer.loaded_s / mib * 1e3, "ms")
             answer, memory = compilations.on_npu(Kind("file", True), watched=True)
-            yield Point("first inference", size, answer.first_s / mib * 1e3, "ms")
+            yield Point("first inference", size, answer.infer_s / mib * 1e3, "ms")
             yield Point("memory", size, memory.peak / (1 << 20) / mib, "MiB")

@@ -40,4 +40,4 @@ def _come_and_go(socket: Path) -> None:
     with Driver.open(socket, autostart=False) as driver:
         empty = EmptySubmission(driver, 0)
         driver.devices[0].create_context().alloc_host(_ALLOCATION).view().fill(1)
-        empty.ask()
+        empty.run()

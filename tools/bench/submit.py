@@ -11,19 +11,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
-from softnpu.driver import CommandList, CommandQueue, Driver, Fence
+from softnpu.driver import CommandList, Driver
 from softnpu.emulator.common.spin import SpinBudget
 from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
 from softnpu.tools.bench import pairs
 from softnpu.tools.bench.echo import EchoProcess
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import Round, interleave, median, median_time, pinned, split
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.bench.submission import Submission
 from softnpu.tools.shared.private_daemon import private_session
 
 BENCH = "submit"
 _ROUND = 100
-_DEADLINE_NS = 10_000_000_000
 _PEERS = {
     "semaphore": "semaphore pair",
     "socket": "AF_UNIX SEQPACKET",
@@ -37,57 +36,31 @@ def run(trips: int) -> Iterator[Measurement]:
     cores = sorted(os.sched_getaffinity(0))
     sleeping = ["semaphore", "socket"] + ["iceoryx2"] * pairs.has_iceoryx()
     if len(cores) > 1:
-        yield from _asleep("two cores", cores[0], cores[1], sleeping, trips)
-        yield from _spinning(cores[0], cores[1], trips)
-    yield from _asleep("one core", cores[0], cores[0], sleeping, trips)
+        near, far = cores[:2]
+        yield from _compared("round trip asleep, two cores", 0, near, far, sleeping, trips)
+        spinning, metric = ["semaphore", "word"], "round trip with spin, two cores"
+        yield from _compared(metric, DEFAULT_SPIN_US, near, far, spinning, trips)
+    yield from _compared("round trip asleep, one core", 0, cores[0], cores[0], sleeping, trips)
 
 
-class EmptySubmission:
+class EmptySubmission(Submission):
     """A barrier, submitted and waited for repeatedly. `spin_us` bounds the caller's busy wait."""
 
     def __init__(self, driver: Driver, spin_us: int) -> None:
-        self._context = driver.devices[0].create_context()
-        self._queue: CommandQueue = self._context.create_command_queue()
+        super().__init__(driver.devices[0].create_context(), CommandList.append_barrier, "empty command")
         # overrides the environment: the comparison is about this bound
-        self._queue.spin = SpinBudget(spin_us * 1000)
-        commands: CommandList = self._context.create_command_list()
-        commands.append_barrier()
-        commands.close()
-        self._lists = [commands]
-        self._fence: Fence = self._queue.create_fence()
-
-    def ask(self) -> None:
-        """Make one round trip."""
-        self._queue.execute_command_lists(self._lists, self._fence)
-        if not self._fence.host_synchronize(_DEADLINE_NS):
-            raise ToolError(
-                "empty command", found="not ended", expected=f"its end within {_DEADLINE_NS / 1e9:g} s"
-            )
+        self.queue.spin = SpinBudget(spin_us * 1000)
 
     def round(self, count: int) -> float:
         """Return median seconds of `count` round trips."""
-        self.ask()  # as for the peers, the trip that wakes the other side is not counted
-        return median_time(self.ask, count)
+        self.run()  # as for the peers, the trip that wakes the other side is not counted
+        return median_time(self.run, count)
 
 
-def _asleep(where: str, near: int, far: int, peers: list[str], trips: int) -> Iterator[Measurement]:
-    times = _measure(0, near, far, peers, trips)
-    metric = f"round trip asleep, {where}"
-    mine = times["device"]
-    for name in peers:
-        yield compared(BENCH, metric, "us", mine, _PEERS[name], times[name])
-
-
-def _spinning(near: int, far: int, trips: int) -> Iterator[Measurement]:
-    times = _measure(DEFAULT_SPIN_US, near, far, ["semaphore", "word"], trips)
-    metric = "round trip with spin, two cores"
-    mine = times["device"]
-    for name in ("semaphore", "word"):
-        yield compared(BENCH, metric, "us", mine, _PEERS[name], times[name])
-
-
-def _measure(spin_us: int, near: int, far: int, peers: list[str], trips: int) -> dict[str, float]:
-    """Return median microseconds of a round trip, by side."""
+def _compared(
+    metric: str, spin_us: int, near: int, far: int, peers: list[str], trips: int
+) -> Iterator[Measurement]:
+    """Yield median microseconds of a round trip, against every peer."""
     rounds, count = split(trips, _ROUND)
     with ExitStack() as stack:
         driver = stack.enter_context(private_session(spin_us=spin_us))
@@ -99,4 +72,6 @@ def _measure(spin_us: int, near: int, far: int, peers: list[str], trips: int) ->
             sides[name] = partial(stack.enter_context(EchoProcess(name, far)).round, count)
         stack.enter_context(pinned(near))
         times = interleave(sides, rounds)
-    return {name: median(values) * 1e6 for name, values in times.items()}
+    medians = {name: median(values) * 1e6 for name, values in times.items()}
+    for name in peers:
+        yield compared(BENCH, metric, "us", medians["device"], _PEERS[name], medians[name])

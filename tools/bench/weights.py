@@ -21,21 +21,18 @@ from typing import Final, NamedTuple
 import numpy as np
 import openvino as ov
 
-from softnpu.tools.bench import large_model
+from softnpu.tools.bench import large_model, load_client
 from softnpu.tools.bench.load import wait_for_rest
+from softnpu.tools.bench.load_client import Start, Started, client
 from softnpu.tools.bench.memory import total
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.rounds import median
-from softnpu.tools.bench.weights_client import WeightsAnswer, WeightsStart
-from softnpu.tools.bench.worker import Worker
 from softnpu.tools.shared.console import format_bytes
-from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH: Final = "weights"
 _PEER: Final = "OpenVINO CPU"
 _WEIGHTS: Final = "the weights"
-_DEADLINE_S: Final = 600.0
 _PAUSE_S: Final = 0.03
 _GIB: Final = 1 << 30
 _COPIES: Final = 3  # of the weights: the program's, the device's, and the converted one
@@ -65,15 +62,15 @@ def run(size: int, rounds: int) -> Iterator[Measurement]:
     with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder:
         compilations = Compilations(size, Path(folder))
         compilations.prepare()
-        ours: dict[Kind, list[WeightsAnswer]] = defaultdict(list)
-        theirs: dict[str, list[WeightsAnswer]] = defaultdict(list)
+        ours: dict[Kind, list[Started]] = defaultdict(list)
+        theirs: dict[str, list[Started]] = defaultdict(list)
         for _ in range(rounds):
             for kind in _KINDS:
                 ours[kind].append(compilations.on_npu(kind)[0])
                 if not kind.cached:
                     theirs[kind.source].append(compilations.on_cpu(kind.source)[0])
         for kind in _KINDS:
-            mine, peer = ([answer.compile_s for answer in side] for side in (ours[kind], theirs[kind.source]))
+            mine, peer = ([answer.loaded_s for answer in side] for side in (ours[kind], theirs[kind.source]))
             metric = f"{_name(size)}, {kind.source}: compile, {'cached' if kind.cached else 'cold'}"
             yield compared(BENCH, metric, "s", median(mine), _PEER, median(peer))
         yield from _memory(compilations, size)
@@ -116,9 +113,7 @@ class Compilations:
         ov.serialize(large_model.build(self._size), self._model)
         self.on_npu(Kind(_FILE, True), prepare=True)
 
-    def on_npu(
-        self, kind: Kind, *, watched: bool = False, prepare: bool = False
-    ) -> tuple[WeightsAnswer, Memory]:
+    def on_npu(self, kind: Kind, *, watched: bool = False, prepare: bool = False) -> tuple[Started, Memory]:
         """Compile on an emulated device. Raise `ToolError` if the compilation was of another kind."""
         self._count += 1
         cache = self._folder / ("cache" if kind.cached else f"empty-{self._count}")
@@ -127,30 +122,26 @@ class Compilations:
             wait_for_rest(daemon)
             start = self._start("npu", kind.source, str(daemon.socket), str(cache))
             answer, memory = _compile(start, daemon.pid, watched)
-        if answer.cached != (kind.cached and not prepare):
-            found = "came from a cache" if answer.cached else "was compiled again"
-            raise ToolError(f"model of {_name(self._size)}", found=f"it {found}", expected="the other way")
+        answer.check(f"model of {_name(self._size)}", kind.cached and not prepare)
         return answer, memory
 
-    def on_cpu(self, source: str, *, watched: bool = False) -> tuple[WeightsAnswer, Memory]:
+    def on_cpu(self, source: str, *, watched: bool = False) -> tuple[Started, Memory]:
         """Compile on OpenVINO's CPU device."""
         return _compile(self._start("cpu", source), None, watched)
 
-    def _start(self, side: str, source: str, socket: str = "", cache: str = "") -> WeightsStart:
+    def _start(self, side: str, source: str, socket: str = "", cache: str = "") -> Start:
         model = str(self._model) if source == _FILE else ""
-        return WeightsStart(side=side, size=self._size, model=model, socket=socket, cache=cache)
+        name = f"compilation on the {side}"
+        return Start(name=name, side=side, size=self._size, model=model, socket=socket, driver_cache=cache)
 
 
-def _compile(start: WeightsStart, daemon: int | None, watched: bool) -> tuple[WeightsAnswer, Memory]:
-    name = f"compilation on the {start.side}"
+def _compile(start: Start, daemon: int | None, watched: bool) -> tuple[Started, Memory]:
     with ExitStack() as stack:
-        process = stack.enter_context(Worker(name, "weights_client:prepare", start))
-        process.wait_until_ready()
+        process = stack.enter_context(client(start))
         watch = stack.enter_context(_Watch(daemon, process.pid)) if watched else None
         if watch is None:
             _use_memory(_COPIES * large_model.weights_of(start.size))
-        process.begin()
-        answer = process.answer(WeightsAnswer, _DEADLINE_S)
+        answer = load_client.run(process)
         return answer, Memory(0, 0) if watch is None else watch.stop()
 
 

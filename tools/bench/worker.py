@@ -17,7 +17,6 @@ import sys
 import typing
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import msgspec
@@ -81,9 +80,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait(_END_S)
         # not until the end of its output: a process started by it may hold that open

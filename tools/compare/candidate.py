@@ -14,6 +14,7 @@ from softnpu.tools.compare.feeds import Feeds, Port
 from softnpu.tools.compare.graph import Layer, Part
 from softnpu.tools.compare.references import Step, port_names, steps
 from softnpu.tools.compare.runners import NpuRunner
+from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
 
@@ -44,7 +45,16 @@ class Candidate(Protocol):
         """Run one inference of a part of the model."""
 
 
-class ModelCandidate:
+class _WithParts:
+    _runner: NpuRunner
+
+    def run_part(self, part: Part) -> list[Array]:
+        """See `Candidate.run_part`."""
+        (values,) = self._runner.run(part.model, [list(part.feeds.values())])
+        return values
+
+
+class ModelCandidate(_WithParts):
     """A model, recompiled for each question."""
 
     def __init__(self, model: ov.Model, runner: NpuRunner) -> None:
@@ -70,13 +80,8 @@ class ModelCandidate:
         model = graph.mark(self._model, layers) if layers else self._model
         yield from steps(self._runner, model, feeds.steps, [layer.key for layer in layers])
 
-    def run_part(self, part: Part) -> list[Array]:
-        """See `Candidate.run_part`."""
-        (values,) = self._runner.run(part.model, [list(part.feeds.values())])
-        return values
 
-
-class BlobCandidate:
+class BlobCandidate(_WithParts):
     """A compiled model. Its layers are those of its source model, recompiled."""
 
     def __init__(
@@ -108,10 +113,17 @@ class BlobCandidate:
         for values in self._runner.infer(self._compiled, feeds.steps):
             yield Step(values, {})
 
-    def run_part(self, part: Part) -> list[Array]:
-        """See `Candidate.run_part`."""
-        (values,) = self._runner.run(part.model, [list(part.feeds.values())])
-        return values
+
+def source_of(candidate: Candidate, subject: str, expected: str = "it") -> ov.Model:
+    """Return the model of a candidate. Raise `ToolError` for a compiled model that comes alone."""
+    if candidate.model is None:
+        raise ToolError(
+            subject,
+            found="a compiled model without the model that it was made from",
+            expected=expected,
+            hint="give it with --source-model FILE",
+        )
+    return candidate.model
 
 
 def model_port(port: Any) -> Port:

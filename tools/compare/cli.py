@@ -17,6 +17,7 @@ from softnpu.tools.shared.model_options import (
     DeviceOption,
     HtmlOption,
     ModelArgument,
+    OpenShapeOption,
     SeedOption,
     SourceModelOption,
 )
@@ -58,9 +59,7 @@ def compare(
             help="A .npz file with inputs by name, a .npy file or a picture; others are random. Repeatable.",
         ),
     ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME[D,D,...]", help="Static shape of an input. Repeatable.")
-    ] = None,
+    shape: OpenShapeOption = None,
     steps: Annotated[int, typer.Option(min=1, help="Inferences, one after the other: states go on.")] = 1,
     seed: SeedOption = 0,
     atol: Annotated[
@@ -102,22 +101,11 @@ def compare(
 
             rendering.check_target("--html", html)
         parse(atol or [], rtol or [], "f32")
-        from softnpu.tools.compare import feeds
-        from softnpu.tools.shared.inputs import parse_pairs
-
-        request = Request(
-            model=model,
-            against=against,
-            device=device,
-            config=parse_pairs("--config", config or [], "KEY=VALUE"),
-            inputs=inputs or [],
-            shapes=feeds.parse_shapes(shape or []),
-            steps=steps,
-            seed=seed,
-            bisect=bisect,
-            source_model=source_model,
-            socket=socket,
-        )
+        request = Request.parsed(
+            model, config, inputs, shape,
+            against=against, device=device, steps=steps, seed=seed, bisect=bisect,
+            source_model=source_model, socket=socket,
+        )  # fmt: skip
         with telling("compare") as progress:
             progress("models")
             sides = open_sides(request)

@@ -13,6 +13,7 @@ from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.plugin import NpuError
 from softnpu.tools.compare import graph
 from softnpu.tools.compare.bisect import Bisection, Probe, bisect
+from softnpu.tools.compare.candidate import source_of
 from softnpu.tools.compare.dependencies import Dependencies
 from softnpu.tools.compare.graph import Layer, Part
 from softnpu.tools.compare.opening import Sides
@@ -185,15 +186,7 @@ class Comparing:
 
     @property
     def _model(self) -> ov.Model:
-        model = self.sides.candidate.model
-        if model is None:
-            raise ToolError(
-                f"layers of {self.sides.candidate.name}",
-                found="a compiled model without the model that it was made from",
-                expected="it",
-                hint="give it with --source-model FILE",
-            )
-        return model
+        return source_of(self.sides.candidate, f"layers of {self.sides.candidate.name}")
 
     def _paired(self) -> tuple[list[Layer], int]:
         """Return the layers with a counterpart, and the number without."""

@@ -12,7 +12,7 @@ import openvino as ov
 
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.tools.compare import feeds, graph
-from softnpu.tools.compare.candidate import BlobCandidate, Candidate, ModelCandidate, model_port
+from softnpu.tools.compare.candidate import BlobCandidate, Candidate, ModelCandidate, model_port, source_of
 from softnpu.tools.compare.feeds import Feeds, Given, Port
 from softnpu.tools.compare.references import (
     NumbersFile,
@@ -25,7 +25,7 @@ from softnpu.tools.compare.references import (
 from softnpu.tools.compare.runners import NpuRunner, OpenVinoRunner
 from softnpu.tools.infer.inference_run import Job
 from softnpu.tools.shared.failures import ToolError
-from softnpu.tools.shared.inputs import position
+from softnpu.tools.shared.inputs import parse_pairs, position
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -48,6 +48,21 @@ class Request:
     bisect: bool = False
     source_model: Path | None = None
     socket: Path | None = None
+
+    @classmethod
+    def parsed(
+        cls,
+        model: Path,
+        config: Sequence[str] | None,
+        inputs: Sequence[str] | None,
+        shapes: Sequence[str] | None,
+        **others: Any,
+    ) -> Request:
+        """Return the request of a command's `--config`, `--inputs` and `--shape`."""
+        properties = parse_pairs("--config", config or [], "KEY=VALUE")
+        return cls(
+            model, config=properties, inputs=inputs or [], shapes=feeds.parse_shapes(shapes or []), **others
+        )
 
 
 @dataclass(frozen=True)
@@ -189,14 +204,8 @@ def _reference(
     path = Path(against)
     if path.suffix == ".npz":
         return NumbersFile(path, feeds.read_archive(path), outputs)
-    model = candidate.model
-    if model is None:
-        raise ToolError(
-            f"compiled model {request.model}",
-            found="without the model that it was made from",
-            expected="it, for a reference other than a .npz file",
-            hint="give it with --source-model FILE",
-        )
+    expected = "it, for a reference other than a .npz file"
+    model = source_of(candidate, f"compiled model {request.model}", expected)
     if against == _ONNX_RUNTIME:
         return OnnxFile(_onnx_file(request), model)
     if path.suffix or path.exists():

@@ -50,10 +50,7 @@ class NpuRunner:
     def infer(self, compiled: CompiledModel, feeds: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
         """Do the same with a compiled model."""
         self.precision = compiled.meta.precision
-        request = compiled.create_infer_request()
-        for feed in feeds:
-            request.infer(dict(enumerate(feed)))
-            yield [_numbers(request.get_output_tensor(at)) for at in range(len(compiled.outputs))]
+        return _inferred(compiled, feeds)
 
 
 class OpenVinoRunner:
@@ -81,10 +78,7 @@ class OpenVinoRunner:
             compiled, config = compile_reference(self._core, model, self._device, _CPU)
             if chosen := [f"{key}={value}" for key, value in config.items() if key not in _CPU]:
                 self.name = " ".join([self._device, *chosen])
-            request = compiled.create_infer_request()
-            for feed in feeds:
-                request.infer(dict(enumerate(feed)))
-                yield [_numbers(request.get_output_tensor(at)) for at in range(len(compiled.outputs))]
+            yield from _inferred(compiled, feeds)
         except RuntimeError as error:
             subject = f"model '{model.get_friendly_name()}' on {self.name}"
             raise ToolError(subject, found=openvino_errors.reason(error)) from error
@@ -152,6 +146,13 @@ def _imported(name: str) -> Any:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _inferred(compiled: Any, feeds: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
+    request = compiled.create_infer_request()
+    for feed in feeds:
+        request.infer(dict(enumerate(feed)))
+        yield [_numbers(request.get_output_tensor(at)) for at in range(len(compiled.outputs))]
 
 
 def _numbers(tensor: Any) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import (
@@ -17,6 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from softnpu.emulator.interface.records import LATENCY_BOUNDS_NS, STATE_NAMES
+from softnpu.tools.shared.monitor.figures import DEVICE, FUNCTION, MODEL, SESSION, Figure
 from softnpu.tools.shared.monitor.programs import Programs
 from softnpu.tools.shared.monitor.sample import Monitor, Sample
 from softnpu.tools.shared.monitor.views import View, device_name, user_name
@@ -25,34 +26,6 @@ if TYPE_CHECKING:
     from softnpu.emulator.interface.messages import EngineStatus
 
 _DEVICE: Final = ("device", "platform")
-_GAUGES: Final = {
-    "memory_used_bytes": ("memory_used", "Memory that sessions have allocated."),
-    "queued_submissions": ("queued", "Submissions that have not ended."),
-    "contexts": ("contexts", "Contexts that exist."),
-    "command_queues": ("queues", "Command queues that exist."),
-    "graphs": ("graphs", "Graphs that exist."),
-    "models": ("images", "Models on the device, however many graphs use them."),
-}
-_COUNTERS: Final = {
-    "submissions": ("submissions", "Submissions that have ended."),
-    "commands": ("commands", "Commands of submissions that ended well."),
-    "inferences": ("inferences", "Inferences of submissions that ended well."),
-    "overlapped_inferences": ("overlapped", "Inferences that began before their turn, beside others."),
-    "faults": ("faults", "Submissions that failed."),
-    "hangs": ("hangs", "Times that the engine or a command made no progress and was ended."),
-    "aborted_submissions": ("aborted", "Submissions that the device ended with DEVICE_LOST."),
-    "offences": ("offences", "Resets that a submission was to blame for."),
-    "refused_requests": ("refusals", "Requests refused because their process had caused resets."),
-    "engine_restarts": ("restarts", "Engines that replaced one that had ended."),
-    "failed_builds": ("build_failures", "Compilations and imports that failed."),
-    "staged_bytes": ("staged_bytes", "Bytes copied because a tensor could not be used in place."),
-    "read_bytes": ("read_bytes", "Bytes that commands have read."),
-    "written_bytes": ("written_bytes", "Bytes that commands have written."),
-}
-_SECONDS: Final = {
-    "busy_seconds": ("busy_ns", "Time in which the device executed commands."),
-    "tile_busy_seconds": ("tile_busy_ns", "Time of inferences, times the tiles of each."),
-}
 _ORIGINS: Final = ("compiled", "cache", "native")
 
 
@@ -80,10 +53,7 @@ class DaemonCollector(Collector):
             yield from _devices(sample)
             yield from _histograms(sample)
             if self._details:
-                yield from _functions(sample)
-                view = View.of(sample, None, self._programs)
-                yield from _sessions(view)
-                yield from _models(view)
+                yield from _details(sample, View.of(sample, None, self._programs))
 
     def _daemon(self, sample: Sample) -> Iterator[Metric]:
         state = sample.status
@@ -110,25 +80,27 @@ def _devices(sample: Sample) -> Iterator[Metric]:
     state = GaugeMetricFamily(
         "softnpu_device_state", "1 for the state of the device.", labels=(*_DEVICE, "state")
     )
-    memory = GaugeMetricFamily("softnpu_memory_bytes", "Memory of the device.", labels=_DEVICE)
-    tiles = GaugeMetricFamily("softnpu_tiles", "Tiles of the device.", labels=_DEVICE)
     for engine, labels in engines:
-        memory.add_metric(labels, engine.device.memory_total)
-        tiles.add_metric(labels, engine.device.tiles)
         for name in STATE_NAMES.values():
             state.add_metric([*labels, name], int(engine.state == name))
-    yield from (state, memory, tiles)
-    for name, (field, text) in _GAUGES.items():
-        gauge = GaugeMetricFamily(f"softnpu_{name}", text, labels=_DEVICE)
-        for engine, labels in engines:
-            gauge.add_metric(labels, getattr(engine, field))
-        yield gauge
-    for table, unit in ((_COUNTERS, 1), (_SECONDS, 1e9)):
-        for name, (field, text) in table.items():
-            counter = CounterMetricFamily(f"softnpu_{name}", text, labels=_DEVICE)
-            for engine, labels in engines:
-                counter.add_metric(labels, getattr(engine, field) / unit)
-            yield counter
+    yield state
+    yield from _families(DEVICE, _DEVICE, [(labels, engine) for engine, labels in engines])
+
+
+def _families(
+    figures: Iterable[Figure], labels: Sequence[str], reports: Sequence[tuple[Sequence[str], object]]
+) -> Iterator[Metric]:
+    """Yield a metric for each figure, of reports with the values of their labels."""
+    for figure in figures:
+        name = f"softnpu_{figure.metric}"
+        family: CounterMetricFamily | GaugeMetricFamily = (
+            CounterMetricFamily(name, figure.meaning, labels=labels)
+            if name.endswith("_total")
+            else GaugeMetricFamily(name, figure.meaning, labels=labels)
+        )
+        for values, report in reports:
+            family.add_metric(values, figure.value(report))
+        yield family
 
 
 def _histograms(sample: Sample) -> Iterator[Metric]:
@@ -164,44 +136,18 @@ def _buckets(counts: Iterable[int]) -> Iterator[tuple[str, float]]:
         yield bound, total
 
 
-def _functions(sample: Sample) -> Iterator[Metric]:
-    labels = (*_DEVICE, "user", "session")
-    memory = GaugeMetricFamily("softnpu_function_memory_bytes", "Memory of a function.", labels=labels)
-    busy = CounterMetricFamily("softnpu_function_busy_seconds", "Device time of a function.", labels=labels)
-    restarts = CounterMetricFamily(
-        "softnpu_function_engine_restarts", "Engines of a function that replaced one.", labels=labels
-    )
-    for engine in sample.status.engines:
-        for each in engine.functions:
-            values = [*_labels(sample, engine), user_name(each.uid), str(each.session or "")]
-            memory.add_metric(values, each.memory_used)
-            busy.add_metric(values, each.busy_ns / 1e9)
-            restarts.add_metric(values, each.restarts)
-    yield from (memory, busy, restarts)
-
-
-def _sessions(view: View) -> Iterator[Metric]:
-    labels = ("session", "pid", "program", "user")
-    memory = GaugeMetricFamily("softnpu_session_memory_bytes", "Memory of a session.", labels=labels)
-    busy = CounterMetricFamily("softnpu_session_busy_seconds", "Device time of a session.", labels=labels)
-    inferences = CounterMetricFamily("softnpu_session_inferences", "Inferences of a session.", labels=labels)
-    for each in view.sessions:
-        values = [str(each.session), str(each.pid), each.program, each.user]
-        memory.add_metric(values, each.memory)
-        busy.add_metric(values, each.busy_s)
-        inferences.add_metric(values, each.inferences)
-    yield from (memory, busy, inferences)
-
-
-def _models(view: View) -> Iterator[Metric]:
+def _details(sample: Sample, view: View) -> Iterator[Metric]:
+    """Yield the metrics of functions, sessions and models."""
+    functions = [
+        ([*_labels(sample, engine), user_name(each.uid), str(each.session or "")], each)
+        for engine in sample.status.engines
+        for each in engine.functions
+    ]
+    yield from _families(FUNCTION, (*_DEVICE, "user", "session"), functions)
+    sessions = [([str(each.session), str(each.pid), each.program, each.user], each) for each in view.sessions]
+    yield from _families(SESSION, ("session", "pid", "program", "user"), sessions)
     platforms = {device.name: device.platform for device in view.devices}
-    labels = (*_DEVICE, "model", "name")
-    memory = GaugeMetricFamily("softnpu_model_memory_bytes", "Blob and weights of a model.", labels=labels)
-    busy = CounterMetricFamily("softnpu_model_busy_seconds", "Time of a model's inferences.", labels=labels)
-    inferences = CounterMetricFamily("softnpu_model_inferences", "Inferences of a model.", labels=labels)
-    for reported, each in zip(view.sample.models, view.models, strict=True):
-        values = [each.device, platforms[each.device], str(each.model), each.name]
-        memory.add_metric(values, each.memory)
-        busy.add_metric(values, reported.busy_ns / 1e9)
-        inferences.add_metric(values, each.inferences)
-    yield from (memory, busy, inferences)
+    models = [
+        ([each.device, platforms[each.device], str(each.model), each.name], each) for each in view.models
+    ]
+    yield from _families(MODEL, (*_DEVICE, "model", "name"), models)

@@ -73,7 +73,7 @@ def _show_finding(finding: Finding, platforms: Sequence[str]) -> None:
 
 
 def _show_operations(support: Support) -> None:
-    table = make_table("\noperations", "type, version", "verdict", "why", right=("layers", "passed"))
+    table = make_table("operations", "type, version", "verdict", "why", right=("layers", "passed"))
     table.columns[2].no_wrap = False
     for each in support.operations:
         passed = f"{each.passed} of {each.tests}" if each.tests else "-"

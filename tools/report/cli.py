@@ -14,6 +14,7 @@ from softnpu.tools.shared.model_options import (
     ConfigOption,
     CountOption,
     DeviceOption,
+    OpenShapeOption,
     SeedOption,
     SourceModelOption,
 )
@@ -34,9 +35,7 @@ def report(
         list[str] | None,
         typer.Option("--inputs", metavar="[NAME=]FILE", help="As in 'softnpu compare'. Repeatable."),
     ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME[D,D,...]", help="Static shape of an input. Repeatable.")
-    ] = None,
+    shape: OpenShapeOption = None,
     n: CountOption = 20,
     seed: SeedOption = 0,
     device: DeviceOption = "NPU",
@@ -48,28 +47,19 @@ def report(
 
     The page needs no network and no other file, and follows the reader's choice of light or dark.
     """
-    from softnpu.tools.shared.inputs import parse_pairs
     from softnpu.tools.shared.pages import rendering
 
     target = Path(f"{model.stem}.html") if output is None else output
     rendering.check_target("--output", target)
     rendering.require("matplotlib", "--output")
-    from softnpu.tools.compare import feeds
     from softnpu.tools.compare.opening import Request
     from softnpu.tools.report.gathering import gather
     from softnpu.tools.report.page import write_page
 
-    request = Request(
-        model=model,
-        against=against,
-        device=device,
-        config=parse_pairs("--config", config or [], "KEY=VALUE"),
-        inputs=inputs or [],
-        shapes=feeds.parse_shapes(shape or []),
-        seed=seed,
-        source_model=source_model,
-        socket=socket,
-    )
+    request = Request.parsed(
+        model, config, inputs, shape,
+        against=against, device=device, seed=seed, source_model=source_model, socket=socket,
+    )  # fmt: skip
     with telling("report") as tell:
         gathered = gather(request, n, tell)
         tell("page")

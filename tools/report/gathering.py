@@ -16,6 +16,7 @@ import openvino as ov
 
 from softnpu.plugin import CompiledModel, InferRequest
 from softnpu.tools.compare import tolerances
+from softnpu.tools.compare.candidate import source_of
 from softnpu.tools.compare.comparing import Comparing, Outcome
 from softnpu.tools.compare.opening import Request, Sides, open_sides
 from softnpu.tools.compare.runners import NpuRunner
@@ -24,7 +25,6 @@ from softnpu.tools.report import roofline
 from softnpu.tools.report.roofline import Roofline
 from softnpu.tools.report.work import Work, parameters_of, work_of
 from softnpu.tools.shared import progress
-from softnpu.tools.shared.failures import ToolError
 
 _NO_WORK: Final = Work(0.0, 0.0)
 
@@ -105,14 +105,7 @@ def gather(request: Request, count: int, tell: Callable[[str], None]) -> Gathere
     """Compile, run and compare the model. Raise as `open_sides` does."""
     tell("models")
     sides = open_sides(request)
-    model = sides.candidate.model
-    if model is None:
-        raise ToolError(
-            f"model {request.model}",
-            found="a compiled model without the model that it was made from",
-            expected="it",
-            hint="give it with --source-model FILE",
-        )
+    model = source_of(sides.candidate, f"model {request.model}")
     limits = tolerances.parse((), (), sides.candidate.precision, sides.reference.precision)
     outcome = Comparing(sides, limits, tell).outputs()
     tell("compile")

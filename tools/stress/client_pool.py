@@ -7,7 +7,6 @@ import select
 import signal
 import time
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -77,9 +76,7 @@ class ClientPool:
     def __enter__(self) -> ClientPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._fork_server.close()
         for process in self._processes.values():
             process.child.close()

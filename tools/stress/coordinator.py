@@ -50,32 +50,37 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
 
 
-class State(msgspec.Struct, kw_only=True):
-    """The run so far, for view and result. Times in seconds."""
+class Counts(msgspec.Struct, kw_only=True):
+    """What a run has done so far; `operations` are those that ended well, by name."""
 
-    options: Options
-    workloads: list[str]
-    elapsed: float = 0.0
-    phase: str = "start"
-    samples: list[Sample] = []
-    done: dict[str, int] = {}
-    checked: int = 0
-    excused: int = 0
-    started: int = 0
-    running: int = 0
+    models: list[str]
+    operations: dict[str, int] = {}
+    results_checked: int = 0
+    compilations_excused: int = 0
+    processes: int = 0
     client_deaths: int = 0
     engine_kills: int = 0
     compiler_kills: int = 0
-    resets: int = 0
+    engine_resets: int = 0
     hangs: int = 0
     aborted: int = 0
     overlapped: int = 0
     failures: list[Failure] = []
+    samples: list[Sample] = []
 
     @property
-    def operations(self) -> int:
-        """The number of operations that ended well."""
-        return sum(self.done.values())
+    def done(self) -> int:
+        """The number of operations."""
+        return sum(self.operations.values())
+
+
+class State(Counts, kw_only=True):
+    """The run so far, for view and result. Times in seconds."""
+
+    options: Options
+    elapsed: float = 0.0
+    phase: str = "start"
+    running: int = 0
 
 
 def make_references(folder: Path, seed: int, models: Sequence[str]) -> list[Workload]:
@@ -111,7 +116,7 @@ class Coordinator:
         self._history = RunHistory()
         workloads = make_references(target.folder, options.seed, options.models)
         self._plan = Plan(options.seed, options.clients, len(workloads), options.kill, options.faults)
-        self.state = State(options=options, workloads=[workload.name for workload in workloads])
+        self.state = State(options=options, models=[workload.name for workload in workloads])
         self._engine_due = self._plan.pause(0)
         self._compiler_due = self._plan.compiler_pause(0)
         self._ready_since = 0.0
@@ -168,7 +173,7 @@ class Coordinator:
                     continue  # time taken here would count as the daemon's
             if now - sampled >= _SAMPLE_S:
                 sampled, status = now, status or self._observe()
-                sample = daemon_usage.measure(status, now - self._start, state.operations)
+                sample = daemon_usage.measure(status, now - self._start, state.done)
                 if sample is not None:
                     state.samples.append(sample)
             if now - shown >= _TICK_S:
@@ -184,16 +189,16 @@ class Coordinator:
         state = self.state
         ready = all(engine.state == "ready" for engine in status.engines)
         self._ready_since = self._ready_since or now if ready else 0.0
-        if state.operations >= self._engine_due and ready and now - self._ready_since >= _REST_S:
+        if state.done >= self._engine_due and ready and now - self._ready_since >= _REST_S:
             engine = status.engines[state.engine_kills % len(status.engines)]
             state.engine_kills += 1
             self._ready_since = 0.0
-            self._engine_due = state.operations + self._plan.pause(state.engine_kills)
+            self._engine_due = state.done + self._plan.pause(state.engine_kills)
             self._history.note(f"engine {engine.device.index} (pid {engine.engine_pid}) is killed")
             _kill_process(engine.engine_pid)
-        if state.operations >= self._compiler_due and status.compiler_pids:
+        if state.done >= self._compiler_due and status.compiler_pids:
             state.compiler_kills += 1
-            self._compiler_due = state.operations + self._plan.compiler_pause(state.compiler_kills)
+            self._compiler_due = state.done + self._plan.compiler_pause(state.compiler_kills)
             self._pool.note_compiler_kill()
             self._history.note(f"compiler worker (pid {status.compiler_pids[0]}) is killed")
             _kill_process(status.compiler_pids[0])
@@ -203,12 +208,13 @@ class Coordinator:
     def _update_state(self, status: StatusAnswer) -> None:
         state, pool = self.state, self._pool
         state.elapsed = time.monotonic() - self._start
-        state.done = pool.progress.done()
-        state.checked = pool.progress.total(Field.CHECKED)
-        state.excused = pool.progress.total(Field.EXCUSED)
-        state.started, state.running, state.client_deaths = pool.started, pool.running, pool.planned_deaths
+        state.operations = pool.progress.done()
+        state.results_checked = pool.progress.total(Field.CHECKED)
+        state.compilations_excused = pool.progress.total(Field.EXCUSED)
+        state.processes, state.running = pool.started, pool.running
+        state.client_deaths = pool.planned_deaths
         state.failures = [*pool.failures]
-        state.resets = sum(engine.restarts for engine in status.engines)
+        state.engine_resets = sum(engine.restarts for engine in status.engines)
         state.hangs = sum(engine.hangs for engine in status.engines)
         state.aborted = sum(engine.aborted for engine in status.engines)
         state.overlapped = sum(engine.overlapped for engine in status.engines)

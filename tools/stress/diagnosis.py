@@ -11,9 +11,10 @@ import numpy as np
 
 from softnpu.driver import CommandQueue, Fence, ZeError
 from softnpu.driver.description import FenceState, QueueState
+from softnpu.emulator.interface.messages import EngineStatus
 from softnpu.tools.stress.checking import Finding, Output
 from softnpu.tools.stress.client_session import Session
-from softnpu.tools.stress.failure_report import Difference, EngineNow, Leftover, OutputReport, Report
+from softnpu.tools.stress.failure_report import Difference, Leftover, OutputReport, Report
 from softnpu.tools.stress.journal import Journal
 from softnpu.tools.stress.patterns import Pattern, patterns_in
 from softnpu.tools.stress.plan import Step
@@ -89,27 +90,12 @@ class Diagnosis:
             self.trouble.append(str(error))
             return None
 
-    def _engines(self) -> list[EngineNow]:
+    def _engines(self) -> list[EngineStatus]:
         try:
-            engines = self.session.driver.status().engines
+            return list(self.session.driver.status().engines)
         except ZeError as error:
             self.trouble.append(str(error))
             return []
-        return [
-            EngineNow(
-                device=engine.device.index,
-                pid=engine.engine_pid,
-                state=engine.state,
-                restarts=engine.restarts,
-                submissions=engine.submissions,
-                inferences=engine.inferences,
-                overlapped=engine.overlapped,
-                hangs=engine.hangs,
-                aborted=engine.aborted,
-                faults=engine.faults,
-            )
-            for engine in engines
-        ]
 
 
 def _tell_finding(report: Report, finding: Finding, journal: Journal, workloads: Sequence[Samples]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from softnpu.driver.description import FenceState, QueueState
+from softnpu.emulator.interface.messages import EngineStatus
 from softnpu.tools.stress.journal import StepNote, SubmissionNote
 
 
@@ -68,21 +69,6 @@ class OutputReport(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: list[Leftover]
 
 
-class EngineNow(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine in the daemon's status."""
-
-    device: int
-    pid: int
-    state: str
-    restarts: int
-    submissions: int
-    inferences: int
-    overlapped: int
-    hangs: int
-    aborted: int
-    faults: int
-
-
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An event of the run: a kill, a death, an engine's restart, an injected fault."""
 
@@ -137,7 +123,7 @@ class Report(msgspec.Struct, kw_only=True):
     fence_later: FenceState | None = None
     queues: list[QueueState] = []
     queues_later: list[QueueState] = []
-    engines: list[EngineNow] = []
+    engines: list[EngineStatus] = []
     trouble: list[str] = []
     steps: list[StepNote] = []
     submissions: list[SubmissionNote] = []
@@ -155,8 +141,8 @@ class Report(msgspec.Struct, kw_only=True):
         if self.submission is not None and self.fence is not None:
             lines.append(_submission_line(self.submission, self.fence, self.queues))
         lines += [
-            f"engine {engine.device}: pid {engine.pid}, {engine.state}, {engine.restarts} restarts,"
-            f" {engine.overlapped} inferences begun early"
+            f"engine {engine.device.index}: pid {engine.engine_pid}, {engine.state},"
+            f" {engine.restarts} restarts, {engine.overlapped} inferences begun early"
             for engine in self.engines
         ]
         return lines

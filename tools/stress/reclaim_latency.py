@@ -60,14 +60,14 @@ class Death(msgspec.Struct, kw_only=True):
     at: float
     noticed: float = 0.0
     back: float = 0.0
-    await_fence: float = 0.0
+    waited: float = 0.0
     waited_back: float = 0.0
     reset: bool = False
 
     @property
     def notice_s(self) -> float:
         """Seconds until it was noticed."""
-        return max(0.0, self.noticed - self.at - self.await_fence)
+        return max(0.0, self.noticed - self.at - self.waited)
 
     @property
     def back_s(self) -> float:
@@ -106,10 +106,10 @@ class Deaths:
         clean = orphaned(status) <= 0
         delays = Delays.now(status)
         for death, before in self._watched:
-            await_fence, waited_back = delays.since(before)
+            waited, waited_back = delays.since(before)
             death.reset = death.reset or stopped or hanging
             if not death.noticed and death.pid not in alive:
-                death.noticed, death.await_fence = now, await_fence
+                death.noticed, death.waited = now, waited
             if death.noticed and clean:
                 death.back = now
             death.waited_back = waited_back

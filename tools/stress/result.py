@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from softnpu.tools.stress.coordinator import State
-from softnpu.tools.stress.daemon_usage import Growth, Sample, growths
+from softnpu.tools.stress.coordinator import Counts, State
+from softnpu.tools.stress.daemon_usage import Growth, growths
 from softnpu.tools.stress.reclaim_latency import NOTICE_LIMIT_S, Death, Times
 from softnpu.tools.stress.reports import Failure
 
@@ -17,7 +15,7 @@ ALLOWANCE: Final = {"supervisor": 1 << 20, "daemon": 24 << 20}
 _LONG_S: Final = 180.0
 
 
-class StressResult(msgspec.Struct, frozen=True, kw_only=True):
+class StressResult(Counts, kw_only=True):
     """The result of a run. Times in seconds, memory in bytes.
 
     `noticed_clock` and `memory_back_clock` include the time that daemon and observer waited for a processor;
@@ -25,32 +23,18 @@ class StressResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     passed: bool
-    failures: list[Failure]
     repeat: str
     seed: int
     clients: int
     seconds: float
     kill: bool
     faults: bool
-    models: list[str]
-    operations: dict[str, int]
-    results_checked: int
-    compilations_excused: int
-    processes: int
-    client_deaths: int
-    engine_kills: int
-    compiler_kills: int
-    engine_resets: int
-    hangs: int
-    aborted: int
-    overlapped: int
     noticed: Times
     noticed_clock: Times
     memory_back: Times
     memory_back_in_reset: Times
     memory_back_clock: Times
     growth: list[Growth]
-    samples: list[Sample]
 
 
 def evaluate(state: State, deaths: list[Death], more: list[Failure]) -> StressResult:
@@ -68,43 +52,32 @@ def evaluate(state: State, deaths: list[Death], more: list[Failure]) -> StressRe
                 f" {noticed.median * 1000:.1f} ms); expected {NOTICE_LIMIT_S * 1000:.0f} ms at most",
             )
         )
-    if state.excused > 2 * state.compiler_kills:
+    if state.compilations_excused > 2 * state.compiler_kills:
         failures.append(
             Failure(
                 kind="error",
-                text=f"{state.excused} compilations failed, {state.compiler_kills} workers were killed",
+                text=f"{state.compilations_excused} compilations failed,"
+                f" {state.compiler_kills} workers were killed",
             )
         )
-    if not state.checked:
+    if not state.results_checked:
         failures.append(Failure(kind="error", text="no result was checked"))
+    counts = {name: getattr(state, name) for name in Counts.__struct_fields__} | {"failures": failures}
     return StressResult(
+        **counts,
         passed=not failures,
-        failures=failures,
         repeat=repeat(state),
         seed=options.seed,
         clients=options.clients,
         seconds=options.seconds,
         kill=options.kill,
         faults=options.faults,
-        models=state.workloads,
-        operations=state.done,
-        results_checked=state.checked,
-        compilations_excused=state.excused,
-        processes=state.started,
-        client_deaths=state.client_deaths,
-        engine_kills=state.engine_kills,
-        compiler_kills=state.compiler_kills,
-        engine_resets=state.resets,
-        hangs=state.hangs,
-        aborted=state.aborted,
-        overlapped=state.overlapped,
         noticed=noticed,
         noticed_clock=Times.of([death.noticed - death.at for death in deaths]),
         memory_back=Times.of([death.back_s for death in quiet]),
         memory_back_in_reset=Times.of([death.back_s for death in deaths if death.reset]),
         memory_back_clock=Times.of([death.back - death.at for death in deaths]),
         growth=growth,
-        samples=state.samples,
     )
 
 

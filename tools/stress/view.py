@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Final
 
 from rich.console import Console
@@ -27,16 +26,14 @@ class View:
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         )
-        self._already_failed = 0.0
+        self._last_line = 0.0
 
     def __enter__(self) -> View:
         if self._live is not None:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -44,8 +41,8 @@ class View:
         """Show the state now."""
         if self._live is not None:
             self._live.update(_table(state), refresh=True)
-        elif time.monotonic() - self._already_failed >= _LINE_S:
-            self._already_failed = time.monotonic()
+        elif time.monotonic() - self._last_line >= _LINE_S:
+            self._last_line = time.monotonic()
             print_line(_line(state), console=self._console)
 
 
@@ -64,11 +61,10 @@ def print_result(result: StressResult, console: Console) -> None:
 
 
 def _figures(result: StressResult) -> list[tuple[str, str]]:
-    operations = sum(result.operations.values())
     figures = [
         (
             "results",
-            f"{result.results_checked} compared with OpenVINO's CPU device, in {operations} operations",
+            f"{result.results_checked} compared with OpenVINO's CPU device, in {result.done} operations",
         ),
         ("models", ", ".join(result.models)),
         (
@@ -109,9 +105,9 @@ def _line(state: State) -> str:
     last = state.samples[-1] if state.samples else None
     memory = f", daemon {format_bytes(last.daemon)}" if last else ""
     return (
-        f"{state.elapsed:4.0f} s  {state.running} clients, {state.operations} operations,"
-        f" {state.checked} results checked, {state.client_deaths} deaths, {state.resets} resets{memory},"
-        f" {len(state.failures)} failures"
+        f"{state.elapsed:4.0f} s  {state.running} clients, {state.done} operations,"
+        f" {state.results_checked} results checked, {state.client_deaths} deaths,"
+        f" {state.engine_resets} resets{memory}, {len(state.failures)} failures"
     )
 
 
@@ -123,13 +119,13 @@ def _table(state: State) -> Table:
         table.add_column(heading, no_wrap=True)
     people = [
         ("running", f"{state.running} of {options.clients}"),
-        ("started", f"{state.started}"),
+        ("started", f"{state.processes}"),
         ("died", f"{state.client_deaths}"),
-        ("results checked", f"{state.checked}"),
+        ("results checked", f"{state.results_checked}"),
         ("failures", f"[red]{len(state.failures)}[/]" if state.failures else "0"),
     ]
     daemon = [
-        ("engine resets", f"{state.resets}"),
+        ("engine resets", f"{state.engine_resets}"),
         ("engines killed", f"{state.engine_kills}"),
         ("compilers killed", f"{state.compiler_kills}"),
         ("hangs", f"{state.hangs}"),
@@ -142,7 +138,7 @@ def _table(state: State) -> Table:
             ("device memory", format_bytes(last.device_memory)),
             ("descriptors", f"{last.descriptors}"),
         ]
-    done = [(name, f"{count}") for name, count in state.done.items() if count]
+    done = [(name, f"{count}") for name, count in state.operations.items() if count]
     for row in range(max(len(people), len(done), len(daemon))):
         cells: list[str] = []
         for column in (people, done, daemon):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
 from softnpu.tools.shared.console import format_bytes, format_time
 
 
@@ -61,7 +60,7 @@ def rate_text(value: float) -> str:
 
 
 def _devices(row: Any) -> str:
-    return ", ".join(f"NPU.{number}" for number in row.devices)
+    return ", ".join(row.devices)
 
 
 def _models(row: Any) -> str:
@@ -120,14 +119,14 @@ LISTINGS: Final = (
     ),
     Listing(
         "Leases",
-        lambda view: view.sample.status.leases,
+        lambda view: view.leases,
         lambda row: str(row.lease),
         (
             number_column("PID", "pid"),
             Column("DEVICES", _devices, _devices),
-            number_column("OF EACH%", "share", lambda share: percent(share / WHOLE_DEVICE)),
+            number_column("OF EACH%", "share", percent),
             number_column("SESSIONS", "sessions"),
-            text_column("PROGRAM", "client"),
+            text_column("PROGRAM", "program"),
         ),
         0,
     ),

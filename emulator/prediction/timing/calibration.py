@@ -1,11 +1,10 @@
 """The few factors fitted to published measurements, and the group times computed from them.
 
-`data/calibration.json` has the result, with its date; `softnpu bench predict --calibrate` regenerates it.
+`data/calibration.json` has the result, with its date; `tests/prediction/calibration` regenerates it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -58,7 +57,6 @@ class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     rows: int
     calibration: Calibration
-    left_out: dict[str, Calibration]
     spread: Spread
 
 
@@ -119,23 +117,5 @@ def latency_us(device_us: float, by: Calibration) -> float:
 @cache
 def load() -> CalibrationFile:
     """Return the calibration of this installation."""
-    return decode(resources.files(__package__).joinpath("data/calibration.json").read_bytes())
-
-
-def decode(content: bytes) -> CalibrationFile:
-    """Decode a calibration file."""
+    content = resources.files(__package__).joinpath("data/calibration.json").read_bytes()
     return msgspec.json.decode(content, type=CalibrationFile)
-
-
-def encode(file: CalibrationFile) -> bytes:
-    """Encode a calibration file: one factor per line, so that diffs are readable."""
-    rounded = _rounded(msgspec.to_builtins(file))
-    return msgspec.json.format(msgspec.json.encode(rounded), indent=2) + b"\n"
-
-
-def _rounded(value: object) -> object:
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, Mapping):
-        return {key: _rounded(each) for key, each in value.items()}
-    return value

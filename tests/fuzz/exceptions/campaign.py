@@ -138,9 +138,9 @@ def _runs(
         work = folder / f"run-{number}"
         work.mkdir()
         state = _run(options, Target(daemon.socket, work), tally)
-        tally.checked += state.checked
-        tally.sessions += state.started
-        tally.resets = state.resets
+        tally.checked += state.results_checked
+        tally.sessions += state.processes
+        tally.resets = state.engine_resets
         tally.violations += [str(failure) for failure in state.failures if failure.kind in _JUDGED]
         if tally.violations:
             tally.violations.append(f"the daemon {'lives' if daemon.alive else 'died'}: {daemon.log[-3000:]}")
@@ -158,7 +158,7 @@ def _run(options: Options, target: Target, tally: Tally) -> State:
         try:
             coordinator.run()
         except ZeError as error:
-            if not coordinator.state.started:
+            if not coordinator.state.processes:
                 continue
             tally.violations.append(str(error))
         except (AssertionError, ToolError) as error:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from softnpu.emulator.interface.messages import (
         CompilationActivity,
         EngineStatus,
+        LeaseStatus,
         ModelActivity,
         SessionActivity,
         StatusAnswer,
@@ -71,6 +72,7 @@ class ModelView:
     inferences: int
     inferences_s: float
     mean_s: float
+    busy_s: float
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,18 @@ class CompilationView:
 
 
 @dataclass(frozen=True)
+class LeaseView:
+    """A lease: its holder, its devices by name, and its share of each, 0 to 1."""
+
+    lease: int
+    pid: int
+    program: str
+    devices: tuple[str, ...]
+    share: float
+    sessions: int
+
+
+@dataclass(frozen=True)
 class View:
     """All data that a monitor shows. `interval_s`: the period that rates average."""
 
@@ -96,6 +110,7 @@ class View:
     sessions: tuple[SessionView, ...]
     models: tuple[ModelView, ...]
     compilations: tuple[CompilationView, ...]
+    leases: tuple[LeaseView, ...]
 
     @classmethod
     def of(cls, now: Sample, before: Sample | None, programs: Programs) -> View:
@@ -121,6 +136,7 @@ class View:
             ),
             models=tuple(_model(each, old_models.get(each.model), names) for each in now.models),
             compilations=tuple(_compilation(each, names) for each in now.compilations),
+            leases=tuple(_lease(each, names) for each in now.status.leases),
         )
 
 
@@ -204,6 +220,7 @@ def _model(now: ModelActivity, before: ModelActivity | None, names: dict[int, st
         inferences=now.inferences,
         inferences_s=inferences / passed if passed > 0 else 0.0,
         mean_s=mean_s,
+        busy_s=now.busy_ns / 1e9,
     )
 
 
@@ -216,4 +233,17 @@ def _compilation(now: CompilationActivity, names: dict[int, str]) -> Compilation
         stage=now.stage or ("starts" if now.worker else "waits"),
         done=now.done,
         age_s=now.age_s,
+    )
+
+
+def _lease(now: LeaseStatus, names: dict[int, str]) -> LeaseView:
+    from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
+
+    return LeaseView(
+        lease=now.lease,
+        pid=now.pid,
+        program=now.client,
+        devices=tuple(names[number] for number in now.devices),
+        share=now.share / WHOLE_DEVICE,
+        sessions=now.sessions,
     )

@@ -6,8 +6,9 @@ with few rows is not bent to explain one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,9 +19,10 @@ from softnpu.emulator.prediction.timing.calibration import Calibration, Calibrat
 from softnpu.emulator.prediction.timing.devices import find_device
 from softnpu.emulator.prediction.timing.features import features_of, unit_times, work_of
 from softnpu.emulator.prediction.timing.work import Precision
-from softnpu.tools.bench.prediction.architectures import architecture
-from softnpu.tools.bench.prediction.measurements import ModelRow
+from tests.prediction.calibration.architectures import architecture
+from tests.prediction.calibration.measurements import ModelRow
 
+LEFT_OUT: Final = Path(__file__).parent / "data/left_out.json"
 _PRIOR: Final = Calibration()
 _WIDTHS: Final = {
     "dpu": 0.15,
@@ -128,17 +130,36 @@ def _descend(loss: Callable[[Calibration], float]) -> Calibration:
     return best
 
 
-def calibrate(rows: Sequence[ModelRow], date: str) -> CalibrationFile:
+def calibrate(rows: Sequence[ModelRow], date: str) -> tuple[CalibrationFile, dict[str, Calibration]]:
     """Fit all rows, and all but those of each model."""
     known = cases(rows)
     models = dict.fromkeys(row.model for row in rows)
     left_out = {name: fit([case for case in known if case.row.model != name]) for name in models}
     ratios = [case.row.us / case.predicted_us(left_out[case.row.model]) for case in known if case.row.fitted]
     low, high = np.percentile(ratios, [10, 90])
-    return CalibrationFile(
+    file = CalibrationFile(
         date=date,
         rows=sum(row.fitted for row in rows),
         calibration=fit(known),
-        left_out=left_out,
         spread=Spread(low=float(low), high=float(high)),
     )
+    return file, left_out
+
+
+def load_left_out() -> dict[str, Calibration]:
+    """Return the stored factors fitted without each model."""
+    return msgspec.json.decode(LEFT_OUT.read_bytes(), type=dict[str, Calibration])
+
+
+def encode(fitted: object) -> bytes:
+    """Encode factors: one per line, so that diffs are readable."""
+    rounded = _rounded(msgspec.to_builtins(fitted))
+    return msgspec.json.format(msgspec.json.encode(rounded), indent=2) + b"\n"
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    return value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from softnpu.emulator.prediction.builder import GraphBuilder
 from softnpu.emulator.prediction.graph import Graph, Source
+from tests.prediction.graph_builder import GraphBuilder
 
 _TOKENS, _WIDTH, _HEADS, _INNER, _LAYERS, _WORDS = 128, 768, 12, 3072, 12, 28996
 

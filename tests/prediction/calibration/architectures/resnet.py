@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from softnpu.emulator.prediction.builder import GraphBuilder
 from softnpu.emulator.prediction.graph import Graph, Source
+from tests.prediction.graph_builder import GraphBuilder
 
 _STAGES = ((64, 256, 3, 1), (128, 512, 4, 2), (256, 1024, 6, 2), (512, 2048, 3, 2))
 

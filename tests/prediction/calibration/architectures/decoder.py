@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from softnpu.emulator.prediction.builder import GraphBuilder
 from softnpu.emulator.prediction.graph import Graph, Source
+from tests.prediction.graph_builder import GraphBuilder
 
 _PAST = 1024
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from softnpu.emulator.prediction.builder import GraphBuilder
 from softnpu.emulator.prediction.graph import Graph, Source
-from softnpu.tools.bench.prediction.architectures.mobilenet import mobilenet_v1_features
+from tests.prediction.calibration.architectures.mobilenet import mobilenet_v1_features
+from tests.prediction.graph_builder import GraphBuilder
 
 _CLASSES = 91
 _EXTRA = ((256, 512), (128, 256), (128, 256), (64, 128))

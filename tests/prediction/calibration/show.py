@@ -1,13 +1,15 @@
-"""The output of `softnpu bench predict`: a line for each published figure, then summaries."""
+"""The output of the comparison: a line for each published figure, then summaries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from softnpu.emulator.prediction.timing.calibration import CalibrationFile
-from softnpu.tools.bench.prediction.evaluate import MEDIAN, ORDERED, P90, Compared, Summary
 from softnpu.tools.shared.console import format_time, make_table, out, print_json, print_line
+from tests.prediction.calibration.evaluate import MEDIAN, ORDERED, P90, Compared, LeftOut, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +27,7 @@ def show(
         print_line(f"  * {names} on {marked[0].platform}: {text}")
     if workloads:
         single = [row for row in rows if not row.left_out]
-        out.print(_rows("\nworkloads on one tile or one SHAVE, not calibrated", single))
+        out.print(_rows("workloads on one tile or one SHAVE, not calibrated", single))
     out.print(_summaries(summaries))
     print_line(
         f"calibrated on {file.date} with {file.rows} rows; held to: median {MEDIAN:.0%}, p90 {P90:.0%}, "
@@ -53,8 +55,8 @@ def _time(us: float) -> str:
 
 
 def _summaries(summaries: Sequence[Summary]) -> Table:
-    table = make_table("\ntogether", "", right=("rows", "median", "p90", "pairs", "in order", "targets"))
-    verdicts = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
+    table = make_table("together", "", right=("rows", "median", "p90", "pairs", "in order", "targets"))
+    verdicts = {None: "", True: "met", False: "missed"}
     for each in summaries:
         pairs = ("", "") if each.ordered is None else (str(each.pairs), f"{each.ordered:.0%}")
         row = (each.name, str(each.rows), f"{each.median:.0%}", f"{each.p90:.0%}", *pairs)
@@ -62,13 +64,15 @@ def _summaries(summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def show_json(rows: Sequence[Compared], summaries: Sequence[Summary], file: CalibrationFile) -> None:
+def show_json(
+    rows: Sequence[Compared], summaries: Sequence[Summary], file: CalibrationFile, left_out: LeftOut
+) -> None:
     """Print one document: every row, the summaries, the calibration."""
     print_json(
         {
             "rows": rows,
             "summaries": summaries,
             "targets": {"median": MEDIAN, "p90": P90, "ordered": ORDERED},
-            "calibration": file,
+            "calibration": msgspec.structs.asdict(file) | {"left_out": left_out},
         }
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Final
@@ -11,14 +11,16 @@ import msgspec
 import numpy as np
 
 from softnpu.emulator.prediction.groups import Unit
-from softnpu.emulator.prediction.timing.calibration import CalibrationFile
+from softnpu.emulator.prediction.timing.calibration import Calibration
 from softnpu.emulator.prediction.timing.devices import Device, find_device
 from softnpu.emulator.prediction.timing.features import work_of
 from softnpu.emulator.prediction.timing.shave_table import find_kernel
 from softnpu.emulator.prediction.timing.work import Work
-from softnpu.tools.bench.prediction import fit
-from softnpu.tools.bench.prediction.measurements import WorkloadRow
+from tests.prediction.calibration import fit
+from tests.prediction.calibration.measurements import WorkloadRow
 
+LeftOut = Mapping[str, Calibration]
+"""The factors fitted without each model."""
 CLEARLY: Final = 1.3
 """Measurements that differ by less form no pair: such a difference decides nothing."""
 MEDIAN, P90, ORDERED = 0.25, 0.60, 0.90
@@ -61,13 +63,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_models(
-    cases: Sequence[fit.Case], file: CalibrationFile, *, same_selection: bool = False
+    cases: Sequence[fit.Case], left_out: LeftOut, *, same_selection: bool = False
 ) -> tuple[Compared, ...]:
     """Predict each row of a model with the factors fitted without that model.
 
     `same_selection`: as if 4000 selected boxes as fast as 3720, as its hardware suggests.
     """
-    return tuple(_compared(case, _left_out_us(case, file, same_selection)) for case in cases)
+    return tuple(_compared(case, _left_out_us(case, left_out, same_selection)) for case in cases)
 
 
 def compare_roofline(cases: Sequence[fit.Case]) -> tuple[Compared, ...]:
@@ -75,8 +77,8 @@ def compare_roofline(cases: Sequence[fit.Case]) -> tuple[Compared, ...]:
     return tuple(_compared(case, case.roofline_us) for case in cases)
 
 
-def _left_out_us(case: fit.Case, file: CalibrationFile, same_selection: bool) -> float:
-    factors = file.left_out[case.row.model]
+def _left_out_us(case: fit.Case, left_out: LeftOut, same_selection: bool) -> float:
+    factors = left_out[case.row.model]
     if same_selection:
         factors = msgspec.structs.replace(factors, selection_4000_ns=factors.selection_3720_ns)
     return case.predicted_us(factors)
@@ -165,10 +167,10 @@ def _ordered(one: Compared, other: Compared) -> bool:
     return (one.published_us < other.published_us) == (one.predicted_us < other.predicted_us)
 
 
-def summaries(cases: Sequence[fit.Case], file: CalibrationFile) -> tuple[Summary, ...]:
+def summaries(cases: Sequence[fit.Case], left_out: LeftOut) -> tuple[Summary, ...]:
     """Summarise all models, those without a remark, each platform, and two simpler predictions."""
-    models = compare_models(cases, file)
-    plain = compare_models(cases, file, same_selection=True)
+    models = compare_models(cases, left_out)
+    plain = compare_models(cases, left_out, same_selection=True)
     platforms = dict.fromkeys(row.platform for row in models)
     return (
         summarise("all rows of models", models),

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from softnpu.emulator.prediction.graph import Graph
-from softnpu.tools.bench.prediction.architectures import (
+from tests.prediction.calibration.architectures import (
     bert,
     decoder,
     efficientdet,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 
-from softnpu.emulator.prediction.builder import GraphBuilder
 from softnpu.emulator.prediction.graph import Graph
 from softnpu.emulator.prediction.timing.work import Precision
+from tests.prediction.graph_builder import GraphBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,5 +118,5 @@ def workload_rows() -> tuple[WorkloadRow, ...]:
 
 
 def _read(name: str) -> Iterator[dict[str, str]]:
-    text = resources.files(__package__).joinpath(f"data/{name}").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
     return csv.DictReader(text.splitlines())
