@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.fuzz.campaign import Plan, run
 from tests.fuzz.exceptions import campaign as exceptions
 from tests.fuzz.models import campaign as models
-from tests.fuzz.shortage import LIMITS
+from tests.fuzz.shortage import LIMITS, become_bound
 
 
 def main() -> int:
@@ -44,6 +44,7 @@ def main() -> int:
         return _models(given)
     if given.exceptions is not None:
         return _exceptions(given)
+    become_bound(given.at)
     chosen = Plan(
         given.frames,
         given.raw,

@@ -353,6 +353,8 @@ class FrameMaker:
         )
 
     def _must(self, frame: Frame) -> None:
+        if "must" in frame.fields:
+            return  # it keeps the request from being honoured
         if self._dice.chance(0.5):
             frame.fields["must"] = [
                 name for name in frame.fields if name in TYPES[frame.tag].__struct_fields__
