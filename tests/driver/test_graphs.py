@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from openvino import opset15 as ops
 from softnpu.driver import (
     CommandQueue,
     Context,
-    Driver,
     Graph,
     GraphDesc,
     GraphExtension,
@@ -198,23 +196,6 @@ def test_a_graph_destroyed_while_it_computes_ends_in_order(
     run(queue, barrier(context))
 
 
-def test_compiling_in_many_sessions_at_once(daemon: Daemon, digits: Path, images: Array) -> None:
-    expected, results = on_cpu(digits, images[0]), []
-
-    def work() -> None:
-        with Driver.open(daemon.socket) as driver:
-            context = driver.devices[0].create_context()
-            loaded = Loaded(context, digits)
-            results.append(same(loaded.infer(context.create_command_queue(), images[0]), expected))
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert results == [True] * 6
-
-
 def test_a_graph_for_another_platform_is_compiled_but_not_loaded(context: Context, digits: Path) -> None:
     with GraphSource.from_ir(digits) as source:
         graph = compile_source(context, source, build_flags='--config NPU_PLATFORM="3720"')
@@ -340,20 +321,6 @@ def test_a_blob_without_weights_is_imported_with_them(
         import_blob(context, blob, (), places)
     with pytest.raises(ZeError, match="none came"):
         import_blob(context, blob, (), placement)
-
-
-def test_a_damaged_binary_is_refused_and_the_engine_lives(
-    context: Context, extension: GraphExtension, graph: Graph
-) -> None:
-    data = graph.get_native_binary()
-    restarts = context.device.get_status().restarts
-    for at in range(0, len(data), len(data) // 10):
-        damaged = bytearray(data)
-        damaged[at] ^= 0x10
-        for spoilt in (bytes(damaged), data[:at] or b"\0"):
-            desc = GraphDesc(GraphFormat.NATIVE, spoilt)
-            failure(partial(extension.create2, context, desc), ZeResult.ERROR_INVALID_NATIVE_BINARY)
-    assert context.device.get_status().restarts == restarts
 
 
 # ------------------------------------------------------------ properties

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import signal
@@ -104,19 +103,6 @@ def test_a_model_computes_in_another_programs_memory_without_a_copy(
     assert found.tobytes() == on_cpu(digits, picture)[0].tobytes()
     assert daemon.status().engines[0].staged_bytes == before
     del found
-
-
-def test_memory_is_imported_by_its_descriptor_and_by_its_address(
-    context: Context, queue: CommandQueue, publish: Publish
-) -> None:
-    camera = publish(3 * PAGE)
-    with context.import_memory(camera.fd) as by_descriptor:
-        run(queue, fill(context, by_descriptor, 1))
-    address = ctypes.addressof(ctypes.c_char.from_buffer(camera.bytes))
-    with context.import_system_memory(address + PAGE, PAGE) as by_address:
-        assert by_address.address == address + PAGE
-        run(queue, fill(context, by_address, 2))
-    assert camera.bytes[:] == b"\1" * PAGE + b"\2" * PAGE + b"\1" * PAGE
 
 
 def test_a_missing_name_or_range_is_refused(context: Context, publish: Publish) -> None:
@@ -321,13 +307,3 @@ def _move(commands: CommandList, memory: Allocation) -> None:
     start = block.offset
     memory.view()[: submission.size] = np.frombuffer(block.mapping.buffer, np.uint8, submission.size, start)
     commands._submission = submission._replace(buffer=memory._block)
-
-
-def test_an_unsealed_memory_file_is_foreign_memory(context: Context, queue: CommandQueue) -> None:
-    fd = linux.memfd("unsealed", SIZE)
-    with context.import_memory(fd) as memory:
-        run(queue, fill(context, memory, 4))
-        assert os.pread(fd, SIZE, 0) == b"\4" * SIZE
-        os.ftruncate(fd, 0)
-        assert lost(execute(queue, fill(context, memory, 5))).info.found == "0 bytes"
-    os.close(fd)

@@ -15,7 +15,7 @@ import pytest
 from softnpu.driver import CommandQueue, Context, ZeResult
 from softnpu.driver.process_maps import find_area, read_areas
 from softnpu.emulator.common import linux
-from tests.support.work import copy, failure, fill, run
+from tests.support.work import copy, failure, run
 
 _PAGE = mmap.PAGESIZE
 
@@ -37,22 +37,6 @@ def sealed() -> Iterator[mmap.mmap]:
     linux.seal(fd, linux.SEALS_FIXED_SIZE)
     yield mapping
     os.close(fd)
-
-
-def test_the_device_reads_and_writes_the_memory_of_the_program(
-    context: Context, queue: CommandQueue, sealed: mmap.mmap
-) -> None:
-    address = _address(sealed)
-    with context.import_system_memory(address + _PAGE, 2 * _PAGE) as memory:
-        assert memory.address == address + _PAGE
-        assert context.query_memory()[1] >= 2 * _PAGE
-        run(queue, fill(context, memory, 7))
-        assert sealed[:] == bytes(_PAGE) + b"\7" * 2 * _PAGE + bytes(_PAGE)
-        sealed[_PAGE : 2 * _PAGE] = b"\5" * _PAGE
-        other = context.alloc_host(2 * _PAGE)
-        run(queue, copy(context, other, memory, 2 * _PAGE))
-        assert bytes(other.view()) == b"\5" * _PAGE + b"\7" * _PAGE
-    assert sealed[_PAGE] == 5
 
 
 def test_two_imports_of_one_file_are_the_same_memory(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +20,11 @@ from tests.fuzz.connection import Closed, Connection, Hang
 from tests.fuzz.daemon_checks import DaemonChecks
 from tests.fuzz.dice import Dice
 from tests.fuzz.hostile_objects import Descriptors, make_models
+from tests.fuzz.plan import CommonPlan, Say, option
 from tests.fuzz.raw import lingering, raw_round, slow_reader
 from tests.fuzz.report import Tally, Violation
 from tests.fuzz.rings import huge_regions, restless_tail, rings_round
-from tests.fuzz.shortage import folder_for_caches, short_of
+from tests.fuzz.shortage import LIMITS, become_bound, folder_for_caches, short_of
 from tests.fuzz.weights_files import weights_files_round
 from tests.support.daemon import Daemon
 
@@ -33,22 +33,21 @@ _CALM_S = 0.3
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How many cases of each kind; `jobs` scales the share of frames that reach a compiler worker.
+class Plan(CommonPlan):
+    """How many cases of each kind."""
 
-    `at`: the limit at which the daemon is meanwhile. Then a request may be refused, and a connection be
-    ended, for a lack of that; nobody may hang, nothing may end or be left.
-    """
-
-    frames: int = 20_000
-    raw: int = 2_000
-    rings: int = 2_000
-    blobs: int = 500
-    weights_files: int = 2_000
-    seed: str = "0"
-    jobs: float = 1.0
-    only: str = ""
-    at: str = ""
+    frames: int = option(20_000, "requests with one error")
+    raw: int = option(2_000, "malformed frames")
+    rings: int = option(2_000, "submissions")
+    blobs: int = option(500, "blobs, placements, weights and IRs")
+    weights_files: int = option(2_000, "safetensors files")
+    jobs: float = option(1.0, "share of frames for the compiler")
+    at: str = option(
+        "",
+        "the daemon is at this limit meanwhile: a request may be refused, and a connection be ended, for a"
+        " lack of that; nobody may hang, nothing may end or be left",
+        choices=LIMITS,
+    )
 
 
 Round = Callable[[Dice, int, int], None]
@@ -60,9 +59,7 @@ _SIZES = {"frames": 480, "raw": 200, "rings": 250, "blobs": 48, "weights_files":
 class Campaign:
     """One run against one daemon."""
 
-    def __init__(
-        self, plan: Plan, target: Target, checks: DaemonChecks, tally: Tally, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, plan: Plan, target: Target, checks: DaemonChecks, tally: Tally, say: Say) -> None:
         self._plan = plan
         self._checks = checks
         self._tally = tally
@@ -87,9 +84,9 @@ class Campaign:
         }
 
     def run(self) -> None:
-        """Run all rounds, or the one of a replay (`KIND:NUMBER`)."""
-        if self._plan.only:
-            self._one(self._plan.only)
+        """Run all rounds, or that of a replay (`KIND:NUMBER`)."""
+        if self._plan.replay:
+            self._one(self._plan.replay)
             return
         for name in self._special:
             self._one(name)
@@ -163,14 +160,15 @@ def _use_staging(daemon: Daemon) -> None:
         assert queue.synchronize(10_000_000_000), "no end of a copy"
 
 
-def run(plan: Plan, say: Callable[[str], None]) -> Tally:
+def run(plan: Plan, say: Say) -> Tally:
     """Run one campaign with its own daemon; return the tally."""
+    become_bound(plan.at)
     tally = Tally()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-fuzz-")))
         stack.enter_context(folder_for_caches(plan.at, folder))
         daemon = stack.enter_context(_surroundings(folder))
-        bystander = Bystander(daemon.socket, model_path(), os.getpid())
+        bystander = Bystander(daemon.socket, model_path())
         stack.callback(bystander.close)
         victim = stack.enter_context(Connection(daemon.socket))
         victim.hello("victim")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,8 +74,8 @@ class FrameMaker:
         exports: list[int],
         jobs: float,
     ) -> None:
-        self._dice = dice
-        self._held = held
+        self.dice = dice
+        self.held = held
         self._models = models
         self._hostile_objects = hostile_objects
         self._foreign = foreign
@@ -84,8 +85,8 @@ class FrameMaker:
 
     def make(self) -> Frame:
         """Return the next frame, encoded."""
-        tag = self._dice.choices(self._tags, self._weights)[0]
-        held = self._held
+        tag = self.dice.choices(self._tags, self._weights)[0]
+        held = self.held
         if tag == "context_create" and len(held.contexts) >= _MOST_CONTEXTS:
             tag = "context_destroy"
         elif not held.contexts:
@@ -96,168 +97,74 @@ class FrameMaker:
             tag = "queue_destroy"
         elif tag in ("graph_create", "graph_import") and len(held.graphs) >= _MOST_GRAPHS:
             tag = "graph_destroy"
-        if tag not in _WEIGHTS or tag == "stop" or (tag == "inject" and self._dice.chance(0.3)):
+        if tag not in _WEIGHTS or tag == "stop" or (tag == "inject" and self.dice.chance(0.3)):
             return self._finished(self._softly(tag))
         frame = self._made(tag)
-        if self._dice.chance(0.5):
+        if self.dice.chance(0.5):
             self._break(frame)
         return self._finished(frame)
 
     # ------------------------------------------------------------ valid requests
 
     def _made(self, tag: str) -> Frame:
-        frame: Frame = getattr(self, f"_{tag}", lambda: self._right(tag))()
-        return frame
+        """Build a valid request: by its table, else with live handles alone."""
+        if tag in _WITH_DESCRIPTORS:
+            return _WITH_DESCRIPTORS[tag](self)
+        if tag in _PLAIN:
+            return Frame(tag, _PLAIN[tag](self.dice, self), wrong=NEVER.get(tag, ""))
+        return self._right(tag)
 
     def _right(self, tag: str) -> Frame:
-        """Build a request that needs only live handles."""
         names = [one.name for one in _FIELDS[tag] if one.required]
-        return Frame(tag, {name: self._live(HANDLE_FIELDS[name]) for name in names})
+        return Frame(tag, {name: self[HANDLE_FIELDS[name]] for name in names}, wrong=NEVER.get(tag, ""))
 
-    def _live(self, kind: str) -> int:
-        table = getattr(self._held, kind)
-        return self._dice.pick(list(table)) if table else 0
-
-    def _hello(self) -> Frame:
-        return Frame("hello", {"major": 1, "minor": 0, "client": "again"}, wrong="a second hello")
+    def __getitem__(self, kind: str) -> int:
+        """Return a live handle, such as one of `contexts`; 0 if there is none."""
+        table = getattr(self.held, kind)
+        return self.dice.pick(list(table)) if table else 0
 
     def _softly(self, tag: str) -> Frame:
         """Add an unknown mandatory field: a valid request would stop the daemon, or inject faults."""
         fields = {one.name: self._of_type(one.type) for one in _FIELDS[tag] if one.required}
-        return Frame(tag, fields | {"must": ("softly",)}, wrong="a field that nobody knows")
+        return Frame(tag, fields | _SOFTLY, wrong="a field that nobody knows")
 
-    def _inject(self) -> Frame:
-        return Frame("inject", {"kind": self._dice.text()}, wrong="a fault that there is not")
-
-    def _lease_take(self) -> Frame:
-        return Frame(
-            "lease_take", {"count": self._dice.pick((0, 1, 2**40))}, wrong="a session takes no lease"
-        )
-
-    def _trace_start(self) -> Frame:
-        sizes = (-64, 0, 1, 63, 100, 1 << 17, 1 << 40)
-        return Frame(
-            "trace_start", {"records": self._dice.pick(sizes), "must": ("softly",)}, wrong="rings of no size"
-        )
-
-    def _trace_rings(self) -> Frame:
-        return Frame("trace_rings", {}, wrong="no trace of this connection")
-
-    def _trace_stop(self) -> Frame:
-        return Frame("trace_stop", {}, wrong="no trace of this connection")
-
-    def _trace_join(self) -> Frame:
-        return Frame("trace_join", {"trace": self._dice.integer()}, wrong="no trace is made")
-
-    def _cancel(self) -> Frame:
-        return Frame("cancel", {"request": self._dice.integer()})
-
-    def _context_create(self) -> Frame:
-        return Frame("context_create", {"device": 0})
-
-    def _metric_stream_open(self) -> Frame:
-        # long periods: a stream's output is not under test here
-        period = self._dice.randint(10**9, MAX_PERIOD_NS)
-        return Frame("metric_stream_open", {"context": self._live("contexts"), "period": period})
-
-    def _graph_expected(self) -> Frame:
-        return Frame("graph_expected", {"context": self._live("contexts"), "hint": self._dice.randbytes(32)})
-
-    def _mem_alloc(self) -> Frame:
-        dice = self._dice
-        size = dice.pick((1, 64, 4096, dice.randint(1, 300_000), dice.randint(1, 8192), 1 << 21))
-        fields: dict[str, Any] = {"context": self._live("contexts"), "kind": dice.pick(KINDS), "size": size}
-        if dice.chance(0.3):
-            fields["alignment"] = dice.pick((0, 1, 2, 64, 1024, 4096, 1 << 16))
-        if dice.chance(0.15):
-            fields["exportable"] = True
-        if dice.chance(0.1):
-            fields["sparse"] = True
-        return Frame("mem_alloc", fields)
-
-    def _mem_import(self) -> Frame:
-        fields = {"context": self._live("contexts"), "kind": self._dice.pick(KINDS)}
+    def imported(self, tag: str, fields: dict[str, Any]) -> Frame:
         if not self._exports:
-            return Frame("mem_import", fields, [], wrong="no descriptor")
-        return Frame("mem_import", fields, [self._dice.pick(self._exports)])
+            return Frame(tag, fields, wrong="no descriptor")
+        return Frame(tag, fields, [self.dice.pick(self._exports)])
 
-    def _mem_import_part(self) -> Frame:
-        if not self._exports:
-            return Frame("mem_import_part", {}, [], wrong="no descriptor")
-        fields = {
-            "context": self._live("contexts"),
-            "kind": self._dice.pick(KINDS),
-            "offset": 0,
-            "size": 4096,
-        }
-        if self._dice.chance(0.5):
-            fields["foreign"] = True
-        return Frame("mem_import_part", fields, [self._dice.pick(self._exports)])
+    def freed(self) -> Frame:
+        usable = [handle for handle, held in self.held.memory.items() if not held.ring]
+        count = min(len(usable), self.dice.pick((1, 1, 1, 2, 5)))
+        return Frame("mem_free", {"memory": self.dice.sample(usable, count)})
 
-    def _mem_free(self) -> Frame:
-        usable = [handle for handle, held in self._held.memory.items() if not held.ring]
-        count = min(len(usable), self._dice.pick((1, 1, 1, 2, 5)))
-        return Frame("mem_free", {"memory": self._dice.sample(usable, count)})
-
-    def _queue_create(self) -> Frame:
-        fields: dict[str, Any] = {"context": self._live("contexts"), "slots": 1 << self._dice.randint(1, 6)}
-        if self._dice.chance(0.4):
-            fields["priority"] = self._dice.pick(list(PRIORITIES))
-        return Frame("queue_create", fields)
-
-    def _queue_workload(self) -> Frame:
-        return Frame("queue_workload", {"queue": self._live("queues"), "background": self._dice.chance(0.5)})
-
-    def _graph_export(self) -> Frame:
+    def exported(self) -> Frame:
         frame = self._right("graph_export")
-        if self._dice.chance(0.4):
-            frame.fields["offset"] = self._dice.pick((0, 100, 4096))
+        if self.dice.chance(0.4):
+            frame.fields["offset"] = self.dice.pick((0, 100, 4096))
             frame.fds = [self._hostile_objects.by_kind["file"]]
         return frame
 
-    def _ir(self, tag: str) -> Frame:
-        model = self._dice.pick(self._models)
-        fields = {
-            "context": self._live("contexts"),
-            "name": model.name,
-            "xml_length": len(model.xml),
-            "weights": msgspec.to_builtins(model.sources),
-        }
-        return Frame(tag, fields, [model.xml_fd, *model.weight_fds])
+    def of_an_ir(self, tag: str) -> Frame:
+        """Compile or query a model, with some of the optional fields of `_OF_AN_IR`."""
+        model = self.dice.pick(self._models)
+        weights = msgspec.to_builtins(model.sources)
+        given = {"name": model.name, "xml_length": len(model.xml), "weights": weights}
+        more = _some(self.dice, _OF_AN_IR[tag])
+        return Frame(tag, {"context": self["contexts"], **given, **more}, [model.xml_fd, *model.weight_fds])
 
-    def _graph_create(self) -> Frame:
-        frame = self._ir("graph_create")
-        if self._dice.chance(0.3):
-            frame.fields["config"] = {"NPU_TILES": "2", "PERF_COUNT": self._dice.pick(("YES", "NO"))}
-        if self._dice.chance(0.2):
-            frame.fields["build_flags"] = '--inputs_precisions="0:FP16"'
-        return frame
-
-    def _graph_query(self) -> Frame:
-        return self._ir("graph_query")
-
-    def _graph_import(self) -> Frame:
-        model = self._dice.pick(self._models)
-        fields = msgspec.to_builtins(model.import_request(self._live("contexts")))
+    def of_a_blob(self) -> Frame:
+        model = self.dice.pick(self._models)
+        fields = msgspec.to_builtins(model.import_request(self["contexts"]))
         del fields["t"]
-        if self._dice.chance(0.2):
-            fields["deferred"] = True
-        return Frame("graph_import", fields, model.import_fds)
-
-    def _compiler_options(self) -> Frame:
-        fields: dict[str, Any] = {"device": 0}
-        if self._dice.chance(0.5):
-            fields["option"] = "NPU_TILES"
-        if self._dice.chance(0.3):
-            fields["value"] = "2"
-        return Frame("compiler_options", fields)
+        return Frame("graph_import", fields | _some(self.dice, {"deferred": (0.2, True)}), model.import_fds)
 
     # ------------------------------------------------------------ damage to them
 
     def _break(self, frame: Frame) -> None:
         ways = (self._handle, self._value, self._value, self._type, self._missing, self._unknown, self._must,
                 self._descriptors, self._padding)  # fmt: skip
-        self._dice.pick(ways)(frame)
+        self.dice.pick(ways)(frame)
 
     def _handle(self, frame: Frame) -> None:
         names = [name for name in (*HANDLE_FIELDS, "memory") if name in frame.fields]
@@ -267,14 +174,14 @@ class FrameMaker:
         frame.changed = "handle"
         if name == "memory":
             handles = list(frame.fields["memory"])
-            handles.insert(self._dice.randint(0, len(handles)), self._bad_handle(HandleKind.MEMORY))
+            handles.insert(self.dice.randint(0, len(handles)), self._bad_handle(HandleKind.MEMORY))
             frame.fields["memory"] = handles
             return
         frame.fields[name] = self._bad_handle(HandleKind[name.upper()])
 
     def _bad_handle(self, kind: HandleKind) -> int:
         """Return a handle that is stale, foreign, of another kind, or forged next to a live one."""
-        dice, held = self._dice, self._held
+        dice, held = self.dice, self.held
         live = [*held.contexts, *held.memory, *held.queues, *held.graphs, *held.streams]
         way = dice.randrange(7)
         if way == 0 and held.stale:
@@ -293,7 +200,7 @@ class FrameMaker:
 
     def _value(self, frame: Frame) -> None:
         """Give one field another value of the right type."""
-        one = self._dice.pick(_FIELDS[frame.tag])
+        one = self.dice.pick(_FIELDS[frame.tag])
         if one.name == "must":
             return
         frame.changed = f"value of {one.name}"
@@ -302,7 +209,7 @@ class FrameMaker:
             frame.wrong = frame.changed
 
     def _of_type(self, kind: Any) -> Any:
-        dice = self._dice
+        dice = self.dice
         origin = typing.get_origin(kind)
         if kind is int:
             return dice.integer()
@@ -326,8 +233,8 @@ class FrameMaker:
     def _type(self, frame: Frame) -> None:
         if not frame.fields:
             return
-        name = self._dice.pick(list(frame.fields))
-        frame.fields[name] = self._dice.pick(
+        name = self.dice.pick(list(frame.fields))
+        frame.fields[name] = self.dice.pick(
             (
                 3.5,
                 b"\xff\xfe",
@@ -342,18 +249,18 @@ class FrameMaker:
     def _missing(self, frame: Frame) -> None:
         required = [one.name for one in _FIELDS[frame.tag] if one.required and one.name in frame.fields]
         if required:
-            name = self._dice.pick(required)
+            name = self.dice.pick(required)
             del frame.fields[name]
             frame.wrong = f"{name} is missing"
 
     def _unknown(self, frame: Frame) -> None:
         """Add a field of a later version, to be skipped."""
-        frame.fields["z" + self._dice.pick(("", "later", "é"))] = self._dice.pick(
-            (1, "x", [1, {"a": 2}], None)
-        )
+        frame.fields["z" + self.dice.pick(("", "later", "é"))] = self.dice.pick((1, "x", [1, {"a": 2}], None))
 
     def _must(self, frame: Frame) -> None:
-        if self._dice.chance(0.5):
+        if "must" in frame.fields:
+            return  # it keeps the request from being honoured
+        if self.dice.chance(0.5):
             frame.fields["must"] = [
                 name for name in frame.fields if name in TYPES[frame.tag].__struct_fields__
             ]
@@ -362,7 +269,7 @@ class FrameMaker:
         frame.wrong = "a field that nobody knows"
 
     def _descriptors(self, frame: Frame) -> None:
-        dice, kinds = self._dice, self._hostile_objects.by_kind
+        dice, kinds = self.dice, self._hostile_objects.by_kind
         name = dice.pick(list(kinds))
         way = dice.randrange(4)
         if way == 0 or not frame.fds:
@@ -403,8 +310,8 @@ class FrameMaker:
     def _padding(self, frame: Frame) -> None:
         """Pad a body to or near the maximum size, with a text or a skipped field."""
         texts = [one.name for one in _FIELDS[frame.tag] if one.type is str]
-        name = self._dice.pick(texts) if texts and self._dice.chance(0.5) else "zz"
-        self._pad(frame, name, MAX_BODY - self._dice.pick((0, 0, 1, 2, 3)))
+        name = self.dice.pick(texts) if texts and self.dice.chance(0.5) else "zz"
+        self._pad(frame, name, MAX_BODY - self.dice.pick((0, 0, 1, 2, 3)))
         if name != "zz":
             frame.changed = f"a long {name}"
 
@@ -421,6 +328,78 @@ class FrameMaker:
             body = _encode({"t": frame.tag, **frame.fields})[:MAX_BODY]
         frame.body = body
         return frame
+
+
+def _some(dice: Dice, optional: Mapping[str, tuple[float, Any]]) -> dict[str, Any]:
+    """Return some optional fields: by their chance, with their value or one that a function chooses."""
+    chosen = {name: value for name, (chance, value) in optional.items() if dice.chance(chance)}
+    return {name: value(dice) if callable(value) else value for name, value in chosen.items()}
+
+
+_SOFTLY = {"must": ("softly",)}
+NEVER = {
+    "hello": "a second hello", "inject": "a fault that there is not",
+    "lease_take": "a session takes no lease", "trace_start": "rings of no size",
+    "trace_rings": "no trace of this connection",
+    "trace_stop": "no trace of this connection", "trace_join": "no trace is made",
+}  # fmt: skip
+"""Requests that would end or spoil the run if they were honoured, and what is wrong with them."""
+_PLAIN: dict[str, Callable[[Dice, FrameMaker], dict[str, Any]]] = {
+    "hello": lambda _dice, _live: {"major": 1, "minor": 0, "client": "again"},
+    "inject": lambda dice, _live: {"kind": dice.text()},
+    "lease_take": lambda dice, _live: {"count": dice.pick((0, 1, 2**40))},
+    "trace_start": lambda dice, _live: {
+        "records": dice.pick((-64, 0, 1, 63, 100, 1 << 17, 1 << 40)), **_SOFTLY,
+    },
+    "trace_join": lambda dice, _live: {"trace": dice.integer()},
+    "cancel": lambda dice, _live: {"request": dice.integer()},
+    "context_create": lambda _dice, _live: {"device": 0},
+    # long periods: a stream's output is not under test here
+    "metric_stream_open": lambda dice, live: {
+        "context": live["contexts"], "period": dice.randint(10**9, MAX_PERIOD_NS),
+    },
+    "graph_expected": lambda dice, live: {"context": live["contexts"], "hint": dice.randbytes(32)},
+    "mem_alloc": lambda dice, live: {
+        "context": live["contexts"], "kind": dice.pick(KINDS),
+        "size": dice.pick((1, 64, 4096, dice.randint(1, 300_000), dice.randint(1, 8192), 1 << 21)),
+        **_some(dice, {
+            "alignment": (0.3, lambda dice: dice.pick((0, 1, 2, 64, 1024, 4096, 1 << 16))),
+            "exportable": (0.15, True), "sparse": (0.1, True),
+        }),
+    },
+    "queue_create": lambda dice, live: {
+        "context": live["contexts"], "slots": 1 << dice.randint(1, 6),
+        **_some(dice, {"priority": (0.4, lambda dice: dice.pick(list(PRIORITIES)))}),
+    },
+    "queue_workload": lambda dice, live: {"queue": live["queues"], "background": dice.chance(0.5)},
+    "compiler_options": lambda dice, _live: {
+        "device": 0, **_some(dice, {"option": (0.5, "NPU_TILES"), "value": (0.3, "2")}),
+    },
+}  # fmt: skip
+"""Fields of valid requests without descriptors, by tag. Others have live handles alone."""
+_OF_AN_IR: dict[str, dict[str, tuple[float, Any]]] = {
+    "graph_create": {
+        "config": (0.3, lambda dice: {"NPU_TILES": "2", "PERF_COUNT": dice.pick(("YES", "NO"))}),
+        "build_flags": (0.2, '--inputs_precisions="0:FP16"'),
+    },
+    "graph_query": {},
+}
+_WITH_DESCRIPTORS: dict[str, Callable[[FrameMaker], Frame]] = {
+    "mem_import": lambda maker: maker.imported(
+        "mem_import", {"context": maker["contexts"], "kind": maker.dice.pick(KINDS)}
+    ),
+    "mem_import_part": lambda maker: maker.imported(
+        "mem_import_part",
+        {"context": maker["contexts"], "kind": maker.dice.pick(KINDS), "offset": 0, "size": 4096}
+        | _some(maker.dice, {"foreign": (0.5, True)}),
+    ),
+    "mem_free": FrameMaker.freed,
+    "graph_export": FrameMaker.exported,
+    "graph_create": lambda maker: maker.of_an_ir("graph_create"),
+    "graph_query": lambda maker: maker.of_an_ir("graph_query"),
+    "graph_import": FrameMaker.of_a_blob,
+}
+"""Valid requests with descriptors, or of handles that a session chooses in its own way."""
 
 
 def _power_of_two(value: int) -> bool:

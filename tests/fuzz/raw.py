@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections.abc import Callable
 
 import msgspec
 
@@ -16,6 +17,7 @@ from tests.fuzz.attack_frames import Target
 from tests.fuzz.connection import Closed, Connection, Hang, close_all, drained
 from tests.fuzz.dice import Dice
 from tests.fuzz.report import Tally, Violation
+from tests.support.wire import unread_stream
 
 _SAMPLES: tuple[msg.Message, ...] = (
     msg.ContextCreate(device=0),
@@ -92,35 +94,29 @@ def _rights(fds: list[int]) -> tuple[int, int, array.array[int]]:
 
 
 def _packet(dice: Dice, target: Target) -> tuple[bytes, list[int]]:
+    """Return a malformed packet, and the descriptors that go with it."""
     body = dice.pick(_BODIES)
-    good = frames.encode(dice.randint(1, 1000), body)
     fd = dice.pick(list(target.hostile_objects.by_kind.values()))
-    way = dice.randrange(13)
-    if way == 0:
-        return dice.randbytes(dice.pick((1, 15, 16, 17, 64, 4096))), []
-    if way == 1:
-        return good[: dice.randrange(1, len(good))], []
-    if way == 2:
-        return good[:12] + struct.pack("<I", dice.unsigned(32)) + body, []
-    if way == 3:
-        return good[:6] + struct.pack("<H", dice.unsigned(16)) + good[8:], [fd] * dice.randint(0, 3)
-    if way == 4:
-        return good, [fd] * dice.pick((1, 2, 16, 17, 40, _MANY_FDS))
-    if way == 5:
-        return dice.damaged(good), []
-    if way == 6:
-        return frames.encode(1, dice.damaged(body)), []
-    if way == 7:
-        return frames.encode(1, dice.randbytes(dice.pick((0, 1, 20, 65536)))), []
-    if way == 8:
-        return frames.encode(1, _nested(dice)), []
-    if way == 9:
-        return good + bytes(dice.pick((1, 16, frames.MAX_BODY, 70_000))), []
-    if way == 10:
-        return frames.encode(1, _claims(dice)), []
-    if way == 11:
-        return frames.encode(dice.pick((0, 0xFFFFFFFE)), body), []
-    return frames.encode(1, dice.damaged(body, 1)), [fd]
+    packet, counts = dice.pick(_WAYS)
+    return packet(dice, frames.encode(dice.randint(1, 1000), body), body), [fd] * dice.pick(counts)
+
+
+_WAYS: tuple[tuple[Callable[[Dice, bytes, bytes], bytes], tuple[int, ...]], ...] = (
+    (lambda dice, _good, _body: dice.randbytes(dice.pick((1, 15, 16, 17, 64, 4096))), (0,)),
+    (lambda dice, good, _body: good[: dice.randrange(1, len(good))], (0,)),
+    (lambda dice, good, body: good[:12] + struct.pack("<I", dice.unsigned(32)) + body, (0,)),
+    (lambda dice, good, _body: good[:6] + struct.pack("<H", dice.unsigned(16)) + good[8:], (0, 1, 2, 3)),
+    (lambda _dice, good, _body: good, (1, 2, 16, 17, 40, _MANY_FDS)),
+    (lambda dice, good, _body: dice.damaged(good), (0,)),
+    (lambda dice, _good, body: frames.encode(1, dice.damaged(body)), (0,)),
+    (lambda dice, _good, _body: frames.encode(1, dice.randbytes(dice.pick((0, 1, 20, 65536)))), (0,)),
+    (lambda dice, _good, _body: frames.encode(1, _nested(dice)), (0,)),
+    (lambda dice, good, _body: good + bytes(dice.pick((1, 16, frames.MAX_BODY, 70_000))), (0,)),
+    (lambda dice, _good, _body: frames.encode(1, _claims(dice)), (0,)),
+    (lambda dice, _good, body: frames.encode(dice.pick((0, 0xFFFFFFFE)), body), (0,)),
+    (lambda dice, _good, body: frames.encode(1, dice.damaged(body, 1)), (1,)),
+)
+"""Ways to spoil a good packet or its body, each with the numbers of descriptors to send."""
 
 
 def _nested(dice: Dice) -> bytes:
@@ -170,28 +166,13 @@ def lingering(target: Target, tally: Tally) -> None:
     with Connection(target.socket) as connection:
         connection.hello()
         for _ in range(3):
-            fd = _unread_stream()
+            fd, receiver = unread_stream()
+            receiver.detach()  # open until this process ends
             connection.send(msg.encode(msg.Status()), [fd])
             os.close(fd)
             connection.socket.settimeout(10)
             _, answer, _ = connection.receive()
             tally.saw("raw lingering", answer)
-
-
-def _unread_stream() -> int:
-    """Return a TCP connection with unread bytes, which delays its closing."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    sender = socket.create_connection(listener.getsockname())
-    receiver, _ = listener.accept()
-    listener.close()
-    sender.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            sender.send(bytes(1 << 20))
-    sender.setblocking(True)
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
-    receiver.detach()  # open until this process ends
-    return sender.detach()
 
 
 def slow_reader(target: Target, tally: Tally) -> None:

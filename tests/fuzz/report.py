@@ -53,6 +53,10 @@ class Tally:
         self.violations.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
 
     @property
+    def good(self) -> bool:
+        return not self.violations
+
+    @property
     def failed_enough(self) -> bool:
         return len(self.violations) >= _MOST
 

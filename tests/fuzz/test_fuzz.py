@@ -11,19 +11,13 @@ from typing import Any
 import pytest
 
 from softnpu.emulator.interface.commands import CommandType
-from tests.fuzz.frames import TYPES
+from tests.fuzz.frames import NEVER, TYPES
 from tests.fuzz.shortage import LIMITS
 
 _ROOT = Path(__file__).parents[2]
 _AT_LEAST = 1 / 3
-_NEVER_HONOURED = {
-    "hello", "stop", "inject", "trace_start", "trace_rings", "trace_stop", "trace_join",
-    "lease_take",
-}  # fmt: skip
-"""Requests that would end or spoil the run if valid, and those allowed only once.
-
-`tools/test_trace` tests valid tracers, `emulator/test_leases` valid leases.
-"""
+_NEVER_HONOURED = {"stop", *NEVER}
+"""`tools/test_trace` tests valid tracers, `emulator/test_leases` valid leases."""
 _NAMES = {CommandType.MEMORY_FILL: "Fill", CommandType.GRAPH_INITIALIZE: "GraphInit"}
 
 

@@ -163,12 +163,14 @@ def test_blob_outlives_its_graph_and_context(rig: Rig, model: Model) -> None:
     assert rig.api.ze_graph_create2(rig.context, rig.device, native(blob)).get()
 
 
-def test_truncated_blob_is_an_invalid_native_binary(rig: Rig, model: Model) -> None:
+def test_truncated_or_damaged_blob_is_an_invalid_native_binary(rig: Rig, model: Model) -> None:
     blob = rig.api.ze_graph_get_native_binary(rig.graph(model)).get()
-    for share in (0.0, 0.1, 0.5, 0.9, 0.999):
-        cut = blob[: max(1, int(len(blob) * share))]
-        made = rig.api.ze_graph_create2(rig.context, rig.device, native(cut))
-        assert made.result == ZeResult.ERROR_INVALID_NATIVE_BINARY, share
+    for share in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999):
+        at = int(len(blob) * share)
+        for spoilt in (blob[: max(1, at)], blob[:at] + bytes([blob[at] ^ 0x10]) + blob[at + 1 :]):
+            made = rig.api.ze_graph_create2(rig.context, rig.device, native(spoilt))
+            assert made.result == ZeResult.ERROR_INVALID_NATIVE_BINARY, share
+    rig.check_works()
 
 
 def test_persistent_input_says_whether_it_was_kept(rig: Rig, model: Model) -> None:

@@ -10,10 +10,9 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from unittest import mock
 
 from softnpu.driver import Driver, ZeError
 from softnpu.emulator.interface.messages import StatusAnswer
@@ -21,10 +20,10 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.stress.coordinator import Coordinator, Options, State
 from softnpu.tools.stress.daemon import Target
+from tests.fuzz.plan import CommonPlan, Say, option
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 
-_RUN_S = 60.0
 _MOST_RUNS = 200
 _TRIES = 20
 _ROOT = Path(__file__).parents[3]
@@ -33,19 +32,14 @@ _JUDGED = ("wrong", "hang", "leak", "error", "death")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """At least so many `lines` where an exception may come; one comes after `every` of them on average.
+class Plan(CommonPlan):
+    """How many lines, how often, beside whom."""
 
-    `found`: where what explains a violation is kept: the daemon's log, reports of clients, what was raised.
-    """
-
-    lines: int = 100_000
-    every: int = 2_000
-    clients: int = 6
-    seed: str = "0"
-    kill: bool = False
-    run_s: float = _RUN_S
-    found: Path | None = None
+    exceptions: int = option(100_000, "at least so many lines where one may come", metavar="LINES")
+    every: int = option(2_000, "mean lines between two")
+    clients: int = option(6, "at once")
+    run_s: float = option(60.0, "seconds of a run")
+    kill: bool = option(False, "kill clients, engines and workers as well")
 
 
 @dataclass
@@ -59,6 +53,10 @@ class Tally:
     sessions: int = 0
     resets: int = 0
     violations: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.violations
 
     @property
     def raised(self) -> int:
@@ -95,7 +93,7 @@ class _Patient(Coordinator):
             return None
 
 
-def run(plan: Plan, say: Callable[[str], None]) -> Tally:
+def run(plan: Plan, say: Say) -> Tally:
     """Let clients use a raising daemon, in runs of a minute, until enough lines have been reached."""
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="softnpu-exceptions-") as name:
@@ -107,7 +105,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
             "PYTHONPATH": f"{notes}:{_ROOT}",
             "SOFTNPU_RAISING": f"{notes},{plan.seed},{plan.every}",
         }
-        with _environment(variables):
+        with mock.patch.dict(os.environ, variables):
             # only the clients' numbers shall check its engines, not code that raises as well
             daemon = Daemon(DaemonSettings(socket=str(folder / "npu.sock")), interpreter=True)
             daemon.tracebacks_expected = True
@@ -124,9 +122,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Tally:
     return tally
 
 
-def _runs(
-    plan: Plan, folder: Path, daemon: Daemon, tally: Tally, notes: Path, say: Callable[[str], None]
-) -> None:
+def _runs(plan: Plan, folder: Path, daemon: Daemon, tally: Tally, notes: Path, say: Say) -> None:
     for number in range(_MOST_RUNS):
         options = Options(
             clients=plan.clients,
@@ -147,7 +143,7 @@ def _runs(
             tally.violations.append(f"it has open: {_open_files(daemon.pid)}")
         _read(notes, tally)
         say(f"{tally.lines} lines, {tally.raised} exceptions, {tally.checked} results compared")
-        if tally.violations or tally.lines >= plan.lines:
+        if tally.violations or tally.lines >= plan.exceptions:
             return
 
 
@@ -182,17 +178,3 @@ def _read(notes: Path, tally: Tally) -> None:
     raised = [line for path in notes.glob("raised.*") for line in path.read_text().splitlines()]
     tally.kinds = Counter(line.split()[0] for line in raised)
     tally.places = Counter(line.split()[1] for line in raised)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,34 +21,30 @@ from tests.fuzz.models.records import Way
 from tests.fuzz.models.shrink import load, save, shrink
 from tests.fuzz.models.tally import Tally
 from tests.fuzz.models.traits import traits_of
+from tests.fuzz.plan import CommonPlan, Say, option
 
 _TELL_EVERY_S = 30.0
 _MOST_OF_A_KIND = 2
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
-class Plan:
-    """The plan. `ways`: parts required in a way (none: any). `each`: ways per model, 0: all.
+class Plan(CommonPlan):
+    """How many models, in which ways. `replay`: SEED:NUMBER, or the folder of a saved finding."""
 
-    `shrinks`: how many findings to reduce, at most two of a kind. `found`: the folder to save them. `json`: a
-    file with all counts, rewritten during the run. `stop`: end at the first new one.
-    """
-
-    models: int = 60
-    seed: str = "1"
-    first: int = 0
-    workers: int = 1
-    ways: tuple[str, ...] = ()
-    each: int = 1
-    replay: str = ""
-    shrinks: int = 20
-    shrink_s: float = 60.0
-    found: Path | None = None
-    json: Path | None = None
-    stop: bool = False
-    native: bool = True
+    models: int = option(60, "so many random models", metavar="N")
+    first: int = option(0, "number of the first one")
+    workers: int = option(1, "side by side")
+    ways: Sequence[str] = option(
+        (),
+        "only ways that contain one of these, such as native: or /reset; with --replay whole ones",
+        type=str,
+        nargs="+",
+        metavar="PART",
+    )
+    each: int = option(1, "ways for each model, by chance; 0: all")
+    shrinks: int = option(20, "findings to make small, at most two of a kind")
+    shrink_s: float = option(60.0, "seconds for each")
+    stop: bool = option(False, "end with the first new difference")
 
 
 class Campaign:
@@ -68,7 +64,7 @@ class Campaign:
 
     def run(self) -> Tally:
         """Run all models; return the results."""
-        library = native_library.find() if self._plan.native else None
+        library = native_library.find()
         with tempfile.TemporaryDirectory(prefix="softnpu-fuzz-") as name:
             threads = [
                 threading.Thread(
@@ -114,7 +110,7 @@ class Campaign:
         case = cases.seen(key)
         operations = Counter(node.get_type_name() for node in case.model.get_ordered_ops())
         plan = self._plan
-        ways = choice.chosen(key, plan.ways, plan.native, traits_of(case), plan.each)
+        ways = choice.chosen(key, plan.ways, traits_of(case), plan.each)
         deadly = bool(plan.ways) or choice.is_given(key)
         findings = lane.examine(key, ways, counts, deadly=deadly, ahead=ahead)
         with self._lock:
@@ -175,13 +171,13 @@ def _replay(plan: Plan, say: Say) -> Tally:
         ways = [Way.of(way)]
     else:
         key = cases.Key(seed, int(number))
-        ways = choice.chosen(key, (), plan.native, traits_of(cases.seen(key)))
+        ways = choice.chosen(key, (), traits_of(cases.seen(key)))
     if plan.ways:
         ways = [Way.of(text) for text in plan.ways]
     tally = Tally(models=1)
     say("\n".join(cases.described(cases.seen(key))))
     with tempfile.TemporaryDirectory(prefix="softnpu-fuzz-") as name:
-        lane = Lane(Path(name, "l0"), native_library.find() if plan.native else None)
+        lane = Lane(Path(name, "l0"), native_library.find())
         try:
             for finding in lane.examine(key, ways, tally.counts):
                 tally.add(finding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 
 from tests.fuzz.dice import Dice
 from tests.fuzz.models.case import Key
@@ -36,28 +36,26 @@ _GIVEN = 0.25
 _BEYOND = ("more than 5 dimensions", "open without a bound")
 
 
-def every(native: bool = True) -> list[Way]:
+def every(apis: Iterable[str] = _COMPILED) -> list[Way]:
     """Return all ways."""
-    apis = ("plugin", "native") if native else ("plugin",)
     return [Way(api, compiled, run) for api in apis for compiled in _COMPILED[api] for run in _RUN[api]]
 
 
-def chosen(
-    key: Key, only: tuple[str, ...] = (), native: bool = True, traits: Container[str] = (), each: int = 1
-) -> list[Way]:
+def chosen(key: Key, only: Sequence[str] = (), traits: Container[str] = (), each: int = 1) -> list[Way]:
     """Return the ways of one case. `only`: required parts of a sampled one, such as `native:` or `/reset`.
 
     `each`: how many to draw, 0: all. `traits` are the model's: those unsupported by OpenVINO's own plugin are
     seldom given to it.
     """
     dice = Dice("ways", key.seed, key.number)
-    native &= not any(one in traits for one in _BEYOND) or dice.chance(0.03)
+    native = not any(one in traits for one in _BEYOND) or dice.chance(0.03)
     native &= NO_BATCH_LEFT not in traits
+    apis = ("plugin", "native") if native else ("plugin",)
     if only:
-        fitting = [way for way in every(native) if any(part in str(way) for part in only)]
+        fitting = [way for way in every(apis) if any(part in str(way) for part in only)]
         return [dice.pick(fitting)] if fitting else []
     if not each:
-        return every(native)
+        return every(apis)
     ways = []
     for _ in range(each):
         api = "native" if dice.chance(_NATIVE) and native else "plugin"
