@@ -36,9 +36,7 @@ from softnpu.emulator.openvino.defects import (
     quantised_subgraphs,
     remedies,
     rounded_states,
-    saturated_sums,
     shared_tensors,
-    streams,
 )
 from softnpu.emulator.openvino.defects.defect import Build
 from softnpu.emulator.openvino.fused_states.states import FusedStates
@@ -385,17 +383,10 @@ class LoadedImage:
                     raise
                 properties["NUM_STREAMS"] = "1"  # with several, some models fail that run with one
                 compiled = core().compile_model(model, "CPU", properties)
-            if shared_tensors.take_inputs(model, compiled):
-                compiled = core().compile_model(model, "CPU", properties)
-            if quantised_subgraphs.are_in(model, compiled):
-                properties |= quantised_subgraphs.UNFUSED
-                self.is_unfused = True
-                self.key = self.lacking = ""
-                quantised_subgraphs.make_loadable(model)
-                compiled = core().compile_model(model, "CPU", properties)
-            if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, compiled):
-                compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})
-        self.compiled = compiled
+            self.compiled, used = remedies.recompiled(core(), model, compiled, properties)
+        if quantised_subgraphs.UNFUSED.items() <= used.items():
+            self.is_unfused = True
+            self.key = self.lacking = ""
         self.compilations += 1
 
 
@@ -478,7 +469,7 @@ def properties_of(meta: GraphMeta) -> dict[str, str]:
     if meta.dynamic_states:
         # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
         chosen["KV_CACHE_PRECISION"] = chosen[_PRECISION]
-    return chosen | saturated_sums.properties() | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
+    return chosen | remedies.properties() | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
 
 
 def type_of(argument: ArgumentMeta) -> ov.Type:
