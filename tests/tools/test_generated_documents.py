@@ -25,7 +25,7 @@ def test_properties_of_the_plugin() -> None:
 
 
 def test_faults_of_openvino() -> None:
-    assert (_DOCUMENTS / "defects.md").read_text() == generated_documents.defects(), _WRITE
+    assert (_DOCUMENTS / "defects.md").read_text() == generated_documents.defects(_ROOT), _WRITE
 
 
 def test_every_variable_that_the_code_reads_is_described() -> None:

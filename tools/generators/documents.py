@@ -53,8 +53,9 @@ Written by `python -m softnpu.tools.generators.documents .` from `emulator/openv
 
 softnpu computes with OpenVINO's CPU device. These are its faults that softnpu knows, with what softnpu does
 instead, in the order in which it does so. "Shows memory" and "writes memory" mean memory that is not the
-operation's: in the engine that would be memory of other sessions. `tests/openvino` shows the faults, and says
-which rows can go because OpenVINO is right.
+operation's: in the engine that would be memory of other sessions. A report has a program that shows the
+fault; `tests/openvino` runs these and others, and says which rows can go because OpenVINO is right. An
+address is that of a thread that reports, mends or brought the fault.
 """
 _WIDTH: Final = 120
 _SHORTER: Final = (
@@ -109,7 +110,7 @@ def environment(root: Path) -> str:
     return _ENVIRONMENT + "".join(f"| `{name}` | {found[name]} |\n" for name in sorted(found))
 
 
-def defects() -> str:
+def defects(root: Path) -> str:
     """Return docs/defects.md: the faults of OpenVINO that are known, one line each."""
     from softnpu.emulator.openvino.defects.table import DEFECTS
 
@@ -117,7 +118,9 @@ def defects() -> str:
     for defect in DEFECTS:
         versions = f"seen in {defect.seen_in}"
         versions += f", fixed in {defect.fixed_in}" if defect.fixed_in else ""
-        versions += f", {defect.upstream}" if defect.upstream else ""
+        if (root / "docs" / "upstream" / f"{defect.id}.md").exists():
+            versions += f", [report](upstream/{defect.id}.md)"
+        versions += f", <{defect.upstream}>" if defect.upstream else ""
         text = f"- **{defect.id}** ({defect.harm}; {versions}): {defect.condition}. Here: {defect.remedy}"
         lines.append(textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     return _DEFECTS + "\n" + "\n".join(lines) + "\n"
@@ -159,7 +162,7 @@ def main(arguments: list[str]) -> None:
     (root / "docs" / "commands.md").write_text(commands())
     (root / "docs" / "environment.md").write_text(environment(root))
     (root / "docs" / "properties.md").write_text(properties())
-    (root / "docs" / "defects.md").write_text(defects())
+    (root / "docs" / "defects.md").write_text(defects(root))
 
 
 if __name__ == "__main__":

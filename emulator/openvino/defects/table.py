@@ -97,6 +97,7 @@ DEFECTS: Final = (
         _BROKEN_UP,
         Stage.MODEL,
         sequence_lengths.heed,
+        upstream="https://github.com/openvinotoolkit/openvino/pull/10710",
     ),
     Defect(
         "empty-results",
@@ -105,6 +106,7 @@ DEFECTS: Final = (
         "a constant: 0, the lowest number, or the first state",
         Stage.MODEL,
         _empty_results,
+        upstream="https://github.com/openvinotoolkit/openvino/issues/35894",
     ),
     Defect(
         "gather-computed-axis",
@@ -132,6 +134,7 @@ DEFECTS: Final = (
         Stage.MODEL,
         few_integers.gather,
         ("Gather",),
+        upstream="https://github.com/openvinotoolkit/openvino/pull/21932",
     ),
     Defect(
         "batch-to-space-no-op",
@@ -159,6 +162,7 @@ DEFECTS: Final = (
         Stage.MODEL,
         pads.pad,
         ("Pad",),
+        upstream="https://github.com/openvinotoolkit/openvino/pull/15146",
     ),
     Defect(
         "state-of-16-bits",
@@ -177,10 +181,11 @@ DEFECTS: Final = (
         Stage.MODEL,
         few_integers.scatter_update,
         ("ScatterUpdate",),
+        upstream="https://github.com/openvinotoolkit/openvino/pull/38297",
     ),
     Defect(
         "slice-computed-axes",
-        "A Slice along axes that change between inferences",
+        "A Slice along axes that are an input",
         Harm.ENDS_PROCESS,
         "a Slice along all axes, with bounds that leave the others whole",
         Stage.MODEL,
@@ -195,6 +200,7 @@ DEFECTS: Final = (
         Stage.MODEL,
         computed_slices.slice_scatter,
         ("SliceScatter",),
+        upstream="https://github.com/openvinotoolkit/openvino/pull/27482",
     ),
     Defect(
         "transpose-without-order",
@@ -222,6 +228,7 @@ DEFECTS: Final = (
         Stage.BOUNDS,
         guarded({1: index_guards.gather_nd}),
         ("GatherND",),
+        upstream="https://github.com/openvinotoolkit/openvino/pull/38297",
     ),
     Defect(
         "scatter-elements-indices",
@@ -231,6 +238,7 @@ DEFECTS: Final = (
         Stage.BOUNDS,
         guarded({1: index_guards.scatter_elements}),
         ("ScatterElementsUpdate",),
+        upstream="https://github.com/openvinotoolkit/openvino/pull/38297",
     ),
     Defect(
         "ctc-loss-labels",
@@ -373,6 +381,7 @@ DEFECTS: Final = (
         "a Select of what nothing gives",
         Stage.BOUNDS,
         empty_tensors.guard,
+        upstream="https://github.com/openvinotoolkit/openvino/pull/26830",
     ),
     Defect(
         "rounded-states",
@@ -413,6 +422,7 @@ DEFECTS: Final = (
         "compiled with one stream",
         Stage.COMPILED,
         _with_one_stream,
+        upstream="https://github.com/openvinotoolkit/openvino/pull/4561",
     ),
     Defect(
         "saturated-sums",
@@ -421,6 +431,7 @@ DEFECTS: Final = (
         "computed in f32",
         Stage.PROPERTIES,
         saturated_sums.properties,
+        upstream="https://github.com/openvinotoolkit/nncf/pull/1027",
     ),
     Defect(
         "shared-tensors",

@@ -6,10 +6,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from tests.openvino.faults.fault import Array, Fault, Step, model, random, steps
-from tests.openvino.index_models import CASES, DATA, SIZES, VALUES
-
-_SQUARE = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+from tests.openvino.faults.fault import Fault, Step, model, steps
+from tests.openvino.index_models import CASES, SIZES, VALUES
 
 
 def _of_index(name: str, *wrong: int) -> Fault:
@@ -60,47 +58,15 @@ def _tree() -> ov.Model:
     return model(ops.gather_tree(steps_, parents, lengths, end), steps_, lengths)
 
 
-def _gather_nd() -> ov.Model:
-    data, rows = ops.parameter([4, 4], np.float32), ops.parameter([1, 1], np.int32)
-    return model(ops.gather_nd(data, rows), data, rows)
-
-
 def _loss() -> ov.Model:
     case = CASES["CTCLoss"]
     data, labels = ops.parameter(case.data.shape, np.float32), ops.parameter([4], np.int32)
     return model(case.make(data, labels), data, labels)
 
 
-def _deconvolution() -> ov.Model:
-    data, shape = ops.parameter([1, 1, -1, -1], np.float32), ops.parameter([2], np.int64)
-    weights, one = ops.constant(np.ones((1, 1, 3, 3), np.float32)), [1, 1]
-    made = ops.convolution_backprop_data(data, weights, one, shape, [0, 0], [0, 0], one)
-    return model(made, data, shape)
-
-
-def _deconvolved(size: int) -> Array:
-    """What a kernel of ones makes of `_SQUARE`, of which `size` is left in the middle."""
-    whole = np.zeros((5, 5), np.float32)
-    for row, column in np.ndindex(3, 3):
-        whole[row : row + 3, column : column + 3] += _SQUARE[0, 0, row, column]
-    at = (5 - size) // 2
-    return whole[None, None, at : at + size, at : at + size]
-
-
-def _product() -> ov.Model:
-    data = ops.parameter([2, -1], np.float32)
-    return model(ops.matmul(data, ops.constant(random(12, 7)), False, True), data)
-
-
-def _row(number: int) -> Step:
-    """The nearest right row."""
-    return Step([DATA, np.array([[number]], np.int32)], [DATA[[max(0, min(number, 3))]]])
-
-
 _TREE = np.arange(6, dtype=np.int32).reshape(3, 1, 2)
 
 FAULTS: dict[str, Fault] = {
-    "gather-nd-indices": steps(_gather_nd, _row(2), _row(5), _row(100_000)),
     "scatter-elements-indices": _of_index("ScatterElementsUpdate", -5, -5_000_000),
     "ctc-loss-labels": _of_values("CTCLoss"),
     "multiclass-nms-counts": _of_values("MulticlassNms"),
@@ -111,16 +77,8 @@ FAULTS: dict[str, Fault] = {
     "region-yolo-channels": _of_size("RegionYolo", "RegionYolo with softmax"),
     "transform-axes": _of_values("DFT, axes", "IDFT, axes"),
     "col2im-blocks": _of_values("Col2Im"),
-    "deconvolution-output-shape": steps(
-        _deconvolution,
-        *(Step([_SQUARE, np.array([size, size])], None) for size in (3, 5)),
-    ),
     "roi-align-rotated-images": _of_values("ROIAlignRotated"),
     "roll-axes": _of_values("Roll"),
     "segment-max-numbers": _of_values("SegmentMax", "SegmentMax with a count"),
     "sparse-rows": _of_values("SparseFillEmptyRows"),
-    "inner-dimensions": steps(
-        _product,
-        Step([random(2, 3)], None),
-    ),
 }
