@@ -103,7 +103,7 @@ class CompiledModel:
         return exporting.export_model(self._loaded, self.extra, model_stream)
 
     def get_property(self, property: str) -> Any:
-        """Read a property of the compiled model. Raises `PropertyError`; `docs/plugin.md` has the table."""
+        """Read a property of the compiled model. Raises `PropertyError`; docs/properties.md has the table."""
         record = find_at(Level.MODEL, property)
         reader = _READERS.get(record.name)
         return self._properties[record.name] if reader is None else reader(self)

@@ -71,7 +71,7 @@ class Core:
         property: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Read a property of a device; a lone name reads it from `NPU`. `docs/plugin.md` has the table.
+        """Read a property of a device; a lone name reads it from `NPU`. `docs/properties.md` has the table.
 
         `arguments` are property values for this call only.
         Raises `PropertyError`.

@@ -24,7 +24,6 @@ from softnpu.emulator.openvino.defects import (
     remedies,
     rounded_states,
     shared_tensors,
-    streams,
 )
 from softnpu.emulator.openvino.defects.defect import Build
 from softnpu.emulator.openvino.fused_states.states import FusedStates
@@ -178,17 +177,10 @@ class LoadedImage:
                     raise
                 properties["NUM_STREAMS"] = "1"  # with several, some models fail that run with one
                 compiled = core().compile_model(model, "CPU", properties)
-            if shared_tensors.take_inputs(model, compiled):
-                compiled = core().compile_model(model, "CPU", properties)
-            if quantised_subgraphs.are_in(model, compiled):
-                properties |= quantised_subgraphs.UNFUSED
-                self.is_unfused = True
-                self.key = self.lacking = ""
-                quantised_subgraphs.make_loadable(model)
-                compiled = core().compile_model(model, "CPU", properties)
-            if properties["NUM_STREAMS"] != "1" and streams.are_wrong_for(model, compiled):
-                compiled = core().compile_model(model, "CPU", properties | {"NUM_STREAMS": "1"})
-        self.compiled = compiled
+            self.compiled, used = remedies.recompiled(core(), model, compiled, properties)
+        if quantised_subgraphs.UNFUSED.items() <= used.items():
+            self.is_unfused = True
+            self.key = self.lacking = ""
         self.compilations += 1
 
 

@@ -10,7 +10,7 @@ import openvino as ov
 
 from softnpu.emulator.arithmetic import settings as arithmetic
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
-from softnpu.emulator.openvino.defects import saturated_sums
+from softnpu.emulator.openvino.defects import remedies
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _PROPERTIES = (
@@ -52,7 +52,7 @@ def properties_of(meta: GraphMeta) -> dict[str, str]:
     if meta.dynamic_states:
         # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
         chosen["KV_CACHE_PRECISION"] = chosen[_PRECISION]
-    return chosen | saturated_sums.properties() | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
+    return chosen | remedies.properties() | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
 
 
 def type_of(argument: ArgumentMeta) -> ov.Type:

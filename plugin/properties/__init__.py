@@ -1,6 +1,6 @@
 """The properties of the NPU plugin: one record each, their readers, and their effect.
 
-`docs/plugin.md` has the table; a test keeps it equal to the records.
+`docs/properties.md` is generated from the records.
 """
 
 import openvino.properties as _openvino_properties

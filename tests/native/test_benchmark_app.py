@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.native.conftest import OPENVINO, Run, finished
+from tests.native.conftest import OPENVINO, ROOT, Run, finished
 from tests.support.daemon import Daemon
 
 SHAPE = ("-shape", "[1,1,8,8]")
@@ -64,6 +65,10 @@ def test_benchmark_app_runs_to_its_end(benchmark_app: Benchmark, digits: Path, w
     said = benchmark_app(digits, *SHAPE, *OPTIONS[way])
     assert "Throughput:" in said
     assert ("EXECUTED" in said) == (way == "layers")
+    (quoted,) = re.findall(
+        r"^\$ .* benchmark_app .*\n((?s:.*?))^```$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert set(quoted.splitlines()) - {"..."} <= set(said.splitlines())
 
 
 EXPORT = """

@@ -98,16 +98,6 @@ def test_a_gather_of_few_integers_is_zero_where_there_are_none(
     np.testing.assert_array_equal(result, [data[-1], data[0], 0, 0])
 
 
-def test_a_batch_to_space_of_nothing_is_that_of_its_input(shared_core: Core) -> None:
-    array = ops.parameter([1, 4, 2], np.float32)
-    part = ops.split(array, ops.constant(1), 2).output(1)
-    none = ops.constant([0, 0, 0])
-    same = ops.batch_to_space(part, ops.constant([1, 1, 1]), none, none)
-    data = _numbers(1, 4, 2)
-    (result,) = _inferred(shared_core, [same], [array], [data])
-    np.testing.assert_array_equal(result, data[:, 2:])
-
-
 @pytest.mark.parametrize(
     ("shapes", "transposed"),
     [
@@ -141,18 +131,6 @@ def test_a_pad_with_a_computed_value(shared_core: Core, dtype: type[Any], rows: 
     for number in (5, 6, 6, 7):
         expected = np.pad(data[:, 1:], [(1, 0), (0, 2)], constant_values=number)
         np.testing.assert_array_equal(request.infer([data, np.array(number, dtype)])[0], expected)
-
-
-def test_the_shape_of_a_transpose_without_an_order(shared_core: Core) -> None:
-    array = ops.parameter([4, -1], np.float32)
-    transposed = ops.transpose(array, ops.constant(np.zeros(0, np.int64)))
-    data = _numbers(4, 3)
-    indices = np.array([[1, 0, 2, 3]] * 3)
-    scattered = ops.scatter_elements_update(
-        transposed, ops.constant(indices), ops.constant(np.ones((3, 4), np.float32)), ops.constant(-1)
-    )
-    request = shared_core.compile_model(ov.Model([scattered], [array], "m"), "NPU").create_infer_request()
-    np.testing.assert_array_equal(request.infer([data])[0], np.ones((3, 4), np.float32))
 
 
 def _iterated(data: Any) -> Any:

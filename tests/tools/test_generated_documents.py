@@ -1,4 +1,4 @@
-"""docs/commands.md, docs/environment.md and docs/defects.md match the code."""
+"""The generated documents match the code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ def test_variables_of_the_environment() -> None:
     assert (_DOCUMENTS / "environment.md").read_text() == generated_documents.environment(_ROOT), _WRITE
 
 
+def test_properties_of_the_plugin() -> None:
+    assert (_DOCUMENTS / "properties.md").read_text() == generated_documents.properties(), _WRITE
+
+
 def test_faults_of_openvino() -> None:
-    assert (_DOCUMENTS / "defects.md").read_text() == generated_documents.defects(), _WRITE
+    assert (_DOCUMENTS / "defects.md").read_text() == generated_documents.defects(_ROOT), _WRITE
 
 
 def test_every_variable_that_the_code_reads_is_described() -> None:

@@ -1,4 +1,4 @@
-"""`python -m softnpu.tools.generators.documents ROOT` writes docs/{commands,environment,defects}.md."""
+"""`python -m softnpu.tools.generators.documents ROOT` writes the documents that are made from the code."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Final
 import typer
 from typer.cli import get_docs_for_click
 
+from softnpu.plugin.properties.kinds import INT_MAX
 from softnpu.tools.shared.groups import DeferredGroup
 
 _PACKAGES: Final = ("driver", "emulator", "plugin", "tools")
@@ -35,6 +36,16 @@ counts as not set. A value that does not fit is refused by the variable's name.
 | variable | meaning |
 | --- | --- |
 """
+_PROPERTIES: Final = """\
+# Properties of the plugin
+
+Written by `python -m softnpu.tools.generators.documents .` from `plugin/properties`.
+[plugin.md](plugin.md#properties) says how they are read and set. RW ones are fixed when a model is compiled,
+but for the *live* ones.
+
+| name | type, default | access | what it does |
+| --- | --- | --- | --- |
+"""
 _DEFECTS: Final = """\
 # Faults of OpenVINO's CPU device
 
@@ -42,8 +53,9 @@ Written by `python -m softnpu.tools.generators.documents .` from `emulator/openv
 
 softnpu computes with OpenVINO's CPU device. These are its faults that softnpu knows, with what softnpu does
 instead, in the order in which it does so. "Shows memory" and "writes memory" mean memory that is not the
-operation's: in the engine that would be memory of other sessions. `tests/openvino` shows the faults, and says
-which rows can go because OpenVINO is right.
+operation's: in the engine that would be memory of other sessions. A report has a program that shows the
+fault; `tests/openvino` runs these and others, and says which rows can go because OpenVINO is right. An
+address is that of a thread that reports, mends or brought the fault.
 """
 _WIDTH: Final = 120
 _SHORTER: Final = (
@@ -53,6 +65,12 @@ _SHORTER: Final = (
     (re.compile(r"\*\*(Options|Arguments|Commands)\*\*:\n\n"), ""),
     (re.compile(r"\n{3,}"), "\n\n"),
 )
+_DEFAULTS: Final = {  # that depend on something
+    "CACHING_PROPERTIES": "those that change a model",
+    "COMPILATION_NUM_THREADS": "number of cores",
+    "NPU_MAX_TILES": "of the device",
+    "NPU_STEPPING": "of the device",
+}
 _ELSEWHERE: Final = {  # in C++, and at the installation
     "SOFTNPU_LOG": "`off`: the native driver does not say on stderr why there is no device.",
     "SOFTNPU_WITHOUT_NATIVE": "`1`, for `pip install` without a C++ compiler: no native driver.",
@@ -92,7 +110,7 @@ def environment(root: Path) -> str:
     return _ENVIRONMENT + "".join(f"| `{name}` | {found[name]} |\n" for name in sorted(found))
 
 
-def defects() -> str:
+def defects(root: Path) -> str:
     """Return docs/defects.md: the faults of OpenVINO that are known, one line each."""
     from softnpu.emulator.openvino.defects.table import DEFECTS
 
@@ -100,10 +118,31 @@ def defects() -> str:
     for defect in DEFECTS:
         versions = f"seen in {defect.seen_in}"
         versions += f", fixed in {defect.fixed_in}" if defect.fixed_in else ""
-        versions += f", {defect.upstream}" if defect.upstream else ""
+        if (root / "docs" / "upstream" / f"{defect.id}.md").exists():
+            versions += f", [report](upstream/{defect.id}.md)"
+        versions += f", <{defect.upstream}>" if defect.upstream else ""
         text = f"- **{defect.id}** ({defect.harm}; {versions}): {defect.condition}. Here: {defect.remedy}"
         lines.append(textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     return _DEFECTS + "\n" + "\n".join(lines) + "\n"
+
+
+def properties() -> str:
+    """Return docs/properties.md: all properties of the plugin by name."""
+    from softnpu.plugin.properties import PROPERTIES
+
+    return _PROPERTIES + "".join(_property(PROPERTIES[name]) for name in sorted(PROPERTIES))
+
+
+def _property(record: Any) -> str:
+    names = " or ".join(f"`{name}`" for name in (record.name, *record.aliases))
+    kind = record.kind.type.__name__
+    if record.access.value == "RW":
+        default = _DEFAULTS.get(record.name) or record.text(record.default) or "empty"
+        kind = f"{record.kind.allowed.replace(f' to {INT_MAX}', ' on')} [{default}]"
+    levels = "core, model" if record.level.name == "BOTH" else record.level.name.lower()
+    access = record.access.value + (", live" if record.live else "")
+    cells = (names, kind, f"{access}; {levels}", record.doc)
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
 
 
 def _variables(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
@@ -122,7 +161,8 @@ def main(arguments: list[str]) -> None:
     root = Path(arguments[0])
     (root / "docs" / "commands.md").write_text(commands())
     (root / "docs" / "environment.md").write_text(environment(root))
-    (root / "docs" / "defects.md").write_text(defects())
+    (root / "docs" / "properties.md").write_text(properties())
+    (root / "docs" / "defects.md").write_text(defects(root))
 
 
 if __name__ == "__main__":

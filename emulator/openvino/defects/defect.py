@@ -37,7 +37,9 @@ class Stage(StrEnum):
     COMPILED = "compiled model"
     """On the compiled model, which is compiled again if it needs that."""
     PROPERTIES = "properties"
+    """On the properties that every model is compiled with."""
     BINDING = "binding"
+    """Where tensors are bound to the compiled model."""
 
 
 class Build(NamedTuple):
@@ -54,8 +56,11 @@ class Defect:
 
     `operations`: the types concerned, each of which `apply` takes; empty: `apply` takes a model. On the
     stages `MODEL` and `BOUNDS` it returns whether it has changed something; on `NUMBERS` it takes a `Build`
-    as well; later ones are called by name. `condition` and `remedy` describe both in docs/defects.md.
-    `seen_in` and `fixed_in` are versions of OpenVINO, `upstream` is an issue there, empty if there is none.
+    as well. On `COMPILED` it takes the model, the compiled model and its properties, and returns the
+    properties to change before it is compiled again, or None if it need not be. On `PROPERTIES` it takes
+    nothing and returns properties. `BINDING` is called by name: what binds tensors needs its result.
+    `condition` and `remedy` describe both in docs/defects.md. `seen_in` and `fixed_in` are versions of
+    OpenVINO; `upstream` is the address of a thread there that reports, mends or brought the fault, if any.
     """
 
     id: str

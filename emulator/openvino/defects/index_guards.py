@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from openvino import opset13 as ops
 
+from softnpu.emulator.common.graph_edits import depends_on_inputs
 from softnpu.emulator.openvino.defects.guarding import (
     any_of,
     before_levels,
@@ -125,12 +126,6 @@ def tree_lengths(node: Any, lengths: Any) -> Any:
     return ops.maximum(lengths, constant(lengths, 1)).output(0)
 
 
-def decoder_lengths(node: Any, lengths: Any) -> Any:
-    steps = dimensions(node.input_value(0), lengths, 1, 2)
-    too_many = ops.add(steps, constant(lengths, 1))
-    return ops.select(ops.less(lengths, constant(lengths, 0)), too_many, lengths).output(0)
-
-
 def segments(node: Any, numbers: Any) -> Any:
     """OpenVINO writes where a negative one points, and without a count behind the last one."""
     is_wrong = any_of(ops.less(numbers, constant(numbers, 0)))
@@ -148,6 +143,14 @@ def image_numbers(node: Any, numbers: Any) -> Any:
 def rolled_axes(node: Any, axes: Any) -> Any:
     rank = rank_of(node.input_value(0), axes)
     return checked(node, axes, outside(axes, ops.negative(rank), rank))
+
+
+def transform_axes(node: Any, axes: Any) -> Any:
+    """Refuse the last axis too, that of complex numbers."""
+    if not depends_on_inputs(axes):
+        return axes
+    last = ops.subtract(rank_of(node.input_value(0), axes), constant(axes, 1))
+    return checked(node, axes, outside(axes, ops.negative(last), last))
 
 
 def box_counts(node: Any, counts: Any) -> Any:
@@ -178,7 +181,3 @@ def roi_batch(node: Any, rois: Any) -> Any:
     allowed = ops.logical_and(ops.greater_equal(image, constant(rois, 0)), ops.less(image, images))
     too_many = ops.add(images, constant(rois, 1))
     return ops.concat([ops.select(allowed, image, too_many), region], 1).output(0)
-
-
-def numbers_alone(node: Any, rois: Any) -> Any:
-    return checked(node, rois, any_of(ops.is_nan(rois)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -31,6 +31,32 @@ def settle(model: ov.Model, build: Build) -> None:
     for defect in DEFECTS:
         if defect.stage is Stage.NUMBERS:
             defect.apply(model, build)
+
+
+def properties() -> dict[str, str]:
+    """Return the properties that every model is compiled with on this host, besides its own."""
+    return {
+        name: value
+        for defect in DEFECTS
+        if defect.stage is Stage.PROPERTIES
+        for name, value in defect.apply().items()
+    }
+
+
+def recompiled(
+    core: ov.Core, model: ov.Model, compiled: ov.CompiledModel, properties: Mapping[str, str]
+) -> tuple[ov.CompiledModel, Mapping[str, str]]:
+    """Compile a model again for each remedy that a compiled model shows to be needed.
+
+    `compiled` was compiled with `properties`. Returns the last one, and its properties.
+    """
+    for defect in DEFECTS:
+        if defect.stage is Stage.COMPILED:
+            changed = defect.apply(model, compiled, properties)
+            if changed is not None:
+                properties = {**properties, **changed}
+                compiled = core.compile_model(model, "CPU", properties)
+    return compiled, properties
 
 
 def _apply(model: ov.Model, stage: Stage) -> bool:

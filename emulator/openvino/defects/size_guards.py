@@ -15,7 +15,6 @@ from softnpu.emulator.openvino.defects.guarding import (
     any_of,
     before_levels,
     checked,
-    constant,
     folded,
     of_length,
     refused,
@@ -81,20 +80,6 @@ def region_channels(node: Any, data: Any) -> Any:
     if shape[1].get_length() < needed:
         raise refused(node, f"data of shape {shape}", f"{needed} channels, as its attributes say")
     return data
-
-
-def repeats(_: Any, repeats: Any) -> Any:
-    """Guard those that an input gives; shape inference checks constants, and learns less behind a guard."""
-    if not depends_on_inputs(repeats):
-        return repeats
-    return ops.maximum(repeats, constant(repeats, 0)).output(0)
-
-
-def steps(node: Any, step: Any) -> Any:
-    """OpenVINO divides by it."""
-    if not depends_on_inputs(step):
-        return step
-    return checked(node, step, any_of(ops.equal(step, constant(step, 0))))
 
 
 def output_shape(node: Any, shape: Any) -> Any:

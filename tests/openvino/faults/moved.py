@@ -10,10 +10,7 @@ from openvino import opset15
 from tests.openvino.faults.fault import Array, Fault, Step, model, random, steps
 
 _DATA = random(2, 3, 4)
-_TWO = random(2)
-_ROWS = random(1, 5, 2)
 _FEW = np.arange(7, 12, dtype=np.int32)
-_SQUARE = np.arange(16, dtype=np.float32).reshape(4, 4)
 
 
 def _packed() -> ov.Model:
@@ -34,11 +31,6 @@ def _gather_along() -> ov.Model:
     return model(ops.gather(data, ops.constant([1, 0, 1]), axis), data, axis)
 
 
-def _gather_of_one_batch() -> ov.Model:
-    data, indices = ops.parameter([1, 5, 2], np.float32), ops.parameter([1, 3], np.int32)
-    return model(ops.gather(data, indices, ops.constant(1), 1), data, indices)
-
-
 def _gather_of_few() -> ov.Model:
     data, indices = ops.parameter([5], np.int32), ops.parameter([2], np.int32)
     return model(ops.gather(data, indices, ops.constant(0)), data, indices)
@@ -50,25 +42,9 @@ def _batch_to_space() -> ov.Model:
     return model(ops.batch_to_space(part, ops.constant([1, 1, 1]), none, none), data)
 
 
-def _tile() -> ov.Model:
-    data = ops.parameter([2, 2, 3, 3, 1], np.float32)
-    return model(ops.tile(data, ops.constant([2, 2, 3, 3])), data)
-
-
-def _pad() -> ov.Model:
-    data, value = ops.parameter([2], np.float32), ops.parameter([], np.float32)
-    return model(ops.pad(data, ops.constant([1]), ops.constant([0]), "constant", value), data, value)
-
-
 def _scatter_update() -> ov.Model:
     data, indices = ops.parameter([4], np.int64), ops.parameter([1], np.int32)
     return model(ops.scatter_update(data, indices, ops.constant([50]), ops.constant(0)), data, indices)
-
-
-def _slice() -> ov.Model:
-    data, axes = ops.parameter([4, 4], np.float32), ops.parameter([1], np.int32)
-    bounds = (ops.constant([each], ov.Type.i32) for each in (1, 3, 1))
-    return model(ops.slice(data, *bounds, axes), data, axes)
 
 
 def _slice_scatter() -> ov.Model:
@@ -97,9 +73,6 @@ FAULTS: dict[str, Fault] = {
         Step([_DATA, np.array(0, np.int32)], [_DATA[[1, 0, 1]]]),
         Step([_DATA, np.array(1, np.int32)], [_DATA[:, [1, 0, 1]]]),
     ),
-    "gather-one-batch": steps(
-        _gather_of_one_batch, *[Step([_ROWS, _at(2, 1, 0)[None]], [_ROWS[:, [2, 1, 0]]])] * 2
-    ),
     "gather-few-integers": steps(
         _gather_of_few,
         *(
@@ -108,23 +81,10 @@ FAULTS: dict[str, Fault] = {
         ),
     ),
     "batch-to-space-no-op": steps(_batch_to_space, Step([random(1, 4, 2)], [random(1, 4, 2)[:, 2:]])),
-    "tile-repeats": steps(
-        _tile, Step([random(2, 2, 3, 3, 1)], [np.tile(random(2, 2, 3, 3, 1), (2, 2, 3, 3))])
-    ),
-    "pad-computed-value": steps(
-        _pad,
-        *(
-            Step([_TWO, np.array(value, np.float32)], [np.append(np.float32(value), _TWO)])
-            for value in (5, 6)
-        ),
-    ),
     "scatter-update-integers": steps(
         _scatter_update,
         Step([np.arange(4), _at(3)], [np.array([0, 1, 2, 50])]),
         Step([np.arange(4), _at(5)], None),
-    ),
-    "slice-computed-axes": steps(
-        _slice, Step([_SQUARE, _at(0)], [_SQUARE[1:3]]), Step([_SQUARE, _at(1)], [_SQUARE[:, 1:3]])
     ),
     "slice-scatter-computed-bounds": steps(
         _slice_scatter,
