@@ -76,12 +76,14 @@ def test_injections(start_daemon: StartDaemon) -> None:
     _contains(_printed(softnpu("inject", "clear").words), _quoted("faults.md", "inject clear"))
 
 
-def test_what_metrics_say_of_inferences(start_daemon: StartDaemon) -> None:
+def test_what_monitors_say_of_two_devices(start_daemon: StartDaemon) -> None:
     daemon = start_daemon(devices=["4000", "3720"])
     core = Core(daemon.socket)
     core.compile_model(model_path(), "NPU").create_infer_request().infer()
     core.unload_plugin()
     _contains(_printed(softnpu("metrics", "--once").words), _quoted("observability.md", "metrics --once"))
+    table = softnpu("status", "0.1", "--watch", "--csv", "--count", "2").words
+    _contains(_printed(table), _quoted("observability.md", "status 5 --watch --csv"))
 
 
 @pytest.mark.parametrize(
