@@ -72,15 +72,33 @@ def bench(private_dir: Path) -> Bench:
 # ------------------------------------------------------------ the benchmarks
 
 
-def test_submit_compares_with_semaphores_and_sockets_and_judges_two_cores(bench: Bench) -> None:
-    found = bench("submit", "-n", "30")
-    assert all(row.value > 0 and row.peer_value and row.ratio for row in found)
+@pytest.mark.parametrize(
+    ("name", "peers", "one_core", "two_cores", "spinning"),
+    [
+        ("submit", {"semaphore pair", "AF_UNIX SEQPACKET"}, 2.5, 1.15, 0.1),
+        ("native", {"semaphore pair"}, 1.6, 1.08, 0.06),
+    ],
+)
+def test_round_trips_of_python_and_cpp_are_compared_with_their_peers(
+    bench: Bench,
+    native_dir: dict[str, str],
+    name: str,
+    peers: set[str],
+    one_core: float,
+    two_cores: float,
+    spinning: float,
+) -> None:
+    found = bench(name, "-n", "30", **native_dir)
+    assert all(row.bench == name and row.value > 0 and row.peer_value and row.ratio for row in found)
     asleep = {row.peer for row in found if row.metric == "round trip asleep, one core"}
-    assert asleep >= {"semaphore pair", "AF_UNIX SEQPACKET"}
+    assert peers <= asleep <= {*peers, "iceoryx2 event pair"}
     targets = {row.metric: row.target for row in found if row.peer == "semaphore pair"}
-    assert targets.pop("round trip asleep, one core") == 2.5
+    assert targets.pop("round trip asleep, one core") == one_core
     if len(os.sched_getaffinity(0)) > 1:
-        assert targets == {"round trip asleep, two cores": 1.15, "round trip with spin, two cores": 0.1}
+        assert targets == {
+            "round trip asleep, two cores": two_cores,
+            "round trip with spin, two cores": spinning,
+        }
 
 
 def test_infer_gets_the_cpu_devices_numbers_without_a_copy(bench: Bench, digits: Path) -> None:
@@ -107,16 +125,6 @@ def test_memory_counts_every_process(bench: Bench, digits: Path) -> None:
         assert total.target == 1.5
         assert all(part.value > 1 for part in parts)
         assert total.value >= sum(part.value for part in parts) * 0.99
-
-
-def test_a_round_trip_from_cpp_is_compared_with_semaphores(bench: Bench, native_dir: dict[str, str]) -> None:
-    found = bench("native", "-n", "30", **native_dir)
-    assert all((row.bench, row.peer) == ("native", "semaphore pair") for row in found)
-    assert all(row.value > 0 and row.peer_value and row.ratio for row in found)
-    targets = {row.metric: row.target for row in found}
-    assert targets.pop("round trip asleep, one core") == 1.6
-    if len(os.sched_getaffinity(0)) > 1:
-        assert targets == {"round trip asleep, two cores": 1.08, "round trip with spin, two cores": 0.06}
 
 
 def test_clients_are_compared_with_one_and_with_as_many_processes_of_openvino(

@@ -191,6 +191,7 @@ def test_a_wrong_number_fails_the_comparison_and_names_its_output(
 # ------------------------------------------------------------ errors
 
 
+@_needs_daemon
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -207,16 +208,7 @@ def test_a_wrong_number_fails_the_comparison_and_names_its_output(
             ("--precision", "f32", "--config", "INFERENCE_PRECISION_HINT=bf16"),
             "--precision: f32, and --config INFERENCE_PRECISION_HINT=bf16",
         ),
-    ],
-)
-def test_unusable_arguments_are_named(digits: Path, arguments: tuple[str, ...], said: str) -> None:
-    assert said in softnpu("infer", digits, *arguments).complaint
-
-
-@_needs_daemon
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+        # by the device
         (("--shape", "image=1,8"), "image"),
         (("--device", "NPU.1"), "device 'NPU.1'"),
         (("--device", "GPU"), "device 'GPU': not an NPU"),
@@ -224,9 +216,7 @@ def test_unusable_arguments_are_named(digits: Path, arguments: tuple[str, ...], 
         (("--config", "SPEED=9"), "property SPEED: unknown"),
     ],
 )
-def test_models_that_the_device_refuses_are_named(
-    digits: Path, arguments: tuple[str, ...], said: str
-) -> None:
+def test_unusable_arguments_are_named(digits: Path, arguments: tuple[str, ...], said: str) -> None:
     assert said in softnpu("infer", digits, *arguments).complaint
 
 

@@ -159,23 +159,15 @@ def test_perfetto_reads_it(
     assert (flows, spans, errors) == (50, 25, 0)
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
-    cli_daemon: Daemon, native_dir: dict[str, str], tmp_path: Path
-) -> None:
-    done = softnpu("trace", "-o", tmp_path / "no" / "x.json", "--", "touch", tmp_path / "ran", **native_dir)
-    assert "no folder" in done.complaint
-    assert not (tmp_path / "ran").exists()
-    assert cli_daemon.alive
-
-
 @pytest.mark.usefixtures("cli_daemon")
 def test_a_file_that_cannot_be_written_is_refused_before_the_program_runs(
     native_dir: dict[str, str], tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
     program = ("--", "sh", "-c", f"touch {ran}; exit 7")
-    assert "/proc/x.json" in softnpu("trace", "-o", "/proc/x.json", *program, **native_dir).complaint
-    assert not ran.exists()
+    for place, said in (("/proc/x.json", "/proc/x.json"), (str(tmp_path / "no" / "x.json"), "no folder")):
+        assert said in softnpu("trace", "-o", place, *program, **native_dir).complaint
+        assert not ran.exists()
 
     done = softnpu("trace", "-o", tmp_path / "x.json", "--", "/no/such", **native_dir)
     assert done.code == 127

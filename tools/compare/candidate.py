@@ -114,15 +114,15 @@ class BlobCandidate(_WithParts):
             yield Step(values, {})
 
 
-def source_of(candidate: Candidate, subject: str, expected: str = "it") -> ov.Model:
+def source_of(
+    candidate: Candidate,
+    subject: str,
+    found: str = "a compiled model without the model that it was made from",
+    expected: str = "it",
+) -> ov.Model:
     """Return the model of a candidate. Raise `ToolError` for a compiled model that comes alone."""
     if candidate.model is None:
-        raise ToolError(
-            subject,
-            found="a compiled model without the model that it was made from",
-            expected=expected,
-            hint="give it with --source-model FILE",
-        )
+        raise ToolError(subject, found=found, expected=expected, hint="give it with --source-model FILE")
     return candidate.model
 
 

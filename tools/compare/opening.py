@@ -204,8 +204,12 @@ def _reference(
     path = Path(against)
     if path.suffix == ".npz":
         return NumbersFile(path, feeds.read_archive(path), outputs)
-    expected = "it, for a reference other than a .npz file"
-    model = source_of(candidate, f"compiled model {request.model}", expected)
+    model = source_of(
+        candidate,
+        f"compiled model {request.model}",
+        found="without the model that it was made from",
+        expected="it, for a reference other than a .npz file",
+    )
     if against == _ONNX_RUNTIME:
         return OnnxFile(_onnx_file(request), model)
     if path.suffix or path.exists():

@@ -1,7 +1,7 @@
 """The digits demonstration: a committed model of handwritten digits, unseen images, text rendering.
 
 The images are the held-out part of the "optical recognition of handwritten digits" set (UCI, CC BY 4.0;
-Alpaydin and Kaynak, 1998) as scikit-learn ships it. `train_digits.py` made all three files.
+Alpaydin and Kaynak, 1998) as scikit-learn ships it. `train_digits.py` of the repository made all three files.
 """
 
 from __future__ import annotations
@@ -57,7 +57,5 @@ def as_text(image: NDArray[Any]) -> str:
 def _data_file(name: str) -> Path:
     path = Path(str(files("softnpu.tools.demo") / "data" / name))
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} is missing: install softnpu again, or run softnpu.tools.demo.train_digits"
-        )
+        raise FileNotFoundError(f"{path} is missing: install softnpu again")
     return path

@@ -1,6 +1,6 @@
 """Train the digits network and write the files of `tools/demo/data`.
 
-Run by hand; takes seconds, and needs scikit-learn for the images:
+Run by hand in a clone; takes seconds, and needs scikit-learn for the images. The wheel lacks it:
 
     python -m softnpu.tools.demo.train_digits
 

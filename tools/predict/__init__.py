@@ -29,26 +29,18 @@ if TYPE_CHECKING:
     from softnpu.tools.predict.section import Hint, Samples
     from softnpu.tools.predict.speed_section import Speed
 
-_FINDINGS = "softnpu.emulator.prediction.support.findings"
-_RIGHT = "softnpu.tools.predict.right.result"
-_PREDICTION = "softnpu.tools.predict.prediction"
-_SECTION = "softnpu.tools.predict.section"
 _PLACES: Final = {
-    "Finding": _FINDINGS,
-    "Hint": _SECTION,
-    "LayerTrouble": _RIGHT,
-    "OperationSupport": _FINDINGS,
-    "Prediction": _PREDICTION,
-    "Repair": _RIGHT,
-    "Right": _RIGHT,
-    "Rightness": _RIGHT,
-    "Samples": _SECTION,
-    "Source": _FINDINGS,
-    "Speed": "softnpu.tools.predict.speed_section",
-    "Support": _FINDINGS,
-    "Trouble": _RIGHT,
-    "Verdict": _FINDINGS,
-    "predict": _PREDICTION,
+    "softnpu.emulator.prediction.support.findings": (
+        "Finding",
+        "OperationSupport",
+        "Source",
+        "Support",
+        "Verdict",
+    ),
+    "softnpu.tools.predict.prediction": ("Prediction", "predict"),
+    "softnpu.tools.predict.right.result": ("LayerTrouble", "Repair", "Right", "Rightness", "Trouble"),
+    "softnpu.tools.predict.section": ("Hint", "Samples"),
+    "softnpu.tools.predict.speed_section": ("Speed",),
 }
 
 __all__ = [
@@ -75,6 +67,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PLACES[name]), name)
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
