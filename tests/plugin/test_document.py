@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from softnpu.emulator.platforms import PLATFORMS
 from softnpu.plugin.properties import PROPERTIES, Access, Level, Property, Use
-from softnpu.plugin.properties.hints import HINTS
+from softnpu.plugin.properties.hints import DMA_ENGINES, HINTS
 
 pytestmark = pytest.mark.quick
 
@@ -40,8 +39,8 @@ _COMPUTED = {
 _INT_MAX = 2**31 - 1
 
 
-def entry(record: Property) -> str:
-    """A property as documented."""
+def heading(record: Property) -> str:
+    """The names and facts of a property, as documented."""
     names = " or ".join(f"`{name}`" for name in (record.name, *record.aliases))
     access = record.access.value + (", live" if record.live else "")
     facts = [access, _LEVELS[record.level], record.use.value]
@@ -50,30 +49,22 @@ def entry(record: Property) -> str:
         facts.append(f"default {_COMPUTED.get(record.name) or record.text(record.default) or 'empty'}")
     else:
         facts.append(record.kind.type.__name__)
-    text = f"{names} ({'; '.join(facts)}): {record.doc}."
-    return "\n".join(
-        textwrap.wrap(text, 118, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-    )
-
-
-def entries() -> str:
-    """Both lists of properties: those of the README in its order, then the others."""
-    own = dict(zip(README[::2], README[1::2], strict=True))
-    first = [entry(PROPERTIES[name]) for name in own]
-    others = [entry(record) for name, record in PROPERTIES.items() if name not in own]
-    return "\n".join(
-        ["### Those of the NPU plugin's README, in its order", "", *first, "", "### Others", "", *others, ""]
-    )
+    return f"{names} ({'; '.join(facts)})"
 
 
 def test_the_documented_properties_match_the_code() -> None:
-    assert entries() in DOCUMENT.read_text(), f"expected in the document:\n{entries()}"
-    for name, access in zip(README[::2], README[1::2], strict=True):
-        assert PROPERTIES[name].access.value == access, name
-    for record in PROPERTIES.values():
-        if record.use is Use.RECORDED:
-            assert "no effect" in record.doc or "as NPU_QDQ_OPTIMIZATION" in record.doc, record.name
-            assert record.access is Access.RW
+    own = dict(zip(README[::2], README[1::2], strict=True))
+    order = [*own, *(name for name in PROPERTIES if name not in own)]
+    text = " ".join(DOCUMENT.read_text().split())
+    begin, end = text.index("### Those of the NPU plugin's README"), text.index(" ### What the hints mean")
+    names = r"`[A-Z0-9_]+`(?: or `[A-Z0-9_]+`)*"
+    entries = re.findall(rf"- ({names} \([^()]*\)): (.+?\.)(?= - `| #|$)", text[begin:end])
+    assert [facts for facts, _ in entries] == [heading(PROPERTIES[name]) for name in order]
+    for name, (_, effect) in zip(order, entries, strict=True):
+        assert own.get(name) in {None, PROPERTIES[name].access.value}
+        if PROPERTIES[name].use is Use.RECORDED:
+            assert "no effect" in effect or "as NPU_QDQ_OPTIMIZATION" in effect, name
+            assert PROPERTIES[name].access is Access.RW
 
 
 def test_the_table_of_hints_matches_the_code() -> None:
@@ -83,8 +74,7 @@ def test_the_table_of_hints_matches_the_code() -> None:
     for platform, hints in HINTS.items():
         tiles = PLATFORMS[platform].tiles
         throughput, latency = hints.throughput, hints.latency
-        assert throughput.dma_engines == latency.dma_engines
-        counts = [f"{latency.dma_engines}", f"{throughput.requests}", f"{latency.requests}"]
+        counts = [f"{DMA_ENGINES}", f"{throughput.requests}", f"{latency.requests}"]
         expected[platform] = [f"{throughput.tiles} of {tiles}", f"{latency.tiles} of {tiles}", *counts]
     assert table == expected
 
