@@ -179,11 +179,15 @@ class Slot:
         return list(self._partial.to_shape()) if self._partial.is_static else self._partial
 
     def _in_device_memory(self, tensor: Any) -> bool:
+        return self._room(tensor) >= int(tensor.byte_size)
+
+    def _room(self, tensor: Any) -> int:
+        """Return the bytes from a tensor's begin to the end of its device memory; -1 for other memory."""
         try:
             block, offset = locate(self._context, "set_tensor", tensor.data)
         except ZeError:
-            return False
-        return bool(block.size - offset >= tensor.byte_size)
+            return -1
+        return block.size - offset
 
 
 def _exact(value: npt.NDArray[Any], expected: np.dtype[Any]) -> npt.NDArray[Any]:

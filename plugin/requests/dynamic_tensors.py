@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from softnpu.driver import Context, ZeError
-from softnpu.driver.memory import locate
+from softnpu.driver import Context
 from softnpu.plugin.errors import InferError, InputError
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.tensors import Shape, Slot, max_elements, reshape, shape_of
@@ -139,11 +138,7 @@ class DynamicSlot(Slot):
         """Return whether a tensor is used in place: an output needs all memory that the device may write."""
         if self._is_input:
             return super()._in_device_memory(tensor)
-        try:
-            block, offset = locate(self._context, "set_tensor", tensor.data)
-        except ZeError:
-            return False
-        room = block.size - offset
+        room = self._room(tensor)
         if self._max_elements:
             room = min(room, self._max_elements * int(self._type.size))
-        return bool(tensor.byte_size >= room)
+        return 0 <= room <= int(tensor.byte_size)
