@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -69,9 +70,10 @@ class CompiledModel:
             )
         with translated(f"model '{self.meta.name}', infer request", NpuError):
             self._executable.load()  # not loaded yet with NPU_DEFER_WEIGHTS_LOAD
-            request = InferRequest(self._executable)
-        request.belongs_to(self)
-        return request
+            # weak, because the model may keep this request: then another object for the same model
+            alive, twin = weakref.ref(self), copy.copy(self)
+            twin._own_request = None
+            return InferRequest(self._executable, lambda: alive() or twin)
 
     def __call__(
         self,
@@ -197,12 +199,6 @@ class CompiledModel:
         return self._executable.staged_bytes
 
     # ------------------------------------------------------------ properties
-
-    def twin(self) -> CompiledModel:
-        """Return another object for the same model, which keeps no request."""
-        twin = copy.copy(self)
-        twin._own_request = None
-        return twin
 
     def _request(self) -> InferRequest:
         if self._own_request is None:

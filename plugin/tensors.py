@@ -30,7 +30,8 @@ class Slot:
 
     def __init__(self, context: Context, port: PortSpec, is_input: bool) -> None:
         self._context = context
-        self._kind = "input" if is_input else "output"
+        self._is_input = is_input
+        self.name = f"{'input' if is_input else 'output'} '{port.name}'"
         self._partial: Any = port.partial_shape
         self._type: Any = element_type(port)
         self._is_packed = self._type.bitwidth < 8  # several elements in a byte: numpy has no such types
@@ -165,23 +166,28 @@ class Slot:
 
     def _check(self, tensor: Any) -> None:
         if isinstance(tensor, RemoteTensor):
-            tensor.check_usable(self._context, f"{self._kind} '{self.port.name}'", self._kind == "input")
+            tensor.check_usable(self._context, self.name, self._is_input)
         if tensor.element_type != self._type or not self._accepts(tuple(tensor.shape)):
             tensor_type = f"{tensor.element_type.to_string()}{list(tensor.shape)}"
             raise self._mismatch(tensor_type, self.port.element_type)
 
     def _mismatch(self, tensor_type: str, element_type: str) -> InputError:
-        shape = list(self._partial.to_shape()) if self._partial.is_static else self._partial
-        return InputError(
-            f"{self._kind} '{self.port.name}': {tensor_type} given; expected {element_type}{shape}"
-        )
+        expected = f"{element_type}{self._expected_shape()}"
+        return InputError(f"{self.name}: {tensor_type} given; expected {expected}")
+
+    def _expected_shape(self) -> Any:
+        return list(self._partial.to_shape()) if self._partial.is_static else self._partial
 
     def _in_device_memory(self, tensor: Any) -> bool:
+        return self._room(tensor) >= int(tensor.byte_size)
+
+    def _room(self, tensor: Any) -> int:
+        """Return the bytes from a tensor's begin to the end of its device memory; -1 for other memory."""
         try:
             block, offset = locate(self._context, "set_tensor", tensor.data)
         except ZeError:
-            return False
-        return bool(block.size - offset >= tensor.byte_size)
+            return -1
+        return block.size - offset
 
 
 def _exact(value: npt.NDArray[Any], expected: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -105,29 +105,24 @@ def import_cached(
         return replace(loaded, from_cache=True)
 
 
+@dataclass(frozen=True)
 class _Import:
     """One import: the graphs of a file. `locate` finds the weights of a blob without weights."""
 
-    def __init__(
-        self,
-        context: Context,
-        file: BlobFile,
-        metadata: Metadata | None,
-        properties: ModelProperties,
-        locate: Callable[[Sequence[ConstantReference]], Located],
-        hint: bytes,
-    ) -> None:
-        self._context = context
-        self._file = file
-        self._metadata = metadata
-        self._properties = properties
-        self._locate = locate
-        self._hint = hint
-        self._deferred: bool = properties["NPU_DEFER_WEIGHTS_LOAD"]
+    context: Context
+    file: BlobFile
+    metadata: Metadata | None
+    properties: ModelProperties
+    locate: Callable[[Sequence[ConstantReference]], Located]
+    hint: bytes
+
+    @property
+    def _deferred(self) -> bool:
+        return bool(self.properties["NPU_DEFER_WEIGHTS_LOAD"])
 
     def run(self) -> LoadedModel:
         """Create the graphs; nothing stays on the device after an error."""
-        metadata, file = self._metadata, self._file
+        metadata, file = self.metadata, self.file
         main = file.raw_part() if metadata is None else main_part(metadata, file.name)
         parts = self._parts(main, () if metadata is None else metadata.embedded)
         with ExitStack() as on_error:
@@ -140,11 +135,11 @@ class _Import:
             if metadata is not None:
                 signature = _checked(metadata.signature, graph.meta, file.name)
             if not self._deferred:
-                graph.initialize(self._hint)
+                graph.initialize(self.hint)
             loaded = LoadedModel.of(
-                self._context,
+                self.context,
                 graph,
-                self._properties,
+                self.properties,
                 signature,
                 initial,
                 parts.weights,
@@ -155,16 +150,16 @@ class _Import:
         return loaded
 
     def _graph(self, parts: _BlobParts) -> Graph:
-        return import_blob(self._context, parts.blob, parts.weights, parts.placement, deferred=self._deferred)
+        return import_blob(self.context, parts.blob, parts.weights, parts.placement, deferred=self._deferred)
 
     def _parts(self, part: BlobPart, embedded: Collection[int]) -> _BlobParts:
-        file, reader = self._file, self._file.part(part)
+        file, reader = self.file, self.file.part(part)
         try:
             reference = reader.weights_reference()
             if reference is None:
                 return _BlobParts(reader.data, (), None)
             if reference.outside:
-                located = self._locate(reference.outside)
+                located = self.locate(reference.outside)
                 return _BlobParts(reader.data, located.files, located.placement)
             section = reader.extent(Section.WEIGHTS)
             if section is None:

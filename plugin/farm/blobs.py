@@ -178,11 +178,6 @@ def save(key: str, blob: np.ndarray[Any, Any]) -> Path:
     return path
 
 
-def forget(path: Path) -> None:
-    """Remove an unusable file."""
-    path.unlink(missing_ok=True)
-
-
 def _prune(place: Path) -> None:
     files = []
     for path in (*place.glob(WHOLE), *place.glob(PARTS)):

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from softnpu.emulator.platforms import DEFAULT_PLATFORM
@@ -60,31 +60,17 @@ def _devices_held() -> Iterator[None]:
 
 def _task(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function: it leases its devices, and returns them at its end."""
+    if not inspect.iscoroutinefunction(function):
+        return _wrapped(function, _task_devices)
 
-    if inspect.iscoroutinefunction(function):
-        # Ray has no asynchronous tasks
-        @functools.wraps(function)
-        def run_async(*args: Any, **kwargs: Any) -> Any:
-            with _task_devices():
-                return asyncio.run(function(*args, **kwargs))
-
-        del run_async.__wrapped__  # Ray would unwrap it, and see a coroutine function
-        return run_async
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            with _task_devices():
-                yield from function(*args, **kwargs)
-
-        return generate
-
+    # Ray has no asynchronous tasks
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run_async(*args: Any, **kwargs: Any) -> Any:
         with _task_devices():
-            return function(*args, **kwargs)
+            return asyncio.run(function(*args, **kwargs))
 
-    return run
+    del run_async.__wrapped__  # Ray would unwrap it, and see a coroutine function
+    return run_async
 
 
 @contextmanager
@@ -106,12 +92,8 @@ def _actor_class(kind: type) -> type:
     }
     if "__init__" not in body:
         body["__init__"] = _init(kind)
-    body["__module__"], body["__qualname__"], body["__doc__"] = (
-        kind.__module__,
-        kind.__qualname__,
-        kind.__doc__,
-    )
-    return type(kind.__name__, (kind,), body)
+    names = ("__module__", "__qualname__", "__doc__")
+    return type(kind.__name__, (kind,), body | {name: getattr(kind, name) for name in names})
 
 
 def _init(kind: type) -> Callable[..., None]:
@@ -143,18 +125,25 @@ def _method(method: Callable[..., Any]) -> Callable[..., Any]:
                     yield each
 
         return generate_async
-    if inspect.isgeneratorfunction(method):
+    return _wrapped(method, _devices_held)
 
-        @functools.wraps(method)
+
+def _wrapped(
+    function: Callable[..., Any], devices: Callable[[], AbstractContextManager[None]]
+) -> Callable[..., Any]:
+    """Wrap a function or a generator: it runs with `devices`."""
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
         def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            with _devices_held():
-                yield from method(*args, **kwargs)
+            with devices():
+                yield from function(*args, **kwargs)
 
         return generate
 
-    @functools.wraps(method)
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _devices_held():
-            return method(*args, **kwargs)
+        with devices():
+            return function(*args, **kwargs)
 
     return call

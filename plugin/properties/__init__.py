@@ -8,8 +8,18 @@ import openvino.properties as _openvino_properties
 from softnpu.plugin.facade import fall_back, share_submodules
 from softnpu.plugin.properties.config import ModelProperties, QueueProperties, check_tiles, in_effect
 from softnpu.plugin.properties.readers import DeviceView, access_of, read
-from softnpu.plugin.properties.record import Access, Level, Property, Use
-from softnpu.plugin.properties.table import PROPERTIES, PropertyPairs, find, find_at, parse, property_pairs
+from softnpu.plugin.properties.table import (
+    PROPERTIES,
+    Access,
+    Level,
+    Property,
+    PropertyPairs,
+    Use,
+    find,
+    find_at,
+    parse,
+    property_pairs,
+)
 
 # the content of `openvino.properties`: names of properties, and `hint`, `device`, `log`, ...
 __getattr__, __dir__ = fall_back(__name__, _openvino_properties)

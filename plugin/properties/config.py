@@ -8,17 +8,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 from openvino.properties import WorkloadType
-from openvino.properties.hint import PerformanceMode
+from openvino.properties.hint import PerformanceMode, Priority
 
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.interface.messages import DeviceInfo, GraphFlag
 from softnpu.plugin.errors import PropertyError
 from softnpu.plugin.properties import mode_params
-from softnpu.plugin.properties.hints import HINTS
-from softnpu.plugin.properties.record import Access, Use
-from softnpu.plugin.properties.table import PROPERTIES, accept, static_defaults
+from softnpu.plugin.properties.hints import DMA_ENGINES, HINTS
+from softnpu.plugin.properties.table import PROPERTIES, Access, Use, accept, static_defaults
 
-_PRIORITIES = {"LOW": "low", "MEDIUM": "normal", "HIGH": "high"}
+_PRIORITIES = {Priority.LOW: "low", Priority.MEDIUM: "normal", Priority.HIGH: "high"}
 
 
 class QueueProperties(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +74,7 @@ class ModelProperties(msgspec.Struct, frozen=True):
     def for_queue(self) -> QueueProperties:
         """Return the properties of the command queue."""
         return QueueProperties(
-            priority=_PRIORITIES[PROPERTIES["MODEL_PRIORITY"].text(self["MODEL_PRIORITY"])],
+            priority=_PRIORITIES[self["MODEL_PRIORITY"]],
             turbo=self["NPU_TURBO"],
             background=self["WORKLOAD_TYPE"] == WorkloadType.EFFICIENT,
             keeps_idle_memory=self["NPU_DISABLE_IDLE_MEMORY_PRUNING"],
@@ -93,7 +92,7 @@ class ModelProperties(msgspec.Struct, frozen=True):
         }
         known = replace(self, values={**self.values, **recorded, "NPU_PLATFORM": meta.platform})
         hint = HINTS[meta.platform].of(known["PERFORMANCE_HINT"])
-        hinted = {"NPU_TILES": known._hinted_tiles(hint.tiles), "NPU_DMA_ENGINES": hint.dma_engines}
+        hinted = {"NPU_TILES": known._hinted_tiles(hint.tiles), "NPU_DMA_ENGINES": DMA_ENGINES}
         numbers = {name: known[name] if known[name] > 0 else number for name, number in hinted.items()}
         return replace(known, values={**known.values, **numbers})
 

@@ -1,4 +1,4 @@
-"""The performance hints of each platform: tiles, DMA engines, infer requests.
+"""The performance hints of each platform: tiles and infer requests; and DMA engines, the same for all.
 
 3720 and 4000 are the tables of the NPU plugin's README. 5010 is not in them and is derived: like any device
 with few tiles it uses all for one inference under LATENCY, and two for each under THROUGHPUT.
@@ -6,23 +6,21 @@ with few tiles it uses all for one inference under LATENCY, and two for each und
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-import msgspec
 from openvino.properties.hint import PerformanceMode
 
-DMA_ENGINES_MAX = 2
+DMA_ENGINES: Final = 2
 
 
-class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of tiles (DPU groups), of DMA engines, and of infer requests that keeps the device busy."""
+class Hint(NamedTuple):
+    """The number of tiles (DPU groups), and of infer requests that keeps the device busy."""
 
     tiles: int
-    dma_engines: int
     requests: int
 
 
-class PlatformHints(msgspec.Struct, frozen=True, kw_only=True):
+class PlatformHints(NamedTuple):
     """The hints of one platform; `tiles` is its total."""
 
     tiles: int
@@ -34,20 +32,8 @@ class PlatformHints(msgspec.Struct, frozen=True, kw_only=True):
         return self.throughput if mode == PerformanceMode.THROUGHPUT else self.latency
 
 
-HINTS = {
-    "3720": PlatformHints(
-        tiles=2,
-        throughput=Hint(tiles=2, dma_engines=2, requests=4),
-        latency=Hint(tiles=2, dma_engines=2, requests=1),
-    ),
-    "4000": PlatformHints(
-        tiles=6,
-        throughput=Hint(tiles=2, dma_engines=2, requests=8),
-        latency=Hint(tiles=4, dma_engines=2, requests=1),
-    ),
-    "5010": PlatformHints(
-        tiles=3,
-        throughput=Hint(tiles=2, dma_engines=2, requests=8),
-        latency=Hint(tiles=3, dma_engines=2, requests=1),
-    ),
+HINTS: Final = {
+    "3720": PlatformHints(tiles=2, throughput=Hint(2, 4), latency=Hint(2, 1)),
+    "4000": PlatformHints(tiles=6, throughput=Hint(2, 8), latency=Hint(4, 1)),
+    "5010": PlatformHints(tiles=3, throughput=Hint(2, 8), latency=Hint(3, 1)),
 }

@@ -84,16 +84,12 @@ class Whole(Kind):
         return number
 
 
-def _any_text(_: str) -> None:
-    return None
-
-
 class Text(Kind):
     """Text. `check` raises `NotAllowed` with the allowed values."""
 
     type = str
 
-    def __init__(self, allowed: str = "text", check: Callable[[str], object] = _any_text) -> None:
+    def __init__(self, allowed: str = "text", check: Callable[[str], object] = str) -> None:
         self.allowed = allowed
         self.check = check
 
@@ -122,9 +118,9 @@ class PathKind(Kind):
 class Choice(Kind):
     """One of the values of `options`, given as itself or as its text. `also` has further texts."""
 
-    def __init__(self, options: Mapping[str, Any], also: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> None:
         self.options = options
-        self.also = also
+        self.also = also or {}
         self.type = type(next(iter(options.values())))
         self.allowed = " or ".join(options)
 
@@ -144,14 +140,9 @@ class Choice(Kind):
         return next(text for text, option in self.options.items() if option == value)
 
 
-def choice(options: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> Choice:
-    """Return a choice of OpenVINO objects."""
-    return Choice(options, also or {})
-
-
 def words(*texts: str) -> Choice:
     """Return a choice of texts."""
-    return choice({text: text for text in texts})
+    return Choice({text: text for text in texts})
 
 
 class Names(Kind):

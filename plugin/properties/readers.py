@@ -13,8 +13,7 @@ from openvino.properties.device import Type as DeviceType
 from softnpu.driver import Context, Device, Driver
 from softnpu.plugin.openvino_runtime import cpu_capabilities
 from softnpu.plugin.properties.config import ModelProperties
-from softnpu.plugin.properties.record import Access, Level
-from softnpu.plugin.properties.table import at
+from softnpu.plugin.properties.table import Access, Level, at
 
 _PRECISIONS = ("FP32", "BF16", "FP16", "INT8")
 

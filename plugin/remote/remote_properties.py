@@ -147,32 +147,23 @@ def _of(kind: type[E]) -> Callable[[str, Any], E]:
     return read
 
 
-def _handle(subject: str, value: Any) -> int:
-    try:
-        handle = operator.index(value)
-    except TypeError:
-        handle = -1
-    if handle < 0 or isinstance(value, bool):
-        raise PropertyError(
-            f"{subject}: value {value!r}; expected a descriptor (SHARED_BUF) or an address (CPU_VA)"
-        )
-    return handle
+def _number(expected: str) -> Callable[[str, Any], int]:
+    def read(subject: str, value: Any) -> int:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = -1
+        if number < 0 or isinstance(value, bool):
+            raise PropertyError(f"{subject}: value {value!r}; expected {expected}")
+        return number
+
+    return read
 
 
 def _name(subject: str, value: Any) -> str:
     if not isinstance(value, str) or not value.startswith("/") or "/" in value[1:] or len(value) < 2:
         raise PropertyError(f"{subject}: value {value!r}; expected a POSIX name, such as '/camera'")
     return value
-
-
-def _offset(subject: str, value: Any) -> int:
-    try:
-        offset = operator.index(value)
-    except TypeError:
-        offset = -1
-    if offset < 0 or isinstance(value, bool):
-        raise PropertyError(f"{subject}: value {value!r}; expected bytes from the begin of the memory")
-    return offset
 
 
 def _file(subject: str, value: Any) -> FileDescriptor:
@@ -200,9 +191,9 @@ _REQUIRED = {
 }
 _READERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "MEM_TYPE": ("mem_type", _of(MemType)),
-    "MEM_HANDLE": ("mem_handle", _handle),
+    "MEM_HANDLE": ("mem_handle", _number("a descriptor (SHARED_BUF) or an address (CPU_VA)")),
     "MEM_NAME": ("mem_name", _name),
-    "MEM_OFFSET": ("mem_offset", _offset),
+    "MEM_OFFSET": ("mem_offset", _number("bytes from the begin of the memory")),
     "TENSOR_TYPE": ("tensor_type", _of(TensorType)),
     "FILE_DESCRIPTOR": ("file", _file),
     "L0_CONTEXT": ("l0_context", _context),

@@ -29,7 +29,6 @@ class BatchSlot(Slot):
             # a static batch is the default of a request, not a bound: the device does not know it
             dims[port.batch_axis] = ov.Dimension(-1)
         self._accepted: Any = ov.PartialShape(dims)
-        self.name = f"{'input' if is_input else 'output'} '{port.name}'"
         super().__init__(context, port, is_input)
 
     @property
@@ -90,10 +89,7 @@ class BatchSlot(Slot):
         return max(FIRST_BYTES // size, math.prod(self.shape_for(1)))
 
     def _own_tensor(self, elements: int) -> Any:
-        tensor = PortTensor(self._raw, ov.Shape([elements]), self._type)
-        tensor.port = self.name
-        tensor.partial = self._accepted
-        return tensor
+        return PortTensor(self.name, self._accepted, self._raw, elements, self._type)
 
-    def _mismatch(self, tensor_type: str, element_type: str) -> InputError:
-        return InputError(f"{self.name}: {tensor_type} given; expected {element_type}{self._accepted}")
+    def _expected_shape(self) -> Any:
+        return self._accepted

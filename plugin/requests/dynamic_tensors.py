@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from softnpu.driver import Context, ZeError
-from softnpu.driver.memory import locate
+from softnpu.driver import Context
 from softnpu.plugin.errors import InferError, InputError
 from softnpu.plugin.signature import PortSpec
 from softnpu.plugin.tensors import Shape, Slot, max_elements, reshape, shape_of
@@ -30,8 +29,10 @@ def slot_for(context: Context, port: PortSpec, is_input: bool) -> Slot:
 class PortTensor(ov.Tensor):  # type: ignore[misc]
     """A port's own tensor. Its shape can be set within the bounds and within its memory."""
 
-    port: str
-    partial: Any
+    def __init__(self, port: str, partial: Any, memory: Any, elements: int, kind: Any) -> None:
+        super().__init__(memory, ov.Shape([elements]), kind)
+        self.port = port
+        self.partial = partial
 
     @property
     def shape(self) -> Any:
@@ -126,10 +127,7 @@ class DynamicSlot(Slot):
         return self._max_elements if 0 < self._max_elements * size <= EAGER_BYTES else FIRST_BYTES // size
 
     def _own_tensor(self, elements: int) -> Any:
-        tensor = PortTensor(self._raw, ov.Shape([elements]), self._type)
-        tensor.port = f"{self._kind} '{self.port.name}'"
-        tensor.partial = self._partial
-        return tensor
+        return PortTensor(self.name, self._partial, self._raw, elements, self._type)
 
     def _enlarge(self, shape: Shape, elements: int) -> None:
         # twice as much, so that a gradually growing result is not computed twice at every step
@@ -138,13 +136,9 @@ class DynamicSlot(Slot):
 
     def _in_device_memory(self, tensor: Any) -> bool:
         """Return whether a tensor is used in place: an output needs all memory that the device may write."""
-        if self._kind == "input":
+        if self._is_input:
             return super()._in_device_memory(tensor)
-        try:
-            block, offset = locate(self._context, "set_tensor", tensor.data)
-        except ZeError:
-            return False
-        room = block.size - offset
+        room = self._room(tensor)
         if self._max_elements:
             room = min(room, self._max_elements * int(self._type.size))
-        return bool(tensor.byte_size >= room)
+        return 0 <= room <= int(tensor.byte_size)

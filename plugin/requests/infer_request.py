@@ -6,10 +6,9 @@ import logging
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any
 
 import openvino as ov
 
@@ -30,20 +29,14 @@ _NO_CALLBACK = threading.Event()
 _NO_CALLBACK.set()
 
 
-class RequestOwner(Protocol):
-    """The compiled model of a request, which is a `CompiledModel`."""
-
-    def twin(self) -> Self:
-        """Return another object for the same model, which keeps no request."""
-
-
 class InferRequest(RequestTensors):
     """One inference at a time. Its tensors lie in device memory: writing into them copies nothing."""
 
     userdata: Any = None
     """The last `userdata` of `set_callback` or `start_async`."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, model: Callable[[], Any]) -> None:
+        self._model = model
         self._executable = executable
         self._name = executable.meta.name
         self._inputs = executable.inputs
@@ -58,7 +51,6 @@ class InferRequest(RequestTensors):
         self._failure: NpuError | None = None
         self._callback: Callback | None = None
         self._called_back = threading.Event()
-        self._model: Callable[[], RequestOwner]
         self._started_ns = 0
         self._ended_ns = 0
 
@@ -188,12 +180,6 @@ class InferRequest(RequestTensors):
         return self.get_profiling_info()
 
     # ------------------------------------------------------------
-
-    def belongs_to(self, model: RequestOwner) -> None:
-        """Set the result of `get_compiled_model`: `model`, or its twin when it no longer exists."""
-        # weak, because the model may keep this request
-        alive, twin = weakref.ref(model), model.twin()
-        self._model = lambda: alive() or twin
 
     def _set_inputs(self, inputs: Any, share: bool) -> None:
         """Check all inputs, then set them: an invalid one changes nothing."""

@@ -13,83 +13,69 @@ from openvino.properties.intel_npu import CompilerType
 from openvino.properties.log import Level
 
 from softnpu.plugin.properties import PROPERTIES, Access
+from softnpu.plugin.properties.kinds import Switch
 
-_YES = [(True, True), ("YES", True), ("true", True), (np.bool_(True), True)]
+_YES: list[tuple[Any, Any]] = [(True, True), ("YES", True), ("true", True), (np.bool_(True), True)]
+
+
+def writable() -> list[str]:
+    """Return the writable properties."""
+    return [name for name, record in PROPERTIES.items() if record.access is Access.RW]
+
+
+def _same(*values: Any) -> list[tuple[Any, Any]]:
+    return [(value, value) for value in values]
+
+
+def _number(value: int) -> list[tuple[Any, Any]]:
+    return [(value, value), (str(value), value)]
+
+
+def _member(enumeration: Any, name: str) -> list[tuple[Any, Any]]:
+    value = getattr(enumeration, name)
+    return [(value, value), (name, value)]
+
 
 SAMPLES: dict[str, list[tuple[Any, Any]]] = {
-    "INFERENCE_PRECISION_HINT": [(ov.Type.bf16, ov.Type.bf16), ("bf16", ov.Type.bf16), ("F16", ov.Type.f16)],
-    "EXECUTION_MODE_HINT": [
-        (ExecutionMode.PERFORMANCE, ExecutionMode.PERFORMANCE),
-        ("PERFORMANCE", ExecutionMode.PERFORMANCE),
-    ],
-    "PERFORMANCE_HINT": [
-        (PerformanceMode.THROUGHPUT, PerformanceMode.THROUGHPUT),
-        ("THROUGHPUT", PerformanceMode.THROUGHPUT),
-        ("UNDEFINED", PerformanceMode.LATENCY),
-    ],
-    "INFERENCE_NUM_THREADS": [(1, 1), ("1", 1), (np.int64(1), 1)],
-    "NPU_PROFILING_CLOCK": [("DEVICE", "DEVICE"), ("HOST", "HOST")],
+    **{name: _YES for name in writable() if isinstance(PROPERTIES[name].kind, Switch)},
+    "INFERENCE_PRECISION_HINT": [*_member(ov.Type, "bf16"), ("F16", ov.Type.f16)],
+    "EXECUTION_MODE_HINT": _member(ExecutionMode, "PERFORMANCE"),
+    "PERFORMANCE_HINT": [*_member(PerformanceMode, "THROUGHPUT"), ("UNDEFINED", PerformanceMode.LATENCY)],
+    "INFERENCE_NUM_THREADS": [*_number(1), (np.int64(1), 1)],
+    "NPU_PROFILING_CLOCK": _same("DEVICE", "HOST"),
     "PERF_COUNT": [*_YES, (ov.properties.enable_profiling(True)[1], True)],
-    "NPU_PLATFORM": [("4000", "4000"), ("NPU4000", "NPU4000")],
-    "NPU_TILES": [(3, 3), ("3", 3)],
-    "NPU_MAX_TILES": [(5, 5), ("5", 5)],
-    "NPU_DMA_ENGINES": [(1, 1), ("1", 1)],
-    "NPU_STEPPING": [(1, 1), ("1", 1)],
-    "NPU_COMPILATION_MODE_PARAMS": [
-        ("optimization-level=2", "optimization-level=2"),
-        (
-            "optimization-level=0 performance-hint-override=latency",
-            "optimization-level=0 performance-hint-override=latency",
-        ),
-        ("compute-layers-with-higher-precision=Sqrt,RMS",) * 2,
-    ],
-    "NPU_F16_OVERFLOW": [("INFINITY", "INFINITY")],
-    "NPU_COMPILATION_MODE": [("DefaultHW", "DefaultHW")],
-    "NPU_COMPILER_TYPE": [
-        (CompilerType.PREFER_PLUGIN, CompilerType.PREFER_PLUGIN),
-        ("PREFER_PLUGIN", CompilerType.PREFER_PLUGIN),
-    ],
-    "NPU_BACKEND_COMPILATION_PARAMS": [("enable-memory-side-cache=true", "enable-memory-side-cache=true")],
-    "NPU_COMPILER_DYNAMIC_QUANTIZATION": _YES,
-    "NPU_QDQ_OPTIMIZATION": _YES,
-    "NPU_QDQ_OPTIMIZATION_AGGRESSIVE": _YES,
-    "COMPILATION_NUM_THREADS": [(7, 7), ("7", 7)],
-    "NPU_BATCH_MODE": [("COMPILER", "COMPILER"), ("PLUGIN", "PLUGIN")],
-    "NPU_DYNAMIC_SHAPE_TO_STATIC": _YES,
-    "NPU_STRICT": _YES,
-    "NPU_ENABLE_STRIDES_FOR": [("image", "image")],
+    "NPU_PLATFORM": _same("4000", "NPU4000"),
+    "NPU_TILES": _number(3),
+    "NPU_MAX_TILES": _number(5),
+    "NPU_DMA_ENGINES": _number(1),
+    "NPU_STEPPING": _number(1),
+    "NPU_COMPILATION_MODE_PARAMS": _same(
+        "optimization-level=2",
+        "optimization-level=0 performance-hint-override=latency",
+        "compute-layers-with-higher-precision=Sqrt,RMS",
+    ),
+    "NPU_F16_OVERFLOW": _same("INFINITY"),
+    "NPU_COMPILATION_MODE": _same("DefaultHW"),
+    "NPU_COMPILER_TYPE": _member(CompilerType, "PREFER_PLUGIN"),
+    "NPU_BACKEND_COMPILATION_PARAMS": _same("enable-memory-side-cache=true"),
+    "COMPILATION_NUM_THREADS": _number(7),
+    "NPU_BATCH_MODE": _same("COMPILER", "PLUGIN"),
+    "NPU_ENABLE_STRIDES_FOR": _same("image"),
     "NPU_BYPASS_UMD_CACHING": [*_YES, (ov.properties.intel_npu.bypass_umd_caching(True)[1], True)],
     "CACHE_DIR": [("some/where", "some/where"), (Path("some/where"), "some/where")],
-    "CACHE_MODE": [
-        (CacheMode.OPTIMIZE_SIZE, CacheMode.OPTIMIZE_SIZE),
-        ("OPTIMIZE_SIZE", CacheMode.OPTIMIZE_SIZE),
-    ],
-    "ENABLE_WEIGHTLESS": _YES,
-    "NPU_EXPORT_RAW_BLOB": _YES,
-    "NPU_IMPORT_RAW_BLOB": _YES,
+    "CACHE_MODE": _member(CacheMode, "OPTIMIZE_SIZE"),
     "WEIGHTS_PATH": [("model.bin", "model.bin"), (Path("model.bin"), "model.bin")],
-    "NPU_USE_BASE_MODEL_SERIALIZER": _YES,
-    "NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": [(4096, 4096), ("4096", 4096)],
+    "NPU_SERIALIZATION_WEIGHTS_SIZE_THRESHOLD": _number(4096),
     "MODEL_PRIORITY": [
-        (Priority.HIGH, Priority.HIGH),
-        ("LOW", Priority.LOW),
+        *_member(Priority, "HIGH"),
+        *_member(Priority, "LOW"),
         ("DEFAULT", Priority.MEDIUM),
         (ov.properties.hint.model_priority(Priority.HIGH)[1], Priority.HIGH),
     ],
-    "WORKLOAD_TYPE": [
-        (WorkloadType.EFFICIENT, WorkloadType.EFFICIENT),
-        ("EFFICIENT", WorkloadType.EFFICIENT),
-    ],
-    "NPU_TURBO": _YES,
-    "PERFORMANCE_HINT_NUM_REQUESTS": [(3, 3), ("3", 3)],
-    "NPU_MEASURE_OPTIMAL_REQUESTS": _YES,
-    "NPU_RUN_INFERENCES_SEQUENTIALLY": _YES,
-    "EXCLUSIVE_ASYNC_REQUESTS": _YES,
-    "NPU_DEFER_WEIGHTS_LOAD": _YES,
-    "NPU_DISABLE_IDLE_MEMORY_PRUNING": _YES,
-    "ENABLE_CPU_PINNING": _YES,
+    "WORKLOAD_TYPE": _member(WorkloadType, "EFFICIENT"),
+    "PERFORMANCE_HINT_NUM_REQUESTS": _number(3),
     "LOG_LEVEL": [(Level.ERR, Level.ERR), ("LOG_WARNING", Level.WARNING), (Level.TRACE, Level.TRACE)],
-    "DEVICE_ID": [("0", "0"), ("4000", "4000")],
+    "DEVICE_ID": _same("0", "4000"),
     "CACHING_PROPERTIES": [],  # test_properties_errors covers what may be added
 }
 """The given value and the stored one."""
@@ -135,11 +121,6 @@ REFUSED: dict[str, list[Any]] = {
     "CACHING_PROPERTIES": [1, ["NPU_TURBO", 1]],
 }
 """Invalid values; properties not listed here are YES or NO."""
-
-
-def writable() -> list[str]:
-    """Return the writable properties."""
-    return [name for name, record in PROPERTIES.items() if record.access is Access.RW]
 
 
 def refused() -> list[tuple[str, Any]]:

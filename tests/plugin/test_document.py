@@ -10,7 +10,8 @@ import pytest
 
 from softnpu.emulator.platforms import PLATFORMS
 from softnpu.plugin.properties import PROPERTIES, Access, Use
-from softnpu.plugin.properties.hints import HINTS
+from softnpu.plugin.properties.effects import EFFECTS
+from softnpu.plugin.properties.hints import DMA_ENGINES, HINTS
 
 pytestmark = pytest.mark.quick
 
@@ -35,10 +36,11 @@ def test_properties_have_the_access_of_intel_s_readme() -> None:
         assert PROPERTIES[name].access.value == access, name
 
 
-def test_a_property_without_an_effect_says_so() -> None:
+def test_every_property_has_its_effect_and_one_without_says_so() -> None:
+    assert EFFECTS.keys() == PROPERTIES.keys()
     for record in PROPERTIES.values():
         if record.use is Use.RECORDED:
-            assert "no effect" in record.doc or "as NPU_QDQ_OPTIMIZATION" in record.doc, record.name
+            assert "no effect" in EFFECTS[record.name] or "as NPU_QDQ_OPTIMIZATION" in EFFECTS[record.name]
             assert record.access is Access.RW
 
 
@@ -49,8 +51,7 @@ def test_the_table_of_hints_matches_the_code() -> None:
     for platform, hints in HINTS.items():
         tiles = PLATFORMS[platform].tiles
         throughput, latency = hints.throughput, hints.latency
-        assert throughput.dma_engines == latency.dma_engines
-        counts = [f"{latency.dma_engines}", f"{throughput.requests}", f"{latency.requests}"]
+        counts = [f"{DMA_ENGINES}", f"{throughput.requests}", f"{latency.requests}"]
         expected[platform] = [f"{throughput.tiles} of {tiles}", f"{latency.tiles} of {tiles}", *counts]
     assert table == expected
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from softnpu.plugin import Core, PropertyError
-from softnpu.plugin.properties.hints import HINTS
 from tests.support.daemon import LastingDaemon
 
 PLATFORMS = ("3720", "4000", "5010")
@@ -95,7 +94,7 @@ def test_tiles_are_those_of_each_platform_and_bounded_by_it(core: Core, digits: 
         for number, mode in zip(tiles, ("LATENCY", "THROUGHPUT"), strict=True):
             compiled = core.compile_model(digits, f"NPU.{platform}", {"PERFORMANCE_HINT": mode})
             assert compiled.get_property("NPU_TILES") == number
-            assert compiled.get_property("NPU_DMA_ENGINES") == HINTS[platform].latency.dma_engines == 2
+            assert compiled.get_property("NPU_DMA_ENGINES") == 2
     core.set_property("NPU.1", {"NPU_TILES": 6})
     with pytest.raises(PropertyError, match="expected at most 3"):
         core.set_property("NPU.2", {"NPU_TILES": 6})

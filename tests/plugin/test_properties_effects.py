@@ -345,6 +345,3 @@ def test_messages_go_to_stderr_if_the_application_handles_none(
     shared_core.set_property("NPU", {"LOG_LEVEL": "LOG_WARNING"})
     shared_core.set_property("NPU", {"LOG_LEVEL": "LOG_INFO"})
     assert [type(handler) for handler in logger.handlers] == [logging.StreamHandler]
-
-
-# ---------------------------------------------------------------- no effect

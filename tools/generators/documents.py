@@ -13,6 +13,7 @@ from typing import Any, Final
 import typer
 from typer.cli import get_docs_for_click
 
+from softnpu.plugin.properties.effects import EFFECTS
 from softnpu.plugin.properties.kinds import INT_MAX
 from softnpu.tools.shared.groups import DeferredGroup
 
@@ -141,7 +142,7 @@ def _property(record: Any) -> str:
         kind = f"{record.kind.allowed.replace(f' to {INT_MAX}', ' on')} [{default}]"
     levels = "core, model" if record.level.name == "BOTH" else record.level.name.lower()
     access = record.access.value + (", live" if record.live else "")
-    cells = (names, kind, f"{access}; {levels}", record.doc)
+    cells = (names, kind, f"{access}; {levels}", EFFECTS[record.name])
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
 
 

@@ -1,4 +1,4 @@
-"""Real models with a batch split by the plugin equal OpenVINO's CPU device on the real batch."""
+"""The scan of a model's inputs, which decides whether it can have a batch without reading it."""
 
 from __future__ import annotations
 
@@ -14,47 +14,7 @@ from softnpu.driver import GraphSource
 from softnpu.plugin import Core, openvino_runtime
 from softnpu.plugin.batch.input_scan import scan_model, scan_xml
 from softnpu.plugin.models import model_source
-from softnpu.tools.models.catalogue import lookup
-from softnpu.tools.models.fetch import get
-from tests.support.batches import F32, conv_net, matmul_net, model_of, on_cpu, parameter
-
-
-def _inputs(model: ov.Model, shapes: dict[str, list[int]]) -> list[Any]:
-    arrays: list[Any] = []
-    for port in model.inputs:
-        shape, kind = shapes[port.any_name], port.element_type.to_dtype()
-        data = np.random.default_rng(len(arrays)).random(shape)
-        arrays.append((data * 2).astype(kind) if np.issubdtype(kind, np.integer) else data.astype(kind))
-    return arrays
-
-
-@pytest.mark.parametrize(
-    ("name", "batch"),
-    [
-        ("yolov8n", 4),
-        ("minilm", -1),
-        ("minilm", 4),
-        pytest.param("magika", -1, marks=pytest.mark.soak),
-    ],
-)
-def test_results_equal_the_unsplit_batch(shared_core: Core, name: str, batch: int) -> None:
-    one = {port: list(shape) for port, shape in lookup(name).shapes.items()}
-    model = ov.Core().read_model(get(name))
-    asked = {port: [batch, *shape[1:]] for port, shape in one.items()}
-    compiled = shared_core.compile_model(get(name), "NPU", F32, shapes=asked)
-    assert compiled.get_property("BATCH_MODE") == ("COMPILER" if name == "minilm" and batch > 0 else "PLUGIN")
-    assert [list(port.partial_shape) for port in compiled.inputs] == [
-        list(ov.PartialShape(shape)) for shape in asked.values()
-    ]
-    for count in (4, 2) if compiled.get_property("BATCH_MODE") == "PLUGIN" else (4,):
-        inputs = _inputs(model, {port: [count, *shape[1:]] for port, shape in one.items()})
-        expected = on_cpu(model, inputs)
-        found = compiled(inputs)
-        for index, array in enumerate(expected):
-            np.testing.assert_allclose(found[index], array, rtol=1e-3, atol=1e-3)
-
-
-# ------------------------------------------------------------ the scan
+from tests.support.batches import F32, conv_net, matmul_net, model_of, parameter
 
 
 def test_a_model_without_a_batch_is_not_read(
