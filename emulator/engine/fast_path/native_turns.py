@@ -34,6 +34,19 @@ LARGE = 32
 """A visit prepares every polled queue, so there is none while a session has more than this."""
 
 
+def library() -> ctypes.CDLL | None:
+    """Return the C++ part; None if it is disabled, not built, or of another build."""
+    loaded = native_library.library() if native_turns() else None
+    if loaded is None:
+        return None
+    sizes = (ctypes.c_uint64 * len(SIZES))()
+    loaded.softnpu_turns_sizes(sizes)
+    if tuple(sizes) != SIZES:
+        log.warning("%s has other records; install softnpu again", native_files.engine())
+        return None
+    return loaded
+
+
 class NativeTurns:
     """The C++ part of one engine. `ready`: the next submissions may be known ones."""
 
@@ -66,31 +79,6 @@ class NativeTurns:
             spin_ns=spin.max_ns,
             epoll=epoll,
         )
-
-    @classmethod
-    def open(
-        cls,
-        queues: QueueTable,
-        scheduler: Scheduler,
-        counters: Counters,
-        injections: memoryview,
-        epoll: int,
-        spin: SpinBudget,
-        ns_per_tick: float | None,
-    ) -> NativeTurns | None:
-        """Return the C++ part; None if it is disabled, not built, or of another build.
-
-        `ns_per_tick`: None on a device with the modelled clock, which only Python supports.
-        """
-        library = native_library.library() if native_turns() else None
-        if library is None or ns_per_tick is None:
-            return None
-        sizes = (ctypes.c_uint64 * len(SIZES))()
-        library.softnpu_turns_sizes(sizes)
-        if tuple(sizes) != SIZES:
-            log.warning("%s has other records; install softnpu again", native_files.engine())
-            return None
-        return cls(library, queues, scheduler, counters, injections, epoll, spin, ns_per_tick)
 
     def learn(self, queue: EngineQueue, submission: Submission, program: Program) -> None:
         """Record that this submission has succeeded in Python."""
