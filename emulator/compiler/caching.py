@@ -133,7 +133,7 @@ def import_blob(job: ImportJob, fds: list[int], stages: Stages, do: Do) -> JobRe
         data = files.map_range(fd, 0, length, "blob")
         _have_extension(BlobReader(data).metadata().precision, stages)
         digest = blake3(data, max_threads=blake3.AUTO).digest()
-        notes = CheckedBlobs.open(job.platform) if job.remembered else None
+        notes = CheckedBlobs(job.platform) if job.remembered else None
         is_checked = notes is not None and notes.has(digest)
         inner = replace(job, blob_length=length, digest=digest, is_checked=is_checked)
         result = _same_blob(do(inner, [fd, *fds[1:]], stages.relay), fd, length, digest)

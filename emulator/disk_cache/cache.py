@@ -30,6 +30,7 @@ from softnpu.emulator.common import file_ownership
 from softnpu.emulator.common.file_claim import FileClaim, is_open_as, try_lock
 from softnpu.emulator.disk_cache import cache_key, entry_files, sidecars
 from softnpu.emulator.disk_cache.entry_files import InvalidEntry
+from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.messages import CacheOptions
 
 log = logging.getLogger(__name__)
@@ -71,9 +72,15 @@ class ModelCache:
             return None
         return cls(directory, options.limit)
 
-    def key(self, input_digest: bytes, configuration: bytes) -> str:
-        """The name of an entry: 64 characters over the model, 16 over all else that makes the result."""
-        return cache_key.key(input_digest, configuration)
+    @classmethod
+    def of_engine(cls, folder: str, limit: int) -> ModelCache | None:
+        """Open a folder of the engine's cache, named by the environment; None if it is off or unusable."""
+        directory = environment.engine_cache()
+        if not directory:
+            return None
+        return cls.open(CacheOptions(directory=os.path.join(directory, folder), limit=limit))
+
+    key = staticmethod(cache_key.key)
 
     @contextmanager
     def claim(self, key: str, deadline_s: float) -> Iterator[bool]:

@@ -82,8 +82,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
-def key(input_digest: bytes, configuration: bytes) -> str:
+def key(input_digest: bytes, configuration: bytes | Mapping[str, str]) -> str:
     """Return the name of an entry: 64 characters over the model, 16 over all else that makes the result."""
+    if not isinstance(configuration, bytes):
+        configuration = _encoder.encode(configuration)
     return blake3(input_digest).hexdigest() + blake3(configuration).hexdigest(8)
 
 

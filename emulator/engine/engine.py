@@ -21,6 +21,7 @@ from softnpu.emulator.engine import failures, tracing
 from softnpu.emulator.engine.commands.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
+from softnpu.emulator.engine.fast_path import native_turns
 from softnpu.emulator.engine.fast_path.native_turns import LARGE, NativeTurns
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.memory.staging import Staging
@@ -110,15 +111,18 @@ class Engine:
             errors,
             setup.tdr_ms,
         )
-        self._turns = self._runner.turns = NativeTurns.open(
-            self._queues,
-            self._scheduler,
-            self._counters,
-            self._liveness[link.INJECTION_MESSAGES :],
-            self._poller.fileno(),
-            self._spin,
-            None if clock is not None else platform.timer_ns_per_tick,
-        )
+        self._turns: NativeTurns | None = None  # only Python supports the modelled clock
+        if clock is None and (library := native_turns.library()) is not None:
+            self._turns = self._runner.turns = NativeTurns(
+                library,
+                self._queues,
+                self._scheduler,
+                self._counters,
+                self._liveness[link.INJECTION_MESSAGES :],
+                self._poller.fileno(),
+                self._spin,
+                platform.timer_ns_per_tick,
+            )
 
     @property
     def alive(self) -> bool:
@@ -141,7 +145,7 @@ class Engine:
         while supervisor.alive:
             if self._turns is not None and self._turns.ready and self._run_known(self._turns):
                 continue
-            if queues.has_paced:
+            if queues.aside.paced:
                 queues.wake_paced(time.monotonic_ns())
             turn = self._scheduler.pick(queues.awake, chores)
             if turn is None:
@@ -159,10 +163,9 @@ class Engine:
     def _run_known(self, turns: NativeTurns) -> bool:
         """Run known submissions in C++; return False if Python has to run the next one."""
         queues = self._queues
-        busy = queues.has_aside or queues.chores.waiting or self._unmapped or self._staging.pending
-        busy = (
-            busy or queues.awake.has_large_group(LARGE) or not all(queue.is_between for queue in queues.awake)
-        )
+        busy = queues.aside or queues.chores.waiting or self._unmapped or self._staging.pending
+        busy = busy or queues.awake.has_large_group(LARGE)
+        busy = busy or not all(queue.is_between for queue in queues.awake)
         observed = failpoints.active is not None or trace.active is not None
         if busy or observed or self._overlap.has_early or not queues.awake:
             turns.ready = False
@@ -193,7 +196,7 @@ class Engine:
         self._count(now)
         if now >= self._poll_due_ns:
             self._poll(0)
-            if self._queues.has_blocked:
+            if self._queues.aside.blocked:
                 self._abort_overdue()
             self._queues.put_idle_to_sleep(now)
 
@@ -254,7 +257,7 @@ class Engine:
     def _spin_for_work(self) -> bool:
         """Poll the awake rings for a bounded time; return True as soon as one has work."""
         awake = self._queues.awake
-        if not awake or len(awake) > MANY or self._queues.has_aside:
+        if not awake or len(awake) > MANY or self._queues.aside:
             return False
         limit = TURBO_SPIN_NS if any(queue.turbo for queue in awake) else self._spin.limit_ns()
         if not limit:
@@ -280,20 +283,20 @@ class Engine:
         if self._queues.awake:
             return
         self._count(None)
-        deadline_ns = self._queues.next_deadline_ns()
-        if self._queues.has_paced:
+        deadline_ns = self._queues.aside.deadlines.first_ns()
+        if self._queues.aside.paced:
             self._sleep_until_paced()
         elif deadline_ns is None:
             self._poll(-1.0)
         else:
             self._poll(max(0.0, (deadline_ns - self._idle_clock_ns()) / 1e9))
-        if self._queues.has_blocked:
+        if self._queues.aside.blocked:
             self._abort_overdue()
 
     def _sleep_until_paced(self) -> None:
         """Sleep until the next modelled time is over; `select` takes microseconds, `epoll` milliseconds."""
-        due_ns = self._queues.next_paced_ns() or 0
-        deadline_ns = self._queues.next_deadline_ns()
+        due_ns = self._queues.aside.ends.first_ns() or 0
+        deadline_ns = self._queues.aside.deadlines.first_ns()
         left_ns = due_ns - time.monotonic_ns()
         if deadline_ns is not None:
             left_ns = min(left_ns, deadline_ns - self._idle_clock_ns())
@@ -361,8 +364,7 @@ class Engine:
                 self._queues.set_background(queue, message.background)
             case link.QueueDrop():
                 self._drop_queue(self._queues.get(message.context, message.queue))
-                report = link.QueueDropped(context=message.context, queue=message.queue)
-                self._runner.report_dropped(report)
+                self._runner.report_dropped(link.QueueDropped(context=message.context, queue=message.queue))
             case link.QueueLose():
                 queue = self._queues.get(message.context, message.queue)
                 queue.lose(message.info)
@@ -376,8 +378,10 @@ class Engine:
             case link.GraphAdd():
                 image = self._images.image(message.image)
                 self._contexts[message.context].space.add_graph(message.graph, image)
-            case link.InjectionAdd() | link.InjectionDrop():
-                self._inject(message, packet)
+            case link.InjectionAdd():
+                self._faults.add(message, packet.take_fds(1)[0])
+            case link.InjectionDrop():
+                self._faults.drop(message)
             case link.TraceBegin() | link.TraceEnd():
                 self._trace(message, packet)
             case link.Setup():
@@ -397,12 +401,6 @@ class Engine:
             case link.ImageEvict():
                 self._images.evict(message.image, self.send)
                 linux.trim_heap()
-
-    def _inject(self, message: link.InjectionAdd | link.InjectionDrop, packet: Packet) -> None:
-        if isinstance(message, link.InjectionDrop):
-            self._faults.drop(message)
-        else:
-            self._faults.add(message, packet.take_fds(1)[0])
 
     def _trace(self, message: link.TraceBegin | link.TraceEnd, packet: Packet) -> None:
         if isinstance(message, link.TraceEnd):

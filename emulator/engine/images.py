@@ -34,14 +34,14 @@ _EXPECTED_S = 10.0  # from a program's first hint of a model to its load
 class EngineImage:
     """An image that is loading (`loaded` is None), loaded, or failed (`info` is set).
 
-    An `evicted` one is requested with `ask`, once.
+    An `evicted` one is requested with `ask`, once. `counts`: its record in memory that outlives the engine.
     """
 
-    __slots__ = ("_counts", "ask", "evicted", "info", "loaded", "number")
+    __slots__ = ("ask", "counts", "evicted", "info", "loaded", "number")
 
     def __init__(self, number: int, counts: memoryview) -> None:
         self.number = number
-        self._counts = counts
+        self.counts = counts
         self.loaded: LoadedImage | None = None
         self.info: ErrorInfo | None = None
         self.evicted = False
@@ -54,14 +54,9 @@ class EngineImage:
             ask(link.ImageNeeded(image=self.number))
         return self.loaded is not None
 
-    @property
-    def counts(self) -> memoryview:
-        """Its record in memory that outlives the engine."""
-        return self._counts
-
     def count(self, time_ns: int) -> None:
         """Count an inference of this duration, in memory that outlives the engine."""
-        counts = self._counts
+        counts = self.counts
         counts[0] += 1
         counts[1] += time_ns
 

@@ -18,7 +18,6 @@ FENCE = Layout(
     """
 )
 """A *ticket* names one submission of a context, and is never reused in it."""
-FENCE_SIGNALLED = FENCE.offset("signalled")
 FENCE_WAITERS = FENCE.offset("waiters")
 FENCE_RESULT = FENCE.offset("result")
 FENCE_ARMED = FENCE.offset("armed")
@@ -35,7 +34,6 @@ EVENT = Layout(
     reserved  24
     """
 )
-EVENT_STATE = EVENT.offset("state")
 EVENT_CHANGES = EVENT.offset("changes")
 EVENT_WAITERS = EVENT.offset("waiters")
 EVENT_TIME = EVENT.offset("time")

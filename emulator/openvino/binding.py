@@ -33,18 +33,19 @@ class Binding:
     """An infer request whose inputs and outputs are client memory.
 
     Outputs whose tensor cannot be set (`shared_tensors`, `LoadedImage.unbound`) are copied after each
-    inference; `count_copied` receives the bytes.
+    inference; `count_copied` receives the bytes. `is_short`: whether an inference is too short to be worth
+    another thread.
     """
 
     __slots__ = (
         "_apart",
         "_copies",
         "_count_copied",
-        "_is_short",
         "_poll_ms",
         "_request",
         "_started",
         "_unbound",
+        "is_short",
         "views",
     )
 
@@ -64,7 +65,7 @@ class Binding:
     def _start(self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> None:
         self.views = views  # keeps the mappings alive as long as the request may touch them
         self._request = image.compiled.create_infer_request()
-        self._is_short = self._started = False
+        self.is_short = self._started = False
         self._poll_ms = _POLL_MS
         self._count_copied = count_copied
         self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
@@ -84,11 +85,6 @@ class Binding:
         if self._started:
             self._started = False
             self._cancel()
-
-    @property
-    def short(self) -> bool:
-        """Whether an inference is too short to be worth another thread."""
-        return self._is_short
 
     @property
     def copies(self) -> bool:
@@ -140,7 +136,7 @@ class Binding:
         # `infer` computes in this thread, which saves two thread switches: 12 us of 60 with a small network.
         # With a big one on a busy machine OpenVINO's own thread is faster: YOLOv8n took 14 ms there and 20 ms
         # here.
-        if self._is_short:
+        if self.is_short:
             self._request.infer(share_outputs=True)
             if self._copies:
                 self._finish_copies()
@@ -158,7 +154,7 @@ class Binding:
             self._cancel()  # nothing may be written after the failure is reported
             raise
         self._request.wait()  # raises the error
-        self._is_short = not started and time.perf_counter() - start < _SHORT_S
+        self.is_short = not started and time.perf_counter() - start < _SHORT_S
         if self._copies:
             self._finish_copies()
         return True

@@ -18,7 +18,7 @@ import numpy as np
 import openvino as ov
 
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
-from softnpu.emulator.common.arrays import Bytes
+from softnpu.emulator.common.arrays import Bytes, aligned
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino.dynamic.states import bind
@@ -35,7 +35,6 @@ _MAX_BYTES = 64 << 20
 _MAX_MS = 200
 _RANDOM = {"RandomUniform", "Multinomial"}
 _UNWRITTEN = 0xA5
-_ALIGNMENT = 64
 
 
 class Value(NamedTuple):
@@ -143,14 +142,16 @@ def _bound(
     views: list[Bytes] = []
     for argument in meta.arguments:
         if argument.shape_of >= 0:
-            views.append(_memory(argument.byte_size))
+            views.append(aligned(argument.byte_size, _UNWRITTEN))
         elif argument.input:
             data = next(content)
-            views.append(_memory(data.nbytes))
+            views.append(aligned(data.nbytes, _UNWRITTEN))
             views[-1][:] = data
         else:
             size = next(sizes)
-            views.append(_memory(max(size, type_of(argument).size) if argument.is_dynamic else size))
+            views.append(
+                aligned(max(size, type_of(argument).size) if argument.is_dynamic else size, _UNWRITTEN)
+            )
     tensors = [companions[index] for index, argument in enumerate(meta.inputs) if argument.is_dynamic]
     dynamic = [at for argument, at in zip(_tensors(meta.inputs), shapes, strict=True) if argument.is_dynamic]
     for companion, shape in zip(tensors, dynamic, strict=True):
@@ -212,13 +213,6 @@ def _random(generator: np.random.Generator, element_type: str, count: int) -> By
     if element_type == "bf16":
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     return values.astype(f"f{int(element_type[1:]) // 8}").view(np.uint8)
-
-
-def _memory(size: int) -> Bytes:
-    """Return memory like a client's: aligned and not zeroed."""
-    raw = np.full(size + _ALIGNMENT, _UNWRITTEN, np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + size]
 
 
 def _is_random(compiled: ov.CompiledModel) -> bool:

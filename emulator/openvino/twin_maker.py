@@ -12,21 +12,20 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
-import openvino as ov
 
-from softnpu.emulator.common.arrays import Bytes
+from softnpu.emulator.common.arrays import Bytes, aligned
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.cache import cpu_cache
 from softnpu.emulator.openvino.image import LoadedImage
-from softnpu.emulator.openvino.runtime import properties_of, type_of
+from softnpu.emulator.openvino.runtime import properties_of
 from softnpu.emulator.openvino.twins import OpenVino, Twin, TwinError, openvino
 
 log = logging.getLogger(__name__)
 
 MAX_WEIGHTS = 8 << 20
 """Bytes of constants of the largest image eligible for a twin."""
-_ALIGNMENT = 64
 
 
 def may_have_one(image: LoadedImage) -> bool:
@@ -84,7 +83,7 @@ class TwinMaker:
 def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
     try:
         twin = Twin(interface, image.compiled, image.meta)
-        views = [*map(_aligned_copy, inputs), *(_empty(each.byte_size) for each in image.meta.outputs)]
+        views = [*map(_aligned_copy, inputs), *(aligned(each.byte_size) for each in image.meta.outputs)]
         twin.infer(twin.request(views))
         expected = _expected(image, views)
     except (TwinError, RuntimeError) as error:
@@ -100,28 +99,16 @@ def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
 
 def _expected(image: LoadedImage, views: Sequence[Bytes]) -> list[bytes]:
     """Return what the image itself computes from the inputs among `views`."""
-    request = image.compiled.create_infer_request()
-    results = []
-    inputs = len(image.meta.inputs)
-    for index, (argument, view) in enumerate(zip(image.meta.arguments, views, strict=True)):
-        memory = view if argument.input else _empty(argument.byte_size)
-        tensor = ov.Tensor(memory, ov.Shape(argument.shape), type_of(argument))
-        if argument.input:
-            request.set_input_tensor(index, tensor)
-        else:
-            request.set_output_tensor(index - inputs, tensor)
-            results.append(memory)
-    request.infer(share_outputs=True)
-    return [memory.tobytes() for memory in results]
-
-
-def _empty(size: int) -> Bytes:
-    memory = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size]
+    arguments = image.meta.arguments
+    memory = [
+        view if argument.input else aligned(argument.byte_size)
+        for argument, view in zip(arguments, views, strict=True)
+    ]
+    Binding(image, memory, lambda _: None).run(lambda: False)
+    return [view.tobytes() for argument, view in zip(arguments, memory, strict=True) if not argument.input]
 
 
 def _aligned_copy(data: bytes) -> Bytes:
-    memory = _empty(len(data))
+    memory = aligned(len(data))
     memory[:] = np.frombuffer(data, np.uint8)
     return memory

@@ -91,7 +91,7 @@ class ReadModels:
             "code": source_digest.of_modules(serializer, constants),
             **{name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)},
         }
-        key = self._entries.key(digest, msgspec.json.encode(parts, order="sorted"))
+        key = self._entries.key(digest, parts)
         return ModelFile(path, identity, digest, key)
 
     def find(self, file: ModelFile, name: str) -> GraphSource | None:

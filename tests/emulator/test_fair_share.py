@@ -167,7 +167,7 @@ def test_a_wait_is_not_overdue_while_another_queue_of_its_session_waits_for_its_
     rig.runner.run(other.queue)
     assert stranger.queue.pending()
     assert rig.queues.take_overdue(0) == []
-    looked_at_again_ns = rig.queues.next_deadline_ns()
+    looked_at_again_ns = rig.queues.aside.deadlines.first_ns()
     assert looked_at_again_ns is not None
     assert rig.queues.take_overdue(looked_at_again_ns) == [waiting.queue]
     assert waiting.queue.place is not Place.BLOCKED

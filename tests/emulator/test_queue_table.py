@@ -147,10 +147,10 @@ def test_a_wait_ends_late_only_once_and_not_before_its_time(rig: Rig) -> None:
         session.queue.deadline_ns = due
         rig.queues.block(session.queue, 0)
     rig.queues.wake(sessions[0].queue)
-    assert rig.queues.next_deadline_ns() == 6
+    assert rig.queues.aside.deadlines.first_ns() == 6
     assert rig.queues.take_overdue(5) == []
     assert rig.queues.take_overdue(7) == [sessions[1].queue, sessions[2].queue]
-    assert rig.queues.next_deadline_ns() is None
+    assert rig.queues.aside.deadlines.first_ns() is None
 
 
 def test_what_waits_is_counted_and_overdue_in_its_order(rig: Rig) -> None:
@@ -164,7 +164,7 @@ def test_what_waits_is_counted_and_overdue_in_its_order(rig: Rig) -> None:
     assert list(rig.queues.awake) == [sessions[4].queue]
     assert rig.queues.note_waiting(0) == 19
     assert rig.queues.take_overdue(7) == [sessions[number].queue for number in (1, 2, 3, 6, 7)]
-    assert rig.queues.next_deadline_ns() == 8
+    assert rig.queues.aside.deadlines.first_ns() == 8
 
 
 def test_of_too_many_lookups_all_are_forgotten(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_of_too_many_lookups_all_are_forgotten(rig: Rig, monkeypatch: pytest.Mon
     rig.teach(session, cmd.Fill(MemoryAt(DATA, 0), 64, b"\x01"))
     rig.queues.drop_lookups(session.context, (12345,))
     assert isinstance(session.queue.known, KnownSubmissions)
-    assert not len(session.queue.known)
+    assert not session.queue.known.record.known_count
     assert session.context.users.take(DATA) == (), "it counts from the beginning again"
 
 

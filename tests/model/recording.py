@@ -28,7 +28,7 @@ _SHARED = {
     records.RING_COMPLETED: "A.done",
     records.RING_FAILED: "A.failed",
     _SLOT + records.SLOT_RESULT: "A.result0",
-    FENCE_AT + records.FENCE_SIGNALLED: "fence.signalled",
+    FENCE_AT + records.FENCE.offset("signalled"): "fence.signalled",
     FENCE_AT + records.FENCE_RESULT: "fence.result",
     FENCE_AT + records.FENCE_ARMED: "fence.armed",
     FENCE_AT + records.FENCE_CANCEL: "fence.cancel",

@@ -15,6 +15,7 @@ import pytest
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.spin import SpinBudget
 from softnpu.emulator.engine.counters import Counters
+from softnpu.emulator.engine.fast_path import native_turns
 from softnpu.emulator.engine.fast_path.known import KnownSubmissions
 from softnpu.emulator.engine.fast_path.native_records import Kind, KnownRecord
 from softnpu.emulator.engine.fast_path.native_turns import NativeTurns
@@ -139,7 +140,11 @@ class Rig:
             Raised(),
             2000,
         )
-        turns = NativeTurns.open(
+        library = native_turns.library()
+        if library is None:
+            pytest.skip("the part of the engine in C++ is not built")
+        self.turns = self.runner.turns = NativeTurns(
+            library,
             self.queues,
             self.scheduler,
             self.counters,
@@ -148,9 +153,6 @@ class Rig:
             SpinBudget(0),
             platform.timer_ns_per_tick,
         )
-        if turns is None:
-            pytest.skip("the part of the engine in C++ is not built")
-        self.turns = self.runner.turns = turns
         self._sessions: list[Session] = []
 
     def session(self, priority: int = 1) -> Session:

@@ -19,6 +19,7 @@ from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from softnpu.tools.cache import parse_age, request_of
 from softnpu.tools.shared.console import format_bytes
+from tests.support.cache import cache_in
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 
@@ -32,9 +33,7 @@ def directory(private_dir: Path) -> Path:
 
 @pytest.fixture
 def cache(directory: Path) -> ModelCache:
-    cache = ModelCache.open(CacheOptions(directory=str(directory), limit=1 << 30))
-    assert cache is not None
-    return cache
+    return cache_in(directory)
 
 
 def store(cache: ModelCache, name: str, description: dict[str, str] | None = None) -> str:
@@ -165,9 +164,14 @@ def test_prune_all_keeps_entries_in_use_and_foreign_files(cache: ModelCache, dir
     everything = {"ZE_INTEL_NPU_CACHE_DIR": str(directory), "TMPDIR": str(directory.parent)}
     for name in ("MODELS", "EXTENSION"):
         everything[f"SOFTNPU_{name}_DIR"] = str(directory.parent / name)
+    notes = [directory.parent / "engine" / name for name in ("checked", "expected")]
+    for folder in notes:
+        store(cache_in(folder), "a")
+    everything["SOFTNPU_ENGINE_CACHE"] = str(directory.parent / "engine")
     words = softnpu("clean", "--all", **everything).words
     assert f"removed 1 compiled model in {directory}" in words
     assert os.listdir(directory) == ["notes.txt"]
+    assert not any(os.listdir(folder) for folder in notes)
 
 
 def test_an_age_has_a_unit() -> None:

@@ -209,7 +209,7 @@ class Inference:
         image, bound = self._image.loaded, self._bound
         if image is None or bound is None or not self._is_plain(bound):
             return False
-        if bound.short and not image.twin_asked:
+        if bound.is_short and not image.twin_asked:
             inputs = bound.views[: len(image.meta.inputs)]
             maker.ask(image, [view.tobytes() for view in inputs])
         return True
@@ -231,7 +231,7 @@ class Inference:
     @property
     def overlaps(self) -> bool:
         """Whether others may run concurrently, and it is long enough to be worth it."""
-        return self._binding is not None and not self._binding.short
+        return self._binding is not None and not self._binding.is_short
 
     def start_early(self) -> None:
         """Start before its turn."""

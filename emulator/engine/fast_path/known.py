@@ -93,9 +93,6 @@ class KnownSubmissions:
     def __contains__(self, content: bytes) -> bool:
         return content in self._by_content
 
-    def __len__(self) -> int:
-        return len(self._by_content)
-
     def learn(self, submission: Submission, program: Program) -> None:
         """Prepare a submission that has just succeeded, if it has run before and suits C++."""
         content = submission.content

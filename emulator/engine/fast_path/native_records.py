@@ -26,17 +26,6 @@ class Kind(enum.IntEnum):
     EVENT_RESET = 7
 
 
-class Why(enum.IntEnum):
-    """The reason why a visit ended."""
-
-    EVENTS = 1
-    UNKNOWN = 2
-    UNUSUAL = 3
-    INJECTION = 4
-    LEVELS = 5
-    IDLE = 6
-
-
 class StepRecord(ctypes.Structure):
     """One step of a known submission."""
 

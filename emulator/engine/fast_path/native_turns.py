@@ -18,13 +18,7 @@ from softnpu.emulator.engine import native_library
 from softnpu.emulator.engine.commands.program import Program
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.fast_path.known import KnownSubmissions
-from softnpu.emulator.engine.fast_path.native_records import (
-    SIZES,
-    CountersRecord,
-    QueueRecord,
-    TurnsRecord,
-    Why,
-)
+from softnpu.emulator.engine.fast_path.native_records import SIZES, CountersRecord, QueueRecord, TurnsRecord
 from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queues.queue_table import QueueTable
 from softnpu.emulator.engine.queues.scheduler import Scheduler
@@ -38,7 +32,19 @@ _FEW = 4  # submissions of a worthwhile visit
 _LONGEST_PAUSE = 64
 LARGE = 32
 """A visit prepares every polled queue, so there is none while a session has more than this."""
-_OURS = {Why.EVENTS, Why.IDLE}  # needs only a short check before the next visit
+
+
+def library() -> ctypes.CDLL | None:
+    """Return the C++ part; None if it is disabled, not built, or of another build."""
+    loaded = native_library.library() if native_turns() else None
+    if loaded is None:
+        return None
+    sizes = (ctypes.c_uint64 * len(SIZES))()
+    loaded.softnpu_turns_sizes(sizes)
+    if tuple(sizes) != SIZES:
+        log.warning("%s has other records; install softnpu again", native_files.engine())
+        return None
+    return loaded
 
 
 class NativeTurns:
@@ -74,31 +80,6 @@ class NativeTurns:
             epoll=epoll,
         )
 
-    @classmethod
-    def open(
-        cls,
-        queues: QueueTable,
-        scheduler: Scheduler,
-        counters: Counters,
-        injections: memoryview,
-        epoll: int,
-        spin: SpinBudget,
-        ns_per_tick: float | None,
-    ) -> NativeTurns | None:
-        """Return the C++ part; None if it is disabled, not built, or of another build.
-
-        `ns_per_tick`: None on a device with the modelled clock, which only Python supports.
-        """
-        library = native_library.library() if native_turns() else None
-        if library is None or ns_per_tick is None:
-            return None
-        sizes = (ctypes.c_uint64 * len(SIZES))()
-        library.softnpu_turns_sizes(sizes)
-        if tuple(sizes) != SIZES:
-            log.warning("%s has other records; install softnpu again", native_files.engine())
-            return None
-        return cls(library, queues, scheduler, counters, injections, epoll, spin, ns_per_tick)
-
     def learn(self, queue: EngineQueue, submission: Submission, program: Program) -> None:
         """Record that this submission has succeeded in Python."""
         known = self._known(queue)
@@ -115,10 +96,10 @@ class NativeTurns:
         None if the next submission has to run in Python.
         """
         table = self._enter()
-        why = Why(self._run(ctypes.byref(self._record)))
+        is_brief = self._run(ctypes.byref(self._record))  # needs only a short check before the next visit
         self._leave(table)
-        self._adapt(why)
-        if why not in _OURS:
+        if not is_brief:
+            self._back_off()
             return None
         return list(self._record.events)[: self._record.event_count]
 
@@ -167,10 +148,8 @@ class NativeTurns:
         self._scheduler.adopt(record.min_spent_ns[:], {queue.level for queue in table})
         self._counters.adopt(record.counted_due_ns)
 
-    def _adapt(self, why: Why) -> None:
-        """Back off while few submissions are known: a visit costs 20 us."""
-        if why in _OURS:
-            return
+    def _back_off(self) -> None:
+        """Pause while few submissions are known: a visit costs 20 us."""
         self.ready = False
         if self._record.done >= _FEW:
             self._missed = self._pause = 0

@@ -187,20 +187,16 @@ bool leave_to_python(Queue& queue, uint64_t sequence) {
 
 uint64_t now_ns() { return time_of(CLOCK_MONOTONIC); }
 
-bool run_next(Turns& turns, Queue& queue, Why& why) {
+bool run_next(Turns& turns, Queue& queue) {
     const uint64_t start = queue.ran_ns = now_ns(), sequence = queue.completed + 1;
     const uint64_t waiting = load64(queue.ring + ring::TAIL) - queue.completed;
     schema::Slot slot;
     std::memcpy(&slot, slot_of(queue, sequence), sizeof(slot));
     const uint8_t* content = reinterpret_cast<const uint8_t*>(&slot) + offsetof(schema::Slot, buffer);
-    why = Why::UNUSUAL;
     if (waiting == 0 || waiting > queue.slots || slot.sequence != sequence || queue.condemned == sequence)
         return false;
     const Known* known = find(queue, content);
-    if (!known) {
-        why = Why::UNKNOWN;
-        return false;
-    }
+    if (!known) return false;
     const auto is_cancelled = [&] {
         return known->fence && load64(known->fence + fence::CANCEL) == slot.ticket;
     };

@@ -30,26 +30,25 @@ class Loop {
 public:
     explicit Loop(Turns& turns) : turns_(turns), queues_{turns.queues, turns.queues + turns.count} {}
 
-    Why run() {
+    bool run() {
         for (;;) {
             Queue* queue = nullptr;
-            if (!pick(queue)) return Why::LEVELS;
+            if (!pick(queue)) return false;
             if (!queue) {
                 const Spun spun = spin();
-                if (spun == Spun::EVENTS || (spun == Spun::NOTHING && !sleep())) return Why::EVENTS;
+                if (spun == Spun::EVENTS || (spun == Spun::NOTHING && !sleep())) return true;
                 continue;
             }
             // an announced one applies from the next submission on
             if (__atomic_load_n(turns_.injections, __ATOMIC_ACQUIRE) != turns_.injections_seen)
-                return Why::INJECTION;
-            Why why;
-            if (!run_next(turns_, *queue, why)) return why;
+                return false;
+            if (!run_next(turns_, *queue)) return false;
             const uint64_t now = now_ns();
             if (now >= turns_.counted_due_ns) count(now);
-            if (now >= turns_.poll_due_ns && !poll(0)) return Why::EVENTS;
+            if (now >= turns_.poll_due_ns && !poll(0)) return true;
             if (turns_.count > FEW && now >= turns_.idle_due_ns) {
                 turns_.idle_due_ns = now + IDLE_CHECK_NS;
-                return Why::IDLE;
+                return true;
             }
         }
     }
@@ -184,13 +183,13 @@ private:
 
 }  // namespace softnpu::engine
 
-uint32_t softnpu_turns(softnpu::engine::Turns* turns) {
+int softnpu_turns(softnpu::engine::Turns* turns) {
     turns->event_count = 0;
     turns->done = 0;
-    return static_cast<uint32_t>(softnpu::engine::Loop(*turns).run());
+    return softnpu::engine::Loop(*turns).run();
 }
 
-int softnpu_engine_version() { return 2; }
+int softnpu_engine_version() { return 3; }
 
 void softnpu_turns_sizes(uint64_t sizes[4]) {
     using namespace softnpu::engine;

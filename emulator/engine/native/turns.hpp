@@ -29,15 +29,6 @@ constexpr uint32_t REACHED_BITS = 24;
 
 enum class Kind : uint64_t { INFER = 1, COPY, FILL, TIMESTAMP, EVENT_WAIT, EVENT_SIGNAL, EVENT_RESET };
 
-enum class Why : uint32_t {
-    EVENTS = 1,   // `events` were reported, none handled, or a signal arrived
-    UNKNOWN = 2,  // the next submission was not prepared, or has changed since
-    UNUSUAL = 3,  // it ends without running, or an inference failed
-    INJECTION = 4,
-    LEVELS = 5,  // queues of several levels have work
-    IDLE = 6,    // some of many queues may go to sleep
-};
-
 struct Step {
     Kind kind;
     void* at;          // the target, an event, or a request of OpenVINO
@@ -114,17 +105,18 @@ struct Turns {
 
 uint64_t now_ns();
 
-// Runs the next submission of a queue, a known one, to its end; false, with `why`, if Python has to run it,
-// from `queue.step` on.
-bool run_next(Turns& turns, Queue& queue, Why& why);
+// Runs the next submission of a queue, a known one, to its end; false if Python has to run it, from
+// `queue.step` on: it was not prepared, has changed since, ends without running, or an inference failed.
+bool run_next(Turns& turns, Queue& queue);
 
 }  // namespace softnpu::engine
 
 extern "C" {
 // The number of `VERSION` in native_library.py.
 int softnpu_engine_version();
-// Runs submissions until something else has to be done, and returns what: a `Why`.
-uint32_t softnpu_turns(softnpu::engine::Turns* turns);
+// Runs submissions until something else has to be done: 1 if that is to handle `events`, of which none was
+// handled, or to put some of many queues to sleep; 0 if Python has to choose or run the next submission.
+int softnpu_turns(softnpu::engine::Turns* turns);
 // Sizes of `Step`, `Known`, `Queue`, `Turns`: they must be those of Python.
 void softnpu_turns_sizes(uint64_t sizes[4]);
 }

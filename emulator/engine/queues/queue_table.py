@@ -27,6 +27,7 @@ _FEW = 8  # polling this many awake queues costs less than deciding about them
 MANY: Final = 64
 """Queues checked at once; of more, only some are."""
 _IDLE_CHECK_NS = 5_000_000
+_MOST_OVERDUE = 16  # handled at once
 LOOK_NS: Final = 20_000
 """Time between two scans of all queues with work, per queue. A scan of 256 takes 0.1 ms."""
 
@@ -41,7 +42,7 @@ class QueueTable:
         self._by_context: dict[int, dict[int, EngineQueue]] = {}
         self.awake: Polled[EngineQueue] = Polled()
         self.chores = ChoreTable()
-        self._aside = Waits()
+        self.aside = Waits()
         self._waiting = 0  # submissions of all queues, as last logged
         self._to_note: deque[EngineQueue] = deque()
         self._note_due_ns = 0
@@ -112,11 +113,11 @@ class QueueTable:
         """
         if now_ns >= self._note_due_ns:
             if not self._to_note:
-                self._to_note.extend((*self.awake, *self._aside.blocked, *self._aside.paced))
+                self._to_note.extend((*self.awake, *self.aside.blocked, *self.aside.paced))
             part = _take(self._to_note)
             for queue in part:
                 self._note(queue)
-            self._note_due_ns = now_ns + (len(part) * LOOK_NS if self._to_note or self._aside else 0)
+            self._note_due_ns = now_ns + (len(part) * LOOK_NS if self._to_note or self.aside else 0)
         return self._waiting
 
     def adopt_waiting(self, queue: EngineQueue, noted: int) -> None:
@@ -236,26 +237,12 @@ class QueueTable:
 
     # ------------------------------------------------------------ aside
 
-    @property
-    def has_blocked(self) -> bool:
-        """Whether a submission waits for an event or an image."""
-        return bool(self._aside.blocked)
-
-    @property
-    def has_paced(self) -> bool:
-        """Whether a submission's modelled time is not over."""
-        return bool(self._aside.paced)
-
-    @property
-    def has_aside(self) -> bool:
-        return bool(self._aside)
-
     def block(
         self, queue: EngineQueue, deadline_ns: int, wait: EventWait | None = None, *, loading: bool = False
     ) -> None:
         """Set a queue aside until its wait ends; a wait keeps its first deadline, 0: none."""
         self._leave(queue)
-        self._aside.block(queue, deadline_ns, wait, loading)
+        self.aside.block(queue, deadline_ns, wait, loading)
         self._note(queue)
 
     def retry(self, queue: EngineQueue) -> None:
@@ -265,7 +252,7 @@ class QueueTable:
 
     def wake_signalled(self, event: Range) -> None:
         """Wake the queues that wait for this event; many of them in their session's turns."""
-        waiting = self._aside.waiting_for(event)
+        waiting = self.aside.waiting_for(event)
         for queue in waiting[:MANY]:
             self.wake(queue)
         if len(waiting) > MANY:
@@ -280,7 +267,7 @@ class QueueTable:
 
     def retry_loads(self) -> None:
         """Let every queue that waits for an image check it again."""
-        for queue in self._aside.loading():
+        for queue in self.aside.loading():
             self.wake(queue)
 
     def take_overdue(self, now_ns: int) -> list[EngineQueue]:
@@ -289,7 +276,7 @@ class QueueTable:
         A queue stays while another one of its session waits for its turn: that may be what would signal. One
         that can go on does: its doorbell was rung, and has not been answered yet.
         """
-        late = self._aside.take_late(now_ns)
+        late = self.aside.deadlines.take(now_ns, _MOST_OVERDUE)
         busy: dict[Share, bool] = {}
         overdue: list[EngineQueue] = []
         for queue in late:
@@ -300,30 +287,22 @@ class QueueTable:
             if share not in busy:
                 busy[share] = self.awake.has_work(share)
             if busy[share]:  # avoids rechecking thousands that stay
-                self._aside.put_off(queue, now_ns + len(self._aside) * LOOK_NS)
+                self.aside.deadlines.set(queue, now_ns + len(self.aside) * LOOK_NS)
             else:
                 self._leave(queue)
                 overdue.append(queue)
         return overdue
 
-    def next_deadline_ns(self) -> int | None:
-        """Return the latest time for the next `take_overdue`."""
-        return self._aside.next_deadline_ns()
-
     def pace(self, queue: EngineQueue) -> None:
         """Set a queue aside until the modelled time of its submission is over."""
         self._leave(queue)
-        self._aside.pace(queue)
+        self.aside.pace(queue)
         self._note(queue)
 
     def wake_paced(self, now_ns: int) -> None:
         """Wake the queues whose modelled time is over."""
-        for queue in self._aside.take_ended(now_ns):
+        for queue in self.aside.ends.take(now_ns, len(self.aside.paced)):
             self.wake(queue)
-
-    def next_paced_ns(self) -> int | None:
-        """Return when the next of them is due, on the host's clock."""
-        return self._aside.next_end_ns()
 
     def _leave(self, queue: EngineQueue) -> None:
         """Remove a queue from its place; it is asleep then."""
@@ -331,7 +310,7 @@ class QueueTable:
         if place is _AWAKE:
             self.awake.discard(queue)
         elif place is not _ASLEEP:
-            self._aside.leave(queue)
+            self.aside.leave(queue)
 
 
 def _goes_on(queue: EngineQueue) -> bool:

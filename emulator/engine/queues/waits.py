@@ -15,7 +15,6 @@ from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.engine.queues.queue import EngineQueue, Place
 
 _SLACK = 64
-_MOST_AT_ONCE = 16
 _BLOCKED, _PACED = Place.BLOCKED, Place.PACED
 _Queues = dict[EngineQueue, None]  # ordered, with fast removal
 Q = TypeVar("Q")
@@ -63,15 +62,18 @@ class Deadlines(Generic[Q]):
 
 
 class Waits:
-    """Waiting queues, by reason. A queue's `place`, `wait`, `deadline_ns`, `resume_ns` hold its state."""
+    """Waiting queues, by reason. A queue's `place`, `wait`, `deadline_ns`, `resume_ns` hold its state.
+
+    `deadlines`: those of blocked queues. `ends`: when modelled times are over, on the host's clock.
+    """
 
     def __init__(self) -> None:
         self.blocked: _Queues = {}
         self.paced: _Queues = {}
         self._loading: _Queues = {}
         self._by_event: dict[Range, _Queues] = {}  # none of them empty
-        self._deadlines: Deadlines[EngineQueue] = Deadlines()
-        self._ends: Deadlines[EngineQueue] = Deadlines()
+        self.deadlines: Deadlines[EngineQueue] = Deadlines()
+        self.ends: Deadlines[EngineQueue] = Deadlines()
 
     def __len__(self) -> int:
         return len(self.blocked) + len(self.paced)
@@ -86,20 +88,20 @@ class Waits:
             self._by_event.setdefault(wait.at, {})[queue] = None
         queue.deadline_ns = due_ns = queue.deadline_ns or deadline_ns
         if due_ns:
-            self._deadlines.set(queue, due_ns)
+            self.deadlines.set(queue, due_ns)
 
     def pace(self, queue: EngineQueue) -> None:
         """Set a queue aside until the modelled time of its submission is over."""
         queue.place = _PACED
         self.paced[queue] = None
-        self._ends.set(queue, queue.resume_ns)
+        self.ends.set(queue, queue.resume_ns)
 
     def leave(self, queue: EngineQueue) -> None:
         """Remove a queue that waits no longer; a no-op if it is not here."""
         self.blocked.pop(queue, None)
         self.paced.pop(queue, None)
-        self._deadlines.remove(queue)
-        self._ends.remove(queue)
+        self.deadlines.remove(queue)
+        self.ends.remove(queue)
         self._loading.pop(queue, None)
         wait, queue.wait = queue.wait, None
         if wait is not None and (waiting := self._by_event.get(wait.at)) is not None:
@@ -114,23 +116,3 @@ class Waits:
     def loading(self) -> list[EngineQueue]:
         """Return the queues that wait for an image."""
         return list(self._loading)
-
-    def next_deadline_ns(self) -> int | None:
-        """Return the next deadline of a blocked queue."""
-        return self._deadlines.first_ns()
-
-    def take_late(self, now_ns: int) -> list[EngineQueue]:
-        """Take some overdue blocked queues; `put_off` or end them."""
-        return self._deadlines.take(now_ns, _MOST_AT_ONCE)
-
-    def put_off(self, queue: EngineQueue, due_ns: int) -> None:
-        """Postpone the deadline of an overdue blocked queue."""
-        self._deadlines.set(queue, due_ns)
-
-    def next_end_ns(self) -> int | None:
-        """Return when the next modelled time is over, on the host's clock."""
-        return self._ends.first_ns()
-
-    def take_ended(self, now_ns: int) -> list[EngineQueue]:
-        """Take the paced queues whose modelled time is over."""
-        return self._ends.take(now_ns, len(self.paced))

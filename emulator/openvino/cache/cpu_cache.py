@@ -7,6 +7,10 @@ damaged, from another host or version, or whose ports differ from the image's, i
 Only images computed in f32 and in one stream, with fixed shapes throughout and without profiling, are cached.
 Small images compile just as quickly, and large ones are slower to read than their weights, which the engine
 uses in place.
+
+A program sends the hint of a model long before the compiler knows its content. A note, in the folder
+`expected`, maps each hint to the entry it last loaded, and the engine prefetches that meanwhile. Images are
+looked up by content alone, so a wrong note costs nothing but time.
 """
 
 from __future__ import annotations
@@ -24,13 +28,11 @@ from blake3 import blake3
 
 from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
 from softnpu.emulator.common import graph_edits, model_bodies, packed_types, source_digest
-from softnpu.emulator.disk_cache import cache_key
+from softnpu.emulator.disk_cache import cache_key, entry_files
 from softnpu.emulator.disk_cache.cache import ModelCache
-from softnpu.emulator.interface import environment, profiling
-from softnpu.emulator.interface.messages import CacheOptions
+from softnpu.emulator.interface import profiling
 from softnpu.emulator.openvino import defects
 from softnpu.emulator.openvino import errors as openvino_errors
-from softnpu.emulator.openvino.cache.expected_images import ExpectedImages, Note
 from softnpu.emulator.openvino.defects import shared_tensors
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ MIN_IR: Final = 64 << 10
 MAX_WEIGHTS: Final = 64 << 20
 """Bytes of constants of the largest one: an export contains a copy of them all."""
 _FORMAT: Final = 3
+_NOTES, _NOTES_LIMIT, _NOTES_FORMAT = "expected", 1 << 20, b"1"
 _PRECISION: Final = "f32"
 _SETTINGS: Final = ("ONEDNN_", "DNNL_", "OV_", "OPENVINO_")
 """Prefixes of environment variables that change what OpenVINO compiles."""
@@ -54,6 +57,13 @@ class Kept(NamedTuple):
     memory: memoryview
 
 
+class _Note(msgspec.Struct, frozen=True):
+    """The key of an entry, and the properties it is imported with."""
+
+    key: str
+    properties: dict[str, str]
+
+
 class _Header(msgspec.Struct, frozen=True):
     """The header of an entry: the size of the export in bytes."""
 
@@ -63,28 +73,20 @@ class _Header(msgspec.Struct, frozen=True):
 class CpuCache:
     """The cache in one directory."""
 
-    def __init__(self, models: ModelCache, notes: ExpectedImages | None) -> None:
-        self._models = models
-        self._notes = notes
-        self._expected: tuple[Note, Kept] | None = None
+    def __init__(self, models: ModelCache) -> None:
+        self.models = models
+        self._notes = ModelCache.of_engine(_NOTES, _NOTES_LIMIT)
+        self._expected: tuple[_Note, Kept] | None = None
 
     @classmethod
     def open(cls) -> CpuCache | None:
         """Open the cache named by the environment; return None if it is off or unusable."""
-        directory = environment.engine_cache()
-        if not directory:
-            return None
-        models = ModelCache.open(CacheOptions(directory=directory, limit=LIMIT))
-        return None if models is None else cls(models, ExpectedImages.open(directory))
-
-    @property
-    def models(self) -> ModelCache:
-        """The files."""
-        return self._models
+        models = ModelCache.of_engine("", LIMIT)
+        return None if models is None else cls(models)
 
     def find(self, core: ov.Core, key: str, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
         """Return the image of this key; None for a miss."""
-        ahead = self._take_expected(Note(key, properties))
+        ahead = self._take_expected(_Note(key, properties))
         kept = ahead or self._imported(core, key, properties)
         if kept is None:
             return None
@@ -101,7 +103,7 @@ class CpuCache:
 
     def expect(self, core: ov.Core, hint: bytes, loaded: Container[str]) -> None:
         """Prefetch the image last loaded with this hint, unless its key is in `loaded`."""
-        note = None if self._notes is None else self._notes.find(hint)
+        note = self._noted(hint)
         if note is None or note.key in loaded:
             return
         self._expected = None
@@ -115,21 +117,33 @@ class CpuCache:
 
     def has_note(self, hint: bytes, key: str, properties: dict[str, str]) -> bool:
         """Whether a note maps this hint to this key; true without notes."""
-        return self._notes is None or self._notes.find(hint) == Note(key, properties)
+        return self._notes is None or self._noted(hint) == _Note(key, properties)
 
     def note(self, hint: bytes, key: str, properties: dict[str, str]) -> None:
         """Record that this hint loaded an image of this key."""
-        if self._notes is not None:
-            self._notes.store(hint, Note(key, properties))
+        if self._notes is not None and not self.has_note(hint, key, properties):
+            note = msgspec.msgpack.encode(_Note(key, properties))
+            self._notes.store(self._notes.key(hint, _NOTES_FORMAT), note)
 
-    def _take_expected(self, wanted: Note) -> Kept | None:
+    def _noted(self, hint: bytes) -> _Note | None:
+        """Return the note of this hint; None if it is missing or invalid."""
+        payload = None if self._notes is None else self._notes.load(self._notes.key(hint, _NOTES_FORMAT))
+        if payload is None:
+            return None
+        try:
+            note = msgspec.msgpack.decode(payload, type=_Note)
+        except msgspec.DecodeError:
+            return None
+        return note if entry_files.is_key(note.key) else None
+
+    def _take_expected(self, wanted: _Note) -> Kept | None:
         if self._expected is None or self._expected[0] != wanted:
             return None
         (_, kept), self._expected = self._expected, None
         return kept
 
     def _imported(self, core: ov.Core, key: str, properties: dict[str, str]) -> Kept | None:
-        payload = self._models.load(key)
+        payload = self.models.load(key)
         return None if payload is None else imported(core, payload, properties)
 
 
@@ -149,7 +163,7 @@ def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> s
         **{f"property.{name}": value for name, value in properties.items()},
         **{f"env.{name}": value for name, value in os.environ.items() if name.startswith(_SETTINGS)},
     }
-    return cache_key.key(_content_digest(reader), msgspec.json.encode(parts, order="sorted"))
+    return cache_key.key(_content_digest(reader), parts)
 
 
 def encoded(compiled: ov.CompiledModel) -> bytes:
@@ -157,12 +171,6 @@ def encoded(compiled: ov.CompiledModel) -> bytes:
     exported: bytes = compiled.export_model().getvalue()
     header = msgspec.msgpack.encode(_Header(len(exported)))
     return bytes([len(header) >> 8, len(header) & 255]) + header + exported
-
-
-def decoded(core: ov.Core, payload: memoryview, meta: GraphMeta, properties: dict[str, str]) -> Kept | None:
-    """Import the image of an entry; return None if its ports differ from `meta`."""
-    kept = imported(core, payload, properties)
-    return kept if kept is not None and fits(kept.compiled, meta) else None
 
 
 def imported(core: ov.Core, payload: memoryview, properties: dict[str, str]) -> Kept | None:

@@ -66,8 +66,8 @@ def compile_entry(message: link.ImageLoad, fds: Sequence[int]) -> bytes:
         raise NotKeptError("inputs and outputs share tensors, or have other shapes than the model declares")
     payload = cpu_cache.encoded(image.compiled)
     imported = memoryview(bytearray(payload))
-    kept = cpu_cache.decoded(core(), imported, image.meta, properties_of(image.meta))
-    if kept is None:
+    kept = cpu_cache.imported(core(), imported, properties_of(image.meta))
+    if kept is None or not cpu_cache.fits(kept.compiled, image.meta):
         raise NotKeptError("OpenVINO does not import what it exported")
     if not _equal(image.compiled, kept.compiled, image.meta.inputs):
         raise NotKeptError("the import computes other bits")

@@ -238,7 +238,7 @@ class DynamicBinding(Binding):
             for argument, shape in zip(self._inputs, shapes, strict=True):
                 self._request.set_input_tensor(argument.position, argument.tensor(shape))
             self._shapes = shapes
-            self._proven = self._is_short = False
+            self._proven = self.is_short = False
         if None in self._targets:
             return self._run_growing(is_cancelled)
         self._begin()

@@ -89,7 +89,7 @@ class StatefulBinding(DynamicBinding):
     def _begin(self) -> None:
         """Set all variables. OpenVINO advances its own even in an inference that finally fails."""
         # states grow, and only another thread can cancel: see `Binding.run`
-        self._is_short = False
+        self.is_short = False
         shapes = [variable.read.state_shape() for variable in self._variables]
         fused = self._image.fused_states
         if fused is not None:
