@@ -12,9 +12,9 @@ from softnpu.emulator.interface.messages import CacheOptions
 log = logging.getLogger(__name__)
 
 ENV_CACHE_DIR: Final = "ZE_INTEL_NPU_CACHE_DIR"
-"""Directory of the driver's cache of compiled models, as for the real device; empty: none."""
+"""Directory of the driver's cache of compiled models. If empty, nothing is cached."""
 ENV_CACHE_SIZE: Final = "ZE_INTEL_NPU_CACHE_SIZE"
-"""Bytes that this directory may take; with 0, or what is no number, nothing is stored."""
+"""Maximum size of that directory in bytes. With 0, or no number, nothing is stored."""
 DEFAULT_LIMIT: Final = 4 << 30
 
 _FOLDER: Final = "ze_intel_npu_cache"

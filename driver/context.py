@@ -63,7 +63,7 @@ class Context(ContextBase):
         return self._alloc("zeMemAllocShared", "shared", size, alignment, export)
 
     def free(self, memory_ref: MemoryRef) -> None:
-        """`zeMemFree`: free an allocation, given itself or its start address.
+        """`zeMemFree`: free an allocation, given as an object or by its start address.
 
         Raises `ZeError` with INVALID_ARGUMENT for null, an address inside, and memory of another context.
         """
@@ -81,7 +81,7 @@ class Context(ContextBase):
         allocation.destroy()
 
     def get_alloc_properties(self, memory_ref: MemoryRef) -> MemoryAllocationProperties:
-        """`zeMemGetAllocProperties`, also of an address inside. NOT_AVAILABLE for memory of no context."""
+        """`zeMemGetAllocProperties`; `memory_ref` may lie inside. NOT_AVAILABLE for memory of no context."""
         call = "zeMemGetAllocProperties"
         self._check(call)
         block, _ = self._memory.resolve(call, memory_ref, ZeResult.ERROR_NOT_AVAILABLE)

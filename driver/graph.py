@@ -139,7 +139,7 @@ class Graph(Handle):
     def write_native_binary(self, fd: int, offset: int = 0) -> int:
         """Write the bytes of `get_native_binary2` into a file at `offset`, without keeping them.
 
-        The compiler writes: weights do not enter this process, nor memory twice. Returns the size.
+        The compiler writes the file, so weights do not enter this process. Returns the size.
         Raises `ZeError` with the reason, also when the disk is full; bytes written by then stay.
         """
         call = "pfnGetNativeBinary2"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from softnpu.driver.context_base import ContextBase
 
 ENV_ENABLE: Final = "ZET_ENABLE_METRICS"
-"""`1`: metric groups of Level Zero (`zetMetric...`), as on the real device."""
+"""`1`: Level Zero's metric groups (`zetMetric...`) exist, as with the real driver."""
 _FIELDS = tuple(field.name for field in SNAPSHOT.fields)
 
 

@@ -27,7 +27,7 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 
 SOURCE: Final = Path(__file__).with_name("rounding.cpp")
 DIRECTORY: Final = "SOFTNPU_EXTENSION_DIR"
-"""Where the extension for f16 is kept once it is built."""
+"""Directory of the compiled f16 extension of OpenVINO, which is built at first use."""
 PATTERN: Final = "libsoftnpu_rounding-*.so"
 SCRATCH: Final = ".build-"
 """Prefix of build folders; a killed compiler worker leaves its own behind."""

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from softnpu.emulator.common.shared_counts import SharedCounts
 
 ENV_FAILPOINTS = "SOFTNPU_FAILPOINTS"
-"""For tests: what happens at which step of a process, such as `engine.running=kill`."""
+"""For tests: fail-points and what happens at them, such as `engine.running=kill`."""
 
 POINTS = {
     # a client: the process with the driver

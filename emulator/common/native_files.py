@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
-"""Directory with another build of the native driver, in place of the installed one."""
+"""Directory of another build of the native driver, used instead of the installed one."""
 
 DRIVER_NAME = "libze_softnpu.so"
 GUARD_NAME = "libsoftnpu_guard.so"

@@ -65,7 +65,7 @@ def test_the_death_of_the_holder_ends_a_claim(tmp_path: Path, start_python: Star
         assert path.exists()
 
 
-def test_who_waited_for_a_file_that_was_removed_starts_anew(tmp_path: Path) -> None:
+def test_a_waiter_whose_file_was_removed_starts_anew(tmp_path: Path) -> None:
     path, opened = tmp_path / "x.lock", []
 
     def open_file(place: Path) -> int:
@@ -166,9 +166,7 @@ _STEPS = st.lists(st.tuples(st.booleans(), _SIZES, _ALIGNMENTS, st.integers(0, 1
 
 @given(total=st.integers(1, 40_000), steps=_STEPS)
 @settings(max_examples=300, deadline=None)
-def test_any_order_of_taking_and_giving_keeps_the_ranges_apart(
-    total: int, steps: list[tuple[bool, int, int, int]]
-) -> None:
+def test_allocated_ranges_never_overlap(total: int, steps: list[tuple[bool, int, int, int]]) -> None:
     ranges = RangeAllocator(total)
     taken: list[tuple[int, int]] = []
     for take, size, alignment, choice in steps:
@@ -190,11 +188,11 @@ def test_any_order_of_taking_and_giving_keeps_the_ranges_apart(
 
 @given(total=st.integers(1, 10_000), size=st.integers(1, 20_000), alignment=_ALIGNMENTS)
 @settings(deadline=None)
-def test_a_fresh_one_gives_its_start_or_nothing(total: int, size: int, alignment: int) -> None:
+def test_the_first_allocation_lies_at_the_start_or_fails(total: int, size: int, alignment: int) -> None:
     assert RangeAllocator(total).allocate(size, alignment) == (0 if size <= total else None)
 
 
-def test_it_gives_nothing_when_the_free_ranges_are_too_small() -> None:
+def test_an_allocation_fails_if_every_free_range_is_too_small() -> None:
     ranges = RangeAllocator(300)
     assert [ranges.allocate(100, 1) for _ in range(3)] == [0, 100, 200]
     ranges.free(0, 100)

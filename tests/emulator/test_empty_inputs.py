@@ -28,7 +28,7 @@ def daemon(shared_daemon: Daemon) -> Daemon:
 
 @pytest.fixture
 def image(context: Context, private_dir: Path) -> LoadedImage:
-    """Return means over open dimensions, loaded as by an engine, in the test's process."""
+    """Load a model of means over open dimensions, as an engine does, in the test's process."""
     inputs = [ops.parameter([1, 1, -1, -1], np.float32) for _ in range(_POOLS)]
     means = [ops.adaptive_avg_pool(each, ops.constant([2, 2])) for each in inputs]
     path = private_dir / "means.xml"
@@ -53,7 +53,7 @@ def _is_right(image: LoadedImage, rows: Sequence[int]) -> bool:
     return all((request.get_output_tensor(at).data == (count > 0)).all() for at, count in enumerate(rows))
 
 
-def test_every_way_to_have_nothing_is_right_and_few_compile(image: LoadedImage) -> None:
+def test_every_combination_of_empty_inputs_is_right_after_few_compilations(image: LoadedImage) -> None:
     for _ in range(2):
         for rows in itertools.product((2, 0), repeat=_POOLS):
             if _empty(rows):
@@ -89,7 +89,7 @@ def test_what_failed_to_be_renewed_is_renewed_before_it_runs(
 def test_a_compilation_that_fails_half_way_changes_nothing(
     image: LoadedImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one: OpenVINO has to recompile some models."""
+    """It fails in the second compilation, which OpenVINO needs for some models."""
     compiled = image.compiled
 
     def fails(*_: object) -> bool:

@@ -39,7 +39,7 @@ def test_cancelling_a_thread_that_awaits_an_answer_keeps_the_session_intact(
         program.wait()
     assert said == "done\n"
     assert program.returncode == 0
-    wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
+    wait_until(lambda: daemon.memory_used() == 0, what="the release of the program's memory")
 
 
 def test_cancelling_a_thread_that_awaits_the_device_keeps_the_fence_intact(

@@ -89,7 +89,7 @@ def test_index_checks_do_not_change_quantised_numbers(
 
 
 def test_one_dimension_beside_a_chain_of_quantised_layers(shared_core: Core) -> None:
-    """Without subgraphs, OpenVINO refuses it."""
+    """OpenVINO refuses this model if its subgraphs are switched off."""
     model = chain((16, 16, 16, 16), -1.0, 2.0)
     row = ops.parameter([3], ov.Type.f32)
     wide, narrow = (
@@ -108,7 +108,7 @@ def test_one_dimension_beside_a_chain_of_quantised_layers(shared_core: Core) -> 
 def test_a_group_normalisation_beside_a_chain_of_quantised_layers(
     shared_core: Core, reference: ov.Core
 ) -> None:
-    """OpenVINO makes a subgraph of it, and refuses it without one."""
+    """OpenVINO computes it in a subgraph, and refuses the model if those are switched off."""
     model = chain((16, 16, 16, 16), -1.0, 2.0)
     image = ops.parameter([2, 6, 4, 3], ov.Type.f32)
     generator = np.random.default_rng(3)

@@ -29,10 +29,10 @@ that is reported in one line on stderr, 2 for wrong usage, 130 after Ctrl-C, whi
 
 """
 _ENVIRONMENT: Final = """\
-# Variables of the environment
+# Environment variables
 
 Written by `python -m softnpu.tools.generators.documents .` from the code that reads them. An empty variable
-counts as not set. A value that does not fit is refused by the variable's name.
+counts as not set, unless noted. An invalid value is an error that names the variable.
 
 | variable | meaning |
 | --- | --- |
@@ -73,9 +73,9 @@ _DEFAULTS: Final = {  # that depend on something
     "NPU_STEPPING": "of the device",
 }
 _ELSEWHERE: Final = {  # in C++, and at the installation
-    "SOFTNPU_LOG": "`off`: the native driver does not say on stderr why there is no device.",
-    "SOFTNPU_WITHOUT_NATIVE": "`1`, for `pip install` without a C++ compiler: no native driver.",
-    "ZE_AFFINITY_MASK": "The devices that the native driver shows, such as `1` or `0,2`.",
+    "SOFTNPU_LOG": "`off`: the native driver does not print to stderr why there is no device.",
+    "SOFTNPU_WITHOUT_NATIVE": "`1`: `pip install` builds no native driver, and needs no C++ compiler.",
+    "ZE_AFFINITY_MASK": "Devices that the native driver reports, such as `1` or `0,2`.",
 }
 
 

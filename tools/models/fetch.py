@@ -28,7 +28,7 @@ from softnpu.tools.models.catalogue import Member, ModelEntry, lookup
 from softnpu.tools.models.errors import CacheBusyError, CacheDirectoryError, FetchError
 
 DIRECTORY_VARIABLE: Final = "SOFTNPU_MODELS_DIR"
-"""Where `softnpu models` keeps its files."""
+"""Directory of the files that `softnpu models` downloads."""
 DOWNLOAD_TIMEOUT_S: Final = 300.0
 # A waiter outlasts one whole download by another process, and the unpacking and building after it.
 LOCK_TIMEOUT_S: Final = DOWNLOAD_TIMEOUT_S + 60.0

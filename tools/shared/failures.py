@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 DEBUG_VARIABLE: Final = "SOFTNPU_DEBUG"
-"""`1`: failures of the command line come with their traceback."""
+"""`1`: commands that fail print their traceback."""
 
 
 class ToolError(Exception):

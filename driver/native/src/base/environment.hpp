@@ -1,4 +1,4 @@
-// Environment variables, of which a privileged program reads none, and the one line on stderr that
+// Environment variables, which a privileged program does not read, and lines on stderr, which
 // `SOFTNPU_LOG=off` silences.
 #pragma once
 

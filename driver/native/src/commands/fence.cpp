@@ -20,7 +20,7 @@ bool Fence::wait(uint64_t timeout) {
     if (execution == nullptr) return false;
     const uint64_t ticket = execution->ticket, last = execution->last;
     if (ticket == 0) {
-        queue->check_alive(last);  // reset since it ended
+        queue->check_alive(last);  // the fence was reset after its submission had ended
         return false;
     }
     FenceRecord word = record();
@@ -36,7 +36,7 @@ bool Fence::wait(uint64_t timeout) {
     // the device signals the fence before it counts the submission as ended
     if (word.is_signalled(ticket)) {
         const bool succeeded = word.result() == ZE_RESULT_SUCCESS;
-        // armed again by another thread meanwhile, the record may have the result of that submission already
+        // another thread may have armed the fence again: then the result may be that of its submission
         if (!succeeded || execution->first != last || !is_current(execution))
             queue->throw_failure(*execution);
         return true;
