@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from softnpu.driver import Driver
+from softnpu.emulator.interface.messages import StatusAnswer
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,13 @@ class Holdings:
     def __init__(self, place: Path) -> None:
         self._monitor = Driver.open(place, autostart=False, role="monitor")
 
+    def status(self) -> StatusAnswer:
+        """Return the whole daemon's state."""
+        return self._monitor.status()
+
     def count(self) -> Counts:
         """Count what the sessions of this process hold now."""
-        mine = [entry for entry in self._monitor.status().sessions if entry.pid == os.getpid()]
+        mine = [entry for entry in self.status().sessions if entry.pid == os.getpid()]
         return Counts(
             contexts=sum(entry.contexts for entry in mine),
             allocations=sum(entry.allocations for entry in mine),

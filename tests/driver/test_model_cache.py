@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from softnpu.emulator.disk_cache import entry_files, maintenance, sidecars
 from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
-from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing, size_of
+from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing
 
 pytestmark = pytest.mark.quick
 
@@ -108,30 +108,6 @@ def test_a_good_entry_that_replaced_a_bad_one_is_not_removed(cache: ModelCache, 
 
 
 # ---------------------------------------------------------------- size and least recent use
-
-
-@pytest.mark.parametrize("description", [None, {"model": "net"}])
-def test_a_limit_equal_to_the_total_keeps_all_and_one_byte_less_evicts_one(
-    directory: Path, description: dict[str, str] | None
-) -> None:
-    names = ["a", "b", "c"]
-    cache = cache_in(directory)
-    keys = [key_of(cache, name) for name in names]
-    assert all(cache.store(key, PAYLOAD, description) for key in keys)
-    total = size_of(directory)
-    for key in keys:
-        entry_files.remove(directory / key)
-
-    exact = cache_in(directory, total)
-    assert all(exact.store(key, PAYLOAD, description) for key in keys)
-    assert [entry.key for entry in entry_files.entries(directory)] == keys
-    for key in keys:
-        entry_files.remove(directory / key)
-
-    less = cache_in(directory, total - 1)
-    assert all(less.store(key, PAYLOAD, description) for key in keys)
-    assert [entry.key for entry in entry_files.entries(directory)] == keys[1:]
-    assert size_of(directory) < total
 
 
 def test_the_least_recently_used_entry_is_evicted_first(directory: Path) -> None:

@@ -263,20 +263,6 @@ def test_a_higher_priority_runs_first(context: Context) -> None:
     assert high <= normal <= low
 
 
-def test_a_destroyed_queue_drops_pending_submissions(context: Context) -> None:
-    gate, memory = context.create_event(), context.alloc_host(64)
-    queue = context.create_command_queue()
-    wait = recorded(context, lambda c: c.append_wait_on_events([gate]))
-    queue.execute_command_lists([wait])
-    queue.execute_command_lists([fill(context, memory, 1)])
-
-    queue.destroy()
-    gate.host_signal()
-
-    run(context.create_command_queue(), barrier(context))
-    assert not memory.view().any()
-
-
 # ------------------------------------------------------------ threads and processes
 
 

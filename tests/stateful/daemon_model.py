@@ -6,22 +6,28 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
 from tests.conftest import StartDaemon
-from tests.stateful.remote_session import RemoteSession, SessionProcesses
+from tests.stateful.remote_session import RemoteSession
 from tests.support.daemon import Daemon
 from tests.support.models import Array
 from tests.support.waiting import wait_gone, wait_until
 from tests.support.wire import Wire
 
 _QUIET_S = 20.0
+some = st.integers(0, 1000)
+short_and_long = pytest.mark.parametrize(
+    "long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+)
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int, long: bool) -> None:
@@ -85,8 +91,7 @@ class Client:
 class SequenceDaemons:
     """One daemon for all sequences; a new one after a failed sequence."""
 
-    def __init__(self, start_daemon: StartDaemon, processes: SessionProcesses, **settings: Any) -> None:
-        self.processes = processes
+    def __init__(self, start_daemon: StartDaemon, **settings: Any) -> None:
         self.clean = False
         self._start = start_daemon
         self._settings = settings
@@ -110,7 +115,6 @@ class DaemonModel(RuleBasedStateMachine):
         super().__init__()
         self.daemon = daemon = daemons.daemon()
         self.daemons = daemons
-        self.processes = daemons.processes
         self._agreed = True
         self.clients: list[Client] = []
         self.engine_kills = 0
@@ -131,7 +135,7 @@ class DaemonModel(RuleBasedStateMachine):
         return self.clients[index % len(self.clients)]
 
     def open_client(self) -> Client:
-        client = Client(self.processes.open(self.daemon.socket))
+        client = Client(RemoteSession(self.daemon.socket))
         self.clients.append(client)
         return client
 
@@ -229,6 +233,37 @@ class DaemonModel(RuleBasedStateMachine):
         assert engine.restarts == self._restarts + self.engine_kills, "an engine died that nobody killed"
         self._monitor.close()
         self.daemons.clean = True
+
+
+class Owner(Protocol):
+    """A session's state beyond its accounts."""
+
+    client: Client
+
+
+S = TypeVar("S", bound=Owner)
+
+
+class SessionsModel(DaemonModel, Generic[S]):
+    """A model with more to know of each client."""
+
+    def __init__(self, daemons: SequenceDaemons) -> None:
+        super().__init__(daemons)
+        self.sessions: list[S] = []
+
+    def session(self, index: int) -> S:
+        return self.sessions[index % len(self.sessions)]
+
+    @precondition(lambda self: len(self.sessions) > 1)
+    @rule(which=some, killed=st.booleans())
+    def close_or_kill_client(self, which: int, killed: bool) -> None:
+        session = self.session(which)
+        if killed:
+            session.client.remote.kill()
+        else:
+            session.client.remote.leave()
+        self.sessions.remove(session)
+        self.clients.remove(session.client)
 
 
 def zeros(size: int) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +70,19 @@ class ScriptedSession:
         request = msg.MemAlloc(context=owner.handle, kind=kind, size=size, exportable=exportable)
         self._adopt(owner, name, self._ask(request), size)
 
-    def import_memory(self, context: str, name: str, fd: int) -> None:
-        """Import memory of another session; close the descriptor."""
+    def import_memory(self, context: str, name: str, place: str) -> None:
+        """Import memory that another session shares at this place."""
         owner = self._contexts[context]
+        fd = os.open(place, os.O_RDWR | os.O_CLOEXEC)
         try:
             answer = self._ask(msg.MemImport(context=owner.handle, kind="host"), [fd])
         finally:
             os.close(fd)
         self._adopt(owner, name, answer, answer.segment_size)
 
-    def share(self, name: str) -> int:
-        """Return the descriptor of exportable memory; it remains the session's."""
-        return self._segment_fds[name]
+    def share(self, name: str) -> str:
+        """Return where another process can open exportable memory."""
+        return f"/proc/{os.getpid()}/fd/{self._segment_fds[name]}"
 
     def free(self, *names: str) -> None:
         self._ask(msg.MemFree(memory=tuple(self._memory[name][1].handle for name in names)))
@@ -174,17 +176,21 @@ class ScriptedSession:
 
     # ------------------------------------------------------------ graphs
 
-    def compile(self, context: str, name: str, length: int, weights: int, xml: int, data: int) -> None:
-        """Begin to compile; take both descriptors. `compiled` reports the end."""
-        request = msg.GraphCreate(
-            context=self._contexts[context].handle,
-            name="scale",
-            xml_length=length,
-            weights=(msg.WeightSource(offset=0, length=weights),),
-        )
-        self._compiling[name] = self.wire.send(request, [xml, data])
-        os.close(xml)
-        os.close(data)
+    def compile(self, context: str, name: str, xml: str) -> None:
+        """Begin to compile. `compiled` reports the end."""
+        fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in (xml, Path(xml).with_suffix(".bin"))]
+        try:
+            length, weights = (os.fstat(fd).st_size for fd in fds)
+            request = msg.GraphCreate(
+                context=self._contexts[context].handle,
+                name="scale",
+                xml_length=length,
+                weights=(msg.WeightSource(offset=0, length=weights),),
+            )
+            self._compiling[name] = self.wire.send(request, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def compiled(self, name: str) -> int:
         """Return 0, or the result of a compilation that was refused or failed."""
@@ -272,3 +278,18 @@ def _without_descriptor(answer: msg.MemAllocated) -> msg.MemAllocated:
         offset=answer.offset,
         fresh=False,
     )
+
+
+def serve(given: dict[str, str], say: Callable[[object], None], hear: Callable[[], Any]) -> None:
+    """Call the methods that the director names, until it has no more to say."""
+    session: ScriptedSession | None = None
+    while (request := hear()) is not None:
+        method, arguments = request
+        try:
+            session = session or ScriptedSession(given["socket"])
+            answer = ["value", getattr(session, method)(*arguments)]
+        except RefusedRequest as error:
+            answer = ["refused", [error.info.result, str(error.info)]]
+        except Exception as error:  # noqa: BLE001 - the test fails with it
+            answer = ["crashed", f"{type(error).__name__}: {error}"]
+        say(answer)

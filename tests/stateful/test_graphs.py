@@ -9,15 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.interface import records
 from tests.conftest import StartDaemon
-from tests.stateful.daemon_model import Client, DaemonModel, ModelMemory, SequenceDaemons, run, zeros
-from tests.stateful.remote_session import SessionProcesses
+from tests.stateful.daemon_model import (
+    Client,
+    ModelMemory,
+    SequenceDaemons,
+    SessionsModel,
+    run,
+    short_and_long,
+    some,
+    zeros,
+)
 from tests.support.models import Array, write_scale
 
 _CLIENTS, _GRAPHS, _COUNT, _SLOTS, _BUFFER = 3, 4, 256, 8, 32 * 1024
@@ -25,7 +32,6 @@ _BYTES = 4 * _COUNT
 _BIG = 2 << 20
 _LONG = 300  # times that a list fills big memory: an engine is to die in the middle of it
 _FACTORS = (0.5, 1.5, 3.0)
-_some = st.integers(0, 1000)
 
 
 @dataclass
@@ -47,18 +53,14 @@ class SessionModel:
     submitted: int = 0
 
 
-class Graphs(DaemonModel):
+class Graphs(SessionsModel[SessionModel]):
     """Every inference gives the numbers of its own model, and images are shared and released."""
 
     def __init__(self, daemons: SequenceDaemons, models: dict[float, Path]) -> None:
         super().__init__(daemons)
         self.models = models
-        self.sessions: list[SessionModel] = []
         self.worker_killed = False
         self.at_risk: set[str] = set()
-
-    def session(self, index: int) -> SessionModel:
-        return self.sessions[index % len(self.sessions)]
 
     # ------------------------------------------------------------ connecting and leaving
 
@@ -87,21 +89,10 @@ class Graphs(DaemonModel):
         session.graphs.append(ModelGraph(name, factor, initialized=True))
         client.graphs[name] = "context"
 
-    @precondition(lambda self: len(self.sessions) > 1)
-    @rule(which=_some, killed=st.booleans())
-    def close_or_kill_client(self, which: int, killed: bool) -> None:
-        session = self.session(which)
-        if killed:
-            session.client.remote.kill()
-        else:
-            session.client.remote.leave()
-        self.sessions.remove(session)
-        self.clients.remove(session.client)
-
     # ------------------------------------------------------------ compiling
 
     @precondition(lambda self: self.sessions)
-    @rule(which=_some, factor=st.sampled_from(_FACTORS))
+    @rule(which=some, factor=st.sampled_from(_FACTORS))
     def begin_to_compile(self, which: int, factor: float) -> None:
         session = self.session(which)
         if len(session.graphs) + len(session.compiling) == _GRAPHS:
@@ -109,19 +100,12 @@ class Graphs(DaemonModel):
         session.compiling[self._begin(session, factor)] = factor
 
     def _begin(self, session: SessionModel, factor: float) -> str:
-        name, xml = self.name("graph"), self.models[factor]
-        weights = xml.with_suffix(".bin")
-        fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in (xml, weights)]
-        try:
-            sizes = xml.stat().st_size, weights.stat().st_size
-            session.client.remote.call_with_fds("compile", "context", name, *sizes, fds=fds)
-        finally:
-            for fd in fds:
-                os.close(fd)
+        name = self.name("graph")
+        session.client.remote.call("compile", "context", name, str(self.models[factor]))
         return name
 
     @precondition(lambda self: any(session.compiling for session in self.sessions))
-    @rule(which=_some)
+    @rule(which=some)
     def wait_for_a_compilation(self, which: int) -> None:
         session, name = self._compiling(which)
         factor = session.compiling.pop(name)
@@ -136,7 +120,7 @@ class Graphs(DaemonModel):
         session.client.graphs[name] = "context"
 
     @precondition(lambda self: any(session.compiling for session in self.sessions))
-    @rule(which=_some)
+    @rule(which=some)
     def cancel_a_compilation(self, which: int) -> None:
         session, name = self._compiling(which)
         del session.compiling[name]
@@ -168,14 +152,14 @@ class Graphs(DaemonModel):
     # ------------------------------------------------------------ graphs
 
     @precondition(lambda self: any(session.graphs for session in self.sessions))
-    @rule(which=_some)
+    @rule(which=some)
     def initialize(self, which: int) -> None:
         session, graph = self._graph(which)
         session.client.remote.call("initialize", graph.name)
         graph.initialized = True
 
     @precondition(lambda self: any(session.graphs for session in self.sessions))
-    @rule(which=_some)
+    @rule(which=some)
     def destroy(self, which: int) -> None:
         session, graph = self._graph(which)
         session.client.remote.call("drop_graph", graph.name)
@@ -183,14 +167,14 @@ class Graphs(DaemonModel):
         del session.client.graphs[graph.name]
 
     @precondition(lambda self: any(session.graphs for session in self.sessions))
-    @rule(which=_some, seed=_some, count=st.integers(1, _SLOTS))
+    @rule(which=some, seed=some, count=st.integers(1, _SLOTS))
     def infer(self, which: int, seed: int, count: int) -> None:
         self._infer(which, seed, count, killed=False)
 
     @precondition(
         lambda self: self.engine_kills < 2 and any(g.initialized for s in self.sessions for g in s.graphs)
     )
-    @rule(which=_some, seed=_some)
+    @rule(which=some, seed=some)
     def the_engine_dies_while_it_infers(self, which: int, seed: int) -> None:
         self._infer(which, seed, _SLOTS, killed=True)
 
@@ -256,15 +240,11 @@ def _weights(factor: float) -> Array:
     return np.full(_COUNT, factor, np.float32) + np.arange(_COUNT, dtype=np.float32) / _COUNT
 
 
-@pytest.mark.parametrize(
-    "long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
-)
-def test_graphs(
-    start_daemon: StartDaemon, processes: SessionProcesses, private_dir: Path, long: bool
-) -> None:
+@short_and_long
+def test_graphs(start_daemon: StartDaemon, private_dir: Path, long: bool) -> None:
     models = {
         factor: write_scale(private_dir, factor, name=f"scale_{number}", count=_COUNT)
         for number, factor in enumerate(_FACTORS)
     }
-    daemons = SequenceDaemons(start_daemon, processes)
+    daemons = SequenceDaemons(start_daemon)
     run(lambda: Graphs(daemons, models), examples=5, steps=30, long=long)

@@ -10,22 +10,28 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.interface import records
 from tests.conftest import StartDaemon
-from tests.stateful.daemon_model import Client, DaemonModel, ModelMemory, SequenceDaemons, run, zeros
-from tests.stateful.remote_session import SessionProcesses
+from tests.stateful.daemon_model import (
+    Client,
+    ModelMemory,
+    SequenceDaemons,
+    SessionsModel,
+    run,
+    short_and_long,
+    some,
+    zeros,
+)
 from tests.support.models import Array
 from tests.support.waiting import wait_until
 
 _CLIENTS, _QUEUES, _EVENTS, _SLOTS = 3, 4, 6, 8
 _BYTES, _BUFFER = 4096, 4096
 _NEVER_MS = 3_600_000
-_some = st.integers(0, 1000)
 _spans = st.tuples(st.integers(0, _BYTES - 1), st.integers(1, 600), st.integers(0, 255))
 _data = st.lists(st.tuples(st.sampled_from(["fill", "copy", "barrier"]), _spans), max_size=6)
 _events = st.lists(st.integers(0, _EVENTS - 1), max_size=2)
@@ -106,15 +112,8 @@ class SessionModel:
         )
 
 
-class QueuesAndEvents(DaemonModel):
+class QueuesAndEvents(SessionsModel[SessionModel]):
     """Results, fences, events and memory match the model after every step."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.sessions: list[SessionModel] = []
-
-    def session(self, index: int) -> SessionModel:
-        return self.sessions[index % len(self.sessions)]
 
     # ------------------------------------------------------------ connecting and leaving
 
@@ -135,17 +134,6 @@ class QueuesAndEvents(DaemonModel):
         session.client.remote.call("write", name, 0, 0, size)
         session.client.memory[name] = ModelMemory(session.context, zeros(size))
 
-    @precondition(lambda self: len(self.sessions) > 1)
-    @rule(which=_some, killed=st.booleans())
-    def close_or_kill_client(self, which: int, killed: bool) -> None:
-        session = self.session(which)
-        if killed:
-            session.client.remote.kill()
-        else:
-            session.client.remote.leave()
-        self.sessions.remove(session)
-        self.clients.remove(session.client)
-
     @precondition(lambda self: self.sessions and self.engine_kills < 1)
     @rule()
     def the_engine_dies(self) -> None:
@@ -154,7 +142,7 @@ class QueuesAndEvents(DaemonModel):
     # ------------------------------------------------------------ queues
 
     @precondition(lambda self: self.sessions)
-    @rule(which=_some, priority=st.sampled_from(["low", "normal", "high"]))
+    @rule(which=some, priority=st.sampled_from(["low", "normal", "high"]))
     def create_queue(self, which: int, priority: str) -> None:
         session = self.session(which)
         if len(session.queues) < _QUEUES:
@@ -170,7 +158,7 @@ class QueuesAndEvents(DaemonModel):
         session.queues.append(queue)
 
     @precondition(lambda self: any(len(session.queues) > 1 for session in self.sessions))
-    @rule(which=_some, index=_some)
+    @rule(which=some, index=some)
     def destroy_queue(self, which: int, index: int) -> None:
         session = self.session(which)
         if len(session.queues) < 2:
@@ -186,7 +174,7 @@ class QueuesAndEvents(DaemonModel):
     # ------------------------------------------------------------ work
 
     @precondition(lambda self: self.sessions)
-    @rule(which=_some, index=_some, waits=_events, data=_data, signals=_events)
+    @rule(which=some, index=some, waits=_events, data=_data, signals=_events)
     def submit(
         self,
         which: int,
@@ -218,7 +206,7 @@ class QueuesAndEvents(DaemonModel):
         session.play()
 
     @precondition(lambda self: any(queue.waiting for session in self.sessions for queue in session.queues))
-    @rule(which=_some)
+    @rule(which=some)
     def signal_what_is_waited_for(self, which: int) -> None:
         blocked = [(s, q) for s in self.sessions for q in s.queues if q.waiting]
         session, queue = blocked[which % len(blocked)]
@@ -228,7 +216,7 @@ class QueuesAndEvents(DaemonModel):
         session.play()
 
     @precondition(lambda self: any(queue.waiting for session in self.sessions for queue in session.queues))
-    @rule(which=_some, behind=st.integers(0, 2))
+    @rule(which=some, behind=st.integers(0, 2))
     def cancel(self, which: int, behind: int) -> None:
         blocked = [(s, q) for s in self.sessions for q in s.queues if q.waiting]
         session, queue = blocked[which % len(blocked)]
@@ -238,7 +226,7 @@ class QueuesAndEvents(DaemonModel):
         session.play()
 
     @precondition(lambda self: self.sessions)
-    @rule(which=_some, event=st.integers(0, _EVENTS - 1))
+    @rule(which=some, event=st.integers(0, _EVENTS - 1))
     def reset_an_event(self, which: int, event: int) -> None:
         session = self.session(which)
         if not session.refers_to(event):
@@ -246,7 +234,7 @@ class QueuesAndEvents(DaemonModel):
             session.events[event] = False
 
     @precondition(lambda self: self.sessions)
-    @rule(which=_some, value=st.integers(0, 255), start=st.integers(0, _BYTES - 1), size=st.integers(1, 999))
+    @rule(which=some, value=st.integers(0, 255), start=st.integers(0, _BYTES - 1), size=st.integers(1, 999))
     def write_the_source(self, which: int, value: int, start: int, size: int) -> None:
         session = self.session(which)
         if any(queue.waiting for queue in session.queues):
@@ -256,7 +244,7 @@ class QueuesAndEvents(DaemonModel):
         session.source[start:end] = value
 
     @precondition(lambda self: self.sessions)
-    @rule(which=_some, index=_some)
+    @rule(which=some, index=some)
     def break_a_ring(self, which: int, index: int) -> None:
         session = self.session(which)
         queue = session.queues[index % len(session.queues)]
@@ -297,9 +285,7 @@ class QueuesAndEvents(DaemonModel):
         assert remote.call("digest", f"{queue.name} target") == digest, f"memory of {queue.name}"
 
 
-@pytest.mark.parametrize(
-    "long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
-)
-def test_queues_and_events(start_daemon: StartDaemon, processes: SessionProcesses, long: bool) -> None:
-    daemons = SequenceDaemons(start_daemon, processes, tdr_ms=_NEVER_MS)
+@short_and_long
+def test_queues_and_events(start_daemon: StartDaemon, long: bool) -> None:
+    daemons = SequenceDaemons(start_daemon, tdr_ms=_NEVER_MS)
     run(lambda: QueuesAndEvents(daemons), examples=6, steps=35, long=long)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Any
 
 import pytest
@@ -13,8 +12,17 @@ from hypothesis.stateful import invariant, precondition, rule
 from softnpu.driver import ZeResult
 from softnpu.emulator.supervisor.limits import ResourceLimits
 from tests.conftest import StartDaemon
-from tests.stateful.daemon_model import Client, DaemonModel, ModelMemory, SequenceDaemons, run, zeros
-from tests.stateful.remote_session import RemoteError, SessionProcesses
+from tests.stateful.daemon_model import (
+    Client,
+    DaemonModel,
+    ModelMemory,
+    SequenceDaemons,
+    run,
+    short_and_long,
+    some,
+    zeros,
+)
+from tests.stateful.remote_session import RemoteError, RemoteSession
 
 MIB = 1 << 20
 _CLIENTS, _CONTEXTS, _ALLOCATIONS, _SESSION_BYTES, _USER_BYTES = 4, 3, 14, 5 * MIB, 9 * MIB
@@ -25,16 +33,11 @@ _LIMITS = ResourceLimits(
     user_memory=_USER_BYTES,
 )
 _PAGE = 4096
-_some = st.integers(0, 1000)
 _sizes = st.sampled_from([1, 64, 100, 4096, 20_000, 300_000, 2 * MIB])
 
 
 class SessionsAndMemory(DaemonModel):
     """Every byte of every allocation matches the model, and no limit is exceeded."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.touched: set[int] = set()
 
     # ------------------------------------------------------------ connecting and leaving
 
@@ -48,17 +51,17 @@ class SessionsAndMemory(DaemonModel):
     @rule()
     def one_session_too_many(self) -> None:
         with pytest.raises(AssertionError, match="user-sessions"):
-            self.processes.open(self.daemon.socket)
+            RemoteSession(self.daemon.socket)
 
     @precondition(lambda self: self.clients)
-    @rule(which=_some)
+    @rule(which=some)
     def close_session(self, which: int) -> None:
         client = self.pick(which)
         client.remote.leave()
         self.clients.remove(client)
 
     @precondition(lambda self: self.clients)
-    @rule(which=_some)
+    @rule(which=some)
     def kill_client(self, which: int) -> None:
         client = self.pick(which)
         client.remote.kill()
@@ -72,7 +75,7 @@ class SessionsAndMemory(DaemonModel):
     # ------------------------------------------------------------ contexts
 
     @precondition(lambda self: self.clients)
-    @rule(which=_some)
+    @rule(which=some)
     def create_context(self, which: int) -> None:
         self._new_context(self.pick(which))
 
@@ -85,7 +88,7 @@ class SessionsAndMemory(DaemonModel):
         client.contexts.append(name)
 
     @precondition(lambda self: any(client.contexts for client in self.clients))
-    @rule(which=_some, context=_some)
+    @rule(which=some, context=some)
     def destroy_context(self, which: int, context: int) -> None:
         client = self.pick(which)
         if client.contexts:
@@ -97,8 +100,8 @@ class SessionsAndMemory(DaemonModel):
 
     @precondition(lambda self: any(client.contexts for client in self.clients))
     @rule(
-        which=_some,
-        context=_some,
+        which=some,
+        context=some,
         size=_sizes,
         kind=st.sampled_from(["host", "device", "shared", "control"]),
         exportable=st.booleans(),
@@ -118,7 +121,7 @@ class SessionsAndMemory(DaemonModel):
         client.memory[name] = ModelMemory(owner, zeros(size), exportable)
 
     @precondition(lambda self: self._shareable())
-    @rule(which=_some, importer=_some, context=_some)
+    @rule(which=some, importer=some, context=some)
     def share(self, which: int, importer: int, context: int) -> None:
         shareable = self._shareable()
         exporter, name = shareable[which % len(shareable)]
@@ -135,18 +138,15 @@ class SessionsAndMemory(DaemonModel):
             whole = grown
         owner, mine = client.contexts[context % len(client.contexts)], self.name("import")
         result = self._no_room(client, whole.size)
-        fd = exporter.remote.fetch_fd("share", name)
-        try:
-            if result is not None:
-                self._refused(client, result, "import_memory", owner, mine, fds=[fd])
-                return
-            client.remote.call_with_fds("import_memory", owner, mine, fds=[fd])
-        finally:
-            os.close(fd)
+        place = exporter.remote.call("share", name)
+        if result is not None:
+            self._refused(client, result, "import_memory", owner, mine, place)
+            return
+        client.remote.call("import_memory", owner, mine, place)
         client.memory[mine] = ModelMemory(owner, whole[:])
 
     @precondition(lambda self: any(client.memory for client in self.clients))
-    @rule(which=_some, memory=_some, value=st.integers(0, 255), start=_some, size=st.integers(1, 5000))
+    @rule(which=some, memory=some, value=st.integers(0, 255), start=some, size=st.integers(1, 5000))
     def write(self, which: int, memory: int, value: int, start: int, size: int) -> None:
         client = self.pick(which)
         if not client.memory:
@@ -158,7 +158,7 @@ class SessionsAndMemory(DaemonModel):
         block.data[first:last] = value
 
     @precondition(lambda self: any(len(client.memory) > 1 for client in self.clients))
-    @rule(which=_some, first=_some, second=_some, value=st.integers(0, 255))
+    @rule(which=some, first=some, second=some, value=st.integers(0, 255))
     def copy_on_the_device(self, which: int, first: int, second: int, value: int) -> None:
         client = self.pick(which)
         if not client.memory or self._no_room(client, 0, 3, 80 * 1024) is not None:
@@ -176,7 +176,7 @@ class SessionsAndMemory(DaemonModel):
         assert client.remote.call("run", source.context, commands) == 0
 
     @precondition(lambda self: any(client.memory for client in self.clients))
-    @rule(which=_some, memory=_some, count=st.integers(1, 3))
+    @rule(which=some, memory=some, count=st.integers(1, 3))
     def free(self, which: int, memory: int, count: int) -> None:
         client = self.pick(which)
         names = sorted(client.memory)[memory % max(1, len(client.memory)) :][:count]
@@ -218,11 +218,9 @@ class SessionsAndMemory(DaemonModel):
         return None
 
     @staticmethod
-    def _refused(
-        client: Client, result: ZeResult, what: str, *arguments: Any, fds: list[int] | None = None
-    ) -> None:
+    def _refused(client: Client, result: ZeResult, what: str, *arguments: Any) -> None:
         with pytest.raises(RemoteError) as caught:
-            client.remote.call_with_fds(what, *arguments, fds=fds or [])
+            client.remote.call(what, *arguments)
         assert caught.value.result == result, str(caught.value)
 
 
@@ -230,11 +228,7 @@ def _nth(memory: dict[str, ModelMemory], index: int) -> tuple[str, ModelMemory]:
     return list(memory.items())[index % len(memory)]
 
 
-@pytest.mark.parametrize(
-    "long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
-)
-def test_sessions_and_memory(start_daemon: StartDaemon, processes: SessionProcesses, long: bool) -> None:
-    daemons = SequenceDaemons(
-        start_daemon, processes, limits=_LIMITS, memory=64 * MIB, session_memory=_SESSION_BYTES
-    )
+@short_and_long
+def test_sessions_and_memory(start_daemon: StartDaemon, long: bool) -> None:
+    daemons = SequenceDaemons(start_daemon, limits=_LIMITS, memory=64 * MIB, session_memory=_SESSION_BYTES)
     run(lambda: SessionsAndMemory(daemons), examples=10, steps=30, long=long)

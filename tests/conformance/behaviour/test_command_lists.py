@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.structures import CommandListDesc
 from tests.conformance.commands import barrier, copy, fill, reset, signal, timestamp, wait
 from tests.conformance.rig import DEADLINE, Rig, ok
 
@@ -181,8 +180,3 @@ def test_list_with_flags_of_the_headers_works(rig: Rig) -> None:
         rig.append(command_list, fill(target, b"\x09", 8))
         rig.run(command_list)
         assert rig.api.read(target, 8) == b"\x09" * 8, flags
-
-
-def test_other_ordinal_is_an_invalid_argument(rig: Rig) -> None:
-    made = rig.api.ze_command_list_create(rig.context, rig.device, CommandListDesc(ordinal=1))
-    assert made.result == ZeResult.ERROR_INVALID_ARGUMENT

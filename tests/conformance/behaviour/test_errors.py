@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from softnpu.emulator.interface.result import ZeResult
-from tests.conformance.api.enumerations import ExternalMemory, MutableFlag
+from tests.conformance.api.enumerations import ExternalMemory, MutableFlag, QueueMode, QueueOption
 from tests.conformance.api.structures import (
+    CommandListDesc,
+    CommandQueueDesc,
     CopyRegion,
     DeviceMemDesc,
     HostMemDesc,
@@ -36,6 +38,10 @@ def _alloc(rig: Rig, kind: str, size: int, alignment: int = 0) -> ZeResult:
 
 def _export(rig: Rig, kind: int) -> ZeResult:
     return rig.api.ze_mem_alloc_device(rig.context, DeviceMemDesc(export=kind), 64, 0, rig.device).result
+
+
+def _queue(rig: Rig, desc: CommandQueueDesc) -> ZeResult:
+    return rig.api.ze_command_queue_create(rig.context, rig.device, desc).result
 
 
 def _append(rig: Rig, command: Append) -> ZeResult:
@@ -85,9 +91,21 @@ TABLE: dict[ZeResult, dict[str, Callable[[Rig], ZeResult]]] = {
         ),
         "free untracked pointer": lambda rig: rig.api.ze_mem_free(rig.context, UNTRACKED),
         "next command id of a plain list": _next_id_of_a_plain_list,
+        "queue of another ordinal": lambda rig: _queue(rig, CommandQueueDesc(ordinal=1)),
+        "list of another ordinal": lambda rig: (
+            rig.api.ze_command_list_create(rig.context, rig.device, CommandListDesc(ordinal=1)).result
+        ),
+        "immediate list of another ordinal": lambda rig: (
+            rig.api.ze_command_list_create_immediate(
+                rig.context, rig.device, CommandQueueDesc(ordinal=1)
+            ).result
+        ),
     },
     ZeResult.ERROR_INVALID_ENUMERATION: {
         "export of another type": lambda rig: _export(rig, ExternalMemory.OPAQUE_FD),
+        "device sync of a synchronous queue": lambda rig: _queue(
+            rig, CommandQueueDesc(mode=QueueMode.SYNCHRONOUS, options=QueueOption.DEVICE_SYNC)
+        ),
     },
     ZeResult.ERROR_NOT_AVAILABLE: {
         "properties unknown pointer": lambda rig: (

@@ -6,7 +6,6 @@ import threading
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import QueueMode
-from tests.conformance.api.structures import CommandQueueDesc
 from tests.conformance.commands import after, barrier, copy, fill, reset, signal, wait
 from tests.conformance.rig import BRIEF, DEADLINE, Rig, ok
 
@@ -79,8 +78,3 @@ def test_immediate_list_says_that_it_is_and_is_not_closed(rig: Rig) -> None:
     immediate = rig.immediate()
     assert rig.api.ze_command_list_is_immediate(immediate).get() is True
     assert rig.api.ze_command_list_close(immediate) == ZeResult.ERROR_UNINITIALIZED
-
-
-def test_other_ordinal_is_an_invalid_argument(rig: Rig) -> None:
-    made = rig.api.ze_command_list_create_immediate(rig.context, rig.device, CommandQueueDesc(ordinal=1))
-    assert made.result == ZeResult.ERROR_INVALID_ARGUMENT
