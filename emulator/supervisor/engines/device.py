@@ -261,12 +261,16 @@ class Device:
         self._page.set(self.info.index, word, value)
 
     def counter(self, word: StatusWord) -> int:
-        """Return the count at the last `refresh`; for readers only."""
+        """Return the count at the last reading; for readers only."""
         return self._page.total(self.info.index, word)
 
     def refresh(self) -> None:
         """Add up the counters of all functions' engines."""
         self._counts.refresh()
+
+    def refresh_if_due(self) -> None:
+        """As `refresh`, at a bounded part of the time: for many streams of samples."""
+        self._counts.refresh_if_due()
 
     def count(self, word: StatusWord) -> None:
         """Increment a word of the status page."""
