@@ -37,7 +37,7 @@ from softnpu.emulator.engine.supervisor_channel import SupervisorChannel
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Clock, Message
-from softnpu.emulator.interface.trace import TraceWriter
+from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
@@ -356,17 +356,8 @@ class Engine:
                 self._drop_memory(message)
             case link.QueueAdd():
                 self._add_queue(message)
-            case link.QueueWorkload():
-                queue = self._queues.get(message.context, message.queue)
-                self._queues.set_background(queue, message.background)
-            case link.QueueDrop():
-                self._drop_queue(self._queues.get(message.context, message.queue))
-                report = link.QueueDropped(context=message.context, queue=message.queue)
-                self._runner.report_dropped(report)
-            case link.QueueLose():
-                queue = self._queues.get(message.context, message.queue)
-                queue.lose(message.info)
-                self._queues.retry(queue)
+            case link.QueueWorkload() | link.QueueDrop() | link.QueueLose():
+                self._change_queue(message)
             case link.Abort():
                 self._runner.abort(message)
             case link.Ping():
@@ -376,8 +367,10 @@ class Engine:
             case link.GraphAdd():
                 image = self._images.image(message.image)
                 self._contexts[message.context].space.add_graph(message.graph, image)
-            case link.InjectionAdd() | link.InjectionDrop():
-                self._inject(message, packet)
+            case link.InjectionAdd():
+                self._faults.add(message, packet.take_fds(1)[0])
+            case link.InjectionDrop():
+                self._faults.drop(message)
             case link.TraceBegin() | link.TraceEnd():
                 self._trace(message, packet)
             case link.Setup():
@@ -398,22 +391,11 @@ class Engine:
                 self._images.evict(message.image, self.send)
                 linux.trim_heap()
 
-    def _inject(self, message: link.InjectionAdd | link.InjectionDrop, packet: Packet) -> None:
-        if isinstance(message, link.InjectionDrop):
-            self._faults.drop(message)
-        else:
-            self._faults.add(message, packet.take_fds(1)[0])
-
     def _trace(self, message: link.TraceBegin | link.TraceEnd, packet: Packet) -> None:
         if isinstance(message, link.TraceEnd):
             tracing.end(self._counters)
-            return
-        (fd,) = packet.take_fds(1)
-        try:
-            writer = TraceWriter(fd, message.records, message.layers)
-        finally:
-            os.close(fd)
-        tracing.begin(writer, self._counters)
+        else:
+            tracing.begin(message, packet.take_fds(1)[0], self._counters)
 
     def _resume(self) -> None:
         """Resume the queues once all objects are announced, with the results staged by a dead engine."""
@@ -444,6 +426,11 @@ class Engine:
 
     def _add_queue(self, message: link.QueueAdd) -> None:
         context = self._contexts[message.context]
+        try:
+            context.space.check_mapped(message.ring)
+        except Refused as error:
+            self.send(link.QueueRefused(context=message.context, queue=message.queue, info=error.info))
+            return
         queue = EngineQueue(context, message, context.space.memory(message.ring), self._states)
         queue.device_ns = self._counters.device_clock_ns
         self._queues.add(queue)
@@ -451,6 +438,19 @@ class Engine:
             self._runner.resume(queue)
         if queue.place is Place.ASLEEP:
             self._queues.put_to_sleep([queue])
+
+    def _change_queue(self, message: link.QueueWorkload | link.QueueDrop | link.QueueLose) -> None:
+        queue = self._queues.get(message.context, message.queue)
+        match message:
+            case link.QueueDrop():
+                if queue is not None:
+                    self._drop_queue(queue)
+                self._runner.report_dropped(link.QueueDropped(context=message.context, queue=message.queue))
+            case link.QueueWorkload() if queue is not None:
+                self._queues.set_background(queue, message.background)
+            case link.QueueLose() if queue is not None:
+                queue.lose(message.info)
+                self._queues.retry(queue)
 
     def _drop_segment(self, message: link.SegmentDrop) -> None:
         mapping = self._contexts[message.context].space.drop_segment(message.segment)
@@ -471,12 +471,12 @@ class Engine:
 
     def _give_back(self, message: link.ContextRelease | link.GraphDrop) -> None:
         context = self._contexts[message.context]
-        graph = message.graph if isinstance(message, link.GraphDrop) else None
-        self._queues.drop_lookups(context, None if graph is None else (graph,))
-        if graph is None:
-            context.release()
+        if isinstance(message, link.GraphDrop):
+            self._queues.drop_lookups(context, (message.graph,))
+            context.drop(message.graph)
         else:
-            context.drop(graph)
+            self._queues.drop_lookups(context)
+            context.release()
 
     def _drop_queue(self, queue: EngineQueue) -> None:
         self._queues.drop(queue)

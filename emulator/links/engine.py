@@ -288,6 +288,13 @@ class SubmissionFailed(OfContext, frozen=True, kw_only=True, tag="submission_fai
     info: ErrorInfo
 
 
+class QueueRefused(OfContext, frozen=True, kw_only=True, tag="queue_refused"):
+    """The engine cannot have a queue, whose ring it could not map; it runs nothing."""
+
+    queue: int
+    info: ErrorInfo
+
+
 class InternalError(Message, frozen=True, kw_only=True, tag="internal_error"):
     """A defect of the engine ended a submission or the load of an image, and is in its log."""
 
@@ -304,6 +311,7 @@ Report = (
     | CacheLacks
     | ImageNeeded
     | SubmissionFailed
+    | QueueRefused
     | InternalError
 )
 

@@ -83,12 +83,8 @@ class AddressSpace:
         self._without_mapping.discard(handle)
         self._graphs.pop(handle, None)
 
-    def memory(self, handle: int) -> Memory:
-        """Return the live allocation of a handle; refuse a stale or unknown one."""
-        memory = self._memory.get(handle)
-        if memory is None:
-            self._read_messages()
-            memory = self._memory.get(handle)
+    def check_mapped(self, handle: int) -> None:
+        """Refuse an allocation that this process could not map."""
         if handle in self._without_mapping:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
@@ -97,6 +93,14 @@ class AddressSpace:
                 expected="memory that fits",
                 hint="free sparse memory",
             )
+
+    def memory(self, handle: int) -> Memory:
+        """Return the live allocation of a handle; refuse a stale or unknown one."""
+        memory = self._memory.get(handle)
+        if memory is None:
+            self._read_messages()
+            memory = self._memory.get(handle)
+        self.check_mapped(handle)
         if memory is None:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,

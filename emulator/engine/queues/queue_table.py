@@ -52,8 +52,9 @@ class QueueTable:
         for queues in list(self._by_context.values()):
             yield from list(queues.values())
 
-    def get(self, context: int, handle: int) -> EngineQueue:
-        return self._by_context[context][handle]
+    def get(self, context: int, handle: int) -> EngineQueue | None:
+        """Return a queue; None if it was refused."""
+        return self._by_context.get(context, {}).get(handle)
 
     def of(self, context: int) -> Collection[EngineQueue]:
         """Return the queues of a context."""

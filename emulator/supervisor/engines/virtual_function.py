@@ -275,6 +275,8 @@ class VirtualFunction:
                     self._cache_fills.add(image_load(image), image.fds, image.owner)
             case link.ImageNeeded():
                 self.idle.restore(report)
+            case link.QueueRefused():
+                self.bans.on_refused(report)
             case link.InternalError():
                 self.internal_errors += 1
             case link.SubmissionFailed():
