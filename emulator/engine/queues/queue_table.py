@@ -265,12 +265,15 @@ class QueueTable:
             self.wake(queue)
 
     def wake_signalled(self, event: Range) -> None:
-        """Wake the queues that wait for this event; many of them in their session's turns."""
+        """Wake the queues that wait for this event; many of them in their sessions' turns."""
         waiting = self._aside.waiting_for(event)
         for queue in waiting[:MANY]:
             self.wake(queue)
-        if len(waiting) > MANY:
-            self.chores.add(waiting[0].share, waiting[0].level, self._wake_those(waiting[MANY:], event))
+        lines: dict[tuple[Share, int], list[EngineQueue]] = {}
+        for queue in waiting[MANY:]:
+            lines.setdefault((queue.share, queue.level), []).append(queue)
+        for (share, level), queues in lines.items():
+            self.chores.add(share, level, self._wake_those(queues, event))
 
     def _wake_those(self, queues: list[EngineQueue], event: Range) -> Chore:
         for start in range(0, len(queues), PART):
