@@ -22,6 +22,7 @@ from softnpu.emulator.openvino.defects import (
     gathers,
     index_guards,
     inner_dimensions,
+    invariant_updates,
     moved_elements,
     pads,
     quantised_subgraphs,
@@ -82,6 +83,14 @@ DEFECTS: Final = (
         "a constant: 0, the lowest number, or the first state",
         Stage.MODEL,
         _empty_results,
+    ),
+    Defect(
+        "loop-invariant-updates",
+        "A ScatterUpdate, ScatterElementsUpdate or ScatterNDUpdate of an invariant input of a loop",
+        Harm.WRONG_NUMBERS,
+        "an update of a copy",
+        Stage.MODEL,
+        invariant_updates.set_apart,
     ),
     Defect(
         "gather-computed-axis",
