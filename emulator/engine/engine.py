@@ -350,8 +350,7 @@ class Engine:
             case link.SegmentDrop():
                 self._drop_segment(message)
             case link.MemoryAdd():
-                space = self._contexts[message.context].space
-                space.add_memory(message.memory, message.segment, message.offset, message.size)
+                self._contexts[message.context].space.add_placed(message.allocations)
             case link.MemoryDrop():
                 self._drop_memory(message)
             case link.QueueAdd():

@@ -67,6 +67,10 @@ class AddressSpace:
         """Drop a segment; return its mapping, which lives as long as its views."""
         return self._mappings.pop(number, None)
 
+    def add_placed(self, allocations: Iterable[link.Placed]) -> None:
+        for each in allocations:
+            self.add_memory(each.memory, each.segment, each.offset, each.size)
+
     def add_memory(self, handle: int, segment: int, offset: int, size: int) -> None:
         mapping = self._mappings.get(segment)
         if mapping is None:
