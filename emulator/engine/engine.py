@@ -418,8 +418,7 @@ class Engine:
         context = EngineContext(
             message.context, message.session, doorbell, share, self._staging, self._supervisor.read_all
         )
-        self._contexts[message.context] = context
-        self._doorbells[doorbell] = context
+        self._contexts[message.context] = self._doorbells[doorbell] = context
         # edge-triggered: every write to a doorbell is reported once, without reading its counter
         self._poller.register(doorbell, select.EPOLLIN | select.EPOLLET)
 
@@ -428,6 +427,8 @@ class Engine:
         try:
             context.space.check_mapped(message.ring)
         except Refused as error:
+            if not context.space.lacks_addresses:
+                raise  # it was short of descriptors: the next engine may not be
             self.send(link.QueueRefused(context=message.context, queue=message.queue, info=error.info))
             return
         queue = EngineQueue(context, message, context.space.memory(message.ring), self._states)

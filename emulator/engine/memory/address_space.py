@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -36,6 +37,7 @@ class AddressSpace:
         self._without_mapping: set[int] = set()  # allocations that this process could not map
         self._graphs: dict[int, EngineImage] = {}
         self._scratch: Piece | None = None
+        self.lacks_addresses = False  # which another engine would not have either
 
     def __contains__(self, handle: int) -> bool:
         return handle in self._memory or handle in self._graphs
@@ -61,6 +63,7 @@ class AddressSpace:
             else:
                 self._mappings[number] = Mapping.of_sealed(fd, size, start)
         except OSError as failure:
+            self.lacks_addresses = failure.errno == errno.ENOMEM
             log.warning("segment %d of %d bytes cannot be mapped: %s", number, size, failure)
 
     def drop_segment(self, number: int) -> Mapping | None:
