@@ -1,7 +1,6 @@
 """The engine's loop: poll rings, run submissions, handle the supervisor's messages, sleep when idle.
 
-After the last submission the engine keeps polling for a bounded time (`spin`), because waking a sleeping
-process costs more than everything else in a round trip.
+After the last submission it polls on for a bounded time: waking a process costs more than a round trip.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from softnpu.emulator.engine import failures, tracing
 from softnpu.emulator.engine.commands.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
-from softnpu.emulator.engine.fast_path import native_turns
-from softnpu.emulator.engine.fast_path.native_turns import LARGE, NativeTurns
+from softnpu.emulator.engine.fast_path.native_turns import LARGE, NativeTurns, library
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.memory.staging import Staging
 from softnpu.emulator.engine.queues.chores import Chore, Chores
@@ -38,7 +36,7 @@ from softnpu.emulator.engine.supervisor_channel import SupervisorChannel
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.messages import Clock, Message
-from softnpu.emulator.interface.trace import TraceWriter
+from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
@@ -112,9 +110,9 @@ class Engine:
             setup.tdr_ms,
         )
         self._turns: NativeTurns | None = None  # only Python supports the modelled clock
-        if clock is None and (library := native_turns.library()) is not None:
+        if clock is None and (found := library()) is not None:
             self._turns = self._runner.turns = NativeTurns(
-                library,
+                found,
                 self._queues,
                 self._scheduler,
                 self._counters,
@@ -164,10 +162,9 @@ class Engine:
         """Run known submissions in C++; return False if Python has to run the next one."""
         queues = self._queues
         busy = queues.aside or queues.chores.waiting or self._unmapped or self._staging.pending
-        busy = busy or queues.awake.has_large_group(LARGE)
-        busy = busy or not all(queue.is_between for queue in queues.awake)
-        observed = failpoints.active is not None or trace.active is not None
-        if busy or observed or self._overlap.has_early or not queues.awake:
+        busy = busy or not queues.awake or queues.awake.has_large_group(LARGE)
+        observed = failpoints.active is not None or trace.active is not None or self._overlap.has_early
+        if busy or observed or not all(queue.is_between for queue in queues.awake):
             turns.ready = False
             return False
         if self._liveness[link.INJECTION_MESSAGES] != self._faults.messages:
@@ -353,22 +350,13 @@ class Engine:
             case link.SegmentDrop():
                 self._drop_segment(message)
             case link.MemoryAdd():
-                space = self._contexts[message.context].space
-                space.add_memory(message.memory, message.segment, message.offset, message.size)
+                self._contexts[message.context].space.add_placed(message.allocations)
             case link.MemoryDrop():
                 self._drop_memory(message)
             case link.QueueAdd():
                 self._add_queue(message)
-            case link.QueueWorkload():
-                queue = self._queues.get(message.context, message.queue)
-                self._queues.set_background(queue, message.background)
-            case link.QueueDrop():
-                self._drop_queue(self._queues.get(message.context, message.queue))
-                self._runner.report_dropped(link.QueueDropped(context=message.context, queue=message.queue))
-            case link.QueueLose():
-                queue = self._queues.get(message.context, message.queue)
-                queue.lose(message.info)
-                self._queues.retry(queue)
+            case link.QueueWorkload() | link.QueueDrop() | link.QueueLose():
+                self._change_queue(message)
             case link.Abort():
                 self._runner.abort(message)
             case link.Ping():
@@ -405,13 +393,8 @@ class Engine:
     def _trace(self, message: link.TraceBegin | link.TraceEnd, packet: Packet) -> None:
         if isinstance(message, link.TraceEnd):
             tracing.end(self._counters)
-            return
-        (fd,) = packet.take_fds(1)
-        try:
-            writer = TraceWriter(fd, message.records, message.layers)
-        finally:
-            os.close(fd)
-        tracing.begin(writer, self._counters)
+        else:
+            tracing.begin(message, packet.take_fds(1)[0], self._counters)
 
     def _resume(self) -> None:
         """Resume the queues once all objects are announced, with the results staged by a dead engine."""
@@ -435,13 +418,19 @@ class Engine:
         context = EngineContext(
             message.context, message.session, doorbell, share, self._staging, self._supervisor.read_all
         )
-        self._contexts[message.context] = context
-        self._doorbells[doorbell] = context
+        self._contexts[message.context] = self._doorbells[doorbell] = context
         # edge-triggered: every write to a doorbell is reported once, without reading its counter
         self._poller.register(doorbell, select.EPOLLIN | select.EPOLLET)
 
     def _add_queue(self, message: link.QueueAdd) -> None:
         context = self._contexts[message.context]
+        try:
+            context.space.check_mapped(message.ring)
+        except Refused as error:
+            if not context.space.lacks_addresses:
+                raise  # it was short of descriptors: the next engine may not be
+            self.send(link.QueueRefused(context=message.context, queue=message.queue, info=error.info))
+            return
         queue = EngineQueue(context, message, context.space.memory(message.ring), self._states)
         queue.device_ns = self._counters.device_clock_ns
         self._queues.add(queue)
@@ -449,6 +438,19 @@ class Engine:
             self._runner.resume(queue)
         if queue.place is Place.ASLEEP:
             self._queues.put_to_sleep([queue])
+
+    def _change_queue(self, message: link.QueueWorkload | link.QueueDrop | link.QueueLose) -> None:
+        queue = self._queues.get(message.context, message.queue)
+        match message:
+            case link.QueueDrop():
+                if queue is not None:
+                    self._drop_queue(queue)
+                self._runner.report_dropped(link.QueueDropped(context=message.context, queue=message.queue))
+            case link.QueueWorkload() if queue is not None:
+                self._queues.set_background(queue, message.background)
+            case link.QueueLose() if queue is not None:
+                queue.lose(message.info)
+                self._queues.retry(queue)
 
     def _drop_segment(self, message: link.SegmentDrop) -> None:
         mapping = self._contexts[message.context].space.drop_segment(message.segment)
@@ -469,12 +471,12 @@ class Engine:
 
     def _give_back(self, message: link.ContextRelease | link.GraphDrop) -> None:
         context = self._contexts[message.context]
-        graph = message.graph if isinstance(message, link.GraphDrop) else None
-        self._queues.drop_lookups(context, None if graph is None else (graph,))
-        if graph is None:
-            context.release()
+        if isinstance(message, link.GraphDrop):
+            self._queues.drop_lookups(context, (message.graph,))
+            context.drop(message.graph)
         else:
-            context.drop(graph)
+            self._queues.drop_lookups(context)
+            context.release()
 
     def _drop_queue(self, queue: EngineQueue) -> None:
         self._queues.drop(queue)

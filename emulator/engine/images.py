@@ -34,18 +34,23 @@ _EXPECTED_S = 10.0  # from a program's first hint of a model to its load
 class EngineImage:
     """An image that is loading (`loaded` is None), loaded, or failed (`info` is set).
 
-    An `evicted` one is requested with `ask`, once. `counts`: its record in memory that outlives the engine.
+    An `evicted` one is requested with `ask`, once. `changed`: evicted since its load began. `counts`: its
+    record in memory that outlives the engine.
     """
 
-    __slots__ = ("ask", "counts", "evicted", "info", "loaded", "number")
+    __slots__ = ("ask", "changed", "counts", "evicted", "info", "loaded", "number")
 
     def __init__(self, number: int, counts: memoryview) -> None:
         self.number = number
         self.counts = counts
         self.loaded: LoadedImage | None = None
         self.info: ErrorInfo | None = None
-        self.evicted = False
+        self.evicted = self.changed = False
         self.ask: Callable[[link.ImageNeeded], None] | None = None
+
+    def evict(self, ask: Callable[[link.ImageNeeded], None]) -> None:
+        """Evict it; `ask` is called when a command needs it again."""
+        self.loaded, self.evicted, self.ask = None, True, ask
 
     def is_ready(self) -> bool:
         """Whether it is loaded; requests a reload if it was evicted."""
@@ -93,7 +98,7 @@ class ImageLoader:
 
     def __init__(
         self,
-        report: Callable[[link.ImageBegun | link.ImageLoaded | link.CacheLacks | link.InternalError], None],
+        report: Callable[[link.Report], None],
         before_load: Callable[[], None],
         modelled: Modelled,
         self_check: bool,
@@ -137,8 +142,11 @@ class ImageLoader:
     def evict(self, number: int, ask: Callable[[link.ImageNeeded], None]) -> None:
         """Evict an image; `ask` is called when a command needs it again."""
         image = self._images.get(number)
-        if image is not None and image.loaded is not None:
-            image.loaded, image.evicted, image.ask = None, True, ask
+        if image is None:
+            return
+        image.changed = True  # which a load under way sees
+        if image.loaded is not None:
+            image.evict(ask)
 
     def unload(self, number: int) -> None:
         """Drop an image; its memory is freed with the last program that uses it."""
@@ -236,6 +244,7 @@ class ImageLoader:
             if failpoints.active is not None:
                 failpoints.hit("engine.load")
                 self._before_load()
+            image.changed = False
             self.changes.watch(message.image, fds)  # before verification
             loaded, load_ms = timed_load(message, fds, self._modelled, self._cache)
         finally:
@@ -246,6 +255,8 @@ class ImageLoader:
             loaded.weights.check(loaded.meta.name)
         kept = _Kept(loaded.meta, loaded.key, loaded.lacking, load_ms)
         image.loaded = loaded
+        if image.changed:  # after it was verified, perhaps: the next load verifies it again
+            image.evict(self._report)
         return kept
 
     def _is_lacking(self, hint: bytes, kept: _Kept) -> bool:

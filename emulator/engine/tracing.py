@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,13 +10,18 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.trace import TraceFlag, TraceKind, TraceWriter
+from softnpu.emulator.links import engine as link
 from softnpu.emulator.openvino.binding import Binding
 
 _LAYER = int(TraceKind.LAYER)
 
 
-def begin(writer: TraceWriter, counters: Counters) -> None:
-    """Start tracing."""
+def begin(message: link.TraceBegin, fd: int, counters: Counters) -> None:
+    """Start tracing; takes the descriptor."""
+    try:
+        writer = TraceWriter(fd, message.records, message.layers)
+    finally:
+        os.close(fd)
     _write_totals(writer, counters, TraceFlag.BEGIN)
     trace.start(writer)
 

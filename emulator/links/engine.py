@@ -16,6 +16,8 @@ from softnpu.emulator.interface.injections import Injection
 from softnpu.emulator.interface.messages import Clock, Message, WeightSource
 from softnpu.emulator.interface.result import ErrorInfo
 
+MOST_PLACED = 1000  # less than a frame has room for
+
 # ---------------------------------------------------------------- supervisor to engine
 
 
@@ -86,11 +88,19 @@ class SegmentDrop(OfContext, frozen=True, kw_only=True, tag="segment_drop"):
     sparse: bool = False
 
 
-class MemoryAdd(OfContext, frozen=True, kw_only=True, tag="memory_add"):
+class Placed(msgspec.Struct, frozen=True, array_like=True):
+    """An allocation, at `offset` of a segment."""
+
     memory: int
     segment: int
     offset: int
     size: int
+
+
+class MemoryAdd(OfContext, frozen=True, kw_only=True, tag="memory_add"):
+    """Add allocations, at most `MOST_PLACED`."""
+
+    allocations: tuple[Placed, ...]
 
 
 class MemoryDrop(OfContext, frozen=True, kw_only=True, tag="memory_drop"):
@@ -288,6 +298,13 @@ class SubmissionFailed(OfContext, frozen=True, kw_only=True, tag="submission_fai
     info: ErrorInfo
 
 
+class QueueRefused(OfContext, frozen=True, kw_only=True, tag="queue_refused"):
+    """The engine cannot have a queue, whose ring it could not map; it runs nothing."""
+
+    queue: int
+    info: ErrorInfo
+
+
 class InternalError(Message, frozen=True, kw_only=True, tag="internal_error"):
     """A defect of the engine ended a submission or the load of an image, and is in its log."""
 
@@ -304,6 +321,7 @@ Report = (
     | CacheLacks
     | ImageNeeded
     | SubmissionFailed
+    | QueueRefused
     | InternalError
 )
 

@@ -32,8 +32,8 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     `session_*` bound one session, `user_*` all connections of one user (uid) together. `handshakes` are
     connections that have not said hello yet, `handles` contexts, allocations, queues and graphs together,
     `compiles` jobs of the compiler under way, `functions` virtual functions (an engine each), `segments`
-    memory files, contexts and metric streams (a descriptor of the daemon each). `job_cpu_s`: seconds of CPU
-    time of one job.
+    memory files, contexts, metric streams and files of graphs (a descriptor of the daemon each). `job_cpu_s`:
+    seconds of CPU time of one job.
     `user_memory` 0: all there is, or three quarters of it if other users are let in.
     `user_segments` 0: half the descriptors that the daemon may have open, 1024 to 24576.
     """
@@ -142,12 +142,12 @@ class Quota(Account):
         self._object = object
         self._result = result
 
-    def check(self, more: int = 1) -> None:
-        """Refuse `more` of it beyond the limit, or that of a quota above."""
+    def check(self, more: int = 1, object: str = "") -> None:
+        """Refuse `more` of it, for `object`, beyond the limit, or that of a quota above."""
         if self.used + more <= self.limit:
             for account in self._chain:
                 if isinstance(account, Quota):
-                    account.check(more)
+                    account.check(more, object)
             return
         self.refusals += 1
         found = f"{self.used} {self._what} of {self._whose}"
@@ -156,7 +156,8 @@ class Quota(Account):
         hint = f"give some back, or start the daemon with a larger {OPTION} {self._name}"
         if not self._name:
             hint = "give some back"
-        raise refuse(self._result, self._object, found=found, expected=f"at most {self.limit}", hint=hint)
+        expected = f"at most {self.limit}"
+        raise refuse(self._result, object or self._object, found=found, expected=expected, hint=hint)
 
     def hold(self) -> Account:
         """Return an account of one unit, already allowed by `check`."""

@@ -26,6 +26,7 @@ _LONGEST_OPTION = 1024  # bytes; Python asks for no more
 _UNREAD_BYTES = 64 * 1024 * 1024
 _METRIC_STREAMS = 16
 _UNMAPPING = 64  # each is tried again every few milliseconds
+_DELAYED = 64
 
 
 def _groups_of(peer: Credentials, connection: socket.socket) -> set[int]:
@@ -90,6 +91,8 @@ class User:
         self.streams = Quota(_METRIC_STREAMS, "", "metric streams", whose, "metric streamer", host)
         what = "allocations that wait for addresses"
         self.unmapping = Quota(_UNMAPPING, "", what, whose, "memory allocation", host)
+        what = "queues of throttled processes that wait to be created"
+        self.delayed = Quota(_DELAYED, "", what, whose, "command queue", host)
         self.loads = loads(limits.user_graphs, "user-graphs", whose)
         self.compiles = quota("user_compiles", "jobs of the compiler under way", "graph", host)
         self.memory = quota(

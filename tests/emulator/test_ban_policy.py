@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from softnpu.driver import Driver, ZeResult, faults
+from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import StatusWord
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.supervisor.engines.ban_policy import (
@@ -18,9 +20,11 @@ from softnpu.emulator.supervisor.engines.ban_policy import (
     ban_key,
 )
 from softnpu.emulator.supervisor.tuning import Tuning
+from softnpu.emulator.supervisor.users import _DELAYED
 from tests.conftest import OpenContext, RunPython, StartContext, StartDaemon
 from tests.support.other_users import GUEST, STRANGER, AsUser, needs_root, public_place
 from tests.support.waiting import wait_until
+from tests.support.wire import OpenWire, WireContext
 from tests.support.work import barrier, check_works, execute, failure, lost, waits
 
 _QUEUE = "command queue"
@@ -152,6 +156,28 @@ def test_a_process_that_hangs_the_device_is_refused_and_others_are_served(
     assert run_python(code, socket=str(daemon.socket)) is True
     expected = (1, REFUSE_FROM, REFUSE_FROM - 1, REFUSE_FROM, 3)
     assert daemon.counts("restarts", "hangs", "aborted", "offences", "refusals") == expected
+
+
+def test_few_queues_of_a_throttled_process_wait_to_be_created(
+    start_context: StartContext, open_wire: OpenWire
+) -> None:
+    """All that wait are due at once: thousands kept everybody else waiting."""
+    daemon, context = start_context(tdr_ms=300, tuning=Tuning(min_hang_s=0.3, ban_window_s=600.0))
+    faults.inject("stall", count=SLOW_FROM)
+    for _ in range(SLOW_FROM):
+        lost(execute(context.create_command_queue(), barrier(context)))
+    wire = open_wire(daemon)
+    request = msg.QueueCreate(context=WireContext(wire).handle, slots=16)
+    os.kill(daemon.pid, signal.SIGSTOP)  # it reads all of them in less than the delay
+    numbers = [wire.send(request) for _ in range(_DELAYED + 1)]
+    os.kill(daemon.pid, signal.SIGCONT)
+    first, answer = wire.receive()
+    assert first == numbers[-1], "it does not wait"
+    assert isinstance(answer, msg.Failed)
+    assert answer.info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY
+    for number in numbers[:-1]:
+        assert isinstance(wire.answer(number), msg.QueueCreated)
+    wire.ask(request, msg.QueueCreated)
 
 
 def test_waiting_too_long_for_an_event_costs_no_engine_and_counts_for_nothing(

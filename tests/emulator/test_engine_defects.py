@@ -190,6 +190,29 @@ def test_whatever_line_of_a_load_raises_it_is_answered(monkeypatch: pytest.Monke
     assert len(unclosed) <= 2, f"{unclosed}: more than the lines around those that close them"
 
 
+def test_an_image_whose_weights_changed_while_it_was_loaded_is_verified_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(images, "load_device", lambda: None)
+    reports: list[Any] = []
+    loader = ImageLoader(reports.append, lambda: None, host_times, False, None, InternalErrors("engine"))
+    image = loader._images[1] = EngineImage(1, memoryview(bytearray(16)).cast("Q"))
+
+    def changed(*_: object) -> tuple[_Kept, float]:
+        loader.evict(1, reports.append)  # as the engine does when it reads that a file was written to
+        return _Kept(), 1.0
+
+    monkeypatch.setattr(images, "timed_load", changed)
+    loader._answer(image, link.ImageLoad(image=1, state=0, blob_length=1), [])
+    assert not image.is_ready()
+    assert reports[-1] == link.ImageNeeded(image=1), "it is asked for, and compared with its digests then"
+    monkeypatch.setattr(images, "timed_load", lambda *_: (_Kept(), 1.0))
+    loader._answer(image, link.ImageLoad(image=1, state=0, blob_length=1), [])
+    assert image.is_ready()
+    for fd in (loader.loaded_fd, loader.changes.fd):  # its thread never ends
+        os.close(fd)
+
+
 # ------------------------------------------------------------ in a real engine
 
 _BEFORE = ["engine.submit", "engine.running", "engine.completing"]

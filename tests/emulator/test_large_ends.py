@@ -1,16 +1,22 @@
-"""What a large session leaves is freed in parts: others are served between any two of them."""
+"""A large session costs others little: it is freed in parts, and told to a new engine in few messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from softnpu.driver import ZeResult
 from softnpu.emulator.interface import messages as msg
+from softnpu.emulator.interface.frames import MAX_BODY
+from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.chores import PART, Chores
+from softnpu.emulator.supervisor.engines.announcements import Announcements
 from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.state.objects import Context
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 from tests.support.wire import OpenWire, Wire, WireContext
@@ -73,6 +79,23 @@ def test_a_part_that_raises_is_done_again_and_delays_nobody_for_good(reactor: Re
         return (done.count("a"), done.count("b")) == (2, 3)
 
     wait_until(both, what="all parts")
+
+
+@pytest.mark.quick
+def test_a_new_engine_is_told_many_allocations_in_few_messages() -> None:
+    """One message each kept everybody waiting for a quarter of a second after the death of an engine."""
+    told: list[Any] = []
+    bans: Any = SimpleNamespace()
+    announce = Announcements(lambda command, _: told.append(command), lambda *_: None, bans)
+    context, count = Context(1, 0), 2 * link.MOST_PLACED + 1
+    for handle in range(count):
+        context.allocations[handle] = context.memory.allocate(64, 0, "host")[0]
+    announce.context(context)
+    placed = [each for each in told if isinstance(each, link.MemoryAdd)]
+    assert [each.memory for one in placed for each in one.allocations] == list(range(count))
+    assert len(placed) == 3
+    assert all(len(msg.encode(one)) <= MAX_BODY for one in placed)
+    assert context.memory.close_some(count)
 
 
 def _fill(wire: Wire, exportable: bool) -> tuple[WireContext, list[int]]:

@@ -28,6 +28,7 @@ from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
+from tests.support.models import write_chain
 from tests.support.waiting import wait_until
 from tests.support.wire import HELLO, OpenWire, Wire, WireContext, WireModel
 
@@ -169,6 +170,25 @@ def test_a_context_counts_for_the_descriptors_of_its_user(
 
     wait_until(has_room, what="the engine has dropped the context")
     two.info(request)
+
+
+def test_the_files_of_graphs_count_for_the_descriptors_of_their_user(
+    start_daemon: StartDaemon, open_wire: OpenWire, private_dir: Path
+) -> None:
+    daemon = start_daemon(limits=ResourceLimits(session_segments=2))
+    wire = open_wire(daemon)
+    context = WireContext(wire)
+    with (
+        WireModel(write_chain(private_dir, 16, 2, "one")) as one,
+        WireModel(write_chain(private_dir, 16, 3, "two")) as two,
+    ):
+        graphs = [one.create(context), one.create(context)]
+        info = wire.info(two.request(context, "two"), two.fds)
+        assert (info.result, info.object) == (ZeResult.ERROR_OUT_OF_HOST_MEMORY, "graph")
+        assert "session-segments" in info.hint
+        for graph in graphs:
+            wire.ask(msg.GraphDestroy(graph=graph), msg.Ok)
+        two.create(context, "two")
 
 
 def test_graphs_and_compilations_have_limits(

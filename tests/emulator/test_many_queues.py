@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 
+import psutil
 import pytest
 
 from softnpu.emulator.common import linux
@@ -12,6 +13,7 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
+from softnpu.emulator.interface.records import PAGE
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -122,3 +124,20 @@ def test_memory_that_is_freed_is_refused_at_once_in_each_queue_that_used_it(
     for queue in queues:
         assert queue.wait(queue.submit(other, len(NOTHING))) == 0
         assert queue.wait(queue.submit(buffer, len(NOTHING))) != 0
+
+
+def test_a_queue_whose_ring_cannot_be_mapped_is_lost_alone(daemon: Daemon, open_wire: OpenWire) -> None:
+    context, neighbour = WireContext(open_wire(daemon)), WireContext(open_wire(daemon))
+    queue, buffer = neighbour.queue(), neighbour.alloc(4096, "control")
+    assert queue.run(NOTHING, buffer) == 0
+    engine = psutil.Process(daemon.engine().engine_pid)
+    before = engine.rlimit(psutil.RLIMIT_AS)
+    engine.rlimit(psutil.RLIMIT_AS, (engine.memory_info().vms + PAGE, before[1]))
+    refused = context.queue(records.MAX_SLOTS)
+    wait_until(lambda: refused.lost, what="a queue that is lost")
+    engine.rlimit(psutil.RLIMIT_AS, before)
+    assert queue.run(NOTHING, buffer) == 0
+    context.check_works()
+    context.wire.ask(msg.QueueDestroy(queue=refused.handle), msg.Ok)
+    context.check_works()
+    assert daemon.engine().restarts == 0

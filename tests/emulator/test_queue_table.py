@@ -8,12 +8,14 @@ import pytest
 
 from softnpu.emulator.engine.commands.steps import EventWait
 from softnpu.emulator.engine.fast_path.known import KnownSubmissions
-from softnpu.emulator.engine.queues import context
+from softnpu.emulator.engine.memory.mappings import Range
+from softnpu.emulator.engine.queues import context, queue_table
 from softnpu.emulator.engine.queues.chores import Chores
 from softnpu.emulator.engine.queues.polled import LOOKS, Polled
 from softnpu.emulator.engine.queues.queue import EngineQueue, Place
 from softnpu.emulator.engine.queues.queue_table import MANY
 from softnpu.emulator.engine.queues.scheduler import Scheduler
+from softnpu.emulator.engine.queues.waits import Waits
 from softnpu.emulator.engine.share import Share
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
@@ -208,6 +210,18 @@ def test_chores_take_turns_with_those_who_have_used_less(rig: Rig) -> None:
     assert rig.scheduler.pick(rig.queues.awake, rig.queues.chores.waiting) is session.queue
     session.context.share.spent_ns[session.queue.level] = 2000
     assert isinstance(rig.scheduler.pick(rig.queues.awake, rig.queues.chores.waiting), Chores)
+
+
+def test_of_many_that_wait_for_an_event_each_session_wakes_its_own(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = [_blocked(rig) for _ in range(3)]
+    with monkeypatch.context() as patched:
+        patched.setattr(queue_table, "MANY", 1)
+        patched.setattr(Waits, "waiting_for", lambda *_: [each.queue for each in sessions])
+        rig.queues.wake_signalled(Range((0, 0), 0, 64))
+    shares = [chores.share for chores in rig.queues.chores.waiting]
+    assert shares == [each.context.share for each in sessions[1:]]
 
 
 def test_a_queue_that_is_dropped_while_it_is_looked_at_is_not_polled(

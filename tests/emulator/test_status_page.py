@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from softnpu.driver import Context, GraphSource
 from softnpu.emulator.interface import endpoint, records
 from softnpu.emulator.interface.records import DeviceState, Latency, StatusWord
 from softnpu.emulator.supervisor.engines import status_page
+from softnpu.emulator.supervisor.engines.function_counts import FunctionCounts
 from tests.conftest import OpenContext, RunPython, StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -136,3 +138,24 @@ def test_a_time_that_an_engine_made_up_leaves_room_for_those_of_others() -> None
     assert sum(loads.counts) == 7
     assert loads.sum_ns < 2**63
     page.close()
+
+
+def test_many_readers_of_sums_take_a_bounded_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 streams at 1 ms would read every engine's page 16,000 times a second."""
+    page, own = status_page.StatusPage(1), status_page.StatusPage(1)
+    counts, clock, reads = FunctionCounts(page, 0), [100.0], [0]
+    counts.add(own)
+
+    def read() -> None:
+        reads[0] += 1
+        clock[0] += 0.001
+
+    with monkeypatch.context() as patched:
+        patched.setattr(counts, "refresh", read)
+        patched.setattr(time, "monotonic", lambda: clock[0])
+        for _ in range(16_000):
+            counts.refresh_if_due()
+            clock[0] += 1 / 16_000
+    assert 15 <= reads[0] <= 20
+    page.close()
+    own.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -36,6 +37,7 @@ class AddressSpace:
         self._without_mapping: set[int] = set()  # allocations that this process could not map
         self._graphs: dict[int, EngineImage] = {}
         self._scratch: Piece | None = None
+        self.lacks_addresses = False  # which another engine would not have either
 
     def __contains__(self, handle: int) -> bool:
         return handle in self._memory or handle in self._graphs
@@ -61,11 +63,16 @@ class AddressSpace:
             else:
                 self._mappings[number] = Mapping.of_sealed(fd, size, start)
         except OSError as failure:
+            self.lacks_addresses = failure.errno == errno.ENOMEM
             log.warning("segment %d of %d bytes cannot be mapped: %s", number, size, failure)
 
     def drop_segment(self, number: int) -> Mapping | None:
         """Drop a segment; return its mapping, which lives as long as its views."""
         return self._mappings.pop(number, None)
+
+    def add_placed(self, allocations: Iterable[link.Placed]) -> None:
+        for each in allocations:
+            self.add_memory(each.memory, each.segment, each.offset, each.size)
 
     def add_memory(self, handle: int, segment: int, offset: int, size: int) -> None:
         mapping = self._mappings.get(segment)
@@ -83,12 +90,8 @@ class AddressSpace:
         self._without_mapping.discard(handle)
         self._graphs.pop(handle, None)
 
-    def memory(self, handle: int) -> Memory:
-        """Return the live allocation of a handle; refuse a stale or unknown one."""
-        memory = self._memory.get(handle)
-        if memory is None:
-            self._read_messages()
-            memory = self._memory.get(handle)
+    def check_mapped(self, handle: int) -> None:
+        """Refuse an allocation that this process could not map."""
         if handle in self._without_mapping:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,
@@ -97,6 +100,14 @@ class AddressSpace:
                 expected="memory that fits",
                 hint="free sparse memory",
             )
+
+    def memory(self, handle: int) -> Memory:
+        """Return the live allocation of a handle; refuse a stale or unknown one."""
+        memory = self._memory.get(handle)
+        if memory is None:
+            self._read_messages()
+            memory = self._memory.get(handle)
+        self.check_mapped(handle)
         if memory is None:
             raise refuse(
                 ZeResult.ERROR_INVALID_ARGUMENT,

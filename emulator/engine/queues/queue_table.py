@@ -53,8 +53,9 @@ class QueueTable:
         for queues in list(self._by_context.values()):
             yield from list(queues.values())
 
-    def get(self, context: int, handle: int) -> EngineQueue:
-        return self._by_context[context][handle]
+    def get(self, context: int, handle: int) -> EngineQueue | None:
+        """Return a queue; None if it was refused."""
+        return self._by_context.get(context, {}).get(handle)
 
     def of(self, context: int) -> Collection[EngineQueue]:
         """Return the queues of a context."""
@@ -251,12 +252,15 @@ class QueueTable:
             self.wake(queue)
 
     def wake_signalled(self, event: Range) -> None:
-        """Wake the queues that wait for this event; many of them in their session's turns."""
+        """Wake the queues that wait for this event; many of them in their sessions' turns."""
         waiting = self.aside.waiting_for(event)
         for queue in waiting[:MANY]:
             self.wake(queue)
-        if len(waiting) > MANY:
-            self.chores.add(waiting[0].share, waiting[0].level, self._wake_those(waiting[MANY:], event))
+        lines: dict[tuple[Share, int], list[EngineQueue]] = {}
+        for queue in waiting[MANY:]:
+            lines.setdefault((queue.share, queue.level), []).append(queue)
+        for (share, level), queues in lines.items():
+            self.chores.add(share, level, self._wake_those(queues, event))
 
     def _wake_those(self, queues: list[EngineQueue], event: Range) -> Chore:
         for start in range(0, len(queues), PART):

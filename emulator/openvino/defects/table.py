@@ -23,6 +23,7 @@ from softnpu.emulator.openvino.defects import (
     gathers,
     index_guards,
     inner_dimensions,
+    invariant_updates,
     moved_elements,
     pads,
     quantised_subgraphs,
@@ -107,6 +108,14 @@ DEFECTS: Final = (
         Stage.MODEL,
         _empty_results,
         upstream="https://github.com/openvinotoolkit/openvino/issues/35894",
+    ),
+    Defect(
+        "loop-invariant-updates",
+        "A ScatterUpdate, ScatterElementsUpdate or ScatterNDUpdate of an invariant input of a loop",
+        Harm.WRONG_NUMBERS,
+        "an update of a copy",
+        Stage.MODEL,
+        invariant_updates.set_apart,
     ),
     Defect(
         "gather-computed-axis",

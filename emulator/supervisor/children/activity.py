@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
@@ -22,19 +23,19 @@ _CPU_NS = 1_000_000
 
 
 class Activity:
-    """Reads the state of a process from outside. An ended process uses no CPU and has no threads."""
+    """Reads the state of a process from outside. An ended process uses no more CPU and has no threads."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         # the clock of another process: the complement of its pid, shifted, and 2 for all its CPU time
         self._clock = (~pid << 3) | 2
+        self._cpu_ns = 0
 
     def cpu_ns(self) -> int:
-        """CPU time of all its threads."""
-        try:
-            return time.clock_gettime_ns(self._clock)
-        except OSError:
-            return 0
+        """CPU time of all its threads; once it has ended, what was last read."""
+        with suppress(OSError):
+            self._cpu_ns = time.clock_gettime_ns(self._clock)
+        return self._cpu_ns
 
     def busy(self, main_too: bool) -> bool:
         """Whether one of its threads runs, wants to run, or waits for a disk at this moment."""

@@ -102,7 +102,7 @@ class Client:
         self._channel = channel
         self._outbox = Outbox(channel, self._watch, _BACKLOG)
         self._flight = Flight(channel, self._outbox, user.flights)
-        self._delayed = DelayedRequests(self._reactor, self._serve_delayed)
+        self._delayed = DelayedRequests(self._reactor, partial(self._serve, delayed=True))
         self._greeted = False
         self._open = True
         self._ending = False
@@ -249,9 +249,6 @@ class Client:
                     self.end(error.info)
                     return
                 self._serve(packet)
-
-    def _serve_delayed(self, packet: Packet) -> None:
-        self._serve(packet, delayed=True)
 
     def _serve(self, packet: Packet, delayed: bool = False) -> None:
         self._answering(packet.request, self._serve_request, packet, delayed)

@@ -78,29 +78,21 @@ class Compilation:
         """Move the last `count` descriptors of the job to `into`."""
         move(self.fds, into, len(self.fds) - count)
 
-    def overrun(self, limit_s: float) -> None:
-        """Fail it because it timed out."""
+    def fail(
+        self,
+        found: str,
+        expected: str = "a compiled model",
+        hint: str = "it may have run out of memory; the daemon's log says more",
+    ) -> None:
+        """Fail it because its worker died, or because of what is `found`."""
         self.close()
         self.on_failed(
             ErrorInfo(
                 result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
                 object="compiler worker",
-                found=f"more than {limit_s:g} s of CPU time for one job",
-                expected=f"at most {limit_s:g} s",
-                hint=f"compile a smaller model, or start the daemon with a larger {OPTION} job-cpu-s",
-            )
-        )
-
-    def fail(self, reason: str) -> None:
-        """Fail it because its worker died."""
-        self.close()
-        self.on_failed(
-            ErrorInfo(
-                result=ZeResult.ERROR_MODULE_BUILD_FAILURE,
-                object="compiler worker",
-                found=reason,
-                expected="a compiled model",
-                hint="it may have run out of memory; the daemon's log says more",
+                found=found,
+                expected=expected,
+                hint=hint,
             )
         )
 
@@ -272,7 +264,9 @@ class CompilerPool:
             return
         log.warning("compiler %d %s", worker.pid, reason)
         if worker.overran:
-            compilation.overrun(self._cpu_limit_s)
+            most = f"{self._cpu_limit_s:g} s"
+            hint = f"compile a smaller model, or start the daemon with a larger {OPTION} job-cpu-s"
+            compilation.fail(f"more than {most} of CPU time for one job", f"at most {most}", hint)
         else:
             compilation.fail(reason)
 

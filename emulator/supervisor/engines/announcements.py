@@ -34,8 +34,9 @@ class Announcements:
         context.told = True
         for segment in context.memory.segments:
             self.segment(context, segment)
-        for handle in context.allocations:
-            self.memory(context, handle)
+        handles = list(context.allocations)
+        for first in range(0, len(handles), link.MOST_PLACED):
+            self.memory(context, *handles[first : first + link.MOST_PLACED])
         for graph in context.graphs.values():
             if graph.initialized:
                 self.graph(graph)
@@ -55,16 +56,12 @@ class Announcements:
             [record.fd],
         )
 
-    def memory(self, context: Context, handle: int) -> None:
-        memory = context.allocations[handle]
-        command = link.MemoryAdd(
-            context=context.number,
-            memory=handle,
-            segment=memory.segment.number,
-            offset=memory.offset,
-            size=memory.size,
-        )
-        self._tell(command, [])
+    def memory(self, context: Context, *handles: int) -> None:
+        placed = []
+        for handle in handles:
+            memory = context.allocations[handle]
+            placed.append(link.Placed(handle, memory.segment.number, memory.offset, memory.size))
+        self._tell(link.MemoryAdd(context=context.number, allocations=tuple(placed)), [])
 
     def memory_freed(self, context: Context, handle: int) -> None:
         self._post(link.MemoryDrop(context=context.number, memory=(handle,)), [])

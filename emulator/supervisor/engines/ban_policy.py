@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from softnpu.emulator.common import process_identity
-from softnpu.emulator.interface.records import StatusWord
+from softnpu.emulator.interface.records import RING_LOST, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.reactor import Reactor
@@ -29,6 +31,7 @@ SLOW_FROM = 2
 REFUSE_FROM = 4
 REFUSE_USER_FROM = 8
 _WINDOW_S = 60.0
+_LOST = (1).to_bytes(4, sys.byteorder)
 _FIRST_DELAY_S = 0.5
 _MAX_PROCESSES = 4096
 _MOST_OF_USER = 255
@@ -175,10 +178,22 @@ class DeviceBans:
         if report.info.result != ZeResult.ERROR_DEVICE_LOST:
             return
         self._count(StatusWord.ABORTED)
-        context = self._contexts.get(report.context)
-        queue = context.queues.get(report.queue) if context is not None else None
+        queue = self._queue_of(report)
         if queue is not None:
             queue.lost = report.info
+
+    def on_refused(self, report: link.QueueRefused) -> None:
+        """Record that the engine has no such queue, and tell its client in its place."""
+        log.warning("queue %#x of context %d: %s", report.queue, report.context, report.info)
+        queue = self._queue_of(report)
+        if queue is not None:
+            queue.lost = report.info
+            with suppress(OSError):  # memory that the client may have sealed
+                os.pwrite(queue.ring.segment.fd, _LOST, queue.ring.offset + RING_LOST)
+
+    def _queue_of(self, report: link.SubmissionFailed | link.QueueRefused) -> Queue | None:
+        context = self._contexts.get(report.context)
+        return None if context is None else context.queues.get(report.queue)
 
     def in_background(self, queue: Queue) -> bool:
         """Whether the queue runs in the background, by its client's choice or by throttling."""

@@ -170,7 +170,7 @@ class Device:
         self._counts.refresh()
         now = time.monotonic()
         for function in list(self._others.values()):
-            if not function.unused:
+            if function.needed:
                 self._unused_since.pop(function, None)
             elif now - self._unused_since.setdefault(function, now) >= self._settings.tuning.function_idle_s:
                 self._end(function)
@@ -202,18 +202,6 @@ class Device:
         self._set_word(StatusWord.CONTEXTS, sum(len(function.contexts) for function in self.functions))
         if self.state in (DeviceState.READY, DeviceState.FAILED):
             self.on_ready()
-
-    def engine_starts(self, function: VirtualFunction) -> None:
-        """Send a new engine the state that is not about its objects."""
-        self.on_start(function)
-
-    def engine_ended(self, function: VirtualFunction) -> None:
-        """Note that an engine has ended."""
-        self.on_end(function)
-
-    def function_failed(self, function: VirtualFunction, info: ErrorInfo) -> None:
-        """Record that a function has failed and will end no further command."""
-        self.on_failed(function, info)
 
     @property
     def restarts(self) -> int:
@@ -261,12 +249,16 @@ class Device:
         self._page.set(self.info.index, word, value)
 
     def counter(self, word: StatusWord) -> int:
-        """Return the count at the last `refresh`; for readers only."""
+        """Return the count at the last reading; for readers only."""
         return self._page.total(self.info.index, word)
 
     def refresh(self) -> None:
         """Add up the counters of all functions' engines."""
         self._counts.refresh()
+
+    def refresh_if_due(self) -> None:
+        """As `refresh`, at a bounded part of the time: for many streams of samples."""
+        self._counts.refresh_if_due()
 
     def count(self, word: StatusWord) -> None:
         """Increment a word of the status page."""

@@ -6,10 +6,13 @@ own figures; the supervisor writes their sum into the second half of the status 
 
 from __future__ import annotations
 
+import time
+
 from softnpu.emulator.interface.records import StatusWord
 from softnpu.emulator.supervisor.engines.status_page import LARGEST_WORDS, StatusPage, Words
 
 PERIOD_S = 0.25
+_REST = 50
 _MOST = 1 << 56
 """Maximum accepted count of one engine: sums stay below 2**64."""
 _SUMMED = (
@@ -36,6 +39,7 @@ class FunctionCounts:
         self._device = device
         self._live: dict[StatusPage, Words] = {}
         self._ended = Words.zeros()
+        self._due_s = 0.0
 
     def add(self, own: StatusPage) -> None:
         """Count an engine that writes this page."""
@@ -52,6 +56,14 @@ class FunctionCounts:
     def of(self, own: StatusPage, word: StatusWord) -> int:
         """Return the engine's count on this page at the last reading."""
         return self._live[own].words[word]
+
+    def refresh_if_due(self) -> None:
+        """Read all pages again, unless that would take more than a fiftieth of the time."""
+        started = time.monotonic()
+        if started >= self._due_s:
+            self.refresh()
+            now = time.monotonic()
+            self._due_s = now + _REST * (now - started)
 
     def refresh(self) -> None:
         """Read all pages again; nothing if there are none."""

@@ -63,13 +63,13 @@ class Host(Protocol):
 
     info: DeviceInfo
     memory: Account
+    on_start: Callable[[VirtualFunction], None]
+    on_end: Callable[[VirtualFunction], None]
+    on_failed: Callable[[VirtualFunction, ErrorInfo], None]
 
     def count(self, word: StatusWord) -> None: ...
     def count_time(self, latency: Latency, seconds: float) -> None: ...
     def function_changed(self) -> None: ...
-    def engine_starts(self, function: VirtualFunction) -> None: ...
-    def engine_ended(self, function: VirtualFunction) -> None: ...
-    def function_failed(self, function: VirtualFunction, info: ErrorInfo) -> None: ...
 
 
 class VirtualFunction:
@@ -162,7 +162,7 @@ class VirtualFunction:
             msgspec.structs.replace(self._setup, after_reset=self.restarts > 0),
             [self.states.fd, self.page.fd, self.states.staging],
         )
-        self._host.engine_starts(self)
+        self._host.on_start(self)
         # also what failed to load last time: the engine has to know every image that a graph names
         named = {graph.image.number for graph in self._initialized_graphs()}
         for image in self.images.all():
@@ -208,11 +208,6 @@ class VirtualFunction:
             on_end()
         else:
             self._engine.kill()
-
-    @property
-    def unused(self) -> bool:
-        """Whether it has no contexts, and the engine has dropped all former ones."""
-        return not (self.contexts or self._draining)
 
     def _set_state(self, state: DeviceState) -> None:
         self.state = state
@@ -275,6 +270,8 @@ class VirtualFunction:
                     self._cache_fills.add(image_load(image), image.fds, image.owner)
             case link.ImageNeeded():
                 self.idle.restore(report)
+            case link.QueueRefused():
+                self.bans.on_refused(report)
             case link.InternalError():
                 self.internal_errors += 1
             case link.SubmissionFailed():
@@ -285,14 +282,14 @@ class VirtualFunction:
     def _on_engine_end(self, reason: str) -> None:
         if self._on_end is not None:
             log.info("%s: engine %d has ended, nobody uses it", self._name, self.engine_pid)
-            self._host.engine_ended(self)
+            self._host.on_end(self)
             self._engine = None
             self._on_end()
             return
         log.error("%s: engine %d %s", self._name, self.engine_pid, reason)
         if trace.active is not None:
             trace.active.event(f"engine {reason}", device=self._device, number=self.engine_pid)
-        self._host.engine_ended(self)
+        self._host.on_end(self)
         engine, self._engine = self._engine, None
         short = engine is not None and engine.short
         held = engine is not None and engine.process.returncode == link.EXIT_HELD
@@ -358,7 +355,7 @@ class VirtualFunction:
         )
         self._set_state(DeviceState.FAILED)
         os.ftruncate(self.states.staging, 0)
-        self._host.function_failed(self, failed_info(self._device))
+        self._host.on_failed(self, failed_info(self._device))
 
     @property
     def engine_pid(self) -> int:

@@ -176,7 +176,10 @@ class GraphRequests:
                 undo.callback(images.drop_unused)
                 compilation.give_fds(len(job.weights), made)
                 deferred = isinstance(job, ImportJob) and job.deferred
-                graph = Graph(context, images.acquire(answer, job.weights, made, self._owner[0], deferred))
+                image = images.acquire(
+                    answer, job.weights, made, self._owner[0], deferred, self._state.segments
+                )
+                graph = Graph(context, image)
                 undo.callback(self._drop, graph)
                 graph.counts = True
                 graph.image.users += 1

@@ -61,7 +61,7 @@ class MetricStream:
 
     def _sample(self) -> None:
         """Write a sample, then the number of samples: a reader never sees half of one as the newest."""
-        self._device.refresh()
+        self._device.refresh_if_due()
         values = (time.monotonic_ns(), *(self._device.counter(word) for word in _WORDS))
         at = _SAMPLES_AT + self._samples % metrics.STREAM_CAPACITY * metrics.SNAPSHOT.size
         metrics.SNAPSHOT.struct.pack_into(self._map, at, *values)

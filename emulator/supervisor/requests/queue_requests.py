@@ -28,11 +28,21 @@ class QueueRequests:
         bans.check(context.ban_key, "command queue")
         delay_s = bans.delay_s(context.ban_key)
         if delay_s:
-            number = call.number
-            create = partial(self._state.answering, number, self._create, number, request)
-            self._state.reactor.after(delay_s, create)
-            return
-        self._create(call.number, request)
+            self._create_later(delay_s, call.number, request)
+        else:
+            self._create(call.number, request)
+
+    def _create_later(self, delay_s: float, number: int, request: msg.QueueCreate) -> None:
+        """Create it after a delay. All that wait may be due at once, so they are few."""
+        delayed = self._state.user.delayed
+        delayed.check()
+        waits = delayed.hold()
+
+        def create() -> None:
+            waits.close()
+            self._state.answering(number, self._create, number, request)
+
+        self._state.reactor.after(delay_s, create)
 
     def _create(self, number: int, request: msg.QueueCreate) -> None:
         context = self._state.contexts.get(request.context)

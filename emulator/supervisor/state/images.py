@@ -19,6 +19,7 @@ from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.messages import WeightSource
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.links.compiler import Compiled
+from softnpu.emulator.supervisor.limits import Account, Quota
 from softnpu.emulator.supervisor.undoing import move
 
 LoadCallback = Callable[[ErrorInfo | None, float], None]
@@ -39,7 +40,7 @@ class Image:
     parked. Owns the descriptors.
 
     `owner`: the user whose descriptors they are. `deferred`: its weights are compared with the digests in the
-    blob whenever an engine loads it.
+    blob whenever an engine loads it. `files`: where its descriptors count.
     `loader`: the process that asked for it to be loaded, as its `ban_key`, with `hint` and for
     `session`. `record`: where the
     engine counts its inferences. `made`: when, by `time.monotonic`.
@@ -52,6 +53,7 @@ class Image:
     fds: list[int]
     owner: int
     deferred: bool = False
+    files: Account = field(default_factory=Account)
     loads: int = 0
     load_ms: float = 0.0
     users: int = 0
@@ -87,6 +89,7 @@ class Image:
         """Close its descriptors; harmless when repeated."""
         fds, self.fds = self.fds, []
         close_untrusted(fds, self.owner)
+        self.files.close()
 
     def finish_loading(self, info: ErrorInfo | None, load_ms: float) -> None:
         """Call back all waiters for this image."""
@@ -128,20 +131,26 @@ class ImageStore:
         fds: list[int],
         owner: int,
         deferred: bool = False,
+        quota: Quota | None = None,
     ) -> Image:
         """Return the image of this content; a new one takes the descriptors out of the list.
 
         `users` does not count the caller yet: until then `drop_unused` ends it.
         `fds`: those of `answer`, then the sources of `weights`, which were not checked if `deferred`.
-        `owner`: the user who sent them.
+        `owner`: the user who sent them. `quota`: of their descriptors, which may refuse a new image.
         """
         key = _identity(answer, weights)
         image = self._images.get(key)
         if image is None:
-            image = Image(next(self._numbers), key, answer, weights, [], owner, deferred)
+            files = Account()
+            if quota is not None:
+                quota.check(len(fds), "graph")
+                files = Account(quota)
+            image = Image(next(self._numbers), key, answer, weights, [], owner, deferred, files)
             image.record = self._records.take_image()
             self._images[key] = self._by_number[image.number] = image
             move(fds, image.fds)
+            files.set(len(image.fds))
         return image
 
     def drop_unused(self) -> None:

@@ -14,6 +14,22 @@ def _product() -> ov.Model:
     return model(ops.add(ops.matmul(one, other, False, False), ops.constant(np.float32(1))), one, other)
 
 
+def _updated_in_a_loop() -> ov.Model:
+    """The sum over three iterations of data of which one element was raised, each time another."""
+    data, more = ops.parameter([4], np.float32), ops.parameter([1], np.float32)
+    before, total = ops.parameter([4], np.float32), ops.parameter([4], np.float32)
+    at, raised_by = ops.parameter([1], np.int64), ops.parameter([1], np.float32)
+    updated = ov.opset12.scatter_elements_update(before, at, raised_by, ops.constant(0), "sum")
+    result, goes_on = ops.add(total, updated), ops.constant(np.array([True]))
+    loop = ops.loop(ops.constant(3), ops.constant(True))
+    loop.set_function(ov.Model([result, goes_on], [before, total, at, raised_by], "body"))
+    loop.set_special_body_ports([2, 1])
+    loop.set_invariant_input(before, data.output(0))
+    loop.set_invariant_input(raised_by, more.output(0))
+    loop.set_merged_input(total, ops.constant(np.zeros(4, np.float32)).output(0), result.output(0))
+    return model(loop.get_iter_value(result.output(0), -1), data, more)
+
+
 def _twice(compiled_by: Compile) -> str:
     """Two outputs are the input, which is of open shape. Requests run at once."""
     data = ops.parameter([-1, -1], np.float32)
@@ -37,6 +53,16 @@ def _twice(compiled_by: Compile) -> str:
 FAULTS: dict[str, Fault] = {
     "empty-open-results": steps(
         _product, Step([np.ones((2, 0), np.float32), np.ones((0, 3), np.float32)], [np.ones((2, 3))])
+    ),
+    "loop-invariant-updates": steps(
+        _updated_in_a_loop,
+        *[
+            Step(
+                [np.array([1, 2, 3, 4], np.float32), np.array([10], np.float32)],
+                [np.array([13, 16, 19, 12], np.float32)],
+            )
+        ]
+        * 2,
     ),
     "equal-dynamic-outputs": _twice,
 }
