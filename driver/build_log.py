@@ -56,7 +56,7 @@ def failure_text(failure: ZeError) -> str:
     return f"{failure.info.name}: {failure.info}\n"
 
 
-def note_log(text: str) -> None:
+def set_last_log(text: str) -> None:
     """Keep this as the calling thread's last log."""
     _thread.text = text
 

@@ -47,7 +47,7 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
-OnOrphaned = Callable[[msg.Answer, list[int]], None]
+OnLateAnswer = Callable[[msg.Answer, list[int]], None]
 """Handles an answer, with its descriptors, whose caller was interrupted. Called with locks held, so it only
 queues it.
 """
@@ -56,10 +56,10 @@ queues it.
 class _Pending:
     """A pending request; `is_cancelled` when its caller has left before the answer."""
 
-    __slots__ = ("answer", "events", "is_cancelled", "on_orphaned", "packet")
+    __slots__ = ("answer", "events", "is_cancelled", "on_late_answer", "packet")
 
-    def __init__(self, on_orphaned: OnOrphaned | None) -> None:
-        self.on_orphaned = on_orphaned
+    def __init__(self, on_late_answer: OnLateAnswer | None) -> None:
+        self.on_late_answer = on_late_answer
         self.is_cancelled = False
         self.packet: Packet | None = None
         self.answer: msg.Answer | None = None
@@ -155,17 +155,17 @@ class Connection:
         kind: type[A],
         fds: Sequence[int] = (),
         progress: Callable[[msg.Progress], None] | None = None,
-        on_orphaned: OnOrphaned | None = None,
+        on_late_answer: OnLateAnswer | None = None,
     ) -> tuple[A, list[int]]:
         """Send a request and wait for its answer; the caller owns the answer's descriptors.
 
         Raises `ZeError`: the daemon's refusal, or ERROR_DEVICE_LOST when it is gone or silent. If `progress`
         raises, the request is cancelled and the exception propagates. If anything else ends the wait, such as
-        KeyboardInterrupt, the request continues and `on_orphaned` receives its answer.
+        KeyboardInterrupt, the request continues and `on_late_answer` receives its answer.
         """
         self.check(call)
         with self.deferred_section():
-            return self._request(call, message, kind, fds, progress, on_orphaned)
+            return self._request(call, message, kind, fds, progress, on_late_answer)
 
     def _request(
         self,
@@ -174,9 +174,9 @@ class Connection:
         kind: type[A],
         fds: Sequence[int],
         progress: Callable[[msg.Progress], None] | None,
-        on_orphaned: OnOrphaned | None,
+        on_late_answer: OnLateAnswer | None,
     ) -> tuple[A, list[int]]:
-        pending = _Pending(on_orphaned)
+        pending = _Pending(on_late_answer)
         number = self._next_number()
         with self._changed:
             self._pending[number] = pending
@@ -273,18 +273,18 @@ class Connection:
             if number not in self._pending:
                 return
             if pending.packet is not None or self._lost is not None or self._closed:
-                self._handle_orphaned(number, pending)
+                self._handle_late_answer(number, pending)
 
-    def _handle_orphaned(self, number: int, pending: _Pending) -> None:
+    def _handle_late_answer(self, number: int, pending: _Pending) -> None:
         """Handle an answer without a caller. Requires `_changed` locked."""
         del self._pending[number]
         packet, answer = pending.packet, pending.answer
         if packet is None or answer is None:
             return
-        if pending.on_orphaned is None or isinstance(answer, msg.Failed):
+        if pending.on_late_answer is None or isinstance(answer, msg.Failed):
             packet.close()
         else:
-            pending.on_orphaned(answer, packet.take_fds(packet.fd_count))
+            pending.on_late_answer(answer, packet.take_fds(packet.fd_count))
 
     def _next_number(self) -> int:
         # 32 bits on the wire, and 0 is for events
@@ -406,7 +406,7 @@ class Connection:
             pending.answer = answer
             pending.packet = packet
             if pending.is_cancelled:
-                self._handle_orphaned(packet.request, pending)
+                self._handle_late_answer(packet.request, pending)
 
     def _note_peer_closed(self, closed: bool) -> None:
         self.peer_closed = self.peer_closed or (closed and self._lost is None)

@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from softnpu.driver.build_log import BuildLog, cache_status, failure_text, note_log
+from softnpu.driver.build_log import BuildLog, cache_status, failure_text, set_last_log
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.context_base import ContextBase
 from softnpu.driver.errors import ZeError, check_type, error, invalid_argument, invalid_size, null_pointer
@@ -152,11 +152,11 @@ def create(
         graph = _create(context, desc, compiler, progress, call)
     except ZeError as failure:
         text = failure_text(failure)
-        note_log(text)
+        set_last_log(text)
         if log is not None:
             log._set(text)
         raise
-    note_log(cache_status(graph.build_log))
+    set_last_log(cache_status(graph.build_log))
     if log is not None:
         log._set(graph.build_log)
     return graph
@@ -215,14 +215,14 @@ def _request(
     report = None if progress is None else lambda event: progress(event.stage, event.done)
     connection = context._connection
 
-    def on_orphaned(answer: msg.Answer, blobs: list[int]) -> None:
+    def on_late_answer(answer: msg.Answer, blobs: list[int]) -> None:
         """Destroy a graph whose caller has left."""
         for fd in blobs:
             os.close(fd)
         if isinstance(answer, msg.GraphCreated):
             connection.defer(partial(connection.post, msg.GraphDestroy(graph=answer.graph)))
 
-    created, (blob,) = connection.request(call, request, msg.GraphCreated, fds, report, on_orphaned)
+    created, (blob,) = connection.request(call, request, msg.GraphCreated, fds, report, on_late_answer)
     return Graph(context, created, blob, GraphFlag(flags & _ALL_FLAGS))
 
 

@@ -104,7 +104,7 @@ class MemoryPool:
         self._freed_by_daemon: deque[tuple[int, int, int]] = deque()
         self._exported: dict[int, int] = {}
         # answers to interrupted requests: the daemon has allocated this memory
-        self._orphaned: deque[tuple[msg.MemAllocated, list[int], deque[tuple[int, int, int]]]] = deque()
+        self._late: deque[tuple[msg.MemAllocated, list[int], deque[tuple[int, int, int]]]] = deque()
 
     def allocate(
         self, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
@@ -122,7 +122,7 @@ class MemoryPool:
                 sparse=size in self.sparse_sizes and not exportable,
             )
             answer, fds = self._connection.request(
-                call, request, msg.MemAllocated, on_orphaned=self._on_orphaned_allocation
+                call, request, msg.MemAllocated, on_late_answer=self._on_late_allocation
             )
             if exportable:
                 self._exported[answer.segment] = linux.duplicate(fds[0])
@@ -134,7 +134,7 @@ class MemoryPool:
             self.flush()
             request = msg.MemImport(context=self._context, kind=kind)
             answer, fds = self._connection.request(
-                call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_allocation
+                call, request, msg.MemAllocated, [fd], on_late_answer=self._on_late_allocation
             )
             return self._map_answer(call, answer, fds, answer.segment_size, self._to_free)
 
@@ -165,7 +165,7 @@ class MemoryPool:
                 context=self._context, kind=kind, offset=offset, size=size, foreign=foreign
             )
             answer, fds = self._connection.request(
-                call, request, msg.MemAllocated, [fd], on_orphaned=self._on_orphaned_import
+                call, request, msg.MemAllocated, [fd], on_late_answer=self._on_late_import
             )
             for made in fds:
                 os.close(made)
@@ -220,7 +220,7 @@ class MemoryPool:
         with self._connection.deferred_section(), self._lock:
             self.flush()
             answer, fds = self._connection.request(
-                call, request, msg.QueueCreated, on_orphaned=self._on_orphaned_queue
+                call, request, msg.QueueCreated, on_late_answer=self._on_late_queue
             )
             try:
                 return answer.queue, self._map_answer(call, answer.ring, fds, size, self._freed_by_daemon)
@@ -228,20 +228,20 @@ class MemoryPool:
                 self._connection.post(msg.QueueDestroy(queue=answer.queue))
                 raise
 
-    def _on_orphaned_allocation(self, answer: msg.Answer, fds: list[int]) -> None:
+    def _on_late_allocation(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.MemAllocated)
-        self._orphaned.append((answer, fds, self._to_free))
+        self._late.append((answer, fds, self._to_free))
 
-    def _on_orphaned_import(self, answer: msg.Answer, fds: list[int]) -> None:
+    def _on_late_import(self, answer: msg.Answer, fds: list[int]) -> None:
         """Free an import without mapping it: nothing else lies in its segment."""
         assert isinstance(answer, msg.MemAllocated)
         for fd in fds:
             os.close(fd)
         self._connection.defer(lambda: self._connection.post(msg.MemFree(memory=(answer.memory,))))
 
-    def _on_orphaned_queue(self, answer: msg.Answer, fds: list[int]) -> None:
+    def _on_late_queue(self, answer: msg.Answer, fds: list[int]) -> None:
         assert isinstance(answer, msg.QueueCreated)
-        self._orphaned.append((answer.ring, fds, self._freed_by_daemon))
+        self._late.append((answer.ring, fds, self._freed_by_daemon))
         self._connection.defer(lambda: self._connection.post(msg.QueueDestroy(queue=answer.queue)))
 
     def _map_answer(
@@ -253,9 +253,9 @@ class MemoryPool:
         end: deque[tuple[int, int, int]],
         alignment: int = 0,
     ) -> Block:
-        while self._orphaned:
+        while self._late:
             # allocated before: a later answer may lie in the same segment
-            placed, its_fds, its_end = self._orphaned.popleft()
+            placed, its_fds, its_end = self._late.popleft()
             self._map_block(call, placed, its_fds, 1, its_end)
         return self._map_block(call, answer, fds, size, end, alignment)
 
@@ -313,8 +313,8 @@ class MemoryPool:
             self._closed = True
             self._to_free.clear()
             self._freed_by_daemon.clear()
-            while self._orphaned:
-                for fd in self._orphaned.popleft()[1]:
+            while self._late:
+                for fd in self._late.popleft()[1]:
                     os.close(fd)
             self._segments.clear()
             while self._exported:

@@ -41,11 +41,11 @@ def take_listener(path: Path, *, others: bool) -> socket.socket | None:
     if not count:
         return None
     if count > 1:
-        raise _unfit(f"{count} descriptors", "one")
+        raise _unusable(f"{count} descriptors", "one")
     try:
         passed = socket.socket(fileno=_FIRST_FD)
     except OSError as error:
-        raise _unfit(f"descriptor {_FIRST_FD}: {error.strerror}", f"a socket at {path}") from error
+        raise _unusable(f"descriptor {_FIRST_FD}: {error.strerror}", f"a socket at {path}") from error
     try:
         passed.set_inheritable(False)
         _check(passed, path, others)
@@ -61,27 +61,27 @@ def _check(passed: socket.socket, path: Path, others: bool) -> None:
     """Refuse a socket that cannot be the daemon's."""
     kind = passed.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
     if passed.family != socket.AF_UNIX or kind != socket.SOCK_SEQPACKET:
-        raise _unfit("another kind of socket", "a Unix socket for sequential packets")
+        raise _unusable("another kind of socket", "a Unix socket for sequential packets")
     if not passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise _unfit("a socket that does not listen", "one that does")
+        raise _unusable("a socket that does not listen", "one that does")
     place = passed.getsockname()
     if not isinstance(place, str) or not place:
-        raise _unfit("a socket without a path", f"{path}")
+        raise _unusable("a socket without a path", f"{path}")
     try:
         same = os.path.samefile(place, path)
         mode = stat.S_IMODE(path.lstat().st_mode)
         owner = path.lstat().st_uid
     except OSError as error:
-        raise _unfit(f"{place}, where {error.filename} is: {error.strerror}", f"{path}") from error
+        raise _unusable(f"{place}, where {error.filename} is: {error.strerror}", f"{path}") from error
     if not same:
-        raise _unfit(place, f"{path}; SOFTNPU_SOCKET or --socket chooses another")
+        raise _unusable(place, f"{path}; SOFTNPU_SOCKET or --socket chooses another")
     if owner != os.geteuid():
-        raise _unfit(f"a file of user {owner}", f"one of user {os.geteuid()}")
+        raise _unusable(f"a file of user {owner}", f"one of user {os.geteuid()}")
     if mode & 0o077 and not others:
-        raise _unfit(f"mode {mode:o}", "mode 600, or --allow-user")
+        raise _unusable(f"mode {mode:o}", "mode 600, or --allow-user")
 
 
-def _unfit(found: str, expected: str) -> Refused:
+def _unusable(found: str, expected: str) -> Refused:
     return refuse(
         ZeResult.ERROR_INVALID_ARGUMENT,
         "passed socket (LISTEN_FDS)",

@@ -61,7 +61,7 @@ class ServedSocket:
             self.listener.shutdown(socket.SHUT_RDWR)  # a child that is being started may still have a copy
         self.listener.close()
         if failpoints.active is not None:
-            failpoints.hit("supervisor.withdraw")
+            failpoints.hit("supervisor.release")
         if not self._is_passed:
             self.path.unlink(missing_ok=True)
         self._lock.release()

@@ -71,9 +71,9 @@ class CompiledModel:
         with translated(f"model '{self.meta.name}', infer request", NpuError):
             self._executable.load()  # not loaded yet with NPU_DEFER_WEIGHTS_LOAD
             # weak, because the model may keep this request: then another object for the same model
-            alive, twin = weakref.ref(self), copy.copy(self)
-            twin._own_request = None
-            return InferRequest(self._executable, lambda: alive() or twin)
+            alive, other = weakref.ref(self), copy.copy(self)
+            other._own_request = None
+            return InferRequest(self._executable, lambda: alive() or other)
 
     def __call__(
         self,

@@ -127,7 +127,7 @@ def test_no_folder_may_include_what_it_does_not() -> None:
         ("emulator/engine/native/run.cpp", '#include "base/fd.hpp"'),
         ("emulator/engine/native/run.cpp", "#include <base/fd.hpp>"),
         ("emulator/engine/native/run.cpp", '#include "src/base/fd.hpp"'),
-        ("emulator/engine/native/turns.hpp", '#include "../../../driver/native/src/base/fd.hpp"'),
+        ("emulator/engine/native/fast_path.hpp", '#include "../../../driver/native/src/base/fd.hpp"'),
         ("driver/native/guard/guard.cpp", '#include "interface/words.hpp"'),
         ("driver/native/interface/words.hpp", '#include "base/fd.hpp"'),
         (f"{_ABI}/ze.hpp", '#include "interface/schema.hpp"'),

@@ -144,7 +144,7 @@ def test_every_layer_imports_downward_only() -> None:
         ("emulator/interface/frames.py", "import softnpu.driver"),
         ("emulator/supervisor/compilers/pool.py", "from softnpu.emulator.compiler.worker import serve"),
         ("emulator/engine/engine.py", "from softnpu.emulator.links import compiler"),
-        ("emulator/openvino/twins.py", "from softnpu.emulator.engine.counters import Counters"),
+        ("emulator/openvino/c_models.py", "from softnpu.emulator.engine.counters import Counters"),
         (
             "emulator/engine/engine.py",
             "if TYPE_CHECKING:\n    from softnpu.emulator.supervisor import session",

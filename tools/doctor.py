@@ -320,7 +320,7 @@ def _f16(_: Path) -> Iterator[Finding]:
 
 
 def _walls(_: Path) -> Iterator[Finding]:
-    command = [sys.executable, "-P", "-m", "softnpu.emulator.common.lock_in_probe"]
+    command = [sys.executable, "-P", "-m", "softnpu.emulator.common.sandbox_probe"]
     done = subprocess.run(command, check=True, capture_output=True, timeout=_PROBE_S)
     told = json.loads(done.stdout)
     missing = ", ".join(told["missing"])
@@ -329,9 +329,9 @@ def _walls(_: Path) -> Iterator[Finding]:
         step = "use a kernel with Landlock and seccomp, and load no models that you do not trust"
         yield Finding("walls", "warning", found, step)
     elif missing:
-        yield Finding("walls", "ok", f"engines are locked in, without {missing}")
+        yield Finding("walls", "ok", f"engines are sandboxed, without {missing}")
     else:
-        found = "engines and compiler workers are locked in by seccomp, Landlock and a limit of memory"
+        found = "engines and compiler workers are sandboxed by seccomp, Landlock and a limit of memory"
         yield Finding("walls", "ok", found)
 
 

@@ -36,7 +36,7 @@ _LEAST_S: Final = 0.1
 
 
 def status(
-    seconds: Annotated[float, typer.Argument(help="Time between two looks, with --watch.")] = 1.0,
+    seconds: Annotated[float, typer.Argument(help="Time between two samples, with --watch.")] = 1.0,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="End after so many looks, with --watch.")
@@ -51,7 +51,8 @@ def status(
 ) -> None:
     """Show the running daemon, its devices and their counters, and who uses them.
 
-    With --watch shares and rates are those of the time between two looks, and --json prints a line for each.
+    With --watch shares and rates are those of the time between two samples, and --json prints a line for
+    each.
     """
     report.check(farm, address, socket)
     if farm:
@@ -64,7 +65,7 @@ def status(
     from softnpu.tools.shared.monitor.sample import Sample
 
     if seconds < _LEAST_S:
-        raise typer.BadParameter(f"{seconds:g} s between two looks; expected {_LEAST_S:g} or more")
+        raise typer.BadParameter(f"{seconds:g} s between two samples; expected {_LEAST_S:g} or more")
     if csv and json_output:
         raise typer.BadParameter("--csv and --json; expected one of them")
     if watch or csv:

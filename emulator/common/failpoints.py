@@ -58,13 +58,13 @@ POINTS = {
     "engine.allocate": "it received an allocation",
     "engine.map": "it received a segment, which is not mapped yet",
     "engine.load": "it is about to load a graph, in the thread that does",
-    "engine.submit": "a submission is copied, and not noted as running",
-    "engine.running": "a submission is noted as running, none of its commands has run in this slice",
-    "engine.staged": "results that overwrite their inputs are staged and noted, none is copied",
-    "engine.copied": "such results are copied, and it is not noted that the command has ended",
+    "engine.submit": "a submission is copied, and not logged as running",
+    "engine.running": "a submission is logged as running, none of its commands has run in this slice",
+    "engine.staged": "results that overwrite their inputs are staged and logged, none is copied",
+    "engine.copied": "such results are copied, and it is not logged that the command has ended",
     "engine.completing": "the commands of a submission have run, nothing says so yet",
-    "engine.event": "a command has changed an event, and is not noted as done",
-    "engine.ended": "a submission is noted as ended, its fence is not signalled yet",
+    "engine.event": "a command has changed an event, and is not logged as done",
+    "engine.ended": "a submission is logged as ended, its fence is not signalled yet",
     "engine.signal": "the fence of a submission is signalled, the ring does not say so yet",
     "engine.free": "it is to free memory",
     "engine.close": "it is to remove a context",
@@ -88,7 +88,7 @@ POINTS = {
     "supervisor.close": "a connection is about to end",
     "supervisor.idle": "its idle time is over; it has not checked for waiting connections",
     "supervisor.end": "it is about to end, and its socket still takes connections",
-    "supervisor.withdraw": "its socket takes no more connections; socket and lock file are still there",
+    "supervisor.release": "its socket takes no more connections; socket and lock file are still there",
 }
 """Every point, and the state of the process there."""
 
@@ -144,7 +144,7 @@ class Plan:
     def __init__(self, rules: dict[str, Rule], counts: SharedCounts | None) -> None:
         self.rules = rules
         self.counts = counts
-        # now: a process that is locked in opens no file
+        # now: a process that is sandboxed opens no file
         traced = {rule.value for rule in rules.values() if rule.action == "trace"}
         self._traces = {path: _open_trace(path) for path in traced}
         weakref.finalize(self, _close_all, list(self._traces.values()))

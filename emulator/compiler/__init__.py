@@ -2,13 +2,13 @@
 
 It is a program of its own (`python -m softnpu.emulator.compiler FD PARENT_PID`), because it reads untrusted
 input and may take long. The supervisor starts it, speaks `links.compiler` with it over the channel at
-descriptor FD, and kills it to cancel a job. Processes that are locked in look at the models.
+descriptor FD, and kills it to cancel a job. Sandboxed processes look at the models.
 
 =====================  =============================================================
 `worker`               the worker's process: dispatch of jobs
 `caching`              the worker's own part of a job: caches, the extension for f16
-`confined`             sandboxed processes for the rest, one per job
-`nursery`              the process that forks them
+`sandboxed`            sandboxed processes for the rest, one per job
+`fork_server`          the process that forks them
 `job_loop`             the loop of both: one job after the other, one outcome each
 `compile_job`          a compile job: `pipeline`, and its answer
 `ir_file`              a file in memory, for the XML that OpenVINO writes

@@ -243,8 +243,8 @@ def _names(model: ov.Model) -> list[list[str]]:
 def _unique(names: Sequence[Sequence[str]]) -> list[str]:
     """For each the first of its names that is free, else its first one, numbered.
 
-    A name that begins as those of companions and states is for want of any other: OpenVINO's plugin takes the
-    argument for one of these.
+    A name that begins as those of shape tensors and states is for want of any other: OpenVINO's plugin takes
+    the argument for one of these.
     """
     used: dict[str, None] = {}
     for choice in names:

@@ -1,8 +1,8 @@
 """Dynamic dimensions: what they become in the metadata, and the arguments that carry shapes at an execution.
 
-Every argument with dynamic dimensions has a companion, `vpux_ie_shape_NAME`, as with Intel's compiler: an i32
-for each dimension, innermost first. Those of inputs follow the inputs, those of outputs the outputs, so that
-the arguments of the model keep their positions.
+Every argument with dynamic dimensions has a shape tensor, `vpux_ie_shape_NAME`, as with Intel's compiler: an
+i32 for each dimension, innermost first. Those of inputs follow the inputs, those of outputs the outputs, so
+that the arguments of the model keep their positions.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def argument_size(
 
 
 def with_shape_tensors(arguments: Sequence[ArgumentMeta], subject: str) -> tuple[ArgumentMeta, ...]:
-    """Return all inputs and their companions, then all outputs and theirs.
+    """Return all inputs and their shape tensors, then all outputs and theirs.
 
-    Refuses with `ERROR_UNSUPPORTED_FEATURE` a model that uses the name of a companion itself.
+    Refuses with `ERROR_UNSUPPORTED_FEATURE` a model that uses the name of a shape tensor itself.
     """
     if not any(argument.is_dynamic for argument in arguments):
         return tuple(arguments)
@@ -82,15 +82,15 @@ def with_shape_tensors(arguments: Sequence[ArgumentMeta], subject: str) -> tuple
             (at, each) for at, each in enumerate(ordered) if each.is_dynamic and each.input is is_input
         ]
         for index, argument in open_ended:
-            companion = _companion(argument, index)
-            if companion.name in names:
+            shape_tensor = _shape_tensor(argument, index)
+            if shape_tensor.name in names:
                 raise refuse(
                     ZeResult.ERROR_UNSUPPORTED_FEATURE,
-                    f"{subject}, argument '{companion.name}'",
+                    f"{subject}, argument '{shape_tensor.name}'",
                     found="a name that the compiler gives",
                     expected=f"names that do not begin with {SHAPE_TENSOR}",
                 )
-            ordered.append(companion)
+            ordered.append(shape_tensor)
     return tuple(ordered)
 
 
@@ -120,7 +120,7 @@ def to_static(model: ov.Model, subject: str) -> None:
             model.reshape(largest)
 
 
-def _companion(argument: ArgumentMeta, index: int) -> ArgumentMeta:
+def _shape_tensor(argument: ArgumentMeta, index: int) -> ArgumentMeta:
     rank = len(argument.shape)
     name = SHAPE_TENSOR + argument.name
     return msgspec.structs.replace(

@@ -5,8 +5,8 @@ attention with its variables and rounds otherwise without them, so replacing the
 give other numbers. The engine gives each variable its value before an execution and takes it back afterwards
 (`openvino/dynamic/states.py`).
 
-The arguments have the names and the order of other states. Each has a companion, also if its shape is static:
-an execution that begins with the initial value has -1 for every dimension there.
+The arguments have the names and the order of other states. Each has a shape tensor, also if its shape is
+static: an execution that begins with the initial value has -1 for every dimension there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def described(
 ) -> tuple[tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
     """Return the arguments of a graph with those of all variables of its model, and its states.
 
-    `arguments` are those that the model has itself, with their companions. Refuses with
+    `arguments` are those that the model has itself, with their shape tensors. Refuses with
     `ERROR_UNSUPPORTED_FEATURE`, by the id, a variable inside of a body, one with several `ReadValue` or
     `Assign`, one of an unknown rank or of none, one of another element type than the CPU runtime keeps, and
     an argument with the name of a state.

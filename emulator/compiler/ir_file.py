@@ -1,6 +1,6 @@
 """A file in memory that OpenVINO serialises a model into: it writes to names that end with `.xml` only.
 
-The name is a link to a descriptor of whoever opens it. A worker that is locked in can make no link, so it is
+The name is a link to a descriptor of whoever opens it. A worker that is sandboxed can make no link, so it is
 made before. It stays, and serves all who have the file as the same descriptor.
 """
 

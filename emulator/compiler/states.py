@@ -325,12 +325,12 @@ def _as_result(writers: Sequence[Any], parameter: Any, name: str, subject: str) 
         value.add_names(writer.output(0).get_names())
         for reader in list(writer.output(0).get_target_inputs()):
             reader.replace_source_output(value)
-    result = ov.op.Result(_apart(source, ASSIGN + name))
+    result = ov.op.Result(_hidden(source, ASSIGN + name))
     result.set_friendly_name(ASSIGN + name)
     return result
 
 
-def _apart(value: Any, name: str) -> Any:
+def _hidden(value: Any, name: str) -> Any:
     """Return a value that the model does not show: a copy of it if it does.
 
     OpenVINO's CPU runtime does not fuse the operation before two results, and what it fuses it rounds once:
@@ -361,12 +361,14 @@ def _constants(model: ov.Model, values: Mapping[str, Any]) -> dict[str, bytes]:
         return {}
     parameters = _parameters(model, list(values.values()))
     # folding replaces nodes, and those of an initial value may be used by the model too
-    apart = ov.Model([ov.op.Result(value) for value in values.values()], parameters, "initial values").clone()
+    initial = ov.Model(
+        [ov.op.Result(value) for value in values.values()], parameters, "initial values"
+    ).clone()
     manager = Manager()
     manager.register_pass(ConstantFolding())
-    manager.run_passes(apart)
+    manager.run_passes(initial)
     constants = {}
-    for name, result in zip(values, apart.get_results(), strict=True):
+    for name, result in zip(values, initial.get_results(), strict=True):
         node = result.input_value(0).get_node()
         if node.get_type_name() == "Constant":
             repeated = _repeated(node)

@@ -1,4 +1,4 @@
-"""The worker: takes jobs from the supervisor, maintains the caches, and delegates to confined processes.
+"""The worker: takes jobs from the supervisor, maintains the caches, and delegates to sandboxed processes.
 
 It handles bytes and parses no model: that is done by one process per job, without write access. OpenVINO is
 loaded for them by the first job that needs it: that takes longer than all else in a compilation answered
@@ -11,12 +11,12 @@ import select
 from contextlib import suppress
 from functools import partial
 
-from softnpu.emulator.common import lock_in
+from softnpu.emulator.common import sandbox
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.compiler import caching, checked_blobs, compile_job, native_blob, options
-from softnpu.emulator.compiler.confined import Confined
 from softnpu.emulator.compiler.job_loop import answer_next
 from softnpu.emulator.compiler.runtime import JobResult
+from softnpu.emulator.compiler.sandboxed import Sandboxed
 from softnpu.emulator.compiler.stages import COMPILE_STAGES, IMPORT_STAGES, Send, Stages
 from softnpu.emulator.disk_cache import cache_key
 from softnpu.emulator.interface import messages
@@ -26,31 +26,31 @@ from softnpu.emulator.links.compiler import CompileJob, ImportJob, Job, OptionsJ
 
 def serve(channel: Channel) -> None:
     """Answer jobs until the other side closes the channel."""
-    confined = Confined(channel)
+    sandboxed = Sandboxed(channel)
     with suppress(ConnectionError):  # the first receipt tells
-        channel.send(0, messages.encode(Started(pid=confined.pid)))
+        channel.send(0, messages.encode(Started(pid=sandboxed.pid)))
     cache_key.prepare()
     checked_blobs.code_digest()
     poller = select.poll()
     poller.register(channel, select.POLLIN)
-    poller.register(confined, select.POLLIN)
-    run = partial(_run, channel, confined)
+    poller.register(sandboxed, select.POLLIN)
+    run = partial(_run, channel, sandboxed)
     while True:
-        if confined.fileno() in dict(poller.poll()):
-            confined.end_likewise()
+        if sandboxed.fileno() in dict(poller.poll()):
+            sandboxed.end_likewise()
         if not answer_next(channel, run):
             break
-    confined.close()
+    sandboxed.close()
 
 
-def _run(channel: Channel, confined: Confined, job: Job, packet: Packet, send: Send) -> JobResult:
+def _run(channel: Channel, sandboxed: Sandboxed, job: Job, packet: Packet, send: Send) -> JobResult:
     if job.shared:
-        lock_in.hide()
+        sandbox.hide()
 
     def begun(pid: int) -> None:
         channel.send(packet.request, messages.encode(Started(pid=pid)))
 
-    do = partial(confined.do, begun=begun)
+    do = partial(sandboxed.do, begun=begun)
     match job:
         case CompileJob():
             fds = packet.take_fds(compile_job.fd_count(job))

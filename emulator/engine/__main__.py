@@ -9,7 +9,7 @@ import socket
 import sys
 
 from softnpu.emulator.arithmetic import library
-from softnpu.emulator.common import failpoints, linux, lock_in, log_lines, native_files
+from softnpu.emulator.common import failpoints, linux, log_lines, native_files, sandbox
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         if not isinstance(setup, link.Setup):
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
         states_fd, page_fd, staging_fd = packet.take_fds(3)
-    ready = link.Ready(walls_missing=lock_in.lock_in(_policy(setup)))
+    ready = link.Ready(missing_protections=sandbox.enter(_policy(setup)))
     memory_limit.begin(setup.session_memory)
     engine = Engine(channel, setup, (states_fd, page_fd, staging_fd), ready)
     os.close(states_fd)
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _policy(setup: link.Setup) -> lock_in.Policy:
+def _policy(setup: link.Setup) -> sandbox.Policy:
     """Return the paths that the engine may read: C++ libraries, the f16 extension, its user's cache."""
     from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 
@@ -60,7 +60,7 @@ def _policy(setup: link.Setup) -> lock_in.Policy:
         folder = library.folder()
         folder.mkdir(0o700, parents=True, exist_ok=True)
         folders.append(str(folder))
-    return lock_in.Policy(readable=tuple(folders), dumpable=not setup.shared)
+    return sandbox.Policy(readable=tuple(folders), dumpable=not setup.shared)
 
 
 if __name__ == "__main__":

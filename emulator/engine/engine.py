@@ -20,7 +20,7 @@ from softnpu.emulator.engine import failures, tracing
 from softnpu.emulator.engine.commands.modelled_runs import ModelledRuns
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.device_clock import DeviceClock, modelled_times
-from softnpu.emulator.engine.fast_path.native_turns import LARGE, NativeTurns, library
+from softnpu.emulator.engine.fast_path.native_calls import LARGE, FastPath, library
 from softnpu.emulator.engine.images import ImageLoader
 from softnpu.emulator.engine.memory.staging import Staging
 from softnpu.emulator.engine.queues.chores import Chore, Chores
@@ -109,9 +109,9 @@ class Engine:
             errors,
             setup.tdr_ms,
         )
-        self._turns: NativeTurns | None = None  # only Python supports the modelled clock
+        self._fast_path: FastPath | None = None  # only Python supports the modelled clock
         if clock is None and (found := library()) is not None:
-            self._turns = self._runner.turns = NativeTurns(
+            self._fast_path = self._runner.fast_path = FastPath(
                 found,
                 self._queues,
                 self._scheduler,
@@ -141,7 +141,7 @@ class Engine:
             self._supervisor.read()
         supervisor, queues, chores = self._supervisor, self._queues, self._queues.chores.waiting
         while supervisor.alive:
-            if self._turns is not None and self._turns.ready and self._run_known(self._turns):
+            if self._fast_path is not None and self._fast_path.ready and self._run_prepared(self._fast_path):
                 continue
             if queues.aside.paced:
                 queues.wake_paced(time.monotonic_ns())
@@ -158,18 +158,18 @@ class Engine:
                 self._runner.run(turn)
                 self._poll_if_due()
 
-    def _run_known(self, turns: NativeTurns) -> bool:
-        """Run known submissions in C++; return False if Python has to run the next one."""
+    def _run_prepared(self, fast_path: FastPath) -> bool:
+        """Run prepared submissions in C++; return False if Python has to run the next one."""
         queues = self._queues
         busy = queues.aside or queues.chores.waiting or self._unmapped or self._staging.pending
         busy = busy or not queues.awake or queues.awake.has_large_group(LARGE)
         observed = failpoints.active is not None or trace.active is not None or self._overlap.has_early
         if busy or observed or not all(queue.is_between for queue in queues.awake):
-            turns.ready = False
+            fast_path.ready = False
             return False
         if self._liveness[link.INJECTION_MESSAGES] != self._faults.messages:
             return False
-        events = turns.visit()
+        events = fast_path.call()
         if events is None:
             return False
         self._handle_events(events)
@@ -210,7 +210,7 @@ class Engine:
     def _count(self, now_ns: int | None) -> None:
         """Write the device's counters, at most once per millisecond unless about to sleep."""
         if now_ns is None or now_ns >= self._counters.due_ns:
-            self._counters.queued = self._queues.note_waiting(now_ns or time.monotonic_ns())
+            self._counters.queued = self._queues.log_waiting(now_ns or time.monotonic_ns())
             self._counters.write(now_ns)
             self._counters.due_ns += min(len(self._queues.awake), MANY) * LOOK_NS
 

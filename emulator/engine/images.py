@@ -13,7 +13,7 @@ from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.engine import failures, tracing
-from softnpu.emulator.engine.load_turns import LoadTurns
+from softnpu.emulator.engine.round_robin_queue import RoundRobinQueue
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
@@ -114,7 +114,7 @@ class ImageLoader:
         self.changes = WeightChanges()
         self.loaded_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable when something has been loaded."""
-        self._jobs: LoadTurns[_Job | link.ImageExpected] = LoadTurns()
+        self._jobs: RoundRobinQueue[_Job | link.ImageExpected] = RoundRobinQueue()
         self._images: dict[int, EngineImage] = {}
         self._thread = threading.Thread(target=self._run, name="image-loader", daemon=True)
         self._thread.start()

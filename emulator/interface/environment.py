@@ -110,7 +110,7 @@ def strict() -> bool:
 
 
 def native_turns() -> bool:
-    """Return `SOFTNPU_NATIVE_TURNS`: whether engines use their part in C++ for known submissions."""
+    """Return `SOFTNPU_NATIVE_TURNS`: whether engines use their part in C++ for prepared submissions."""
     return _switch(ENV_NATIVE_TURNS, "1")
 
 

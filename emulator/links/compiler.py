@@ -33,7 +33,7 @@ class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
 
     `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does. `digests_length`:
     length of a last descriptor, with digests of constants that the worker has computed for its cache; for its
-    confined process alone.
+    sandboxed process alone.
     """
 
     platform: str
@@ -48,7 +48,7 @@ class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
 
     `deferred`: the engine checks the constants against their digests. `strict`: accept only blobs compiled
     strictly. `remembered`: record checked blobs, and do not check recorded ones again. `digest`, of the blob,
-    and `is_checked` are the worker's messages to its confined process.
+    and `is_checked` are the worker's messages to its sandboxed process.
     """
 
     platform: str

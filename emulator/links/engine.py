@@ -110,7 +110,7 @@ class MemoryDrop(OfContext, frozen=True, kw_only=True, tag="memory_drop"):
 class QueueAdd(OfContext, frozen=True, kw_only=True, tag="queue_add"):
     """Add a queue; `state` is its record in the queue states.
 
-    Submission `condemned` (0: none) must not run again: it ends with `condemned_info`.
+    Submission `poisoned` (0: none) must not run again: it ends with `poisoned_info`.
     """
 
     queue: int
@@ -119,9 +119,9 @@ class QueueAdd(OfContext, frozen=True, kw_only=True, tag="queue_add"):
     priority: int
     turbo: bool
     state: int
-    condemned: int = 0
+    poisoned: int = 0
     background: bool = False
-    condemned_info: ErrorInfo | None = None
+    poisoned_info: ErrorInfo | None = None
 
 
 class QueueWorkload(OfContext, frozen=True, kw_only=True, tag="queue_workload"):
@@ -243,12 +243,12 @@ EXIT_HELD = 3
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
-    """The engine is connected and reads its channel. `walls_missing`: see `lock_in`.
+    """The engine is connected and reads its channel. `missing_protections`: see `sandbox.enter`.
 
     `loader`: its thread that loads images.
     """
 
-    walls_missing: tuple[str, ...] = ()
+    missing_protections: tuple[str, ...] = ()
     loader: int = 0
 
 
@@ -343,16 +343,16 @@ STATE_STARTED = 2
 """Index of the u64 "start of that submission, or of its command", CLOCK_MONOTONIC in nanoseconds."""
 STATE_REACHED = 3
 """Index of the u64 "commands that need not run again": a submission << `REACHED_BITS`, and how many of it."""
-STATE_EFFECT_STEP = 4
-"""Index of the u64 "command whose effect has begun": a submission << `REACHED_BITS`, and which of it."""
-STATE_EFFECT_VALUE = 5
+STATE_INTENT_STEP = 4
+"""Index of the u64 "command with a logged intent": a submission << `REACHED_BITS`, and which of it."""
+STATE_INTENT_VALUE = 5
 """Index of the u64 recorded by that command beforehand, so that the next engine can do it exactly once."""
-STATE_EFFECT_EVENT = 6
+STATE_INTENT_EVENT = 6
 """Index of the u64 "memory handle of the event that this command changes", 0 for none.
 
 The value is the event's number of changes beforehand.
 """
-STATE_EFFECT_OFFSET = 7
+STATE_INTENT_OFFSET = 7
 """Index of the u64 "offset of the event in this memory"."""
 STATE_INJECTED = 8
 """Index of the u64 "submission that is to end with an injected failure", even if the engine dies first."""

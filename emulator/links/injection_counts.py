@@ -51,7 +51,7 @@ class InjectionCounters:
         return True
 
     def settle(self, slot: int, hits: int) -> None:
-        """Count a hit noted by an engine, unless the engine had counted it before it died."""
+        """Count a hit logged by an engine, unless the engine had counted it before it died."""
         with self._counts.locked():
             at = _EACH * slot + 1
             self._counts.put(at, max(hits, self._counts.get(at)))

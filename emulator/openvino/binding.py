@@ -38,11 +38,11 @@ class Binding:
     """
 
     __slots__ = (
-        "_apart",
         "_copies",
         "_count_copied",
         "_poll_ms",
         "_request",
+        "_separated",
         "_started",
         "_unbound",
         "is_short",
@@ -69,7 +69,7 @@ class Binding:
         self._poll_ms = _POLL_MS
         self._count_copied = count_copied
         self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
-        self._unbound, self._apart = image.unbound, image.apart
+        self._unbound, self._separated = image.unbound, image.separated
 
     def poll_often(self) -> None:
         """Make `run` poll often, so that other inferences can start concurrently."""
@@ -93,7 +93,7 @@ class Binding:
 
     def _set_tensor(self, position: int, argument: ArgumentMeta, view: Bytes) -> None:
         """Make an input or output use `view`."""
-        shape = (1, *argument.shape) if position in self._apart and not argument.input else argument.shape
+        shape = (1, *argument.shape) if position in self._separated and not argument.input else argument.shape
         tensor = ov.Tensor(view, ov.Shape(shape), type_of(argument))
         if argument.input:
             self._request.set_input_tensor(position, tensor)

@@ -16,6 +16,7 @@ from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actu
 from softnpu.emulator.common import model_bodies
 from softnpu.emulator.interface import trace
 from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino.c_models import CModel
 from softnpu.emulator.openvino.cache import cpu_cache
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 from softnpu.emulator.openvino.defects import (
@@ -29,7 +30,6 @@ from softnpu.emulator.openvino.defects.defect import Build
 from softnpu.emulator.openvino.fused_states.states import FusedStates
 from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime
 from softnpu.emulator.openvino.runtime import core, properties_of
-from softnpu.emulator.openvino.twins import Twin
 from softnpu.emulator.openvino.weights import weight_pages
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
@@ -63,8 +63,8 @@ class LoadedImage:
             check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
         self.compilations = 0
         self.weights_size = 0 if reference is None else reference.size
-        self.twin: Twin | None = None  # once verified: see `twin_maker`
-        self.twin_asked = False
+        self.c_model: CModel | None = None  # once verified: see `c_model_maker`
+        self.c_model_asked = False
         self.key = self.lacking = ""
         self.weights: GuardedWeights | None = None
         self.has_layers = self.is_unfused = self.computes_sizes = False
@@ -76,9 +76,9 @@ class LoadedImage:
         if cache is None or traced or not self._find(reader, cache):
             xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
             self._read(xml, space, modelled)
-        self.apart = rounded_states.positions(self.meta, self.compiled)
+        self.separated = rounded_states.positions(self.meta, self.compiled)
         """Positions of outputs that `rounded_states` has changed."""
-        self.unbound = frozenset(_other_shapes(self.meta, self.compiled)) - self.apart
+        self.unbound = frozenset(_other_shapes(self.meta, self.compiled)) - self.separated
         """Positions of outputs whose port changed shape during compilation."""
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
         self.origins = shared_tensors.origins(self.compiled)

@@ -123,7 +123,7 @@ def _unbound(image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes
     except (RuntimeError, ValueError) as error:
         log.debug("self-check of '%s': %s", image.meta.name, error)
         return None
-    for position in image.apart:
+    for position in image.separated:
         values[position] = values[position]._replace(shape=image.meta.outputs[position].shape)
     outputs = zip(_tensors(image.meta.outputs), values, strict=True)
     if any(not argument.is_dynamic and argument.shape != value.shape for argument, value in outputs):
@@ -136,7 +136,7 @@ def _bound(
     image: LoadedImage, shapes: Sequence[Shape], inputs: Sequence[Bytes], expected: Sequence[Value]
 ) -> list[Value] | None:
     """Compute on bound memory; return None on timeout. Raises `Refused` on failure."""
-    meta, companions = image.meta, image.meta.shape_tensors
+    meta, shape_tensors = image.meta, image.meta.shape_tensors
     content = iter(inputs)
     sizes = iter(len(value.content) for value in expected)
     views: list[Bytes] = []
@@ -152,10 +152,10 @@ def _bound(
             views.append(
                 aligned(max(size, type_of(argument).size) if argument.is_dynamic else size, _UNWRITTEN)
             )
-    tensors = [companions[index] for index, argument in enumerate(meta.inputs) if argument.is_dynamic]
+    tensors = [shape_tensors[index] for index, argument in enumerate(meta.inputs) if argument.is_dynamic]
     dynamic = [at for argument, at in zip(_tensors(meta.inputs), shapes, strict=True) if argument.is_dynamic]
-    for companion, shape in zip(tensors, dynamic, strict=True):
-        views[companion].view(np.int32)[:] = shape[::-1]
+    for shape_tensor, shape in zip(tensors, dynamic, strict=True):
+        views[shape_tensor].view(np.int32)[:] = shape[::-1]
     end = time.monotonic() + _MAX_MS / 1000
     late = False
 
@@ -176,7 +176,7 @@ def _bound(
             continue
         shape = argument.shape
         if argument.is_dynamic:
-            shape = tuple(views[companions[index]].view(np.int32)[::-1].tolist())
+            shape = tuple(views[shape_tensors[index]].view(np.int32)[::-1].tolist())
         values.append(Value(shape, bytes(views[index][: _size(argument, shape)])))
     return values
 

@@ -55,11 +55,11 @@ _OWNER_RESERVE = 16
 class Supervisor:
     """One daemon: its listening socket, devices, sessions and compiler workers.
 
-    `withdraw` releases the socket path; it is called before anything else ends.
+    `release_socket` is called before anything else ends.
     """
 
     def __init__(
-        self, settings: DaemonSettings, listener: socket.socket, withdraw: Callable[[], None]
+        self, settings: DaemonSettings, listener: socket.socket, release_socket: Callable[[], None]
     ) -> None:
         self._settings = settings
         self._sysfs = SysfsTree(Path(settings.sysfs)) if settings.sysfs else None
@@ -68,7 +68,7 @@ class Supervisor:
         self.reactor = Reactor()
         self._compilers = CompilerPool(self.reactor, settings.tuning, settings.limits.job_cpu_s)
         self._listener = listener
-        self._withdraw = withdraw
+        self._release_socket = release_socket
         self._page = StatusPage(len(settings.devices))
         bans = BanPolicy(settings.tuning.ban_window_s)
         image_numbers = itertools.count(1)
@@ -132,7 +132,7 @@ class Supervisor:
                 failpoints.hit("supervisor.end")
         finally:
             self.reactor.unwatch(self._listener.fileno())
-            self._withdraw()
+            self._release_socket()
             self._close()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""States with a changing shape: two buffers, each with a companion, in memory that grows by replacement.
+"""States with a changing shape: two buffers, each with a shape tensor, in memory that grows by replacement.
 
 An inference writes the whole state into the other buffer, which can therefore be replaced by a larger one
 first: growth copies nothing.
@@ -29,8 +29,8 @@ _NO_MEMORY = {ZeResult.ERROR_OUT_OF_DEVICE_MEMORY, ZeResult.ERROR_OUT_OF_HOST_ME
 class DynamicStateBuffers:
     """One variable. `rebind`: command lists refer to memory that has been replaced.
 
-    A companion holds the shape of its buffer's content, innermost dimension first, and -1 for every dimension
-    of a state that begins with its initial value: then the model computes that.
+    A shape tensor holds the shape of its buffer's content, innermost dimension first, and -1 for every
+    dimension of a state that begins with its initial value: then the model computes that.
     """
 
     pending = False
@@ -38,7 +38,7 @@ class DynamicStateBuffers:
 
     def __init__(self, context: Context, meta: StateMeta, graph: GraphMeta) -> None:
         argument = graph.arguments[meta.input]
-        companions = graph.shape_tensors
+        shape_tensors = graph.shape_tensors
         self.meta = meta
         self.type: Any = getattr(ov.Type, argument.element_type)
         self.partial = ov.PartialShape(argument.partial_shape)
@@ -46,7 +46,7 @@ class DynamicStateBuffers:
         self._context = context
         self._item = int(self.type.size)
         self._limit = max_elements(self.partial) * self._item  # 0: none
-        self._companions_of = companions[meta.input], companions[meta.output]
+        self._shape_tensors_of = shape_tensors[meta.input], shape_tensors[meta.output]
         rank = len(argument.shape)
         first = min(FIRST_BYTES, self._limit or FIRST_BYTES)
         self._memory = [self._allocate(first) for _ in range(2)]
@@ -62,7 +62,7 @@ class DynamicStateBuffers:
 
     def bindings(self, turn: int) -> dict[int, Any]:
         """Return the memory of its four arguments, for the next inference."""
-        read, assigned = self._companions_of
+        read, assigned = self._shape_tensors_of
         self.rebind = False
         return {
             self.meta.input: self._memory[turn],

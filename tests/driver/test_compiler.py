@@ -319,12 +319,12 @@ def test_a_hit_does_not_need_openvino(worker: Worker, static: Files, cache: Cach
     made = worker.blob(static.job(cache=cache), static.fds)
     assert worker.mappings("libopenvino") > 0
     fresh = Worker()
-    os.kill(fresh.nursery, signal.SIGSTOP)  # where OpenVINO is, or will be
+    os.kill(fresh.fork_server, signal.SIGSTOP)  # where OpenVINO is, or will be
     try:
         assert fresh.blob(static.job(cache=cache), static.fds).blob == made.blob
         maps = Path(f"/proc/{fresh.process.pid}/maps").read_text()
     finally:
-        os.kill(fresh.nursery, signal.SIGCONT)
+        os.kill(fresh.fork_server, signal.SIGCONT)
         fresh.close()
     assert "libopenvino" not in maps
     assert "numpy" not in maps

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import caching
-from softnpu.emulator.compiler.nursery import Nursery, Program
+from softnpu.emulator.compiler.fork_server import ForkServer, Program
 from softnpu.emulator.compiler.runtime import JobResult
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
@@ -66,11 +66,11 @@ def test_an_import_leaves_the_blob_as_it_was() -> None:
         os.close(given)
 
 
-# ------------------------------------------------------------ the nursery
+# ------------------------------------------------------------ the fork server
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Its processes answer with their pid and what is loaded, and do not end."""
     loaded: list[int] = []
 
@@ -79,9 +79,9 @@ def nursery() -> Iterator[Nursery]:
         time.sleep(1000)
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    nursery = Nursery(Program(lambda _: False, lambda: loaded.append(1), work), Channel(ours))
-    yield nursery
-    nursery.close()
+    fork_server = ForkServer(Program(lambda _: False, lambda: loaded.append(1), work), Channel(ours))
+    yield fork_server
+    fork_server.close()
     ours.close()
     theirs.close()
 
@@ -95,12 +95,12 @@ def _said(channel: Channel) -> tuple[int, int]:
         return int(bytes(packet.body)), packet.request
 
 
-def test_what_does_not_end_with_its_job_is_ended(nursery: Nursery) -> None:
+def test_what_does_not_end_with_its_job_is_ended(fork_server: ForkServer) -> None:
     pids = set()
     for loaded in (False, True, True):
-        pid, channel = nursery.begin(loaded=loaded)
+        pid, channel = fork_server.begin(loaded=loaded)
         assert _said(channel) == (pid, int(loaded))
-        nursery.end()
+        fork_server.end()
         wait_gone(pid)
         assert wait_readable(channel.fileno())
         channel.close()
@@ -108,11 +108,11 @@ def test_what_does_not_end_with_its_job_is_ended(nursery: Nursery) -> None:
     assert len(pids) == 3
 
 
-def test_a_job_before_the_end_of_the_last_one_is_alone_as_well(nursery: Nursery) -> None:
-    first, channel = nursery.begin(loaded=False)
-    second, other = nursery.begin(loaded=False)
+def test_a_job_before_the_end_of_the_last_one_is_alone_as_well(fork_server: ForkServer) -> None:
+    first, channel = fork_server.begin(loaded=False)
+    second, other = fork_server.begin(loaded=False)
     wait_gone(first)
     assert _said(other) == (second, 0)
-    assert nursery.status() == -9
+    assert fork_server.status() == -9
     channel.close()
     other.close()

@@ -36,7 +36,7 @@ def refusal(worker: Worker, files: Files, **changes: object) -> tuple[ZeResult, 
 
 
 def taken() -> ov.Model:
-    """A model that uses the name of a companion."""
+    """A model that uses the name of a shape tensor."""
     x, own = source("[?]"), source([1], f"{SHAPE}x")
     return ov.Model([named(ops.add(x, own), "y")], [x, own], "taken")
 
@@ -56,7 +56,7 @@ def test_an_argument_has_its_upper_bounds_and_the_bounds_themselves(compiled: Co
     assert (x.partial_shape, x.model_shape) == ("[1..8,16]", (-1, 16))
 
 
-def test_companions_follow_the_arguments_of_their_kind(compiled: Compile) -> None:
+def test_shape_tensors_follow_the_arguments_of_their_kind(compiled: Compile) -> None:
     fixed, wide = source([4], "fixed"), source("[?,4]", "wide")
     model = ov.Model([named(ops.relu(wide), "wider"), named(ops.relu(fixed), "same")], [wide, fixed], "mixed")
     arguments = compiled(model).meta.arguments
@@ -69,8 +69,8 @@ def test_companions_follow_the_arguments_of_their_kind(compiled: Compile) -> Non
         (f"{SHAPE}wider", False),
     ]
     assert [argument.shape_of for argument in arguments] == [-1, -1, 0, -1, -1, 3]
-    for companion in (arguments[2], arguments[5]):
-        assert (companion.element_type, companion.shape, companion.byte_size) == ("i32", (2,), 8)
+    for shape_tensor in (arguments[2], arguments[5]):
+        assert (shape_tensor.element_type, shape_tensor.shape, shape_tensor.byte_size) == ("i32", (2,), 8)
 
 
 def test_impossible_shapes_are_refused(worker: Worker, write: WriteFiles) -> None:
@@ -116,7 +116,7 @@ def test_a_blob_that_reports_other_dimensions_than_its_ir_is_refused(
 # ---------------------------------------------------------------- Level Zero
 
 
-def test_metadata_marks_dynamic_arguments_and_properties_list_companions(
+def test_metadata_marks_dynamic_arguments_and_properties_list_shape_tensors(
     context: Context, tmp_path: Path
 ) -> None:
     graph = graph_of(context, tmp_path, relu("[1..8,?,3..,..5,16]"))

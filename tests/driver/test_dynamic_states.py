@@ -36,7 +36,7 @@ def compiled(context: Context, folder: Path, model: ov.Model, **config: str) -> 
 
 
 class InPlace:
-    """A graph with one memory for both arguments of each state, and one for both companions.
+    """A graph with one memory for both arguments of each state, and one for both shape tensors.
 
     `rows` is the state that the methods act on; `rooms` has the bytes of dynamic arguments.
     """
@@ -73,7 +73,7 @@ class InPlace:
         run(self.queue, self.commands)
 
 
-def test_the_arguments_of_a_state_have_companions(context: Context, tmp_path: Path) -> None:
+def test_the_arguments_of_a_state_have_shape_tensors(context: Context, tmp_path: Path) -> None:
     meta = compiled(context, tmp_path, growing.history(), **DYNAMIC).meta
     assert [argument.name for argument in meta.arguments] == [
         "x", READ, SHAPE + "x", SHAPE + READ, "y", ASSIGN, SHAPE + ASSIGN,
@@ -321,7 +321,7 @@ _CHANGES: dict[str, Callable[[GraphMeta], dict[str, object]]] = {
     "static": lambda meta: with_argument(meta, meta.states[0].output, partial_shape=""),
     "other type": lambda meta: with_argument(meta, meta.states[0].input, element_type="i32"),
     "other size": lambda meta: with_argument(meta, meta.states[0].input, byte_size=4),
-    "no companion": lambda meta: with_argument(meta, meta.shape_tensors[meta.states[0].input], shape_of=0),
+    "no shape tensor": lambda meta: with_argument(meta, meta.shape_tensors[meta.states[0].input], shape_of=0),
 }
 
 

@@ -44,7 +44,7 @@ __attribute__((constructor)) static void writes(void) {
 
 @pytest.fixture
 def place(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that processes which are locked in can read, with the library."""
+    """A directory that sandboxed processes can read, with the library."""
     place = private_dir / "extensions"
     place.mkdir(0o700)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(place))
@@ -96,9 +96,9 @@ def test_no_child_has_the_log_open(start_context: StartContext, digits: Path) ->
     daemon, context = start_context()
     Loaded(context, digits)
     (worker,) = daemon.status().compiler_pids
-    confined = [child.pid for child in psutil.Process(worker).children()]
+    sandboxed = [child.pid for child in psutil.Process(worker).children()]
     log = os.stat(f"/proc/{daemon.pid}/fd/2").st_ino
-    for pid in (daemon.engine().engine_pid, worker, *confined):
+    for pid in (daemon.engine().engine_pid, worker, *sandboxed):
         assert stat.S_ISFIFO(os.stat(f"/proc/{pid}/fd/1").st_mode)
         fds = [os.stat(f"/proc/{pid}/fd/{fd}").st_ino for fd in os.listdir(f"/proc/{pid}/fd")]
         assert log not in fds

@@ -14,7 +14,7 @@ import pytest
 
 from softnpu.driver import GraphSource, ZeResult
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import confined
+from softnpu.emulator.compiler import sandboxed
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.supervisor.children.child_process import ChildProgram
 from softnpu.emulator.supervisor.limits import ResourceLimits
@@ -22,10 +22,10 @@ from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
-from tests.support.waiting import confined_of, wait_gone, wait_stopped, wait_until, waits_for_job
+from tests.support.waiting import forked_by, wait_gone, wait_stopped, wait_until, waits_for_job
 from tests.support.wire import OpenWire, Wire, WireContext
 
-_MEMORY_IS_ENOUGH = psutil.virtual_memory().available >= confined._ENOUGH_MEMORY
+_MEMORY_IS_ENOUGH = psutil.virtual_memory().available >= sandboxed._ENOUGH_MEMORY
 
 
 def workers(daemon: Daemon) -> set[int]:
@@ -51,7 +51,7 @@ def spare(daemon: Daemon) -> int:
 
 
 def has_openvino(worker: int) -> bool:
-    return "openvino" in Path(f"/proc/{confined_of(worker)}/maps").read_text()
+    return "openvino" in Path(f"/proc/{forked_by(worker)}/maps").read_text()
 
 
 class Client:
@@ -120,7 +120,7 @@ def test_a_spare_is_ready_before_anybody_compiles_and_takes_all_jobs_in_a_row(
     assert len(workers(daemon)) <= 2
 
 
-def test_a_worker_that_has_loaded_openvino_is_locked_in_by_all_walls(
+def test_a_worker_that_has_loaded_openvino_is_sandboxed_by_all_protections(
     start_daemon: StartDaemon, start_client: StartClient
 ) -> None:
     """Landlock holds for one thread: no library may have started another one."""
@@ -128,13 +128,13 @@ def test_a_worker_that_has_loaded_openvino_is_locked_in_by_all_walls(
     pid = spare(daemon)
     client = start_client(daemon)
     number = client.begin()
-    of_job = wait_until(lambda: confined_of(confined_of(pid)), what="the process of the job")
+    of_job = wait_until(lambda: forked_by(forked_by(pid)), what="the process of the job")
     wait_stopped(of_job)
     assert "Seccomp:\t2" in Path(f"/proc/{of_job}/status").read_text()
     os.kill(of_job, signal.SIGCONT)
     client.finish(number)
     assert daemon.status().compiler_pids == (pid,)
-    assert "not locked in" not in daemon.log
+    assert "not sandboxed" not in daemon.log
 
 
 def test_each_job_has_a_process_of_its_own(start_daemon: StartDaemon, start_client: StartClient) -> None:
@@ -144,11 +144,11 @@ def test_each_job_has_a_process_of_its_own(start_daemon: StartDaemon, start_clie
     seen = []
     for _ in range(2):
         number = client.begin()
-        of_job = wait_until(lambda: confined_of(confined_of(pid)), what="the process of the job")
+        of_job = wait_until(lambda: forked_by(forked_by(pid)), what="the process of the job")
         wait_stopped(of_job)
         os.kill(of_job, signal.SIGCONT)
         client.finish(number)
-        wait_until(lambda: not confined_of(confined_of(pid)), what="its end")
+        wait_until(lambda: not forked_by(forked_by(pid)), what="its end")
         seen.append(of_job)
     assert len(set(seen)) == 2
     assert daemon.status().compiler_pids == (pid,)
@@ -163,10 +163,10 @@ def test_a_worker_serves_all_caches_of_its_user(daemon: Daemon, client: Client, 
     assert daemon.status().compiler_pids == worker
 
 
-def test_a_worker_ends_with_the_process_that_it_has_confined(daemon: Daemon, client: Client) -> None:
+def test_a_worker_ends_with_the_process_that_it_has_sandboxed(daemon: Daemon, client: Client) -> None:
     client.compile()
     (pid,) = daemon.status().compiler_pids
-    kill(confined_of(pid))
+    kill(forked_by(pid))
     wait_gone(pid)
     client.compile()
 

@@ -69,8 +69,8 @@ def test_all_that_meets_models_has_a_limit_of_memory(start_context: StartContext
     daemon, context = start_context()
     Loaded(context, digits)
     (worker,) = daemon.status().compiler_pids
-    confined = [child.pid for child in psutil.Process(worker).children()]
-    for pid in (daemon.engine().engine_pid, worker, *confined):
+    sandboxed = [child.pid for child in psutil.Process(worker).children()]
+    for pid in (daemon.engine().engine_pid, worker, *sandboxed):
         limits = Path(f"/proc/{pid}/limits").read_text()
         (line,) = (line for line in limits.splitlines() if line.startswith("Max data size"))
         soft, hard = line.split()[3:5]
@@ -83,9 +83,9 @@ def test_a_compilation_beyond_the_limit_of_memory_fails_alone(
     daemon, context = start_context()
     Loaded(context, digits)
     (worker,) = daemon.status().compiler_pids
-    (confined,) = psutil.Process(worker).children()
-    used = int(Path(f"/proc/{confined.pid}/statm").read_text().split()[5]) * resource.getpagesize()
-    resource.prlimit(confined.pid, resource.RLIMIT_DATA, (used + _SESSION,) * 2)
+    (sandboxed,) = psutil.Process(worker).children()
+    used = int(Path(f"/proc/{sandboxed.pid}/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.prlimit(sandboxed.pid, resource.RLIMIT_DATA, (used + _SESSION,) * 2)
     x = source([1])
     value: Any = ops.constant(np.arange(1, 3, dtype=np.float32))
     for _ in range(26):  # 0.5 GB, when it is folded

@@ -17,7 +17,7 @@ from softnpu.driver import Context, GraphSource, ZeError
 from softnpu.driver.graph_creation import import_blob
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
-from softnpu.emulator.common import linux, lock_in
+from softnpu.emulator.common import linux, sandbox
 from softnpu.emulator.disk_cache import entry_files
 from softnpu.emulator.engine import images
 from softnpu.emulator.engine.images import ImageLoader
@@ -33,9 +33,9 @@ from softnpu.emulator.openvino.runtime import core, properties_of
 from softnpu.plugin import Core
 from tests.conftest import StartContext, StartDaemon
 from tests.support.daemon import Daemon
+from tests.support.fast_path import Raised
 from tests.support.loaded_images import load
 from tests.support.models import Array, on_cpu
-from tests.support.native_turns import Raised
 from tests.support.waiting import wait_until
 from tests.support.work import Loaded
 
@@ -101,7 +101,7 @@ def blob_of(context: Context, path: Path) -> bytes:
 
 
 def fill(blob: bytes, cache: CpuCache) -> str:
-    """Fill the cache; return why an image is not stored, or empty. Runs in this unconfined process."""
+    """Fill the cache; return why an image is not stored, or empty. Runs in this unsandboxed process."""
     fd = linux.sealed_copy("blob", blob)
     try:
         return _fill(cache, len(blob), fd)
@@ -281,7 +281,7 @@ def test_an_entry_that_claims_any_size_costs_no_memory(monkeypatch: pytest.Monke
         return 0
 
     monkeypatch.setattr(program, "_compile_into", compile_into)
-    monkeypatch.setattr(lock_in, "lock_in", lambda _: ())
+    monkeypatch.setattr(sandbox, "enter", lambda _: ())
     compiler = program._Compiler(link.ImageLoad(image=1, state=0, blob_length=0), [])
     try:
         with pytest.raises(entry.NotKeptError, match=f"{1 << 40} bytes are more"):

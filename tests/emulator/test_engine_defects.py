@@ -36,8 +36,8 @@ from softnpu.emulator.openvino.modelled_time import host_times
 from softnpu.emulator.supervisor.tuning import Tuning
 from tests.conftest import OpenContext, StartContext, StartDaemon, StartPython
 from tests.support.daemon import Daemon
+from tests.support.fast_path import DATA, Rig, Session
 from tests.support.models import image, on_cpu
-from tests.support.native_turns import DATA, Rig, Session
 from tests.support.waiting import wait_until
 from tests.support.wire import NOTHING, OpenWire, WireContext, WireQueue
 from tests.support.work import LONG, Loaded, check_works, execute, failure, fill, recorded, run, same

@@ -22,7 +22,7 @@ from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.injection_counts import InjectionCounters
 from tests.conftest import OpenContext
 from tests.support.daemon import Daemon
-from tests.support.native_turns import DATA, Rig
+from tests.support.fast_path import DATA, Rig
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, barrier, execute, failure, fill, recorded, run
 

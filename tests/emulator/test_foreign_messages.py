@@ -52,7 +52,7 @@ REPORTS: dict[str, msg.Message] = {
     "an error that is none": link.ImageLoaded(image=1, load_ms=1.0, info=_info(result=0)),
     "a result of 64 bits": link.ImageLoaded(image=1, load_ms=1.0, info=_info(result=2**63)),
     "a long text": link.ImageLoaded(image=1, load_ms=1.0, info=_info(found="x" * 20_000)),
-    "many walls": link.Ready(walls_missing=("x",) * 5_000),
+    "many walls": link.Ready(missing_protections=("x",) * 5_000),
     "a negative context": link.ContextDropped(context=-1),
 }
 OUTCOMES: dict[str, msg.Message] = {
@@ -68,7 +68,7 @@ OUTCOMES: dict[str, msg.Message] = {
 @pytest.fixture
 def sends(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[msg.Message, int], Path]:
     """Build a library that sends a message over its process's channel."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(private_dir))  # readable by all confined processes
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(private_dir))  # readable by all sandboxed processes
 
     def build(message: msg.Message, request: int) -> Path:
         source, made = private_dir / "sends.c", private_dir / "sends.so"

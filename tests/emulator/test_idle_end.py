@@ -90,9 +90,9 @@ def test_who_waits_when_the_idle_time_is_over_keeps_the_daemon(
     ("point", "how"),
     [
         ("supervisor.end", signal.SIGCONT),
-        ("supervisor.withdraw", signal.SIGKILL),
+        ("supervisor.release", signal.SIGKILL),
         pytest.param("supervisor.end", signal.SIGKILL, marks=pytest.mark.soak),
-        pytest.param("supervisor.withdraw", signal.SIGCONT, marks=pytest.mark.soak),
+        pytest.param("supervisor.release", signal.SIGCONT, marks=pytest.mark.soak),
     ],
 )
 def test_who_comes_later_reaches_the_next_daemon(

@@ -39,7 +39,7 @@ from tests.support.work import Loaded, check_works, same
 _TUNING = Tuning(min_hang_s=0.5, min_start_s=1.0, compiler_stall_s=0.5)
 _ANSWER_S = 60.0  # a client's time limit on a machine with two cores shared by many
 _WAYS = ("kill", "stop", "abort", "memory", "descriptors")
-_NO_STEPS = {"idle", "end", "withdraw"}  # without a client: tested in tests/emulator/test_idle_end.py
+_NO_STEPS = {"idle", "end", "release"}  # without a client: tested in tests/emulator/test_idle_end.py
 _CELLS = {
     "client": {
         *(f"{step}-kill" for step in ("connect", "map", "compile", "submit", "running", "completing")),

@@ -438,7 +438,7 @@ def test_the_log_takes_a_bounded_number_of_lines() -> None:
 
 def _program(length: int, inferences: int = 0) -> Program:
     return Program(
-        data=bytes(length), uses=frozenset({1}), steps=(), commands=1, inferences=inferences, noted=False
+        data=bytes(length), uses=frozenset({1}), steps=(), commands=1, inferences=inferences, journaled=False
     )
 
 

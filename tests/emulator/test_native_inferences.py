@@ -1,4 +1,4 @@
-"""Small models on a real device: an engine runs known inferences in C++."""
+"""Small models on a real device: an engine runs prepared inferences in C++."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.models import Array, image, on_cpu, write_scale
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, Loaded, execute, failure, lost, run, same
 
-_KNOWN = "has a twin"
+_HAS_C_MODEL = "has a C model"
 _SEEDS = range(1, 9)
 
 
 @pytest.fixture
 def ready(start_context: StartContext, digits: Path) -> tuple[Daemon, Context, CommandQueue, Loaded]:
-    """Return a daemon whose engine has a twin of the model, and has used it."""
+    """Return a daemon whose engine has a C model of the model, and has used it."""
     if native_library.library() is None:
         pytest.skip("the part of the engine in C++ is not built")
     daemon, context = start_context()
@@ -30,12 +30,12 @@ def ready(start_context: StartContext, digits: Path) -> tuple[Daemon, Context, C
     return daemon, context, queue, loaded
 
 
-def _warm_up(daemon: Daemon, loaded: Loaded, queue: CommandQueue, twins: int) -> None:
-    def known() -> bool:
+def _warm_up(daemon: Daemon, loaded: Loaded, queue: CommandQueue, c_models: int) -> None:
+    def has_c_models() -> bool:
         loaded.infer(queue, image())
-        return daemon.log.count(_KNOWN) == twins
+        return daemon.log.count(_HAS_C_MODEL) == c_models
 
-    wait_until(known, what="a twin")
+    wait_until(has_c_models, what="a C model")
     for seed in _SEEDS:
         loaded.infer(queue, image(seed))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from softnpu.emulator.engine.commands.steps import EventWait
-from softnpu.emulator.engine.fast_path.known import KnownSubmissions
+from softnpu.emulator.engine.fast_path.prepared import PreparedSubmissions
 from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.engine.queues import context, queue_table
 from softnpu.emulator.engine.queues.chores import Chores
@@ -20,7 +20,7 @@ from softnpu.emulator.engine.share import Share
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.records import PAGE
-from tests.support.native_turns import DATA, FENCE, Rig, Session
+from tests.support.fast_path import DATA, FENCE, Rig, Session
 
 pytestmark = pytest.mark.quick
 
@@ -133,7 +133,7 @@ def test_a_doorbell_wakes_only_who_can_go_on(rig: Rig, what: str) -> None:
     assert other.queue.place is Place.BLOCKED
 
 
-def test_thousands_of_queues_are_noted_and_put_to_sleep_some_at_a_time(rig: Rig) -> None:
+def test_thousands_of_queues_are_logged_and_put_to_sleep_some_at_a_time(rig: Rig) -> None:
     sessions = [rig.session() for _ in range(MANY + 10)]
     rig.queues.put_to_sleep_some()
     assert len(rig.queues.awake) == 10
@@ -164,7 +164,7 @@ def test_what_waits_is_counted_and_overdue_in_its_order(rig: Rig) -> None:
     rig.queues.retry(sessions[4].queue)
     rig.queues.drop(sessions[5].queue)
     assert list(rig.queues.awake) == [sessions[4].queue]
-    assert rig.queues.note_waiting(0) == 19
+    assert rig.queues.log_waiting(0) == 19
     assert rig.queues.take_overdue(7) == [sessions[number].queue for number in (1, 2, 3, 6, 7)]
     assert rig.queues.aside.deadlines.first_ns() == 8
 
@@ -174,8 +174,8 @@ def test_of_too_many_lookups_all_are_forgotten(rig: Rig, monkeypatch: pytest.Mon
     session = rig.session()
     rig.teach(session, cmd.Fill(MemoryAt(DATA, 0), 64, b"\x01"))
     rig.queues.drop_lookups(session.context, (12345,))
-    assert isinstance(session.queue.known, KnownSubmissions)
-    assert not session.queue.known.record.known_count
+    assert isinstance(session.queue.prepared, PreparedSubmissions)
+    assert not session.queue.prepared.record.prepared_count
     assert session.context.users.take(DATA) == (), "it counts from the beginning again"
 
 

@@ -14,7 +14,7 @@ from softnpu.emulator.arithmetic import library
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.engines.queue_states import QueueStates, Running
-from softnpu.emulator.supervisor.engines.reset_blame import KillReason, condemn_submissions
+from softnpu.emulator.supervisor.engines.reset_blame import KillReason, poison_submissions
 from softnpu.emulator.supervisor.engines.running_submissions import RunningSubmission
 from softnpu.emulator.supervisor.state.objects import Queue
 from tests.conftest import StartContext
@@ -47,30 +47,30 @@ def _kill(queue: Queue, sequence: int = 1) -> KillReason:
     return KillReason(_INFO, RunningSubmission(queue, Running(sequence, 0, 0), given_back=False))
 
 
-def test_of_two_that_an_engine_claims_to_run_the_one_that_hung_is_condemned(states: QueueStates) -> None:
+def test_of_two_that_an_engine_claims_to_run_the_one_that_hung_is_poisoned(states: QueueStates) -> None:
     beside, hung = _running(states), _running(states)
 
-    assert condemn_submissions([beside, hung], states, _kill(hung), "was killed") == [hung]
+    assert poison_submissions([beside, hung], states, _kill(hung), "was killed") == [hung]
 
-    assert (hung.condemned, hung.condemned_info) == (1, _INFO)
-    assert (beside.condemned, beside.attempts) == (0, 0)
+    assert (hung.poisoned, hung.poisoned_info) == (1, _INFO)
+    assert (beside.poisoned, beside.attempts) == (0, 0)
 
 
-def test_what_began_after_the_one_that_hung_had_ended_is_not_condemned(states: QueueStates) -> None:
+def test_what_began_after_the_one_that_hung_had_ended_is_not_poisoned(states: QueueStates) -> None:
     queue = _running(states)
     kill = _kill(queue)
     _say(states, queue, 2)
 
-    assert condemn_submissions([queue], states, kill, "was killed") == []
+    assert poison_submissions([queue], states, kill, "was killed") == []
     assert queue.attempts == 0
 
 
 def test_without_a_reason_each_has_two_attempts(states: QueueStates) -> None:
     queues = [_running(states), _running(states)]
-    assert condemn_submissions(queues, states, None, "ended with signal 9") == []
+    assert poison_submissions(queues, states, None, "ended with signal 9") == []
     for queue in queues:
         _say(states, queue, 1)
-    assert condemn_submissions(queues, states, None, "ended with signal 9") == queues
+    assert poison_submissions(queues, states, None, "ended with signal 9") == queues
 
 
 @pytest.fixture

@@ -294,7 +294,7 @@ def test_a_list_that_overwrites_what_it_has_read_is_right(
         memory.view()[:] = number
 
     def record(commands: CommandList) -> None:
-        # after the first command, where the engine notes anyway
+        # after the first command, where the engine logs anyway
         commands.append_memory_fill(context.alloc_host(64), b"\1", 64)
         for target, source in copies:
             commands.append_memory_copy(blocks[target], blocks[source], 4096)

@@ -105,7 +105,7 @@ def test_a_fence_that_is_armed_again_belongs_to_the_later_submission(context: Co
 
 
 @pytest.mark.parametrize("point", ["engine.ended", "engine.signal"])
-def test_an_end_that_was_noted_is_reported_by_the_next_engine(
+def test_an_end_that_was_logged_is_reported_by_the_next_engine(
     start_context: StartContext, point: str
 ) -> None:
     daemon, context = start_context(failpoints=f"{point}=kill:1:1")

@@ -1,4 +1,4 @@
-"""A daemon at one of its limits: what is short meanwhile, and what it had before comes back."""
+"""A daemon at one of its limits: descriptors, memory or disk space run short for a while."""
 
 from __future__ import annotations
 

@@ -31,19 +31,19 @@ class Commands:
         name = f"_{command.kind}"
         return (yield from getattr(self, name)(queue, slot, step, command.target))
 
-    def note(self, queue: str, slot: Slot, step: int, value: Value, event: str = "") -> Steps:
-        """Record the effect of a step before it begins; a death in between leaves no record."""
-        yield store_own(f"{queue}.effect", (0, 0))
+    def log_intent(self, queue: str, slot: Slot, step: int, value: Value, event: str = "") -> Steps:
+        """Log the intent of a step before it acts; a death in between leaves no log entry."""
+        yield store_own(f"{queue}.intent", (0, 0))
         yield store_own(f"{queue}.value", value)
-        yield store_own(f"{queue}.effect event", event)
-        yield store_own(f"{queue}.effect", (slot.sequence, step))
+        yield store_own(f"{queue}.intent event", event)
+        yield store_own(f"{queue}.intent", (slot.sequence, step))
 
     def pending(self, queue: str, slot: Slot) -> Steps:
         """Return whether a dead engine has staged the results of the step where this submission continues."""
-        effect = yield load_own(f"{queue}.effect")
-        event = yield load_own(f"{queue}.effect event")
+        intent = yield load_own(f"{queue}.intent")
+        event = yield load_own(f"{queue}.intent event")
         step = yield load_own(f"{queue}.step")
-        return effect == (slot.sequence, step) and not event
+        return intent == (slot.sequence, step) and not event
 
     # ------------------------------------------------------------ copies
 
@@ -77,7 +77,7 @@ class Commands:
 
     def _change(self, queue: str, slot: Slot, step: int, event: str, state: str) -> Steps:
         before: Event = yield load(event)
-        yield from self.note(queue, slot, step, before.changes, event)
+        yield from self.log_intent(queue, slot, step, before.changes, event)
         before = yield load(event)
 
         def run(memory: Memory) -> None:
@@ -101,9 +101,9 @@ class Commands:
     # ------------------------------------------------------------ inferences
 
     def _update(self, queue: str, slot: Slot, step: int, state: str) -> Steps:
-        """An inference whose output is its input: results stay in staging until the effect is recorded."""
+        """An inference whose output is its input: results stay in staging until the intent is logged."""
         staging = f"{state}.staging"
-        if not (yield from self.pending(queue, slot)) or self.world.has("staging is not noted"):
+        if not (yield from self.pending(queue, slot)) or self.world.has("staging is not logged"):
             low = yield load(f"{state}.low")
             high = yield load(f"{state}.high")
             if low != high:
@@ -113,12 +113,12 @@ class Commands:
                 return waits
             if not waits:
                 yield store_own(staging, low + 1)
-            if not self.world.has("staging is not noted"):
-                yield from self.note(queue, slot, step, "staged")
+            if not self.world.has("staging is not logged"):
+                yield from self.log_intent(queue, slot, step, "staged")
         else:
             waits = ""
             if (yield load_own(staging)) == "freed":
-                raise Violation(f"results of {queue}{slot.sequence} were noted and are not there")
+                raise Violation(f"results of {queue}{slot.sequence} were logged and are not there")
         yield write(queue, slot, f"{state}.low", staging)
         yield write(queue, slot, f"{state}.high", staging)
         return waits

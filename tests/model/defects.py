@@ -20,8 +20,8 @@ DEFECTS = {
     "an early inference is claimed and not called off": Defect(
         ("claims without calling off",), "begun early", "out.y"
     ),
-    "a state is overwritten before that is noted": Defect(
-        ("staging is not noted",), "a state in place", "torn"
+    "a state is overwritten before that is logged": Defect(
+        ("staging is not logged",), "a state in place", "torn"
     ),
     "a fence is compared, then signalled": Defect(
         ("signalled is a flag",), "armed again before it is signalled", "has not ended"
@@ -55,11 +55,11 @@ DEFECTS = {
         "a place for another queue",
         "has not ended",
     ),
-    "a fence is signalled before the end is noted": Defect(
-        ("fence is signalled before the end is noted",), "the same fence again", "has not ended"
+    "a fence is signalled before the end is logged": Defect(
+        ("fence is signalled before the end is logged",), "the same fence again", "has not ended"
     ),
-    "the result is written after the end is noted": Defect(
-        ("result is written after the end is noted",), "a fence of two lists", "told SUCCESS"
+    "the result is written after the end is logged": Defect(
+        ("result is written after the end is logged",), "a fence of two lists", "told SUCCESS"
     ),
     "resume tells the ring before the fence": Defect(
         ("ring is told before the fence",), "the same fence again", "was not signalled for it"
@@ -67,17 +67,17 @@ DEFECTS = {
     "resume does not tell the fence": Defect(
         ("resume does not tell the fence",), "the same fence again", "was not signalled for it"
     ),
-    "an injected fault is not noted": Defect(
-        ("injections are not noted",), "a dropped signal", "although DEVICE_LOST was injected"
+    "an injected fault is not logged": Defect(
+        ("injections are not logged",), "a dropped signal", "although DEVICE_LOST was injected"
     ),
-    "a hit counts before it is noted": Defect(
-        ("a hit counts before it is noted",), "a dropped signal", "1 hits were counted, 0 were told"
+    "a hit counts before it is logged": Defect(
+        ("a hit counts before it is logged",), "a dropped signal", "1 hits were counted, 0 were told"
     ),
-    "a note that was settled stays": Defect(
-        ("a settled note stays",), "an event of two queues", "events were changed by () instead of [0]"
+    "an intent that was settled stays": Defect(
+        ("a settled intent stays",), "an event of two queues", "events were changed by () instead of [0]"
     ),
-    "a long command that went on later is not noted as done": Defect(
-        ("goes on without noting",), "slices", "has changed event twice"
+    "a long command that went on later is not logged as done": Defect(
+        ("goes on without logging",), "slices", "has changed event twice"
     ),
     "the driver looks at the ring twice before it uses a slot again": Defect(
         ("looks at the ring twice",), "a full ring", "A1"
@@ -100,8 +100,8 @@ DEFECTS = {
         "aborted by the watchdog",
         "was cut off and ends with SUCCESS",
     ),
-    "staging is freed because its step was not noted": Defect(
-        ("goes on without noting",), "a state behind a long command", "were noted and are not there"
+    "staging is freed because its step was not logged": Defect(
+        ("goes on without logging",), "a state behind a long command", "were logged and are not there"
     ),
     "the result in a fence is believed though it was armed again": Defect(
         ("the result in a fence is believed",),

@@ -45,13 +45,13 @@ class Engine(Commands):
             if not (yield load_own(f"{queue}.closed")):
                 yield from self.settle(queue)
         if self.world.targets("update"):
-            yield change("frees staging that nobody has noted", self._free_staging)
+            yield change("frees staging that nobody has logged", self._free_staging)
         return Then("serve")
 
     def _free_staging(self, memory: Memory) -> None:
         for queue in self.world.queues:
             here = memory[f"{queue}.completed"] + 1, memory[f"{queue}.step"]
-            if memory[f"{queue}.effect"] == here and not memory[f"{queue}.effect event"]:
+            if memory[f"{queue}.intent"] == here and not memory[f"{queue}.intent event"]:
                 return
         for state in self.world.targets("update"):
             memory[f"{state}.staging"] = "freed"
@@ -72,8 +72,8 @@ class Engine(Commands):
         yield store_own(f"{queue}.step", step)
         if (yield load_own(f"{queue}.injected")) == completed + 1:
             info = yield load_own(f"{queue}.injected result")
-            yield store_own(f"{queue}.condemned", completed + 1)
-            yield store_own(f"{queue}.condemned info", info)
+            yield store_own(f"{queue}.poisoned", completed + 1)
+            yield store_own(f"{queue}.poisoned info", info)
             left = yield load_own(f"{queue}.injection hits")
 
             def count(memory: Memory) -> None:
@@ -91,16 +91,16 @@ class Engine(Commands):
             yield store(f"{queue}.done", completed)
 
     def _settle_event(self, queue: str, sequence: int, step: int) -> Steps:
-        event = yield load_own(f"{queue}.effect event")
-        effect = yield load_own(f"{queue}.effect")
-        if not event or effect != (sequence, step):
+        event = yield load_own(f"{queue}.intent event")
+        intent = yield load_own(f"{queue}.intent")
+        if not event or intent != (sequence, step):
             return step
         now = yield load(event)
         if now.changes != (yield load_own(f"{queue}.value")):
             step += 1
             yield store_own(f"{queue}.reached", (sequence, step))
-        elif not self.world.has("a settled note stays"):
-            yield store_own(f"{queue}.effect", (0, 0))
+        elif not self.world.has("a settled intent stays"):
+            yield store_own(f"{queue}.intent", (0, 0))
         return step
 
     def _signal_fence(self, queue: str, sequence: int) -> Steps:
@@ -152,8 +152,8 @@ class Engine(Commands):
         info = ""
         if (yield load_own(f"{queue}.aside")) == "dropped":
             info = LOST
-        elif (yield load_own(f"{queue}.condemned")) == slot.sequence:
-            info = yield load_own(f"{queue}.condemned info")
+        elif (yield load_own(f"{queue}.poisoned")) == slot.sequence:
+            info = yield load_own(f"{queue}.poisoned info")
         elif (yield from self._is_unwanted(queue, slot)):
             info = CANCELLED
         else:
@@ -169,7 +169,7 @@ class Engine(Commands):
     def _is_unwanted(self, queue: str, slot: Slot) -> Steps:
         unwanted = yield from self.is_cancelled(slot)
         if unwanted and not self.world.has("half of an effect is left"):
-            # too late for an effect that has begun: half of that may have happened
+            # too late for a logged intent: half of it may have happened
             unwanted = not (yield from self.pending(queue, slot))
         return unwanted
 
@@ -219,7 +219,7 @@ class Engine(Commands):
             if waits:
                 return waits
             if step == first and rest:
-                if not self.world.has("goes on without noting"):
+                if not self.world.has("goes on without logging"):
                     yield store_own(f"{queue}.reached", (slot.sequence, step + 1))
             elif step != len(work) - 1:
                 waits = yield from self.checkpoint(queue, slot, step + 1)
@@ -237,9 +237,9 @@ class Engine(Commands):
         ):
             return ""
         left = (yield load("hits")) - 1
-        if self.world.has("a hit counts before it is noted"):
+        if self.world.has("a hit counts before it is logged"):
             yield store("hits", left)
-        if not self.world.has("injections are not noted"):
+        if not self.world.has("injections are not logged"):
             yield store_own(f"{queue}.injected", 0)
             yield store_own(f"{queue}.injected result", result)
             yield store_own(f"{queue}.injection hits", left)
@@ -291,8 +291,8 @@ class Engine(Commands):
     def finish(self, queue: str, slot: Slot, result: str) -> Steps:
         """Model `EngineQueue.finish`."""
         world, at = self.world, (slot.sequence - 1) % self.world.slots
-        early = world.has("fence is signalled before the end is noted")
-        late = world.has("result is written after the end is noted")
+        early = world.has("fence is signalled before the end is logged")
+        late = world.has("result is written after the end is logged")
         if result != SUCCESS:
             yield store(f"{queue}.failed", (slot.sequence, result))
         if not late:

@@ -35,12 +35,12 @@ _SHARED = {
     EVENT_AT: "event",
     EVENT_AT + records.EVENT_CHANGES: "event",  # read alone, stored together with the state
 }
-_NOTED = {
+_LOGGED = {
     link.STATE_COMPLETED: "A.completed",
     link.STATE_REACHED: "A.reached",
-    link.STATE_EFFECT_STEP: "A.effect",
-    link.STATE_EFFECT_VALUE: "A.value",
-    link.STATE_EFFECT_EVENT: "A.effect event",
+    link.STATE_INTENT_STEP: "A.intent",
+    link.STATE_INTENT_VALUE: "A.value",
+    link.STATE_INTENT_EVENT: "A.intent event",
     link.STATE_INJECTED: "A.injected",
     link.STATE_INJECTED_RESULT: "A.injected result",
     link.STATE_INJECTION_HITS: "A.injection hits",
@@ -88,7 +88,7 @@ class RecordedQueue:
                 address=real.address,
             ),
         )
-        self.noted = memoryview(bytearray(link.QUEUE_STATE_SIZE)).cast("Q")
+        self.state_words = memoryview(bytearray(link.QUEUE_STATE_SIZE)).cast("Q")
         SLOT.pack_into(real.buffer, _SLOT, 1, MEMORY, 1024, 64, 0, MEMORY, FENCE_AT, TICKET, 0, 0)
         real.longs[records.RING_TAIL >> 3] = 1
         real.longs[(FENCE_AT + records.FENCE_ARMED) >> 3] = TICKET
@@ -101,7 +101,7 @@ class RecordedQueue:
         message = link.QueueAdd(
             context=1, queue=1, ring=MEMORY, slots=_SLOTS, priority=1, turbo=False, state=0
         )
-        states = Words(self.noted, _NOTED, self.log, reads=False)
+        states = Words(self.state_words, _LOGGED, self.log, reads=False)
         queue = EngineQueue(cast(Any, context), message, cast(Any, memory), cast(memoryview, states))
         queue.resume()
         return queue
@@ -134,5 +134,5 @@ def accesses(steps: Steps, memory: Memory) -> list[str]:
                 recorded.log.append(operation.label)
             operation = steps.send(operation.run(recorded))
     except StopIteration:
-        known = {*_SHARED.values(), *_NOTED.values()}
+        known = {*_SHARED.values(), *_LOGGED.values()}
         return [word for word in recorded.log if word.removeprefix("reads ") in known]

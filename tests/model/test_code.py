@@ -27,7 +27,7 @@ from tests.model.engine import Engine
 from tests.model.operations import Memory, Steps
 from tests.model.recording import EVENT_AT, FENCE_AT, MEMORY, TICKET, RecordedQueue, accesses
 from tests.model.world import FAILED, SUCCESS, Command, Event, Slot, World
-from tests.support.native_turns import Raised
+from tests.support.fast_path import Raised
 
 pytestmark = pytest.mark.quick
 
@@ -71,7 +71,7 @@ def test_a_submission_ends_in_the_order_of_the_model(
 def test_reports_missing_from_a_dead_engine_follow_the_order_of_the_model(
     recorded: RecordedQueue,
 ) -> None:
-    recorded.noted[link.STATE_COMPLETED] = 1
+    recorded.state_words[link.STATE_COMPLETED] = 1
 
     recorded.engine()
 
@@ -88,7 +88,7 @@ def test_an_event_is_settled_in_the_order_of_the_model(recorded: RecordedQueue, 
 
     queue = recorded.engine()
 
-    words = {"A_effect": (1, 0), "A_effect_event": "event", "event": Event(changes=int(happened))}
+    words = {"A_intent": (1, 0), "A_intent_event": "event", "event": Event(changes=int(happened))}
     assert recorded.log == _model(lambda engine: engine.settle("A"), **words)
     assert queue.step == int(happened)
 
@@ -109,7 +109,7 @@ def test_an_injection_is_recorded_in_the_order_of_the_model(recorded: RecordedQu
     queue = recorded.engine()
     recorded.log.clear()
 
-    queue.note_injected(ZeResult.ERROR_DEVICE_LOST, 1, 1)
+    queue.log_injected(ZeResult.ERROR_DEVICE_LOST, 1, 1)
 
     assert recorded.log == ["A.injected", "A.injected result", "A.injection hits", "A.injected"]
 
@@ -138,9 +138,9 @@ def test_a_hit_recorded_but_not_counted_by_a_dead_engine_is_counted_and_reported
     for _ in range(2):  # engines may die again
         injected.settle(after)
         assert counters.read(0) == (1, 1)
-    assert after.condemned == 1
-    assert after.condemned_info is not None
-    assert after.condemned_info.result == ZeResult.ERROR_UNKNOWN
+    assert after.poisoned == 1
+    assert after.poisoned_info is not None
+    assert after.poisoned_info.result == ZeResult.ERROR_UNKNOWN
     injected.drop(link.InjectionDrop(id=7))
     injected.prune()
     counters.close()
@@ -149,7 +149,7 @@ def test_a_hit_recorded_but_not_counted_by_a_dead_engine_is_counted_and_reported
 # ---------------------------------------------------------------- found by the model
 
 
-def test_an_effect_not_begun_is_not_mistaken_for_another_queues_change(
+def test_an_intent_not_carried_out_is_not_mistaken_for_another_queues_change(
     recorded: RecordedQueue,
 ) -> None:
     _note_event(recorded, changes=0)
@@ -167,8 +167,10 @@ def test_a_resumed_long_command_is_recorded_as_done_before_the_next_begins(
     queue = recorded.engine()
     runner = _runner()
     reached = []
-    steps = (lambda: None, lambda: reached.append(recorded.noted[link.STATE_REACHED]))
-    program = programs.Program(data=b"", uses=frozenset(), steps=steps, commands=2, inferences=0, noted=True)
+    steps = (lambda: None, lambda: reached.append(recorded.state_words[link.STATE_REACHED]))
+    program = programs.Program(
+        data=b"", uses=frozenset(), steps=steps, commands=2, inferences=0, journaled=True
+    )
     queue.parts = iter([None])  # of step 0: the rest was deferred
 
     runner._run_steps(queue, program)
@@ -192,8 +194,8 @@ def test_a_queue_dropped_during_the_lookup_of_its_fence_does_not_run(
 
     runner.run(queue)
 
-    assert recorded.noted[link.STATE_RUNNING] == 0
-    assert recorded.noted[link.STATE_COMPLETED] == 0
+    assert recorded.state_words[link.STATE_RUNNING] == 0
+    assert recorded.state_words[link.STATE_COMPLETED] == 0
 
 
 def test_an_abort_during_preemption_counts(recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,17 +210,17 @@ def test_an_abort_during_preemption_counts(recorded: RecordedQueue, monkeypatch:
 
     runner.run(queue)
 
-    assert recorded.noted[link.STATE_COMPLETED] == 1
+    assert recorded.state_words[link.STATE_COMPLETED] == 1
     assert _result(recorded) == ZeResult.ERROR_UNKNOWN
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_cancellation_comes_too_late_for_an_effect_that_has_begun(
+def test_a_cancellation_comes_too_late_for_a_logged_intent(
     recorded: RecordedQueue, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     queue = recorded.engine()
     if begun:
-        queue.note_effect(1)
+        queue.log_intent(1)
     recorded.real.longs[(FENCE_AT + records.FENCE_CANCEL) >> 3] = TICKET
     runner = _runner()
     monkeypatch.setattr(runner, "_run_slice", lambda *_: None)
@@ -229,10 +231,10 @@ def test_a_cancellation_comes_too_late_for_an_effect_that_has_begun(
 
 
 def _note_event(recorded: RecordedQueue, changes: int) -> None:
-    recorded.noted[link.STATE_EFFECT_STEP] = 1 << link.REACHED_BITS
-    recorded.noted[link.STATE_EFFECT_VALUE] = changes
-    recorded.noted[link.STATE_EFFECT_EVENT] = MEMORY
-    recorded.noted[link.STATE_EFFECT_OFFSET] = EVENT_AT
+    recorded.state_words[link.STATE_INTENT_STEP] = 1 << link.REACHED_BITS
+    recorded.state_words[link.STATE_INTENT_VALUE] = changes
+    recorded.state_words[link.STATE_INTENT_EVENT] = MEMORY
+    recorded.state_words[link.STATE_INTENT_OFFSET] = EVENT_AT
 
 
 def _result(recorded: RecordedQueue) -> int:

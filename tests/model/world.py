@@ -1,8 +1,8 @@
 """The parts of a model: queues, fences, events, command lists, and the words in memory that hold them.
 
 `A.tail`, `A.done` (the ring's `completed`), `A.failed`, `A.slot0` and `A.result0` are words of the ring
-of queue A. `A.completed`, `A.reached`, `A.effect`, `A.value` and `A.injected` outlive the engine;
-`A.step`, `A.rest`, `A.closed` and `A.condemned` die with it. `A.outcomes`, `A.unreported` and `fence.given`
+of queue A. `A.completed`, `A.reached`, `A.intent`, `A.value` and `A.injected` outlive the engine;
+`A.step`, `A.rest`, `A.closed` and `A.poisoned` die with it. `A.outcomes`, `A.unreported` and `fence.given`
 are the driver's. `fence.armed` and so on is a place for a fence, `event` an event: its state and its
 number of changes. `in.x` is read by the list x, `out.x` is written by it. Words that begin with `-` are
 known to the model alone: the facts.
@@ -96,13 +96,13 @@ class World:
             "abort": "",
         }
         for queue in self.queues:
-            for word in ("tail", "done", "completed", "injected", "injection hits", "condemned"):
+            for word in ("tail", "done", "completed", "injected", "injection hits", "poisoned"):
                 memory[f"{queue}.{word}"] = 0
             memory |= {f"{queue}.{word}": 0 for word in ("step", "rest", "value")}
-            memory |= {f"{queue}.{word}": "" for word in ("injected result", "condemned info", "aside")}
+            memory |= {f"{queue}.{word}": "" for word in ("injected result", "poisoned info", "aside")}
             memory |= {f"{queue}.failed": (0, ""), f"{queue}.outcomes": (), f"{queue}.unreported": ()}
-            memory |= {f"{queue}.{word}": (0, 0) for word in ("reached", "effect")}
-            memory |= {f"{queue}.effect event": "", f"{queue}.closed": False}
+            memory |= {f"{queue}.{word}": (0, 0) for word in ("reached", "intent")}
+            memory |= {f"{queue}.intent event": "", f"{queue}.closed": False}
             memory |= {f"-leaving {queue}": False, f"-gone {queue}": False}
             for slot in range(self.slots):
                 memory |= {f"{queue}.slot{slot}": Slot(0, ""), f"{queue}.result{slot}": SUCCESS}
@@ -136,4 +136,4 @@ class World:
         return frozenset(words | {"known", "abort"})
 
 
-_OF_THE_ENGINE = ("step", "rest", "closed", "condemned", "condemned info", "aside")
+_OF_THE_ENGINE = ("step", "rest", "closed", "poisoned", "poisoned info", "aside")

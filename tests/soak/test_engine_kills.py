@@ -55,7 +55,7 @@ def _kill_loop(daemon: Daemon, context: Context, digits: Path, folder: Path, cou
                 assert fence.host_synchronize(LONG), f"loop {number}"
                 found = large.outputs
             else:
-                # two engines that die while loading a graph would condemn the graph
+                # two engines that die while loading a graph would poison the graph
                 found = large.infer(other, matrix)
             assert same(found, expected_large), f"loop {number}"
             wait_gone(pid)

@@ -72,7 +72,7 @@ class Worker:
         self._request = 0
         started = self._receive(0, time.monotonic() + DEADLINE_S)[0]
         assert isinstance(started, Started)
-        self.nursery = started.pid
+        self.fork_server = started.pid
         self.of_job = 0
         """The process that has looked at the last model, or looks at it."""
 
@@ -157,7 +157,7 @@ class Worker:
     def _open(self) -> list[str]:
         """List the descriptors of both processes except standard streams."""
         opened = []
-        for pid in (self.process.pid, self.nursery):
+        for pid in (self.process.pid, self.fork_server):
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(FileNotFoundError):
                     if int(fd) > 2:
@@ -166,7 +166,7 @@ class Worker:
 
     def mappings(self, of: str) -> int:
         """How many mappings both of its processes have with these words in their names."""
-        pids = self.process.pid, self.nursery
+        pids = self.process.pid, self.fork_server
         return sum(Path(f"/proc/{pid}/maps").read_text().count(of) for pid in pids)
 
 

@@ -46,17 +46,17 @@ def wait_readable(fd: int, deadline_s: float = DEADLINE_S) -> bool:
 
 
 def waits_for_job(worker: int) -> bool:
-    """Whether a compiler worker and its nursery sleep until a job comes."""
+    """Whether a compiler worker and its fork server sleep until a job comes."""
     try:
-        confined = confined_of(worker)
+        fork_server = forked_by(worker)
         # poll and recvmsg, on x86-64 and on ARM64
-        return confined > 0 and _call(worker) in {"7", "73"} and _call(confined) in {"47", "212"}
+        return fork_server > 0 and _call(worker) in {"7", "73"} and _call(fork_server) in {"47", "212"}
     except FileNotFoundError:
         return False
 
 
-def confined_of(worker: int) -> int:
-    """What a compiler worker has forked: its nursery. Of that: what does a job. 0 if there is none."""
+def forked_by(worker: int) -> int:
+    """What a compiler worker has forked: its fork server. Of that: what does a job. 0 if there is none."""
     children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
     return int(children[0]) if children else 0
 

@@ -34,7 +34,7 @@ _LATE_S = 2.0
 _END_S = 90.0
 _SETTLE_S = 10.0
 _REST_S = 1.0
-"""Between two engine kills: two engine deaths under one command would condemn it, which is not intended."""
+"""Between two engine kills: two engine deaths under one command would poison it, which is not intended."""
 _REFERENCES_S = 600.0
 _HANGING = tuple(f"fault {kind}" for kind in ("hang", "stall", "drop-signal", "reset", "drop-doorbell"))
 

@@ -20,8 +20,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """One model: an IR, and `samples` runs of it, each of `steps` inferences (1 for a model without states).
 
     `archive` has the arrays `in.SAMPLE.STEP.INDEX`, `out.SAMPLE.STEP.INDEX` and `state.SAMPLE.STEP.VARIABLE`
-    (numpy `.npz`); `states` are the variables, by their index in this list. `streams`: the numbers are
-    bitwise equal with the CPU device in THROUGHPUT mode.
+    (numpy `.npz`); `states` names the variables; VARIABLE is an index of it. `streams`: whether the
+    results are bitwise those of the CPU device in THROUGHPUT mode.
     """
 
     name: str

@@ -15,7 +15,7 @@ _LEAST_S: Final = 0.2
 
 
 def top(
-    delay: Annotated[float, typer.Option("-d", "--delay", help="Seconds between two looks.")] = 1.0,
+    delay: Annotated[float, typer.Option("-d", "--delay", help="Seconds between two samples.")] = 1.0,
     light: Annotated[
         bool | None,
         typer.Option("--light/--dark", help="Colours of its own; otherwise those of the terminal."),
@@ -29,7 +29,7 @@ def top(
     It needs textual: pip install 'softnpu[top]'.
     """
     if delay < _LEAST_S:
-        raise typer.BadParameter(f"{delay:g} s between two looks; expected {_LEAST_S:g} or more")
+        raise typer.BadParameter(f"{delay:g} s between two samples; expected {_LEAST_S:g} or more")
     report.check(farm, address, socket)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ToolError(

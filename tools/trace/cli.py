@@ -26,13 +26,13 @@ OutputOption = Annotated[
 ]
 LayersOption = Annotated[
     bool,
-    typer.Option("--layers", help="Layers as well, of models that are loaded meanwhile."),
+    typer.Option("--layers", help="Record layers as well, of models loaded meanwhile."),
 ]
 RecordsOption = Annotated[
     int,
     typer.Option(
         "--records",
-        help="Of each process between two looks, a power of two: more for bursts.",
+        help="Records kept per process between two polls, a power of two; more for bursts.",
         min=MIN_RECORDS,
         max=MAX_RECORDS,
     ),
@@ -88,7 +88,7 @@ def attach(
     ] = None,
     socket: SocketOption = None,
 ) -> None:
-    """Write what all programs that use a running daemon do from now on."""
+    """Record all programs of a running daemon."""
     from softnpu.tools.trace.collector import POLL_S, collecting
 
     check_output(output)

@@ -23,7 +23,7 @@ from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.mappings import Range
-from softnpu.emulator.engine.memory.staging import Piece
+from softnpu.emulator.engine.memory.staging import StagingBuffer
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -53,8 +53,8 @@ class Arguments:
     """The arguments of one GRAPH_EXECUTE.
 
     `views`: the memory of each for OpenVINO. `before`, `after`: copies of strided arguments, of `staged`
-    bytes; repeatable. `piece`: staging whose first `size` bytes hold the outputs that overlap inputs; None if
-    there are none.
+    bytes; repeatable. `buffer`: staging whose first `size` bytes hold the outputs that overlap inputs; None
+    if there are none.
     """
 
     def __init__(self, space: AddressSpace, command: cmd.GraphExecute, meta: GraphMeta) -> None:
@@ -63,7 +63,7 @@ class Arguments:
         self.before: list[Copy] = []
         self.after: list[Copy] = []
         self.staged = self.size = 0
-        self.piece: Piece | None = None
+        self.buffer: StagingBuffer | None = None
         strides = dict(command.strides)
         self._bound = [
             self._bind(space, at, argument, strides.get(index))
@@ -81,9 +81,9 @@ class Arguments:
                 end += _aligned(bound.argument.byte_size)
         self._scratch = np.empty(0, np.uint8)
         if end:
-            piece = space.scratch(end)
-            self._scratch = piece.array
-            self.piece = piece if self._staged_outputs else None
+            buffer = space.scratch(end)
+            self._scratch = buffer.array
+            self.buffer = buffer if self._staged_outputs else None
         self.views = [self._view(index, bound) for index, bound in enumerate(self._bound)]
 
     @property

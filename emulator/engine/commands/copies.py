@@ -21,7 +21,7 @@ from softnpu.emulator.engine.commands.wide_copy import WIDE_BYTES
 from softnpu.emulator.engine.commands.wide_copy import copy as wide_copy
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.mappings import Memory
-from softnpu.emulator.engine.memory.staging import Note, moved
+from softnpu.emulator.engine.memory.staging import LogEntry, moved
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.result import ZeResult, refuse
 
@@ -98,22 +98,22 @@ class OverlappingCopy:
         return None
 
     def _parts(self) -> Iterator[None]:
-        value = self._running.queue.pending_effect()
-        note = Note(None, 0) if value is None else Note.read(value)
-        for number in range(note.number, len(self._starts)):
+        value = self._running.queue.pending_intent()
+        entry = LogEntry(None, 0) if value is None else LogEntry.read(value)
+        for number in range(entry.number, len(self._starts)):
             start = self._starts[number]
             part = self._target[start : start + PART_BYTES]
-            if value is not None and note.piece is not None and number == note.number:
+            if value is not None and entry.page is not None and number == entry.number:
                 staged = self._space.staging.find(value, part.size)
             else:
-                piece = self._space.scratch(min(self._target.size, PART_BYTES))
-                staged = piece.array[: part.size]
+                buffer = self._space.scratch(min(self._target.size, PART_BYTES))
+                staged = buffer.array[: part.size]
                 np.copyto(staged, self._source[start : start + PART_BYTES])
-                self._running.queue.note_effect(piece.note(number))
+                self._running.queue.log_intent(buffer.entry(number))
             _deliver(part, staged)
             if len(self._starts) > 1:
                 # others may run now and use the same staging
-                self._running.queue.note_effect(moved(number + 1))
+                self._running.queue.log_intent(moved(number + 1))
                 yield
 
 
@@ -131,32 +131,32 @@ class OverlappingRegions:
     def __call__(self) -> Parts | None:
         if self._target.size > PART_BYTES:
             return self._parts()
-        value = self._running.queue.pending_effect()
+        value = self._running.queue.pending_intent()
         if value is not None:
             staged = self._space.staging.find(value, self._target.size)
         else:
-            piece = self._space.scratch(self._target.size)
-            staged = piece.array[: self._target.size]
+            buffer = self._space.scratch(self._target.size)
+            staged = buffer.array[: self._target.size]
             np.copyto(staged.reshape(self._target.shape), self._source)
-            self._running.queue.note_effect(piece.note())
+            self._running.queue.log_intent(buffer.entry())
         _deliver(self._target, staged.reshape(self._target.shape))
         return None
 
     def _parts(self) -> Iterator[None]:
-        value = self._running.queue.pending_effect()
+        value = self._running.queue.pending_intent()
         if value is None:
-            piece = self._space.take_staging(self._target.size)
-            staged = piece.array[: self._target.size].reshape(self._target.shape)
+            buffer = self._space.take_staging(self._target.size)
+            staged = buffer.array[: self._target.size].reshape(self._target.shape)
             yield from _copy_rows_in_parts(staged, self._source)
-            self._running.queue.note_effect(piece.note())
-        elif Note.read(value).piece is None:
+            self._running.queue.log_intent(buffer.entry())
+        elif LogEntry.read(value).page is None:
             return  # done
         else:
             staged = self._space.staging.find(value, self._target.size).reshape(self._target.shape)
         if failpoints.active is not None:
             failpoints.hit("engine.staged")
         yield from _copy_rows_in_parts(self._target, staged)
-        self._running.queue.note_effect(moved(1))  # the piece is freed with this copy
+        self._running.queue.log_intent(moved(1))  # the buffer is freed with this copy
         if failpoints.active is not None:
             failpoints.hit("engine.copied")
 

@@ -17,18 +17,18 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.mappings import Range
-from softnpu.emulator.engine.memory.staging import Piece
+from softnpu.emulator.engine.memory.staging import StagingBuffer
 from softnpu.emulator.engine.tracing import run_with_layers
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import memory_limit
 from softnpu.emulator.openvino.binding import Binding
+from softnpu.emulator.openvino.c_model_maker import CModelMaker
+from softnpu.emulator.openvino.c_models import CModelError, CModelRequest
 from softnpu.emulator.openvino.dynamic.binding import DynamicBinding
 from softnpu.emulator.openvino.dynamic.states import bind
 from softnpu.emulator.openvino.image import LoadedImage
-from softnpu.emulator.openvino.twin_maker import TwinMaker
-from softnpu.emulator.openvino.twins import TwinError, TwinRequest
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
 Run = Callable[[], bool]
@@ -74,7 +74,7 @@ class Inference:
         self._command = command
         self._running = running
         self._image = space.graph(command.graph)
-        self._overwriting: tuple[Arguments, Piece] | None = None  # if outputs overlap inputs
+        self._overwriting: tuple[Arguments, StagingBuffer] | None = None  # if outputs overlap inputs
         self._is_bare = False  # neither copies nor a profile
         self._run: Run | None = None
         self._traffic = (0, 0)
@@ -117,11 +117,11 @@ class Inference:
             return self._run_once(run, *self._overwriting)
         return None if run() else CANCELLED
 
-    def _run_once(self, run: Run, arguments: Arguments, piece: Piece) -> Pause | None:
+    def _run_once(self, run: Run, arguments: Arguments, buffer: StagingBuffer) -> Pause | None:
         """Run an inference that overwrites its inputs: once into staging, then copy the results."""
-        staged, note = piece.array, self._running.queue.pending_effect()
-        if note is not None:  # the previous engine died while copying
-            staged = self._space.staging.find(note, arguments.size)
+        staged, entry = buffer.array, self._running.queue.pending_intent()
+        if entry is not None:  # the previous engine died while copying
+            staged = self._space.staging.find(entry, arguments.size)
         else:
             try:
                 if not run():
@@ -131,7 +131,7 @@ class Inference:
                     arguments.deliver_shapes(staged)
                 raise
             arguments.check(staged)
-            self._running.queue.note_effect(piece.note())
+            self._running.queue.log_intent(buffer.entry())
             if failpoints.active is not None:
                 failpoints.hit("engine.staged")
         copied = arguments.deliver(staged)
@@ -154,9 +154,9 @@ class Inference:
         self._traffic = arguments.traffic
         running = self._running
         binding = self._bound = bind(image, arguments.views, running.counters.count_staged)
-        if arguments.piece is not None:
-            self._overwriting = arguments, arguments.piece
-        self._is_bare = not arguments.staged and arguments.piece is None and self._profile is None
+        if arguments.buffer is not None:
+            self._overwriting = arguments, arguments.buffer
+        self._is_bare = not arguments.staged and arguments.buffer is None and self._profile is None
         is_cancelled = running.is_cancelled
         if self._may_overlap(image, binding):
             self._reads, self._writes = arguments.reads, arguments.writes
@@ -200,27 +200,27 @@ class Inference:
         return self._image.counts
 
     @property
-    def has_twin(self) -> bool:
-        """Whether its image has a twin that it can use."""
-        return self._image.loaded is not None and self._image.loaded.twin is not None
+    def has_c_model(self) -> bool:
+        """Whether its image has a C model that it can use."""
+        return self._image.loaded is not None and self._image.loaded.c_model is not None
 
-    def wants_twin(self, maker: TwinMaker) -> bool:
-        """Request a twin if it can use one; return False if it never will."""
+    def wants_c_model(self, maker: CModelMaker) -> bool:
+        """Request a C model if it can use one; return False if it never will."""
         image, bound = self._image.loaded, self._bound
         if image is None or bound is None or not self._is_plain(bound):
             return False
-        if bound.is_short and not image.twin_asked:
+        if bound.is_short and not image.c_model_asked:
             inputs = bound.views[: len(image.meta.inputs)]
             maker.ask(image, [view.tobytes() for view in inputs])
         return True
 
-    def twin_request(self) -> TwinRequest:
-        """Return a request of the twin, bound to its memory. Raises `TwinError`."""
+    def c_model_request(self) -> CModelRequest:
+        """Return a request of the C model, bound to its memory. Raises `CModelError`."""
         image, bound = self._image.loaded, self._bound
-        twin = None if image is None else image.twin
-        if twin is None or bound is None or not self._is_plain(bound):
-            raise TwinError("it is no plain inference of an image with a twin")
-        return twin.request(bound.views)
+        c_model = None if image is None else image.c_model
+        if c_model is None or bound is None or not self._is_plain(bound):
+            raise CModelError("it is no plain inference of an image with a C model")
+        return c_model.request(bound.views)
 
     def _is_plain(self, bound: Binding) -> bool:
         """Whether it is a bare in-place inference: no copies, no profile, none concurrent."""

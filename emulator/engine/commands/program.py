@@ -39,9 +39,9 @@ _CLOCK_MASK = 255  # of command numbers
 class Program:
     """The steps of one command buffer, valid for these bytes while every handle in `uses` lives.
 
-    `noted`: progress is logged after each step, because a step is unrepeatable, overwrites what was read, or
-    takes long. `tiles`: the maximum occupied by one of its inferences. `complete`: False if a graph is still
-    being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
+    `journaled`: progress is logged after each step, because a step is unrepeatable, overwrites what was read,
+    or takes long. `tiles`: the maximum occupied by one of its inferences. `complete`: False if a graph is
+    still being loaded, so that it may occupy fewer. `inference`: its only step, if that is an inference.
     `executions`: all inference steps. `read`, `written`: bytes, without those of graphs still being loaded.
     `foreign`: files that others can truncate and that it reads or writes.
     """
@@ -51,7 +51,7 @@ class Program:
     steps: tuple[Step, ...]
     commands: int
     inferences: int
-    noted: bool
+    journaled: bool
     tiles: int = 0
     complete: bool = True
     inference: Inference | None = None
@@ -91,7 +91,7 @@ class Decoding:
                 return None
         steps = tuple(self._steps)
         once = self._events or self._effects or self._hazards.overwritten
-        noted = len(steps) > 1 and (once or self._inferences > 0)
+        journaled = len(steps) > 1 and (once or self._inferences > 0)
         only = steps[0] if len(steps) == 1 else None
         return Program(
             data=self._data,
@@ -99,7 +99,7 @@ class Decoding:
             steps=steps,
             commands=self._count,
             inferences=self._inferences,
-            noted=noted,
+            journaled=journaled,
             tiles=self._tiles,
             complete=self._complete,
             inference=only if isinstance(only, Inference) else None,
@@ -233,7 +233,7 @@ def _end_copy(running: RunningSubmission, modelled: ModelledRuns, size: int) -> 
 
 
 def _signal(event: EventRecord, where: Range, at: cmd.MemoryAt, running: RunningSubmission) -> None:
-    running.queue.note_event(at, event.changes)
+    running.queue.log_event_intent(at, event.changes)
     event.device_signal()
     if failpoints.active is not None:
         failpoints.hit("engine.event")
@@ -241,7 +241,7 @@ def _signal(event: EventRecord, where: Range, at: cmd.MemoryAt, running: Running
 
 
 def _reset(event: EventRecord, at: cmd.MemoryAt, running: RunningSubmission) -> None:
-    running.queue.note_event(at, event.changes)
+    running.queue.log_event_intent(at, event.changes)
     event.device_reset()
     if failpoints.active is not None:
         failpoints.hit("engine.event")

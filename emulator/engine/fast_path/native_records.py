@@ -1,4 +1,4 @@
-"""The records of `native/turns.hpp`, shared by Python and C++."""
+"""The records of `native/fast_path.hpp`, shared by Python and C++."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Kind(enum.IntEnum):
 
 
 class StepRecord(ctypes.Structure):
-    """One step of a known submission."""
+    """One step of a prepared submission."""
 
     _fields_ = (("kind", _word), ("at", _pointer), ("source", _pointer), ("size", _word), ("value", _word))
 
 
-class KnownRecord(ctypes.Structure):
+class PreparedRecord(ctypes.Structure):
     """A prepared submission."""
 
     _fields_ = (
@@ -42,7 +42,7 @@ class KnownRecord(ctypes.Structure):
         ("size", _word),
         ("fence", _pointer),
         ("steps", ctypes.POINTER(StepRecord)),
-        *((name, _word) for name in ("count", "noted", "commands_done", "inferences", "read", "written")),
+        *((name, _word) for name in ("count", "journaled", "commands_done", "inferences", "read", "written")),
         ("tiles", _word),
         ("image", _pointer),
     )
@@ -55,9 +55,9 @@ class QueueRecord(ctypes.Structure):
         ("ring", _pointer),
         ("state", _pointer),
         ("spent", _pointer),
-        ("known", ctypes.POINTER(ctypes.POINTER(KnownRecord))),
-        *((name, _word) for name in ("known_count", "slots", "completed", "condemned", "ran_ns")),
-        *((name, _word) for name in ("noted_waiting", "step", "found")),
+        ("prepared", ctypes.POINTER(ctypes.POINTER(PreparedRecord))),
+        *((name, _word) for name in ("prepared_count", "slots", "completed", "poisoned", "ran_ns")),
+        *((name, _word) for name in ("logged_waiting", "step", "found")),
         ("level", _int),
         ("doorbell", ctypes.c_int32),
         *((name, _int) for name in ("turbo", "awake", "whole", "reserved")),
@@ -74,8 +74,8 @@ class CountersRecord(ctypes.Structure):
     )
 
 
-class TurnsRecord(ctypes.Structure):
-    """The input and output of a visit."""
+class CallRecord(ctypes.Structure):
+    """The input and output of a call."""
 
     _fields_ = (
         ("queues", ctypes.POINTER(ctypes.POINTER(QueueRecord))),
@@ -94,5 +94,5 @@ class TurnsRecord(ctypes.Structure):
     )
 
 
-SIZES = tuple(map(ctypes.sizeof, (StepRecord, KnownRecord, QueueRecord, TurnsRecord)))
-"""The required result of `softnpu_turns_sizes`."""
+SIZES = tuple(map(ctypes.sizeof, (StepRecord, PreparedRecord, QueueRecord, CallRecord)))
+"""The required result of `softnpu_fast_path_sizes`."""

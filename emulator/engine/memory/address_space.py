@@ -12,7 +12,7 @@ from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory.foreign import ForeignFile
 from softnpu.emulator.engine.memory.foreign_mapping import ForeignMapping
 from softnpu.emulator.engine.memory.mappings import Mapping, Memory
-from softnpu.emulator.engine.memory.staging import Piece, Staging, StagingAccount
+from softnpu.emulator.engine.memory.staging import Staging, StagingAccount, StagingBuffer
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.handles import describe
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -36,7 +36,7 @@ class AddressSpace:
         self._memory: dict[int, Memory] = {}
         self._without_mapping: set[int] = set()  # allocations that this process could not map
         self._graphs: dict[int, EngineImage] = {}
-        self._scratch: Piece | None = None
+        self._scratch: StagingBuffer | None = None
         self.lacks_addresses = False  # which another engine would not have either
 
     def __contains__(self, handle: int) -> bool:
@@ -179,22 +179,22 @@ class AddressSpace:
         """Return the graphs of an image."""
         return tuple(handle for handle, each in self._graphs.items() if each.number == image)
 
-    def scratch(self, size: int) -> Piece:
-        """Return a piece of staging of at least `size` bytes, shared by all steps of this context.
+    def scratch(self, size: int) -> StagingBuffer:
+        """Return a staging buffer of at least `size` bytes, shared by all steps of this context.
 
         Steps run one at a time, and the content is void when the next begins.
         """
         scratch = self._scratch
         if scratch is None or scratch.array.size < size:
-            # steps bound to an old piece keep it: growing by half limits their number
+            # steps bound to an old buffer keep it: growing by half limits their number
             least = 0 if scratch is None else scratch.array.size * 3 // 2
             scratch = self._scratch = self.take_staging(max(size, least))
         return scratch
 
     def drop_scratch(self) -> None:
-        """Release the scratch piece; steps bound to it keep it."""
+        """Release the scratch buffer; steps bound to it keep it."""
         self._scratch = None
 
-    def take_staging(self, size: int) -> Piece:
-        """Return a new piece of staging, counted on the session."""
+    def take_staging(self, size: int) -> StagingBuffer:
+        """Return a new staging buffer, counted on the session."""
         return self.staging.take(size, self._account)

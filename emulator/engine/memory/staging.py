@@ -1,8 +1,8 @@
 """Memory that outlives the engine, for results that must not be computed twice.
 
 A command that overwrites its own input (an inference with its state in place, a copy onto itself) cannot be
-restarted halfway. Its results go into a piece of the staging file first, the piece is logged with the queue
-(`EngineQueue.note_effect`), and then the results are copied to the client, which is repeatable. After
+restarted halfway. Its results go into a staging buffer first, the buffer is logged with the queue
+(`EngineQueue.log_intent`), and then the results are copied to the client, which is repeatable. After
 an engine reset the next engine reads the log and continues with the copy.
 
 The file belongs to the supervisor, which does not map it. Clients have no access to it.
@@ -29,7 +29,7 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 
 _HEADER = struct.Struct("<8sQ")
 _MAGIC = b"SNPSTAGE"
-_DATA = 64  # offset of the data in a piece, aligned like OpenVINO's own tensors
+_DATA = 64  # offset of the data in a buffer, aligned like OpenVINO's own tensors
 _LARGEST = 1 << 50
 _STAGED = 1
 _NUMBER_BITS = 24
@@ -37,24 +37,24 @@ _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 
 
 def moved(number: int) -> int:
-    """Return the note: `number` parts of the step are done, nothing is staged."""
+    """Return the log entry: `number` parts of the step are done, nothing is staged."""
     return number << 1
 
 
-class Note(NamedTuple):
-    """The log entry of a step: `number` parts are done, the results of the next one lie in a piece."""
+class LogEntry(NamedTuple):
+    """The log entry of a step: `number` parts are done, the results of the next one lie at `page`."""
 
-    piece: int | None
+    page: int | None
     number: int
 
     @classmethod
-    def read(cls, value: int) -> Note:
-        """Decode a note."""
+    def read(cls, value: int) -> LogEntry:
+        """Decode a log entry."""
         page = value >> _NUMBER_BITS if value & _STAGED else None
         return cls(page, (value & _NUMBER_MASK) >> 1)
 
 
-class Piece:
+class StagingBuffer:
     """A range of the staging file, allocated as long as a view of `array` lives."""
 
     __slots__ = ("_page", "array")
@@ -63,29 +63,29 @@ class Piece:
         self._page = page
         self.array = array
 
-    def note(self, number: int = 0) -> int:
-        """Return the note: `number` parts are done, the results of the next one lie here."""
+    def entry(self, number: int = 0) -> int:
+        """Return the log entry: `number` parts are done, the results of the next one lie here."""
         return self._page << _NUMBER_BITS | number << 1 | _STAGED
 
 
-class NotingQueue(Protocol):
+class LoggingQueue(Protocol):
     """A queue as seen by staging."""
 
     closed: bool
 
-    def pending_effect(self) -> int | None:
-        """Return the note of its current step."""
+    def pending_intent(self) -> int | None:
+        """Return the log entry of its current step."""
         ...
 
 
 class StagingAccount(Protocol):
-    """The account of a session, charged for its pieces."""
+    """The account of a session, charged for its buffers."""
 
     staging_bytes: int
 
 
 class _Uncounted:
-    """The account of a dead engine's pieces, which live until their queues have continued."""
+    """The account of a dead engine's buffers, which live until their queues have continued."""
 
     staging_bytes = 0
 
@@ -94,7 +94,7 @@ _Returned = deque[tuple[int, int, StagingAccount]]
 
 
 class Staging:
-    """The staging file in an engine. New pieces are zeroed; freed ones take no memory.
+    """The staging file in an engine. New buffers are zeroed; freed ones take no memory.
 
     `limit`: the most bytes that one session may have in it.
     """
@@ -103,20 +103,20 @@ class Staging:
         self._fd = fd
         self._limit = limit
         self._free = RangeAllocator(_LARGEST)
-        self._returned: _Returned = deque()  # pieces die in any thread
+        self._returned: _Returned = deque()  # buffers die in any thread
         self._map: mmap.mmap | None = None
         self._size = 0  # of the mapping
-        self._pending: list[tuple[NotingQueue, int, Piece]] = []
+        self._pending: list[tuple[LoggingQueue, int, StagingBuffer]] = []
 
     # ------------------------------------------------------------ after an engine reset
 
-    def recover(self, queues: Iterable[NotingQueue]) -> None:
-        """Keep the pieces that a dead engine has logged for these queues; free all others."""
+    def recover(self, queues: Iterable[LoggingQueue]) -> None:
+        """Keep the buffers that a dead engine has logged for these queues; free all others."""
         size = os.fstat(self._fd).st_size
         if not size:
             return
-        notes = [(queue, value) for queue in queues if (value := queue.pending_effect()) is not None]
-        pages = {page for _, value in notes if (page := Note.read(value).piece) is not None}
+        entries = [(queue, value) for queue in queues if (value := queue.pending_intent()) is not None]
+        pages = {page for _, value in entries if (page := LogEntry.read(value).page) is not None}
         if not pages:
             os.ftruncate(self._fd, 0)
             return
@@ -129,47 +129,47 @@ class Staging:
                 continue  # not logged like this by any step: `find` will refuse it
             if start > end:
                 _free_range(mapping, self._returned, end, start - end, _Uncounted())
-            kept[page], end = self._piece(start, length, _Uncounted()), start + length
+            kept[page], end = self._buffer(start, length, _Uncounted()), start + length
         _release(mapping, end, size - end)
         self._free.free(end, _LARGEST - end)
         self._pending = [
             (queue, value, kept[page])
-            for queue, value in notes
-            if (page := Note.read(value).piece) is not None and page in kept
+            for queue, value in entries
+            if (page := LogEntry.read(value).page) is not None and page in kept
         ]
 
     @property
     def pending(self) -> bool:
-        """Whether pieces of a dead engine are kept."""
+        """Whether buffers of a dead engine are kept."""
         return bool(self._pending)
 
-    def find(self, note: int, size: int) -> Bytes:
-        """Return the results of a dead engine, by its note."""
-        for _, value, piece in self._pending:
-            if value == note and piece.array.size >= size:
-                return piece.array[:size]
-        raise RuntimeError(f"{size} bytes of noted results are missing: the commands have changed since")
+    def find(self, entry: int, size: int) -> Bytes:
+        """Return the results of a dead engine, by its log entry."""
+        for _, value, buffer in self._pending:
+            if value == entry and buffer.array.size >= size:
+                return buffer.array[:size]
+        raise RuntimeError(f"{size} bytes of logged results are missing: the commands have changed since")
 
     def settle(self) -> None:
-        """Free the kept pieces of queues that have since continued or been dropped."""
+        """Free the kept buffers of queues that have since continued or been dropped."""
         self._pending = [
-            (queue, value, piece)
-            for queue, value, piece in self._pending
-            if not queue.closed and queue.pending_effect() == value
+            (queue, value, buffer)
+            for queue, value, buffer in self._pending
+            if not queue.closed and queue.pending_intent() == value
         ]
 
     def _length(self, page: int, size: int) -> int:
-        """Return the length of the piece at a page of the file, 0 if none begins there."""
+        """Return the length of the buffer at a page of the file, 0 if none begins there."""
         start = page * PAGE
         if self._map is None or start + _DATA > size:
             return 0
         magic, length = _HEADER.unpack_from(self._map, start)
         return length if magic == _MAGIC and 0 < length <= size - start and not length % PAGE else 0
 
-    # ------------------------------------------------------------ pieces
+    # ------------------------------------------------------------ buffers
 
-    def take(self, size: int, account: StagingAccount) -> Piece:
-        """Allocate a piece of at least `size` bytes, all 0. Raises `MemoryError` or `Refused`."""
+    def take(self, size: int, account: StagingAccount) -> StagingBuffer:
+        """Allocate a buffer of at least `size` bytes, all 0. Raises `MemoryError` or `Refused`."""
         while self._returned:
             at, freed, owner = self._returned.popleft()
             self._free.free(at, freed)
@@ -197,16 +197,16 @@ class Staging:
         assert self._map is not None
         _HEADER.pack_into(self._map, start, _MAGIC, length)
         account.staging_bytes += length
-        return self._piece(start, length, account)
+        return self._buffer(start, length, account)
 
-    def _piece(self, start: int, length: int, account: StagingAccount) -> Piece:
+    def _buffer(self, start: int, length: int, account: StagingAccount) -> StagingBuffer:
         memory = self._map
         assert memory is not None
         whole: Any = (ctypes.c_ubyte * length).from_buffer(memory, start)
         # views refer to this array, which lives as long as the last of them
         freed = weakref.finalize(whole, _free_range, memory, self._returned, start, length, account)
         freed.atexit = False
-        return Piece(start // PAGE, np.frombuffer(whole, np.uint8)[_DATA:])
+        return StagingBuffer(start // PAGE, np.frombuffer(whole, np.uint8)[_DATA:])
 
     def _map_file(self, size: int) -> mmap.mmap:
         # views of smaller mappings stay valid: it is the same file

@@ -1,4 +1,4 @@
-#include "turns.hpp"
+#include "fast_path.hpp"
 
 #include <time.h>
 
@@ -37,15 +37,15 @@ uint8_t* slot_of(const Queue& queue, uint64_t sequence) {
 }
 
 // The submission of a slot, if prepared and its commands are unchanged.
-Known* find(Queue& queue, const uint8_t* content) {
-    for (uint64_t tried = 0, index = queue.found; tried < queue.known_count; ++tried, ++index) {
-        if (index >= queue.known_count) index = 0;
-        Known* known = queue.known[index];
-        if (std::memcmp(known->content, content, CONTENT) != 0) continue;
+Prepared* find(Queue& queue, const uint8_t* content) {
+    for (uint64_t tried = 0, index = queue.found; tried < queue.prepared_count; ++tried, ++index) {
+        if (index >= queue.prepared_count) index = 0;
+        Prepared* prepared = queue.prepared[index];
+        if (std::memcmp(prepared->content, content, CONTENT) != 0) continue;
         // the client may change them at any time; only this comparison reads them
-        if (std::memcmp(known->commands, known->data, known->size) != 0) return nullptr;
+        if (std::memcmp(prepared->commands, prepared->data, prepared->size) != 0) return nullptr;
         queue.found = index + 1;  // most programs cycle through their submissions
-        return known;
+        return prepared;
     }
     return nullptr;
 }
@@ -78,11 +78,11 @@ void signal_fence(uint8_t* at, uint64_t ticket) {
 void change_event(Queue& queue, const Step& step, uint64_t id, uint32_t state) {
     auto* at = static_cast<uint8_t*>(step.at);
     const uint32_t changes = load32(at + event::CHANGES);
-    put(queue.state[STATE_EFFECT_STEP], 0);
-    put(queue.state[STATE_EFFECT_VALUE], changes);
-    put(queue.state[STATE_EFFECT_EVENT], step.size);
-    put(queue.state[STATE_EFFECT_OFFSET], step.value);
-    put(queue.state[STATE_EFFECT_STEP], id);
+    put(queue.state[STATE_INTENT_STEP], 0);
+    put(queue.state[STATE_INTENT_VALUE], changes);
+    put(queue.state[STATE_INTENT_EVENT], step.size);
+    put(queue.state[STATE_INTENT_OFFSET], step.value);
+    put(queue.state[STATE_INTENT_STEP], id);
     const uint64_t changed = static_cast<uint64_t>(changes + 1) << 32 | state;
     if (state == schema::event_state::DEVICE_RESET) {
         store64(at + event::STATE, changed);
@@ -103,11 +103,11 @@ void fill(const Step& step) {
 }
 
 // False if Python has to continue with this step.
-bool run_step(Turns& turns, Queue& queue, const Step& step, uint64_t id, uint64_t& inferring_ns) {
+bool run_step(Call& call, Queue& queue, const Step& step, uint64_t id, uint64_t& inferring_ns) {
     switch (step.kind) {
         case Kind::INFER: {
             const uint64_t begun = now_ns();
-            if (turns.infer(step.at) != 0) return false;  // it runs again there, and the reason is reported
+            if (call.infer(step.at) != 0) return false;  // it runs again there, and the reason is reported
             inferring_ns = now_ns() - begun;
             return true;
         }
@@ -115,7 +115,7 @@ bool run_step(Turns& turns, Queue& queue, const Step& step, uint64_t id, uint64_
         case Kind::FILL: fill(step); return true;
         case Kind::TIMESTAMP:
             store64(static_cast<uint8_t*>(step.at),
-                    static_cast<uint64_t>(static_cast<double>(now_ns()) / turns.ns_per_tick));
+                    static_cast<uint64_t>(static_cast<double>(now_ns()) / call.ns_per_tick));
             return true;
         case Kind::EVENT_WAIT:
             return load32(static_cast<uint8_t*>(step.at) + event::STATE) > schema::event_state::HOST_RESET;
@@ -127,49 +127,50 @@ bool run_step(Turns& turns, Queue& queue, const Step& step, uint64_t id, uint64_
     return false;
 }
 
-void count(Turns& turns, Queue& queue, const Known& known, uint64_t inferring_ns) {
-    const Counters& counters = turns.counters;
-    add(counters.commands, known.commands_done);
-    if (known.inferences) {
-        add(counters.inferences, known.inferences);
-        add(&queue.state[STATE_INFERENCES], known.inferences);
-        add(&known.image[0], 1);
-        add(&known.image[1], inferring_ns);
+void count(Call& call, Queue& queue, const Prepared& prepared, uint64_t inferring_ns) {
+    const Counters& counters = call.counters;
+    add(counters.commands, prepared.commands_done);
+    if (prepared.inferences) {
+        add(counters.inferences, prepared.inferences);
+        add(&queue.state[STATE_INFERENCES], prepared.inferences);
+        add(&prepared.image[0], 1);
+        add(&prepared.image[1], inferring_ns);
         const uint64_t* end = counters.bounds + counters.bound_count;
         add(&counters.histogram[std::lower_bound(counters.bounds, end, inferring_ns) - counters.bounds], 1);
         add(&counters.histogram[counters.bound_count + 1], inferring_ns);
     }
-    add(counters.read, known.read);
-    add(counters.written, known.written);
+    add(counters.read, prepared.read);
+    add(counters.written, prepared.written);
 }
 
 uint64_t process_ns() { return time_of(CLOCK_PROCESS_CPUTIME_ID); }
 
 // Whether its CPU time is likely to be charged.
-bool is_long(const Known& known) {
-    return known.inferences ? known.image[1] >= SHORT_NS * known.image[0] : known.written >= LARGE;
+bool is_long(const Prepared& prepared) {
+    return prepared.inferences ? prepared.image[1] >= SHORT_NS * prepared.image[0]
+                               : prepared.written >= LARGE;
 }
 
-// Charges the time of a turn, less the time taken by other programs.
-void charge(Turns& turns, Queue& queue, const Known& known, uint64_t used) {
-    add(turns.counters.busy, used);
-    add(turns.counters.tile_busy, used * known.tiles);
+// Charges the time of a submission, less the time taken by other programs.
+void charge(Call& call, Queue& queue, const Prepared& prepared, uint64_t used) {
+    add(call.counters.busy, used);
+    add(call.counters.tile_busy, used * prepared.tiles);
     add(&queue.state[STATE_SPENT], used);
     uint64_t own = used;
     if (used >= SHORT_NS) {
-        const uint64_t cpu = process_ns(), since = cpu - turns.cpu_ns;
-        turns.cpu_ns = cpu;
+        const uint64_t cpu = process_ns(), since = cpu - call.cpu_ns;
+        call.cpu_ns = cpu;
         own = std::max(std::min(used, since), used / LEAST_CHARGED_PART);
     }
     *queue.spent += own;
 }
 
 // Like `EngineQueue.finish`: the store of STATE_COMPLETED ends the submission, for this engine and the next.
-void finish(Queue& queue, const Known& known, uint64_t sequence, uint64_t ticket) {
+void finish(Queue& queue, const Prepared& prepared, uint64_t sequence, uint64_t ticket) {
     store32(slot_of(queue, sequence) + offsetof(schema::Slot, result), 0);
     queue.completed = sequence;
     put(queue.state[STATE_COMPLETED], sequence);
-    if (known.fence) signal_fence(known.fence, ticket);
+    if (prepared.fence) signal_fence(prepared.fence, ticket);
     uint8_t* completed = queue.ring + ring::COMPLETED;
     store64(completed, sequence);
     full_fence();
@@ -187,32 +188,32 @@ bool leave_to_python(Queue& queue, uint64_t sequence) {
 
 uint64_t now_ns() { return time_of(CLOCK_MONOTONIC); }
 
-bool run_next(Turns& turns, Queue& queue) {
+bool run_next(Call& call, Queue& queue) {
     const uint64_t start = queue.ran_ns = now_ns(), sequence = queue.completed + 1;
     const uint64_t waiting = load64(queue.ring + ring::TAIL) - queue.completed;
     schema::Slot slot;
     std::memcpy(&slot, slot_of(queue, sequence), sizeof(slot));
     const uint8_t* content = reinterpret_cast<const uint8_t*>(&slot) + offsetof(schema::Slot, buffer);
-    if (waiting == 0 || waiting > queue.slots || slot.sequence != sequence || queue.condemned == sequence)
+    if (waiting == 0 || waiting > queue.slots || slot.sequence != sequence || queue.poisoned == sequence)
         return false;
-    const Known* known = find(queue, content);
-    if (!known) return false;
+    const Prepared* prepared = find(queue, content);
+    if (!prepared) return false;
     const auto is_cancelled = [&] {
-        return known->fence && load64(known->fence + fence::CANCEL) == slot.ticket;
+        return prepared->fence && load64(prepared->fence + fence::CANCEL) == slot.ticket;
     };
     if (is_cancelled()) return false;
 
-    if (is_long(*known)) turns.cpu_ns = process_ns();
+    if (is_long(*prepared)) call.cpu_ns = process_ns();
     put(queue.state[STATE_PAUSE], 0);
     put(queue.state[STATE_STARTED], start);
     put(queue.state[STATE_RUNNING], sequence);
     uint64_t inferring_ns = 0;
-    for (uint64_t index = 0; index < known->count; ++index) {
+    for (uint64_t index = 0; index < prepared->count; ++index) {
         queue.step = index;
         const uint64_t id = sequence << REACHED_BITS | index;
-        if (!run_step(turns, queue, known->steps[index], id, inferring_ns))
+        if (!run_step(call, queue, prepared->steps[index], id, inferring_ns))
             return leave_to_python(queue, sequence);
-        if (index + 1 < known->count && (known->noted || !(index & JOURNAL_MASK))) {
+        if (index + 1 < prepared->count && (prepared->journaled || !(index & JOURNAL_MASK))) {
             put(queue.state[STATE_STARTED], now_ns());
             put(queue.state[STATE_REACHED], id + 1);
             queue.step = index + 1;
@@ -220,11 +221,11 @@ bool run_next(Turns& turns, Queue& queue) {
         }
     }
     queue.step = 0;
-    count(turns, queue, *known, inferring_ns);
-    charge(turns, queue, *known, now_ns() - start);
-    add(turns.counters.submissions, 1);
-    finish(queue, *known, sequence, slot.ticket);
-    ++turns.done;
+    count(call, queue, *prepared, inferring_ns);
+    charge(call, queue, *prepared, now_ns() - start);
+    add(call.counters.submissions, 1);
+    finish(queue, *prepared, sequence, slot.ticket);
+    ++call.done;
     return true;
 }
 

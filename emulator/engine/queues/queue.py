@@ -60,7 +60,7 @@ class Submission:
 
 
 class Prepared(Protocol):
-    """Submissions prepared for the C++ part (`known`)."""
+    """Submissions prepared for the C++ part (`prepared`)."""
 
     def forget(self, handles: Iterable[int] | None = None) -> None:
         """Forget submissions that use one of these handles, or all."""
@@ -99,8 +99,8 @@ class EngineQueue(DeviceRing):
         self.level = 0
         self.set_background(message.background)
         self.turbo = message.turbo
-        self.condemned = message.condemned
-        self.condemned_info = message.condemned_info
+        self.poisoned = message.poisoned
+        self.poisoned_info = message.poisoned_info
         self.closed = False
         self.place = Place.ASLEEP
         self.wait: EventWait | None = None  # while blocked by one
@@ -117,8 +117,8 @@ class EngineQueue(DeviceRing):
         self.resume_ns = 0  # when a paced submission ends, on the host's clock
         self.paced_end: tuple[frozenset[tuple[int, int]], int] = (frozenset(), 0)  # see `modelled_runs`
         self._last: Submission | None = None  # most programs repeat their submissions
-        self.known: Prepared | None = None  # submissions that the C++ part can run
-        self.noted_waiting = -1
+        self.prepared: Prepared | None = None  # submissions that the C++ part can run
+        self.logged_waiting = -1
 
     def set_background(self, background: bool) -> None:
         """Set the level: 1 low, 2 normal, 3 high; 0 for background workloads."""
@@ -136,11 +136,11 @@ class EngineQueue(DeviceRing):
         if reached & ~link.REACHED_MASK == self._first_step_id():
             self.step = reached & link.REACHED_MASK
         self._settle_event()
-        has_reason = self.condemned == self.completed + 1 and self.condemned_info is not None
+        has_reason = self.poisoned == self.completed + 1 and self.poisoned_info is not None
         # a watchdog that kills a hanging engine reports the reason itself
         if state[link.STATE_INJECTED] == self.completed + 1 and not has_reason:
-            self.condemned = self.completed + 1
-            self.condemned_info = _injected(int(state[link.STATE_INJECTED_RESULT]))
+            self.poisoned = self.completed + 1
+            self.poisoned_info = _injected(int(state[link.STATE_INJECTED_RESULT]))
         self.repeat_end()
 
     def repeat_end(self) -> None:
@@ -155,20 +155,20 @@ class EngineQueue(DeviceRing):
     def _settle_event(self) -> None:
         """Find out whether the command begun by the dead engine has changed its event."""
         state = self._state
-        handle = state[link.STATE_EFFECT_EVENT]
-        if not handle or state[link.STATE_EFFECT_STEP] != self._step_id():
+        handle = state[link.STATE_INTENT_EVENT]
+        if not handle or state[link.STATE_INTENT_STEP] != self._step_id():
             return
         try:
             memory = self.context.space.memory(handle)
         except Refused:
             return  # the client has freed it: the command will be refused
-        event = EventRecord(memory.mapping.shared, memory.offset + state[link.STATE_EFFECT_OFFSET])
-        if event.changes != state[link.STATE_EFFECT_VALUE]:
+        event = EventRecord(memory.mapping.shared, memory.offset + state[link.STATE_INTENT_OFFSET])
+        if event.changes != state[link.STATE_INTENT_VALUE]:
             self.step += 1
             state[link.STATE_REACHED] = self._step_id()
         else:
             # another queue may change the event before this one: a later engine would miscount
-            state[link.STATE_EFFECT_STEP] = 0
+            state[link.STATE_INTENT_STEP] = 0
 
     def _signal_fence(self, sequence: int) -> None:
         submission = Submission(*self.copy_slot(sequence))
@@ -264,8 +264,8 @@ class EngineQueue(DeviceRing):
     def drop_lookups(self, handles: Iterable[int] | None = None) -> None:
         """Forget lookups of these handles, or of all: they must not stay mapped or be used."""
         self._last = None
-        if self.known is not None:
-            self.known.forget(handles)
+        if self.prepared is not None:
+            self.prepared.forget(handles)
 
     @property
     def has_begun(self) -> bool:
@@ -311,11 +311,11 @@ class EngineQueue(DeviceRing):
         """Count the inferences of a successful submission."""
         self._state[link.STATE_INFERENCES] += inferences
 
-    def note_waiting(self) -> int:
+    def log_waiting(self) -> int:
         """Log the number of unfinished submissions, by the client's tail; return it."""
         waiting = min(max(self.waiting(), 0), self.slots)
-        if waiting != self.noted_waiting:
-            self._state[link.STATE_WAITING] = self.noted_waiting = waiting
+        if waiting != self.logged_waiting:
+            self._state[link.STATE_WAITING] = self.logged_waiting = waiting
         return waiting
 
     def suspend(self, step: int, pause: link.QueuePause) -> None:
@@ -324,29 +324,29 @@ class EngineQueue(DeviceRing):
         self._state[link.STATE_RUNNING] = 0
         self._state[link.STATE_REACHED] = self._first_step_id() | step
 
-    def pending_effect(self) -> int | None:
+    def pending_intent(self) -> int | None:
         """Return the value that a dead engine logged for the current step, or None."""
-        if self._state[link.STATE_EFFECT_STEP] != self._step_id() or self._state[link.STATE_EFFECT_EVENT]:
+        if self._state[link.STATE_INTENT_STEP] != self._step_id() or self._state[link.STATE_INTENT_EVENT]:
             return None
-        return self._state[link.STATE_EFFECT_VALUE]
+        return self._state[link.STATE_INTENT_VALUE]
 
-    def note_effect(self, value: int) -> None:
+    def log_intent(self, value: int) -> None:
         """Log a value for the current step, before its effect begins.
 
         The step is then finished exactly once: by this engine, or by the next one, which reads the value.
         """
         if self.program is not None and self.program.foreign:
             foreign.check(self.program.foreign)  # the next engine would deliver results of void data
-        self._note(value, 0, 0)
+        self._log_step(value, 0, 0)
 
-    def note_event(self, at: MemoryAt, changes: int) -> None:
+    def log_event_intent(self, at: MemoryAt, changes: int) -> None:
         """Log that the current step changes this event, and its previous count of changes.
 
         After a reset the next engine compares this count and skips the step if the change has happened.
         """
-        self._note(changes, at.memory, at.offset)
+        self._log_step(changes, at.memory, at.offset)
 
-    def note_injected(self, result: int, injection: int, hits: int) -> None:
+    def log_injected(self, result: int, injection: int, hits: int) -> None:
         """Log that the next submission ends with this result, by hit number `hits` of an injection."""
         state = self._state
         state[link.STATE_INJECTED] = 0
@@ -355,20 +355,20 @@ class EngineQueue(DeviceRing):
         state[link.STATE_INJECTION_HITS] = hits
         state[link.STATE_INJECTED] = self.completed + 1
 
-    def noted_injection(self) -> tuple[int, int]:
+    def logged_injection(self) -> tuple[int, int]:
         """Return the injection logged for the next submission, 0 for none, and its hits then."""
         if self._state[link.STATE_INJECTED] != self.completed + 1:
             return 0, 0
         return self._state[link.STATE_INJECTION], self._state[link.STATE_INJECTION_HITS]
 
-    def _note(self, value: int, event: int, offset: int) -> None:
+    def _log_step(self, value: int, event: int, offset: int) -> None:
         # a death between these stores leaves an effect not begun, and no log entry of it
         state = self._state
-        state[link.STATE_EFFECT_STEP] = 0
-        state[link.STATE_EFFECT_VALUE] = value
-        state[link.STATE_EFFECT_EVENT] = event
-        state[link.STATE_EFFECT_OFFSET] = offset
-        state[link.STATE_EFFECT_STEP] = self._step_id()
+        state[link.STATE_INTENT_STEP] = 0
+        state[link.STATE_INTENT_VALUE] = value
+        state[link.STATE_INTENT_EVENT] = event
+        state[link.STATE_INTENT_OFFSET] = offset
+        state[link.STATE_INTENT_STEP] = self._step_id()
 
     def _step_id(self) -> int:
         return self._first_step_id() | self.step

@@ -44,8 +44,8 @@ class QueueTable:
         self.chores = ChoreTable()
         self.aside = Waits()
         self._waiting = 0  # submissions of all queues, as last logged
-        self._to_note: deque[EngineQueue] = deque()
-        self._note_due_ns = 0
+        self._to_log: deque[EngineQueue] = deque()
+        self._log_due_ns = 0
         self._maybe_idle: deque[EngineQueue] = deque()
         self._idle_check_due_ns = 0
 
@@ -68,14 +68,14 @@ class QueueTable:
 
     def drop(self, queue: EngineQueue) -> None:
         """Drop a queue; its running submission ends early."""
-        queue.closed, queue.known = True, None  # a cycle that would keep memory mapped
+        queue.closed, queue.prepared = True, None  # a cycle that would keep memory mapped
         self._by_context[queue.context.number].pop(queue.handle)
         self._leave(queue)
         queue.share.decoding.discard(queue)
-        self._waiting -= max(0, queue.noted_waiting)
-        queue.noted_waiting = -1
+        self._waiting -= max(0, queue.logged_waiting)
+        queue.logged_waiting = -1
         # lookups would keep its memory mapped
-        self._to_note.clear()
+        self._to_log.clear()
         self._maybe_idle.clear()
 
     def drop_context(self, context: int) -> None:
@@ -107,29 +107,29 @@ class QueueTable:
         looks = chain.from_iterable(islice(group.queues, LOOKS) for group in groups)
         return [queue for queue in looks if queue.pending()]
 
-    def note_waiting(self, now_ns: int) -> int:
+    def log_waiting(self, now_ns: int) -> int:
         """Log each queue's number of unfinished submissions for monitors; return the sum.
 
         Of many queues it checks some at a time, at intervals.
         """
-        if now_ns >= self._note_due_ns:
-            if not self._to_note:
-                self._to_note.extend((*self.awake, *self.aside.blocked, *self.aside.paced))
-            part = _take(self._to_note)
+        if now_ns >= self._log_due_ns:
+            if not self._to_log:
+                self._to_log.extend((*self.awake, *self.aside.blocked, *self.aside.paced))
+            part = _take(self._to_log)
             for queue in part:
-                self._note(queue)
-            self._note_due_ns = now_ns + (len(part) * LOOK_NS if self._to_note or self.aside else 0)
+                self._log_waiting(queue)
+            self._log_due_ns = now_ns + (len(part) * LOOK_NS if self._to_log or self.aside else 0)
         return self._waiting
 
-    def adopt_waiting(self, queue: EngineQueue, noted: int) -> None:
+    def adopt_waiting(self, queue: EngineQueue, logged: int) -> None:
         """Take over a queue's count of waiting submissions logged by the C++ part, an unsigned word."""
-        noted = noted if noted < 1 << 63 else -1
-        self._waiting += max(0, noted) - max(0, queue.noted_waiting)
-        queue.noted_waiting = noted
+        logged = logged if logged < 1 << 63 else -1
+        self._waiting += max(0, logged) - max(0, queue.logged_waiting)
+        queue.logged_waiting = logged
 
-    def _note(self, queue: EngineQueue) -> None:
-        self._waiting -= max(0, queue.noted_waiting)
-        self._waiting += queue.note_waiting()
+    def _log_waiting(self, queue: EngineQueue) -> None:
+        self._waiting -= max(0, queue.logged_waiting)
+        self._waiting += queue.log_waiting()
 
     # ------------------------------------------------------------ awake and asleep
 
@@ -220,7 +220,7 @@ class QueueTable:
     def put_to_sleep(self, queues: list[EngineQueue]) -> None:
         """Put queues to sleep that are not in `awake`; those that receive work meanwhile wake again."""
         for queue in queues:
-            self._note(queue)
+            self._log_waiting(queue)
             queue.place = _ASLEEP
             queue.set_asleep(True)
         # a driver stores its tail and then reads `asleep`; we store `asleep` and then read its tail: with a
@@ -244,7 +244,7 @@ class QueueTable:
         """Set a queue aside until its wait ends; a wait keeps its first deadline, 0: none."""
         self._leave(queue)
         self.aside.block(queue, deadline_ns, wait, loading)
-        self._note(queue)
+        self._log_waiting(queue)
 
     def retry(self, queue: EngineQueue) -> None:
         """Let a waiting submission check its condition again."""
@@ -301,7 +301,7 @@ class QueueTable:
         """Set a queue aside until the modelled time of its submission is over."""
         self._leave(queue)
         self.aside.pace(queue)
-        self._note(queue)
+        self._log_waiting(queue)
 
     def wake_paced(self, now_ns: int) -> None:
         """Wake the queues whose modelled time is over."""

@@ -71,8 +71,8 @@ class Endings:
         If its end was already logged, only the rest of that is repeated.
         """
         start = time.monotonic_ns()
-        self._overlap.cancel(queue)  # so that it no longer writes memory
-        program, queue.known = queue.program, None
+        self._overlap.cancel(queue)  # an early inference must no longer write memory
+        program, queue.prepared = queue.program, None
         if program is not None:
             queue.context.programs.drop(program)
             step = program.steps[queue.step] if queue.step < len(program.steps) else None

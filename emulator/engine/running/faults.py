@@ -80,7 +80,7 @@ class InjectedFaults:
 
     def settle(self, queue: EngineQueue) -> None:
         """Count the hit that a dead engine has logged for the next submission of a queue."""
-        number, hits = queue.noted_injection()
+        number, hits = queue.logged_injection()
         message = self._injections.get(number)
         if message is not None and self._counters is not None:
             self._counters.settle(message.slot, hits)
@@ -225,7 +225,7 @@ def _note(queue: EngineQueue, message: link.InjectionAdd, hits: int) -> None:
     """Log a failure; the client receives it even if the engine dies before acting or counting."""
     result = _certain_result(message.injection)
     if result is not None:
-        queue.note_injected(result, message.id, hits)
+        queue.log_injected(result, message.id, hits)
 
 
 def _certain_result(injection: Injection) -> int | None:

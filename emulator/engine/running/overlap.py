@@ -110,7 +110,7 @@ class Overlap:
         """Return the submission after `behind` others, if it is known and a single inference."""
         try:
             submission = queue.peek(behind)
-            if submission is None or submission.sequence == queue.condemned:
+            if submission is None or submission.sequence == queue.poisoned:
                 return None
             data = queue.command_buffer(submission)
         except Refused:

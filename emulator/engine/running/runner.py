@@ -30,7 +30,7 @@ from softnpu.emulator.engine.commands.steps import (
     Pause,
 )
 from softnpu.emulator.engine.counters import Counters, Work
-from softnpu.emulator.engine.fast_path.native_turns import NativeTurns
+from softnpu.emulator.engine.fast_path.native_calls import FastPath
 from softnpu.emulator.engine.memory import foreign
 from softnpu.emulator.engine.queues.polled import Schedulable
 from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
@@ -109,7 +109,7 @@ class Runner:
         self._modelled_runs = modelled_runs
         self._tdr_ns = tdr_ms * 1_000_000
         self._endings = Endings(loop.send, queues, scheduler, counters, overlap, errors)
-        self.turns: NativeTurns | None = None  # learns successful submissions
+        self.fast_path: FastPath | None = None  # learns successful submissions
         self._running = RunningSubmission(
             counters,
             modelled_runs,
@@ -161,9 +161,9 @@ class Runner:
                     return  # dropped by a message read and answered meanwhile
             if queue.lost is not None:
                 info = queue.lost
-            elif queue.condemned == submission.sequence and queue.condemned_info is not None:
-                info = queue.condemned_info
-            elif submission.is_cancelled() and queue.pending_effect() is None:
+            elif queue.poisoned == submission.sequence and queue.poisoned_info is not None:
+                info = queue.poisoned_info
+            elif submission.is_cancelled() and queue.pending_intent() is None:
                 # an effect half done by a dead engine cannot be cancelled: it is completed
                 info = failures.cancelled()
             else:
@@ -232,8 +232,8 @@ class Runner:
         else:
             self._charge(queue, now)
             self._endings.end(queue, submission, info)
-        if self.turns is not None and program is not None and info is None and not queue.closed:
-            self.turns.learn(queue, submission, program)
+        if self.fast_path is not None and program is not None and info is None and not queue.closed:
+            self.fast_path.learn(queue, submission, program)
 
     def _count(self, queue: EngineQueue, program: Program) -> None:
         """Count the work of a successful submission."""
@@ -346,15 +346,15 @@ class Runner:
 
     def _run_steps(self, queue: EngineQueue, program: Program) -> Pause | None:
         """Run the program from the queue's step on; return None at its end."""
-        steps, noted = program.steps, program.noted
+        steps, journaled = program.steps, program.journaled
         if queue.parts is not None:
             pause = self._run_parts(queue, queue.parts)
             if pause is not None:
                 return pause
-            queue.reached(queue.step, time.monotonic_ns())  # before the next command notes an effect
+            queue.reached(queue.step, time.monotonic_ns())  # before the next command logs an intent
         first, last = queue.step, len(steps) - 1
         for index in range(first, len(steps)):
-            if noted:
+            if journaled:
                 queue.step = index
             result = steps[index]()
             if result is not None:
@@ -363,7 +363,7 @@ class Runner:
                 pause = result if isinstance(result, Pause) else self._run_parts(queue, result)
                 if pause is not None:
                     return pause
-            if (noted or not index & _CHECKPOINT_MASK) and index != last:
+            if (journaled or not index & _CHECKPOINT_MASK) and index != last:
                 if program.foreign:
                     foreign.check(program.foreign)
                 pause = self._checkpoint(queue, index + 1)

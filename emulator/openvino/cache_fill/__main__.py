@@ -19,7 +19,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from softnpu.emulator.common import linux, lock_in, log_lines
+from softnpu.emulator.common import linux, log_lines, sandbox
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
@@ -42,7 +42,7 @@ class _Compiler:
         if not self._pid:
             os.close(self._begin)
             linux.die_with_parent(parent)
-            lock_in.lock_in(lock_in.Policy())
+            sandbox.enter(sandbox.Policy())
             os._exit(_compile_into(self._result, begin, message, fds))
         os.close(begin)
 

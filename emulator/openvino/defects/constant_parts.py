@@ -106,14 +106,14 @@ def _is_outside(target: Any, constant: Mapping[str, bool]) -> bool:
 
 
 def _replace(core: ov.Core, values: list[Any], properties: Mapping[str, str]) -> None:
-    apart = ov.Model([opset13.result(value) for value in values], [], "constants").clone()
-    for node in apart.get_ops():
+    submodel = ov.Model([opset13.result(value) for value in values], [], "constants").clone()
+    for node in submodel.get_ops():
         if node.get_type_name() == "Constant":
             node.output(0).replace(_copied(node).output(0))
     manager = Manager()
     manager.register_pass(ConstantFolding())
-    manager.run_passes(apart)
-    results = apart.get_results()
+    manager.run_passes(submodel)
+    results = submodel.get_results()
     left = [
         at for at, one in enumerate(results) if one.input_value(0).get_node().get_type_name() != "Constant"
     ]

@@ -17,7 +17,7 @@ _UPDATES: Final = frozenset({"ScatterElementsUpdate", "ScatterNDUpdate", "Scatte
 _IN_PLACE: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
 
-def set_apart(model: Any) -> bool:
+def separate_states(model: Any) -> bool:
     """Put a Roll by 0, which copies and is not left out, before each update of an invariant input."""
     parts = [model, *all_bodies(model)]
     loops = [node for part in parts for node in part.get_ops() if node.get_type_name() in _LOOPS]

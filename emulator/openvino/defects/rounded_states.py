@@ -17,7 +17,7 @@ from softnpu.emulator.blob.container import ASSIGN, GraphMeta
 _TYPE = "bf16"
 
 
-def set_apart(model: ov.Model, meta: GraphMeta) -> None:
+def separate_states(model: ov.Model, meta: GraphMeta) -> None:
     """Prepend a dimension of 1 to outputs that are states with other consumers in the model."""
     results = model.get_results()
     for position in _states(meta):
@@ -27,7 +27,7 @@ def set_apart(model: ov.Model, meta: GraphMeta) -> None:
 
 
 def positions(meta: GraphMeta, compiled: ov.CompiledModel) -> frozenset[int]:
-    """Return the positions of the outputs changed by `set_apart`."""
+    """Return the positions of the outputs changed by `separate_states`."""
     return frozenset(
         position
         for position in _states(meta)

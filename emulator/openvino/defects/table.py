@@ -49,10 +49,10 @@ def _empty_results(model: ov.Model) -> bool:
     return bool(parts)
 
 
-def _set_states_apart(model: ov.Model, build: Build) -> None:
+def _separate_states(model: ov.Model, build: Build) -> None:
     is_rounded = build.meta.precision == arithmetic.PRECISION
     if not is_rounded and "BF16" in build.core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        rounded_states.set_apart(model, build.meta)
+        rounded_states.separate_states(model, build.meta)
 
 
 def _fold(model: ov.Model, build: Build) -> None:
@@ -115,7 +115,7 @@ DEFECTS: Final = (
         Harm.WRONG_NUMBERS,
         "an update of a copy",
         Stage.MODEL,
-        invariant_updates.set_apart,
+        invariant_updates.separate_states,
     ),
     Defect(
         "gather-computed-axis",
@@ -398,7 +398,7 @@ DEFECTS: Final = (
         Harm.WRONG_NUMBERS,
         "the output gets another shape, so that OpenVINO fuses the same",
         Stage.NUMBERS,
-        _set_states_apart,
+        _separate_states,
     ),
     Defect(
         "constant-parts",

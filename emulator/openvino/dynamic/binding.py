@@ -25,7 +25,7 @@ from softnpu.emulator.openvino.runtime import type_of
 
 Shape = tuple[int, ...]
 BEGINS: Shape = ()
-"""Stands for the initial value of a state, whose companion then has -1 for every dimension."""
+"""Stands for the initial value of a state, whose shape tensor then has -1 for every dimension."""
 _LARGEST = 2**31 - 1
 _NO_ROOM = "m_capacity"
 """OpenVINO's error text for a result too large for its tensor."""

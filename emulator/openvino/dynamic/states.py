@@ -70,11 +70,11 @@ class StatefulBinding(DynamicBinding):
         super()._bind(views, count_copied)
         meta = self._image.meta
         of_request = {state.name: state for state in self._request.query_state()}
-        companions = meta.shape_tensors
+        shape_tensors = meta.shape_tensors
         self._variables = []
         for state in meta.states:
             read, assigned = (
-                DynamicArgument(meta, meta.arguments[index], -1, views[index], views[companions[index]])
+                DynamicArgument(meta, meta.arguments[index], -1, views[index], views[shape_tensors[index]])
                 for index in (state.input, state.output)
             )
             if state.variable not in of_request:

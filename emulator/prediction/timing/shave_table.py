@@ -10,9 +10,9 @@ from importlib import resources
 from typing import Final
 
 OLDER_FACTOR: Final = 5.0
-"""3720 against 4000 for kernels that only the newer table lists; see `data/sources.md`."""
+"""Time on 3720 relative to 4000, for kernels that only the newer table lists; see `data/sources.md`."""
 OLDER_MOVES: Final = 2.0
-"""The same for kernels that only move data: words of CMX are 16 bytes on 3720, 32 on 4000 (VPUNN)."""
+"""The same, for kernels that only move data: words of CMX are 16 bytes on 3720, 32 on 4000 (VPUNN)."""
 _MOVES: Final = frozenset(("MemPermute", "Gather", "Interpolate"))
 _NAMES: Final[Mapping[str, str]] = {
     "HSwish": "HSwish",
@@ -40,15 +40,15 @@ _NAMES: Final[Mapping[str, str]] = {
 class Kernel:
     """Microseconds of a kernel on one SHAVE. `known` is False for a kernel that no table lists."""
 
-    us_an_element: float
-    us_a_row: float
+    us_per_element: float
+    us_per_row: float
     us_fixed: float
     source: str
     known: bool = True
 
     def time(self, elements: float, rows: float, shaves: int) -> float:
         """Return the microseconds for a number of f16 elements and rows, shared by the SHAVEs."""
-        return (self.us_an_element * elements + self.us_a_row * rows) / shaves + self.us_fixed
+        return (self.us_per_element * elements + self.us_per_row * rows) / shaves + self.us_fixed
 
 
 @cache
@@ -57,8 +57,8 @@ def _tables() -> Mapping[str, Mapping[str, Kernel]]:
     tables: dict[str, dict[str, Kernel]] = {"3720": {}, "4000": {}}
     for row in csv.DictReader(text.splitlines()):
         tables[row["platform"]][row["kernel"]] = Kernel(
-            us_an_element=float(row["us_a_step"]) / float(row["elements_a_step"]),
-            us_a_row=float(row["us_a_row"]),
+            us_per_element=float(row["us_a_step"]) / float(row["elements_a_step"]),
+            us_per_row=float(row["us_a_row"]),
             us_fixed=float(row["us_fixed"]),
             source=f"VPUNN SHAVE table {row['source']}",
             known=row["kernel"] != "default",
@@ -68,8 +68,8 @@ def _tables() -> Mapping[str, Mapping[str, Kernel]]:
         tables["3720"].setdefault(
             name,
             Kernel(
-                kernel.us_an_element * factor,
-                kernel.us_a_row * factor,
+                kernel.us_per_element * factor,
+                kernel.us_per_row * factor,
                 kernel.us_fixed,
                 f"{kernel.source}, times {factor:g} for 3720",
             ),

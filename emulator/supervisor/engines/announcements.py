@@ -78,9 +78,9 @@ class Announcements:
             priority=queue.priority,
             turbo=queue.turbo,
             state=queue.state,
-            condemned=queue.condemned,
+            poisoned=queue.poisoned,
             background=self._bans.in_background(queue),
-            condemned_info=queue.condemned_info,
+            poisoned_info=queue.poisoned_info,
         )
         self._tell(command, [])
         queue.told = True

@@ -25,7 +25,7 @@ _ATTEMPTS_IN_ALL = 8  # of one submission, over all of its commands
 class KillReason(NamedTuple):
     """Why the watchdog kills an engine.
 
-    `command`: the submission that is condemned. `blames_image`: the image that is being loaded is to blame.
+    `command`: the submission that is poisoned. `blames_image`: the image that is being loaded is to blame.
     What runs beside either goes on, however often that happens.
     """
 
@@ -39,11 +39,11 @@ class KillReason(NamedTuple):
         return command is not None and command.queue is queue and command.running.sequence == sequence
 
 
-def condemn_submissions(
+def poison_submissions(
     queues: Iterable[Queue], states: QueueStates, kill: KillReason | None, ending: str
 ) -> list[Queue]:
     """Condemn the submissions that ended the engine; return their queues. `ending`: how it ended."""
-    condemned = []
+    poisoned = []
     for queue in queues:
         running = states.running(queue.state)
         if running is None:
@@ -60,14 +60,14 @@ def condemn_submissions(
         queue.attempts += 1
         queue.attempts_in_all += 1
         if kill is not None and blamed:
-            queue.condemned_info = kill.info
+            queue.poisoned_info = kill.info
         elif queue.attempts >= _ATTEMPTS or queue.attempts_in_all >= _ATTEMPTS_IN_ALL:
-            queue.condemned_info = _died(ending)
+            queue.poisoned_info = _died(ending)
         else:
             continue
-        queue.condemned = running.sequence
-        condemned.append(queue)
-    return condemned
+        queue.poisoned = running.sequence
+        poisoned.append(queue)
+    return poisoned
 
 
 class Suspicion(enum.Enum):

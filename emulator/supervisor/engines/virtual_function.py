@@ -34,9 +34,9 @@ from softnpu.emulator.supervisor.engines.queue_states import QueueStates
 from softnpu.emulator.supervisor.engines.reset_blame import (
     KillReason,
     Suspicion,
-    condemn_submissions,
     fail_image,
     failed_info,
+    poison_submissions,
 )
 from softnpu.emulator.supervisor.engines.running_submissions import RunningSubmission, RunningSubmissions
 from softnpu.emulator.supervisor.engines.status_page import StatusPage
@@ -247,9 +247,9 @@ class VirtualFunction:
                 self._watchdog.loader = report.loader
                 self._set_state(DeviceState.READY)
                 log.info("%s: engine %d is ready", self._name, self.engine_pid)
-                if report.walls_missing and not self.restarts:
-                    missing = ", ".join(report.walls_missing)
-                    log.warning("%s: its engine is not locked in by %s", self._name, missing)
+                if report.missing_protections and not self.restarts:
+                    missing = ", ".join(report.missing_protections)
+                    log.warning("%s: its engine is not sandboxed by %s", self._name, missing)
                 if trace.active is not None:
                     trace.active.event("engine ready", device=self._device, number=self.engine_pid)
             case link.ContextDropped(context=number):
@@ -298,7 +298,7 @@ class VirtualFunction:
         alone = self.state is DeviceState.READY and self.running_submission() is None
         loading = self._loads.interrupt()
         kill, self._kill_reason = self._kill_reason, None
-        for queue in condemn_submissions(self._running.queues(), self.states, kill, reason):
+        for queue in poison_submissions(self._running.queues(), self.states, kill, reason):
             self._blame(queue, reason if kill is None else kill.info.found)
         self._draining.finish_all()
         if loading is not None and kill is not None and kill.blames_image:

@@ -30,8 +30,8 @@ class Queue:
     handle: int = 0
     told: bool = False
     # the submission that must not run again, its result, and why this queue runs nothing from now on
-    condemned: int = 0
-    condemned_info: ErrorInfo | None = None
+    poisoned: int = 0
+    poisoned_info: ErrorInfo | None = None
     lost: ErrorInfo | None = None
     # how many engines have ended under a submission, and under one command of it
     attempted: int = 0

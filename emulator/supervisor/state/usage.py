@@ -55,7 +55,7 @@ class SessionUsage:
 
     def total(self, queues: list[QueueUsage]) -> QueueUsage:
         """Return the sum over these queues and those that have ended."""
-        # a client that overwrites its rings chooses what was noted of them: no sum may outgrow its field
+        # a client that overwrites its rings chooses what was logged of them: no sum may outgrow its field
         return QueueUsage(
             completed=min(_MOST, self._submissions + sum(queue.completed for queue in queues)),
             running=any(queue.running for queue in queues),

@@ -67,7 +67,8 @@ WORK = {
 """By module: functions that run work on behalf of a client, and catch its exceptions."""
 # fmt: off
 CLEANUP = frozenset((
-    "__del__", "__exit__", "_close", "_destroy_context", "_end_soon", "_give_back", "_note", "_release",
+    "__del__", "__exit__", "_close", "_destroy_context", "_end_soon", "_give_back", "_log_step",
+    "_log_waiting", "_note", "_release",
     "_report", "_unwatch", "client_gone", "close", "discard", "drop_context", "drop_graph", "drop_idle",
     "drop_queue", "drop_unused", "end", "engine_gone", "fail", "finish_context", "finish_queue",
     "finish_segment", "kill", "note", "read_messages", "release", "repeat_end", "session_gone", "undo",
@@ -140,7 +141,7 @@ class _Raiser:
     def _note(self) -> None:
         if self._map is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            # now: an engine that is locked in can open nothing
+            # now: an engine that is sandboxed can open nothing
             self._log = os.open(os.path.join(_FOLDER, f"raised.{self._pid}"), _APPEND, 0o600)
             with open(os.path.join(_FOLDER, f"lines.{self._pid}"), "w+b") as file:
                 file.truncate(8)

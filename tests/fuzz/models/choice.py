@@ -32,7 +32,7 @@ _RUN = {
 }  # fmt: skip
 _NATIVE = 0.3
 _GIVEN = 0.25
-"""The share of models that crash OpenVINO's CPU device to run: each costs engines and processes."""
+"""The share of the models that crash OpenVINO's CPU device which softnpu runs: each costs processes."""
 _BEYOND = ("more than 5 dimensions", "open without a bound")
 
 
@@ -42,7 +42,7 @@ def every(apis: Iterable[str] = _COMPILED) -> list[Way]:
 
 
 def chosen(key: Key, only: Sequence[str] = (), traits: Container[str] = (), each: int = 1) -> list[Way]:
-    """Return the ways of one case. `only`: required parts of a sampled one, such as `native:` or `/reset`.
+    """Return the ways of one case. `only`: parts that its name must have, such as `native:` or `/reset`.
 
     `each`: how many to draw, 0: all. `traits` are the model's: those unsupported by OpenVINO's own plugin are
     seldom given to it.

@@ -78,7 +78,7 @@ void CommandQueue::retire() {
         try {
             // answered when the engine runs nothing of this queue any more
             context->connection->request(MapWriter(queue_destroy::TAG).put(queue_destroy::QUEUE, handle_),
-                                         ok::TAG, 0, {}, Patience::end);
+                                         ok::TAG, 0, {}, Timeout::end);
         } catch (const Error&) {
             if (!context->connection->is_lost()) keep_submissions();
             throw;

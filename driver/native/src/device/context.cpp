@@ -84,7 +84,7 @@ void Context::retire() {
     memory()->close();
     if (!connection->is_lost())
         connection->request(MapWriter(context_destroy::TAG).put(context_destroy::CONTEXT, handle()), ok::TAG,
-                            0, {}, Patience::end);
+                            0, {}, Timeout::end);
     std::lock_guard lock(fences_mutex_);
     kept_.clear();
 }

@@ -129,7 +129,7 @@ ze_result_t is_option_supported(ze_device_handle_t hDevice, uint32_t type, const
             request.put(compiler_options::DEVICE, device->info.index).put(compiler_options::OPTION, pOption);
             if (pValue != nullptr) request.put(compiler_options::VALUE, pValue);
             const Answer answer =
-                device->connection->request(request, compiler_options_answer::TAG, 0, {}, Patience::compiler);
+                device->connection->request(request, compiler_options_answer::TAG, 0, {}, Timeout::compiler);
             if (answer.fields.flag(compiler_options_answer::SUPPORTED)) return ZE_RESULT_SUCCESS;
         }
         throw unsupported_feature(

@@ -56,7 +56,7 @@ Answer import_blob(const Context& context, const ze_graph_desc_t& desc, uint32_t
     MapWriter request(graph_import::TAG);
     request.put(graph_import::CONTEXT, context.handle()).put(graph_import::BLOB_LENGTH, desc.inputSize);
     if (flags != 0) request.put(graph_import::FLAGS, flags);
-    return context.connection->request(request, graph_created::TAG, 1, {blob.get()}, Patience::compiler);
+    return context.connection->request(request, graph_created::TAG, 1, {blob.get()}, Timeout::compiler);
 }
 
 Answer compile(const Context& context, const ze_graph_desc_t& desc, uint32_t flags) {
@@ -73,7 +73,7 @@ Answer compile(const Context& context, const ze_graph_desc_t& desc, uint32_t fla
             .put(schema::cache_options::LIMIT, options->limit);
         request.put(graph_create::CACHE, cache);
     }
-    return context.connection->request(request, graph_created::TAG, 1, source.fds(), Patience::compiler);
+    return context.connection->request(request, graph_created::TAG, 1, source.fds(), Timeout::compiler);
 }
 
 Answer create(const Context& context, const ze_graph_desc_t* desc, uint32_t flags) {
@@ -128,7 +128,7 @@ std::shared_ptr<QueryNetwork> query_network(const std::shared_ptr<Context>& cont
     source.describe(request);
     request.put(graph_query::BUILD_FLAGS, build_flags(*desc));
     const Answer answer =
-        context->connection->request(request, graph_queried::TAG, 1, source.fds(), Patience::compiler);
+        context->connection->request(request, graph_queried::TAG, 1, source.fds(), Timeout::compiler);
     std::string layers(answer.fields.integer(graph_queried::LENGTH), '\0');
     read_all("query network", answer.fds[0].get(), layers.data(), layers.size(), 0);
     return std::make_shared<QueryNetwork>(context, std::move(layers));

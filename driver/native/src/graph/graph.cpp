@@ -46,7 +46,7 @@ void Graph::initialize() {
     if (initialized_) return;
     context->connection->request(
         MapWriter(schema::graph_initialize::TAG).put(schema::graph_initialize::GRAPH, on_device->handle),
-        graph_initialized::TAG, 0, {}, Patience::loader);
+        graph_initialized::TAG, 0, {}, Timeout::loader);
     initialized_ = true;
 }
 
@@ -77,7 +77,7 @@ std::pair<const uint8_t*, size_t> Graph::native_binary() {
     }
     const Answer answer =
         context->connection->request(MapWriter(graph_export::TAG).put(graph_export::GRAPH, on_device->handle),
-                                     graph_exported::TAG, 1, {}, Patience::compiler);
+                                     graph_exported::TAG, 1, {}, Timeout::compiler);
     const size_t size = answer.fields.integer(graph_exported::BLOB_LENGTH);
     const uint8_t* const mapped = map_pages("native binary", answer.fds[0].get(), size);
     std::lock_guard lock(mutex_);

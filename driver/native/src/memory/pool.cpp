@@ -184,7 +184,7 @@ std::pair<uint64_t, std::shared_ptr<Block>> MemoryPool::create_queue(const MapWr
 Answer MemoryPool::ask(const MapWriter& request, std::string_view expected, size_t fds_expected,
                        const std::vector<int>& fds) {
     settle_interrupted();
-    return connection_->request(request, expected, fds_expected, fds, Patience::supervisor, &interrupted_);
+    return connection_->request(request, expected, fds_expected, fds, Timeout::supervisor, &interrupted_);
 }
 
 // Adopts and frees the memory received for a cancelled thread: a segment is described only once, and the next

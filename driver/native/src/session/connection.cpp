@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t SECOND = 1000000000;
 constexpr uint64_t READ_NS = SECOND;
 
-uint64_t limit_of(Patience patience) { return (patience == Patience::supervisor ? 30 : 600) * SECOND; }
+uint64_t limit_of(Timeout timeout) { return (timeout == Timeout::supervisor ? 30 : 600) * SECOND; }
 
 std::string closed_by_program(const char* what, int number) {
     return format("this program has closed its %s (descriptor %d)", what, number);
@@ -65,7 +65,7 @@ private:
 };
 
 Answer Connection::request(const MapWriter& message, std::string_view expected, size_t fds_expected,
-                           const std::vector<int>& fds, Patience patience, uint32_t* interrupted) {
+                           const std::vector<int>& fds, Timeout timeout, uint32_t* interrupted) {
     if (abandoned_ != 0) release_abandoned();
     uint32_t number;
     const std::shared_ptr<Pending> pending = add(number);
@@ -73,8 +73,8 @@ Answer Connection::request(const MapWriter& message, std::string_view expected, 
         Request sending(*this, number, pending, interrupted);
         send(number, message, fds);
         sending.sent();
-        const bool is_work = patience == Patience::compiler || patience == Patience::loader;
-        wait(number, *pending, patience, interrupted != nullptr || is_work);
+        const bool is_work = timeout == Timeout::compiler || timeout == Timeout::loader;
+        wait(number, *pending, timeout, interrupted != nullptr || is_work);
     }
     Answer answer = unwrap(*pending);
     const std::string tag = answer.fields.string(TAG_FIELD);
@@ -93,7 +93,7 @@ Answer Connection::await_answer(uint32_t number) {
         if (entry == pending_.end()) throw lost_error();
         pending = entry->second;
     }
-    wait(number, *pending, Patience::supervisor, false);
+    wait(number, *pending, Timeout::supervisor, false);
     {
         std::lock_guard lock(mutex_);
         pending_.erase(number);
@@ -224,8 +224,8 @@ void Connection::send(uint32_t number, const MapWriter& message, const std::vect
     throw lost_error();
 }
 
-void Connection::wait(uint32_t number, Pending& pending, Patience patience, bool cancellable) {
-    uint64_t end = now_ns() + limit_of(patience);
+void Connection::wait(uint32_t number, Pending& pending, Timeout timeout, bool cancellable) {
+    uint64_t end = now_ns() + limit_of(timeout);
     std::unique_lock lock(mutex_);
     while (!pending.answered) {
         if (lost_) {
@@ -234,12 +234,12 @@ void Connection::wait(uint32_t number, Pending& pending, Patience patience, bool
         }
         if (pending.progressed) {
             pending.progressed = false;
-            end = now_ns() + limit_of(patience);
+            end = now_ns() + limit_of(timeout);
         }
         const uint64_t now = now_ns();
         if (now >= end) {
             lock.unlock();
-            time_out(number, patience);
+            time_out(number, timeout);
         }
         if (reading_) {
             const CancellationPoint here(cancellable);
@@ -279,13 +279,13 @@ void Connection::read_and_dispatch(std::unique_lock<std::mutex>& lock, uint64_t 
         return lock.lock();
     }
     const uint64_t now = now_ns();
-    const uint64_t patience = std::min(READ_NS, end > now ? end - now : 0);
+    const uint64_t timeout = std::min(READ_NS, end > now ? end - now : 0);
     pollfd entry{socket_.get(), POLLIN, 0};
     int ready;
     {
         // cancelled here it has read nothing
         const CancellationPoint here(cancellable);
-        ready = poll(&entry, 1, static_cast<int>(patience / 1000000) + 1);
+        ready = poll(&entry, 1, static_cast<int>(timeout / 1000000) + 1);
     }
     if (ready <= 0) return lock.lock();
     try {
@@ -319,9 +319,9 @@ void Connection::dispatch(Packet packet) {
 }
 
 // No answer came in time. A compiler that hangs does not end the session.
-void Connection::time_out(uint32_t number, Patience patience) {
-    if (patience != Patience::compiler) {
-        mark_lost(format("no answer within %lu s", limit_of(patience) / SECOND));
+void Connection::time_out(uint32_t number, Timeout timeout) {
+    if (timeout != Timeout::compiler) {
+        mark_lost(format("no answer within %lu s", limit_of(timeout) / SECOND));
         throw lost_error();
     }
     request(MapWriter(cancel::TAG).put(cancel::REQUEST, number), ok::TAG);

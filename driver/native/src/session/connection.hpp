@@ -26,7 +26,7 @@ struct Answer {
 };
 
 // How long to wait for an answer, by the process that gives it.
-enum class Patience {
+enum class Timeout {
     supervisor,  // 30 s, then the daemon counts as gone
     compiler,    // 600 s since the last progress, then the compilation has failed
     loader,      // 600 s: a load reports no progress
@@ -48,7 +48,7 @@ public:
     // of a request whose thread was cancelled is stored in `interrupted`, for `await_answer`; without it what
     // the answer brings is released.
     Answer request(const MapWriter& message, std::string_view expected, size_t fds_expected = 0,
-                   const std::vector<int>& fds = {}, Patience patience = Patience::supervisor,
+                   const std::vector<int>& fds = {}, Timeout timeout = Timeout::supervisor,
                    uint32_t* interrupted = nullptr);
     Answer await_answer(uint32_t number);
 
@@ -79,11 +79,11 @@ private:
     void release(const Value& answer);
     void release_abandoned();
     void send(uint32_t number, const MapWriter& message, const std::vector<int>& fds);
-    void wait(uint32_t number, Pending& pending, Patience patience, bool cancellable);
+    void wait(uint32_t number, Pending& pending, Timeout timeout, bool cancellable);
     void read_one(std::unique_lock<std::mutex>& lock, uint64_t end, bool cancellable);
     void read_and_dispatch(std::unique_lock<std::mutex>& lock, uint64_t end, bool cancellable);
     void dispatch(Packet packet);
-    [[noreturn]] void time_out(uint32_t number, Patience patience);
+    [[noreturn]] void time_out(uint32_t number, Timeout timeout);
     void mark_lost(std::string reason) noexcept;
     // The next ones: called with the lock.
     void lose(std::string reason) noexcept;

@@ -93,7 +93,7 @@ CompilerInfo Device::compiler() {
         MapWriter request(compiler_options::TAG);
         request.put(compiler_options::DEVICE, info.index);
         const Answer answer =
-            connection->request(request, compiler_options_answer::TAG, 0, {}, Patience::compiler);
+            connection->request(request, compiler_options_answer::TAG, 0, {}, Timeout::compiler);
         compiler_.major = static_cast<uint16_t>(answer.fields.integer(compiler_options_answer::MAJOR));
         compiler_.minor = static_cast<uint16_t>(answer.fields.integer(compiler_options_answer::MINOR));
         compiler_.opset = answer.fields.integer32(compiler_options_answer::OPSET);

@@ -109,8 +109,8 @@ Attempt try_to_connect(const std::string& path) {
     if (!socket.valid()) {
         throw out_of_host_memory("socket", errno_text(errno), "a free descriptor");
     }
-    const timeval patience{CONNECT_S, 0};
-    setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    const timeval timeout{CONNECT_S, 0};
+    setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     int result;
     do {
         result = connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from softnpu.emulator.engine.load_turns import LoadTurns
+from softnpu.emulator.engine.round_robin_queue import RoundRobinQueue
 from softnpu.emulator.interface import messages as msg
 from tests.support.daemon import Daemon
 from tests.support.models import write_chain
@@ -15,19 +15,19 @@ _MANY = 12
 
 
 def test_sessions_take_turns_and_each_keeps_its_order() -> None:
-    turns: LoadTurns[str] = LoadTurns()
+    queue: RoundRobinQueue[str] = RoundRobinQueue()
     for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
-        turns.put(ord(item[0]), item)
-    assert [turns.get(0) for _ in range(7)] == ["a1", "b1", "c1", "a2", "b2", "a3", None]
-    assert turns.empty()
+        queue.put(ord(item[0]), item)
+    assert [queue.get(0) for _ in range(7)] == ["a1", "b1", "c1", "a2", "b2", "a3", None]
+    assert queue.empty()
 
 
 def test_an_item_wakes_who_waits_for_one() -> None:
-    turns: LoadTurns[int] = LoadTurns()
+    queue: RoundRobinQueue[int] = RoundRobinQueue()
     taken: list[int | None] = []
-    thread = threading.Thread(target=lambda: taken.append(turns.get(None)))
+    thread = threading.Thread(target=lambda: taken.append(queue.get(None)))
     thread.start()
-    turns.put(0, 1)
+    queue.put(0, 1)
     thread.join()
     assert taken == [1]
 

@@ -1,8 +1,8 @@
-"""The nursery of a worker: it forks a fresh process for each job.
+"""The fork server of a worker: it forks a fresh process for each job.
 
 A model can compromise the process that inspects it, and could then falsify other models, even in the caches.
-The nursery preloads what such a process needs, and never sees a job itself. It is forked before the worker
-has seen one.
+The fork server preloads what such a process needs, and never sees a job itself. It is forked before the
+worker has seen one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Program(NamedTuple):
     work: Callable[[Channel], None]
 
 
-class Nursery:
-    """The nursery, seen from the worker, which has one process of it at a time."""
+class ForkServer:
+    """The fork server, seen from the worker, which has one process of it at a time."""
 
     def __init__(self, program: Program, outside: Channel) -> None:
         """Fork it, without the worker's channel `outside`; this process must not have threads yet."""
@@ -58,7 +58,7 @@ class Nursery:
     def begin(self, *, loaded: bool) -> tuple[int, Channel]:
         """A new process, which has loaded what takes long if `loaded`: its pid, and the channel for its job.
 
-        Raises `ConnectionError` if the nursery has ended.
+        Raises `ConnectionError` if the fork server has ended.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -81,7 +81,7 @@ class Nursery:
         return self._answer()
 
     def own_status(self) -> int:
-        """End the nursery; how it has ended."""
+        """End the fork server; how it has ended."""
         os.kill(self.pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
@@ -93,7 +93,7 @@ class Nursery:
     def _answer(self) -> int:
         data = self._requests.recv(_ANSWER.size)
         if not data:
-            raise ConnectionResetError("the nursery has ended")
+            raise ConnectionResetError("the fork server has ended")
         return int(_ANSWER.unpack(data)[0])
 
 

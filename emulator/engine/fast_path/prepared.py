@@ -1,4 +1,4 @@
-"""Known submissions: which programs the C++ part accepts, and their conversion to its steps."""
+"""Prepared submissions: which programs the C++ part accepts, and their conversion to its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softnpu.emulator.engine.commands.program import Program
 from softnpu.emulator.engine.fast_path.native_records import (
     CONTENT,
     Kind,
-    KnownRecord,
+    PreparedRecord,
     QueueRecord,
     StepRecord,
 )
@@ -20,8 +20,8 @@ from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.openvino.twin_maker import TwinMaker
-from softnpu.emulator.openvino.twins import TwinError, TwinRequest
+from softnpu.emulator.openvino.c_model_maker import CModelMaker
+from softnpu.emulator.openvino.c_models import CModelError, CModelRequest
 
 MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20
@@ -31,11 +31,11 @@ _RUNS: Final = 4  # of an inference before a request of its own is worthwhile
 _MOST_SEEN: Final = 1024
 
 
-class Unfit(Exception):
+class Ineligible(Exception):
     """The C++ part does not accept this program; nothing was prepared."""
 
 
-class Known:
+class PreparedSubmission:
     """A prepared submission. It keeps the objects of its record alive."""
 
     __slots__ = ("_kept", "program", "record", "uses")
@@ -47,17 +47,17 @@ class Known:
         request = _request_of(program)
         steps = list(_steps(space, program, request))
         if len(steps) != len(program.steps):
-            raise Unfit
+            raise Ineligible
         buffer = space.memory(submission.buffer)
         array = (StepRecord * max(1, len(steps)))(*steps)
-        self.record = KnownRecord(
+        self.record = PreparedRecord(
             content=(ctypes.c_ubyte * CONTENT)(*submission.content),
             commands=_address(buffer, submission.offset),
             data=program.data,
             size=len(program.data),
             steps=array,
             count=len(steps),
-            noted=program.noted,
+            journaled=program.journaled,
             commands_done=program.commands,
             inferences=program.inferences,
             read=program.read,
@@ -75,18 +75,18 @@ class Known:
         self._kept = (array, buffer, fence, counts, request)
 
 
-class KnownSubmissions:
-    """The known submissions of one queue, by slot content, and the queue's record for the C++ part."""
+class PreparedSubmissions:
+    """The prepared submissions of one queue, by slot content, and the queue's record for the C++ part."""
 
-    def __init__(self, queue: EngineQueue, maker: TwinMaker) -> None:
+    def __init__(self, queue: EngineQueue, maker: CModelMaker) -> None:
         self._maker = maker
         self.record = QueueRecord(slots=queue.slots, turbo=queue.turbo, doorbell=queue.context.doorbell)
         self._state = ctypes.c_char.from_buffer(queue.state_words)
         self.record.ring = queue.ring_address
         self.record.state = ctypes.addressof(self._state)
         self._queue = queue
-        self._by_content: dict[bytes, Known] = {}
-        self._runs: dict[bytes, int] = {}  # before it was prepared; -1: unfit
+        self._by_content: dict[bytes, PreparedSubmission] = {}
+        self._runs: dict[bytes, int] = {}  # before it was prepared; -1: ineligible
         self._evictions = queue.context.programs.evictions
         self._table()
 
@@ -105,22 +105,22 @@ class KnownSubmissions:
         if not runs:
             return
         inference = program.executions[0] if program.executions else None
-        if inference is not None and not inference.has_twin:
-            if runs >= _RUNS and not inference.wants_twin(self._maker):
+        if inference is not None and not inference.has_c_model:
+            if runs >= _RUNS and not inference.wants_c_model(self._maker):
                 self._runs[content] = -1
             return
         try:
-            known = Known(self._queue, submission, program)
-        except (Unfit, TwinError, Refused):
+            prepared = PreparedSubmission(self._queue, submission, program)
+        except (Ineligible, CModelError, Refused):
             self._runs[content] = -1
             return
         if len(self._by_content) >= MOST_OF_A_QUEUE:
             self._by_content.pop(next(iter(self._by_content)))
         del self._runs[content]
-        self._by_content[content] = known
+        self._by_content[content] = prepared
         self._table()
         users = self._queue.context.users
-        for handle in known.uses:
+        for handle in prepared.uses:
             users.note(handle, self._queue.handle)
 
     def forget(self, handles: Iterable[int] | None = None) -> None:
@@ -128,9 +128,9 @@ class KnownSubmissions:
         self._runs.clear()
         dropped = None if handles is None else frozenset(handles)
         kept = {
-            content: known
-            for content, known in self._by_content.items()
-            if dropped is not None and not known.uses & dropped
+            content: prepared
+            for content, prepared in self._by_content.items()
+            if dropped is not None and not prepared.uses & dropped
         }
         if len(kept) != len(self._by_content):
             self._by_content = kept
@@ -142,29 +142,31 @@ class KnownSubmissions:
         if self._evictions == programs.evictions:
             return
         self._evictions = programs.evictions
-        kept = {key: known for key, known in self._by_content.items() if programs.holds(known.program)}
+        kept = {
+            key: prepared for key, prepared in self._by_content.items() if programs.holds(prepared.program)
+        }
         if len(kept) != len(self._by_content):
             self._by_content = kept
             self._table()
 
     def _table(self) -> None:
-        pointers = [ctypes.pointer(known.record) for known in self._by_content.values()]
-        self._pointers = (ctypes.POINTER(KnownRecord) * max(1, len(pointers)))(*pointers)
-        self.record.known, self.record.known_count, self.record.found = self._pointers, len(pointers), 0
+        pointers = [ctypes.pointer(prepared.record) for prepared in self._by_content.values()]
+        self._pointers = (ctypes.POINTER(PreparedRecord) * max(1, len(pointers)))(*pointers)
+        self.record.prepared, self.record.prepared_count, self.record.found = self._pointers, len(pointers), 0
 
 
-def _request_of(program: Program) -> TwinRequest | None:
+def _request_of(program: Program) -> CModelRequest | None:
     """Return a request for the inference of a program; None if it has none."""
     if not program.complete or len(program.steps) > MOST_STEPS or len(program.executions) > 1:
-        raise Unfit
+        raise Ineligible
     if program.foreign:
-        raise Unfit
+        raise Ineligible
     if not program.executions:
         return None
-    return program.executions[0].twin_request()
+    return program.executions[0].c_model_request()
 
 
-def _steps(space: AddressSpace, program: Program, request: TwinRequest | None) -> Iterator[StepRecord]:
+def _steps(space: AddressSpace, program: Program, request: CModelRequest | None) -> Iterator[StepRecord]:
     room = MOST_BYTES
     for command in cmd.decode_each(program.data):
         match command:
@@ -177,7 +179,7 @@ def _steps(space: AddressSpace, program: Program, request: TwinRequest | None) -
                 room -= size
                 to, origin = space.resolve(target, size), space.resolve(source, size)
                 if to.range(target.offset, size).overlaps(origin.range(source.offset, size)):
-                    raise Unfit
+                    raise Ineligible
                 yield StepRecord(
                     Kind.COPY, _address(to, target.offset), _address(origin, source.offset), size
                 )
@@ -193,9 +195,9 @@ def _steps(space: AddressSpace, program: Program, request: TwinRequest | None) -
                 kind = _EVENTS[type(command)]
                 yield StepRecord(kind, _address(memory, at.offset), None, at.memory, at.offset)
             case _:
-                raise Unfit
+                raise Ineligible
         if room < 0:
-            raise Unfit
+            raise Ineligible
 
 
 _EVENTS: Final[dict[type[cmd.Command], Kind]] = {

@@ -1,4 +1,4 @@
-"""Known submissions in C++: exactly the same life of a submission as in Python."""
+"""Prepared submissions in C++: exactly the same life of a submission as in Python."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.records import PAGE, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links import engine as link
-from tests.support.native_turns import DATA, FENCE, Rig, Session
+from tests.support.fast_path import DATA, FENCE, Rig, Session
 
 pytestmark = pytest.mark.quick
 
 HERE = MemoryAt(DATA, 0)
 EVENT = MemoryAt(FENCE, 64)
-HEADER = Path(__file__).parents[2] / "emulator/engine/native/turns.hpp"
+HEADER = Path(__file__).parents[2] / "emulator/engine/native/fast_path.hpp"
 _NEVER = 2**63
-LOST = ErrorInfo(result=ZeResult.ERROR_DEVICE_LOST, object="submission", found="condemned")
+LOST = ErrorInfo(result=ZeResult.ERROR_DEVICE_LOST, object="submission", found="poisoned")
 
 
 @pytest.fixture
@@ -48,7 +48,10 @@ def _data(session: Session, at: int = 0) -> int:
 def _untouched(session: Session, ticket: int, ended: int) -> bool:
     return (
         not session.fence.is_signalled(ticket)
-        and session.ring.completed == session.queue.completed == session.notes[link.STATE_COMPLETED] == ended
+        and session.ring.completed
+        == session.queue.completed
+        == session.state_words[link.STATE_COMPLETED]
+        == ended
     )
 
 
@@ -68,17 +71,19 @@ def test_a_known_submission_ends_like_any_other(rig: Rig) -> None:
     before = rig.counters.submissions
     tickets = [session.submit() for _ in range(3)]
 
-    assert rig.visit()
+    assert rig.call()
 
     assert session.fence.is_signalled(tickets[-1])  # armed for it
-    assert session.ring.completed == session.queue.completed == session.notes[link.STATE_COMPLETED] == 5
-    assert session.notes[link.STATE_RUNNING] == 5
+    assert session.ring.completed == session.queue.completed == session.state_words[link.STATE_COMPLETED] == 5
+    assert session.state_words[link.STATE_RUNNING] == 5
     assert [session.ring.result(sequence) for sequence in (3, 4, 5)] == [0, 0, 0]
     assert (_data(session, 63), _data(session, 64)) == (7, 0)
     assert rig.counters.submissions == before + 3
     assert rig.counters._words[StatusWord.WRITTEN] == 5 * 64
     # the session's account excludes the machine's other work meanwhile
-    assert session.notes[link.STATE_SPENT] == rig.counters.busy_ns >= session.context.share.spent_ns[2] > 0
+    assert (
+        session.state_words[link.STATE_SPENT] == rig.counters.busy_ns >= session.context.share.spent_ns[2] > 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,7 @@ def test_fills_copies_and_timestamps_write_what_they_write_in_python(
     session.mapping.buffer[3 * PAGE : 4 * PAGE] = bytes(PAGE)
     session.submit()
 
-    assert rig.visit()
+    assert rig.call()
 
     assert session.mapping.buffer[3 * PAGE : 3 * PAGE + 2048] == expected
     assert session.mapping.longs[(3 * PAGE + 2048) // 8] >= stamped > 0
@@ -113,12 +118,12 @@ def test_an_event_is_waited_for_in_python_and_changed_once(rig: Rig) -> None:
     rig.teach(session, cmd.EventWait(EVENT), cmd.EventReset(EVENT), cmd.EventSignal(EVENT))
     changes = session.event.changes
     session.submit()
-    assert rig.visit()
+    assert rig.call()
     assert (session.event.changes, session.event.signalled) == (changes + 2, True)
 
     session.event.host_reset()
     ticket = session.submit()
-    assert not rig.visit()
+    assert not rig.call()
     assert _untouched(session, ticket, 3)
     assert session.event.changes == changes + 2
     session.event.host_signal()
@@ -132,7 +137,7 @@ def test_a_fence_that_waits_for_another_submission_is_left_alone(rig: Rig) -> No
     ticket = session.submit()
     session.fence.arm(ticket + 1)
 
-    assert rig.visit()
+    assert rig.call()
 
     assert session.ring.completed == 3
     assert not session.fence.is_signalled(ticket)
@@ -148,7 +153,7 @@ def test_commands_that_have_changed_are_decoded_again(rig: Rig) -> None:
     session.record(_fill(2))  # in place
     ticket = session.submit()
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert _untouched(session, ticket, 2)
     assert _data(session) == 1
@@ -162,7 +167,7 @@ def test_a_cancelled_submission_does_not_begin(rig: Rig) -> None:
     session.mapping.buffer[3 * PAGE] = 0
     ticket = session.submit(cancelled=True)
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert _untouched(session, ticket, 2)
     rig.runner.run(session.queue)
@@ -178,7 +183,7 @@ def test_one_that_is_cancelled_between_its_commands_ends_early(rig: Rig) -> None
     rig.infer_by(session, lambda: session.fence.cancel(tickets[0]) or 0)  # type: ignore[func-returns-value]
     tickets.append(session.submit())
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert _untouched(session, tickets[0], 2)
     assert session.queue.step == 1
@@ -196,23 +201,23 @@ def test_an_injection_holds_from_the_next_submission_on(rig: Rig) -> None:
         return 0
 
     rig.infer_by(session, inject)
-    rig.turns._record.poll_due_ns = _NEVER  # no message ends the visit
+    rig.fast_path._record.poll_due_ns = _NEVER  # no message ends the call
     tickets = [session.submit(), session.submit()]
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert session.ring.completed == 3
     assert not session.fence.is_signalled(tickets[1])
 
 
-def test_a_condemned_submission_does_not_run(rig: Rig) -> None:
+def test_a_poisoned_submission_does_not_run(rig: Rig) -> None:
     session = rig.session()
     rig.teach(session, _fill(1))
-    session.queue.condemned, session.queue.condemned_info = 4, LOST
+    session.queue.poisoned, session.queue.poisoned_info = 4, LOST
     session.submit()
     ticket = session.submit()
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert _untouched(session, ticket, 3)
 
@@ -224,7 +229,7 @@ def test_a_ring_that_was_overwritten_is_for_python(rig: Rig, tail: int) -> None:
     ticket = session.submit()
     session.ring.publish(tail)
 
-    assert rig.visit() == (tail == 2)  # no work is no error
+    assert rig.call() == (tail == 2)  # no work is no error
 
     assert _untouched(session, ticket, 2)
 
@@ -236,7 +241,7 @@ def test_memory_that_was_freed_is_not_kept(rig: Rig) -> None:
     session.context.drop(DATA)
     ticket = session.submit()
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert _untouched(session, ticket, 2)
     rig.runner.run(session.queue)
@@ -250,7 +255,7 @@ def test_a_fence_in_memory_that_was_freed_is_not_signalled(rig: Rig) -> None:
     session.context.drop(FENCE)
     ticket = session.submit()
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert _untouched(session, ticket, 2)
 
@@ -266,23 +271,23 @@ def test_the_session_with_the_least_time_comes_first(rig: Rig) -> None:
         session.context.share.spent_ns[2] = 10**12
 
     def infer(session: Session) -> Callable[[], int]:
-        def note() -> int:
+        def count() -> int:
             order.append(session.context.number)
             session.context.share.spent_ns[2] += 10**6 * session.context.number
             return 0
 
-        return note
+        return count
 
-    by_step = {session.known.steps[0].at: infer(session) for session in sessions}
+    by_step = {session.prepared.steps[0].at: infer(session) for session in sessions}
     rig.infer_by(sessions[0], int)
     callback = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(lambda at: by_step[at]())
-    rig.turns._record.infer = ctypes.cast(callback, ctypes.c_void_p)
+    rig.fast_path._record.infer = ctypes.cast(callback, ctypes.c_void_p)
     for session in sessions:
-        session.known.steps[0].kind = 1
+        session.prepared.steps[0].kind = 1
         for _ in range(3):
             session.submit()
 
-    assert rig.visit()
+    assert rig.call()
 
     # after n turns a session has used about n times its number: that decides, not submission order
     assert sorted(order) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -297,7 +302,7 @@ def test_priorities_are_for_python(rig: Rig) -> None:
         rig.teach(session, _fill(1))
     tickets = [normal.submit(), high.submit()]
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert _untouched(normal, tickets[0], 2)
     assert _untouched(high, tickets[1], 2)
@@ -313,12 +318,12 @@ def test_while_an_inference_runs_nothing_says_that_it_has_ended(rig: Rig) -> Non
     tickets: list[int] = []
 
     def look() -> int:
-        seen.append((_untouched(session, tickets[0], 2), session.notes[link.STATE_RUNNING]))
+        seen.append((_untouched(session, tickets[0], 2), session.state_words[link.STATE_RUNNING]))
         return 0
 
     rig.infer_by(session, look)
     tickets.append(session.submit())
-    assert rig.visit()
+    assert rig.call()
 
     assert seen == [(True, 3)]
     assert session.fence.is_signalled(tickets[0])
@@ -328,26 +333,26 @@ def test_a_failed_inference_is_run_again_by_python(rig: Rig) -> None:
     session = rig.session()
     rig.teach(session, cmd.EventSignal(EVENT), _fill(1))
     changes = session.event.changes
-    session.known.steps[1].kind = 1
+    session.prepared.steps[1].kind = 1
     rig.infer_by(session, int)
-    session.known.steps[0].kind = 6
+    session.prepared.steps[0].kind = 6
     callback = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(lambda _: -1)
-    rig.turns._record.infer = ctypes.cast(callback, ctypes.c_void_p)
+    rig.fast_path._record.infer = ctypes.cast(callback, ctypes.c_void_p)
     ticket = session.submit()
 
-    assert not rig.visit()
+    assert not rig.call()
 
     assert _untouched(session, ticket, 2)
     assert session.queue.step == 1
-    assert session.notes[link.STATE_RUNNING] == 0
-    assert session.notes[link.STATE_REACHED] == 3 << link.REACHED_BITS | 1
+    assert session.state_words[link.STATE_RUNNING] == 0
+    assert session.state_words[link.STATE_REACHED] == 3 << link.REACHED_BITS | 1
     rig.runner.run(session.queue)
     assert session.fence.is_signalled(ticket)
     assert session.event.changes == changes + 1  # once
 
 
 @pytest.mark.parametrize(
-    ("page", "noted", "signalled", "told"),
+    ("page", "logged", "signalled", "told"),
     [
         pytest.param(3, 2, False, 2, id="in a command"),
         pytest.param(0, 2, False, 2, id="before its result is stored"),
@@ -356,7 +361,7 @@ def test_a_failed_inference_is_run_again_by_python(rig: Rig) -> None:
     ],
 )
 def test_an_engine_that_dies_leaves_what_the_next_one_expects(
-    rig: Rig, page: int | None, noted: int, signalled: bool, told: int
+    rig: Rig, page: int | None, logged: int, signalled: bool, told: int
 ) -> None:
     session = rig.session()
     rig.teach(session, _fill(1))
@@ -368,16 +373,16 @@ def test_an_engine_that_dies_leaves_what_the_next_one_expects(
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if page is not None:
             _protect(session.context.space.memory(DATA).mapping.shared.address + page * PAGE)
-        rig.visit()
+        rig.call()
         os._exit(0)
     _, status = os.waitpid(child, 0)
 
     assert (os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0) == (0 if page is None else signal.SIGSEGV)
-    assert session.notes[link.STATE_COMPLETED] == noted
+    assert session.state_words[link.STATE_COMPLETED] == logged
     assert session.fence.is_signalled(ticket) == signalled
     assert session.ring.completed == told
-    if noted == 2 and page == 3:
-        assert session.notes[link.STATE_RUNNING] == 3
+    if logged == 2 and page == 3:
+        assert session.state_words[link.STATE_RUNNING] == 3
 
 
 def _protect(address: int) -> None:

@@ -1,4 +1,4 @@
-"""Engines and compiler workers are confined: a model that takes one over can do next to nothing there."""
+"""Engines and compiler workers are sandboxed: a model that takes one over can do next to nothing there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ATTEMPTS = 45
 
 @pytest.fixture
 def place(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a directory readable by confined processes, with the library; beside it a secret."""
+    """Return a directory readable by sandboxed processes, with the library; beside it a secret."""
     place = private_dir / "extensions"
     place.mkdir(0o700)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(place))
@@ -54,7 +54,7 @@ def test_foreign_code_reaches_nothing(
     assert len(told) >= _ATTEMPTS
     assert [line for line in told if "refused" not in line] == []
     assert (place / "victim").read_text() == "whole"
-    assert "not locked in" not in daemon.log
+    assert "not sandboxed" not in daemon.log
 
 
 _CUTS = """
@@ -86,7 +86,7 @@ def test_an_engine_that_cuts_and_seals_all_its_files_costs_itself(
 
 
 def test_a_process_tells_what_it_can_do() -> None:
-    command = [sys.executable, "-P", "-m", "softnpu.emulator.common.lock_in_probe"]
+    command = [sys.executable, "-P", "-m", "softnpu.emulator.common.sandbox_probe"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == {"missing": [], "possible": []}
     assert landlock.version() > 0

@@ -1,7 +1,7 @@
-"""Twins: copies of small images, compiled through OpenVINO's C interface to run without Python.
+"""C models: copies of small images, compiled through OpenVINO's C interface to run without Python.
 
 A request of the Python binding cannot be run from C++, and neither interface accepts the other's compiled
-model. So an image with short inferences is exported and imported again: see `twin_maker`.
+model. So an image with short inferences is exported and imported again: see `c_model_maker`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Shape(ctypes.Structure):
     _fields_ = (("rank", ctypes.c_int64), ("dims", ctypes.POINTER(ctypes.c_int64)))
 
 
-class TwinError(Exception):
+class CModelError(Exception):
     """OpenVINO's C interface returned an error."""
 
 
@@ -43,10 +43,10 @@ class OpenVino:
             getattr(library, name).restype = None
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that returns a status. Raises `TwinError`."""
+        """Call a function that returns a status. Raises `CModelError`."""
         status = int(getattr(self._library, name)(*arguments))
         if status:
-            raise TwinError(f"{name}: status {status}")
+            raise CModelError(f"{name}: status {status}")
 
     def free(self, name: str, handle: ctypes.c_void_p) -> None:
         getattr(self._library, name)(handle)
@@ -78,10 +78,10 @@ def openvino() -> OpenVino | None:
         return None
 
 
-class TwinRequest:
-    """A request of a twin on given memory; `handle` is what `infer` takes.
+class CModelRequest:
+    """A request of a C model on given memory; `handle` is what `infer` takes.
 
-    `exported` is what the twin was imported from: OpenVINO uses the constants in place.
+    `exported` is what the C model was imported from: OpenVINO uses the constants in place.
     """
 
     __slots__ = ("__weakref__", "_exported", "_views", "handle")
@@ -118,7 +118,7 @@ class TwinRequest:
             size = ctypes.c_size_t()
             interface.call("ov_tensor_get_byte_size", tensor, ctypes.byref(size))
             if size.value != view.nbytes:
-                raise TwinError(f"{kind} {position}: {size.value} bytes, bound to {view.nbytes}")
+                raise CModelError(f"{kind} {position}: {size.value} bytes, bound to {view.nbytes}")
             interface.call(f"ov_infer_request_set_{kind}_tensor_by_index", self.handle, at, tensor)
         finally:
             if tensor:
@@ -127,8 +127,8 @@ class TwinRequest:
             interface.free("ov_output_const_port_free", port)
 
 
-class Twin:
-    """The twin of an image."""
+class CModel:
+    """The C model of an image."""
 
     def __init__(self, interface: OpenVino, compiled: ov.CompiledModel, meta: GraphMeta) -> None:
         self._exported: bytes = compiled.export_model().getvalue()
@@ -145,10 +145,10 @@ class Twin:
         )
         weakref.finalize(self, interface.free, "ov_compiled_model_free", self._compiled).atexit = False
 
-    def request(self, views: Sequence[Bytes]) -> TwinRequest:
-        """Return a request on this memory, one view per argument. Raises `TwinError`."""
-        return TwinRequest(self._interface, self._compiled, self._exported, views, self._inputs)
+    def request(self, views: Sequence[Bytes]) -> CModelRequest:
+        """Return a request on this memory, one view per argument. Raises `CModelError`."""
+        return CModelRequest(self._interface, self._compiled, self._exported, views, self._inputs)
 
-    def infer(self, request: TwinRequest) -> None:
-        """Run one inference. Raises `TwinError`."""
+    def infer(self, request: CModelRequest) -> None:
+        """Run one inference. Raises `CModelError`."""
         self._interface.call("ov_infer_request_infer", request.handle)

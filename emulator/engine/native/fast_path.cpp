@@ -1,4 +1,4 @@
-#include "turns.hpp"
+#include "fast_path.hpp"
 
 #include <sys/epoll.h>
 
@@ -17,7 +17,7 @@ namespace ring = schema::ring_header;
 constexpr uint64_t POLL_EVERY_NS = 20000, COUNT_EVERY_NS = 1000000, IDLE_CHECK_NS = 20000000;
 constexpr uint64_t TURBO_SPIN_NS = 15000000, MAX_LAG_NS = 1000000;
 constexpr uint64_t MAX_MISSES = 8, RETRY_EVERY = 32, FEW = 8;
-constexpr int LOOKS = 16;  // polls of the rings between two readings of the clock
+constexpr int POLLS = 16;  // polls of the rings between two readings of the clock
 
 struct Queues {
     Queue* const* first;
@@ -28,7 +28,7 @@ struct Queues {
 
 class Loop {
 public:
-    explicit Loop(Turns& turns) : turns_(turns), queues_{turns.queues, turns.queues + turns.count} {}
+    explicit Loop(Call& call) : call_(call), queues_{call.queues, call.queues + call.count} {}
 
     bool run() {
         for (;;) {
@@ -40,14 +40,13 @@ public:
                 continue;
             }
             // an announced one applies from the next submission on
-            if (__atomic_load_n(turns_.injections, __ATOMIC_ACQUIRE) != turns_.injections_seen)
-                return false;
-            if (!run_next(turns_, *queue)) return false;
+            if (__atomic_load_n(call_.injections, __ATOMIC_ACQUIRE) != call_.injections_seen) return false;
+            if (!run_next(call_, *queue)) return false;
             const uint64_t now = now_ns();
-            if (now >= turns_.counted_due_ns) count(now);
-            if (now >= turns_.poll_due_ns && !poll(0)) return true;
-            if (turns_.count > FEW && now >= turns_.idle_due_ns) {
-                turns_.idle_due_ns = now + IDLE_CHECK_NS;
+            if (now >= call_.counted_due_ns) count(now);
+            if (now >= call_.poll_due_ns && !poll(0)) return true;
+            if (call_.count > FEW && now >= call_.idle_due_ns) {
+                call_.idle_due_ns = now + IDLE_CHECK_NS;
                 return true;
             }
         }
@@ -75,7 +74,7 @@ private:
                 best = queue;
         }
         if (best) {
-            uint64_t &spent = *best->spent, &least = turns_.min_spent_ns[best->level];
+            uint64_t &spent = *best->spent, &least = call_.min_spent_ns[best->level];
             if (spent > least)
                 least = spent;
             else if (least > MAX_LAG_NS && spent < least - MAX_LAG_NS)
@@ -84,40 +83,40 @@ private:
         return true;
     }
 
-    uint64_t note_waiting(Queue& queue) {
+    uint64_t log_waiting(Queue& queue) {
         const uint64_t waiting = std::min(tail(queue) - queue.completed, queue.slots);
-        if (waiting != queue.noted_waiting)
-            __atomic_store_n(&queue.state[STATE_WAITING], queue.noted_waiting = waiting, __ATOMIC_RELEASE);
+        if (waiting != queue.logged_waiting)
+            __atomic_store_n(&queue.state[STATE_WAITING], queue.logged_waiting = waiting, __ATOMIC_RELEASE);
         return waiting;
     }
 
     void count(uint64_t now) {
         uint64_t waiting = 0;
         for (Queue* queue : queues_)
-            if (queue->awake) waiting += note_waiting(*queue);
-        __atomic_store_n(turns_.counters.heartbeat, now, __ATOMIC_RELEASE);
-        __atomic_store_n(turns_.counters.queued, waiting, __ATOMIC_RELEASE);
-        turns_.counted_due_ns = now + COUNT_EVERY_NS;
+            if (queue->awake) waiting += log_waiting(*queue);
+        __atomic_store_n(call_.counters.heartbeat, now, __ATOMIC_RELEASE);
+        __atomic_store_n(call_.counters.queued, waiting, __ATOMIC_RELEASE);
+        call_.counted_due_ns = now + COUNT_EVERY_NS;
     }
 
     // Waits for events; false for any but the doorbell of a context whose queues are all here.
     bool poll(int timeout_ms) {
         epoll_event found[EVENTS];
-        const int count = epoll_wait(turns_.epoll, found, EVENTS, timeout_ms);
-        turns_.poll_due_ns = now_ns() + POLL_EVERY_NS;
+        const int count = epoll_wait(call_.epoll, found, EVENTS, timeout_ms);
+        call_.poll_due_ns = now_ns() + POLL_EVERY_NS;
         if (count == 0) return true;
         bool all_known = count > 0;
         for (int index = 0; index < count; ++index) {
-            turns_.events[index] = found[index].data.fd;
+            call_.events[index] = found[index].data.fd;
             all_known = all_known && is_known(found[index].data.fd);
         }
         if (!all_known) {
-            turns_.event_count = static_cast<uint32_t>(std::max(count, 0));
+            call_.event_count = static_cast<uint32_t>(std::max(count, 0));
             return false;
         }
         for (int index = 0; index < count; ++index)
             for (Queue* queue : queues_)
-                if (queue->doorbell == turns_.events[index] && !queue->awake && pending(*queue))
+                if (queue->doorbell == call_.events[index] && !queue->awake && pending(*queue))
                     set_asleep(*queue, false);
         return true;
     }
@@ -128,8 +127,8 @@ private:
 
     uint64_t spin_limit() {
         if (any([](const Queue& queue) { return queue.awake && queue.turbo; })) return TURBO_SPIN_NS;
-        if (turns_.misses < MAX_MISSES) return turns_.spin_ns;
-        return ++turns_.skipped % RETRY_EVERY == 0 ? turns_.spin_ns : 0;
+        if (call_.misses < MAX_MISSES) return call_.spin_ns;
+        return ++call_.skipped % RETRY_EVERY == 0 ? call_.spin_ns : 0;
     }
 
     enum class Spun { WORK, NOTHING, EVENTS };
@@ -141,17 +140,17 @@ private:
         if (!limit) return Spun::NOTHING;
         const uint64_t end = now_ns() + limit;
         for (uint64_t now = 0; now < end; now = now_ns()) {
-            for (int turn = 0; turn < LOOKS; ++turn) {
+            for (int turn = 0; turn < POLLS; ++turn) {
                 for (Queue* queue : queues_) {
                     if (!queue->awake || !pending(*queue)) continue;
-                    turns_.misses = 0;
+                    call_.misses = 0;
                     return Spun::WORK;
                 }
                 pause_core();
             }
-            if (now >= turns_.poll_due_ns && !poll(0)) return Spun::EVENTS;
+            if (now >= call_.poll_due_ns && !poll(0)) return Spun::EVENTS;
         }
-        ++turns_.misses;
+        ++call_.misses;
         return Spun::NOTHING;
     }
 
@@ -159,7 +158,7 @@ private:
     bool sleep() {
         for (Queue* queue : queues_) {
             if (!queue->awake) continue;
-            note_waiting(*queue);
+            log_waiting(*queue);
             set_asleep(*queue, true);
         }
         // a driver stores its tail and then reads `asleep`; here it is the other way round
@@ -175,7 +174,7 @@ private:
         return poll(-1);
     }
 
-    Turns& turns_;
+    Call& call_;
     const Queues queues_;
 };
 
@@ -183,15 +182,15 @@ private:
 
 }  // namespace softnpu::engine
 
-int softnpu_turns(softnpu::engine::Turns* turns) {
-    turns->event_count = 0;
-    turns->done = 0;
-    return softnpu::engine::Loop(*turns).run();
+int softnpu_fast_path(softnpu::engine::Call* call) {
+    call->event_count = 0;
+    call->done = 0;
+    return softnpu::engine::Loop(*call).run();
 }
 
-int softnpu_engine_version() { return 3; }
+int softnpu_engine_version() { return 4; }
 
-void softnpu_turns_sizes(uint64_t sizes[4]) {
+void softnpu_fast_path_sizes(uint64_t sizes[4]) {
     using namespace softnpu::engine;
-    sizes[0] = sizeof(Step), sizes[1] = sizeof(Known), sizes[2] = sizeof(Queue), sizes[3] = sizeof(Turns);
+    sizes[0] = sizeof(Step), sizes[1] = sizeof(Prepared), sizes[2] = sizeof(Queue), sizes[3] = sizeof(Call);
 }

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class LoadTurns(Generic[T]):
+class RoundRobinQueue(Generic[T]):
     """A queue between threads: FIFO within each session, round-robin between sessions."""
 
     def __init__(self) -> None:

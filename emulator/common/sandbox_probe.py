@@ -1,4 +1,4 @@
-"""`python -m softnpu.emulator.common.lock_in_probe`: lock in, try what is refused then, print what worked.
+"""`python -m softnpu.emulator.common.sandbox_probe`: enter it, try what is refused then, print what worked.
 
 Prints JSON: `missing`, what this machine cannot do, and `possible`, what could be done all the same.
 """
@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from softnpu.emulator.common import lock_in
-from softnpu.emulator.common.lock_in import Policy
+from softnpu.emulator.common import sandbox
+from softnpu.emulator.common.sandbox import Policy
 
 _PTRACE_ATTACH = 16
 _FIOSETOWN = 0x8901
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> int:
-    """Print what a process that is locked in can do."""
+    """Print what a process that is sandboxed can do."""
     folder = tempfile.mkdtemp(prefix="softnpu-probe-")
     secret = Path(folder, "secret")
     secret.write_text("secret")
@@ -39,7 +39,7 @@ def main() -> int:
         signal.pause()
     child = os.fork()
     if not child:
-        missing = lock_in.lock_in(Policy(memory=_MEMORY))
+        missing = sandbox.enter(Policy(memory=_MEMORY))
         possible = [
             name
             for name, attempt in _attempts(Path(folder), secret, other, pair[0]).items()

@@ -5,7 +5,7 @@ start no program, open no connection, change no file, and reach no other process
 limited.
 This cannot be undone. Denied calls fail with an error, so that libraries can do without.
 
-Landlock is for one thread and those that it starts: call `lock_in` before there is another.
+Landlock is for one thread and those that it starts: call `sandbox.enter` before there is another.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Policy(NamedTuple):
     memory: int = 0
 
 
-def lock_in(policy: Policy) -> tuple[str, ...]:
+def enter(policy: Policy) -> tuple[str, ...]:
     """Sandbox this process. Returns the protections that this machine lacks."""
     missing = []
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")

@@ -1,4 +1,4 @@
-"""The engine's C++ part alone, with real rings, fences and notes, and the runner that teaches it."""
+"""The engine's C++ part alone, with real rings, fences and queue states, and the runner that teaches it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.spin import SpinBudget
 from softnpu.emulator.engine.counters import Counters
-from softnpu.emulator.engine.fast_path import native_turns
-from softnpu.emulator.engine.fast_path.known import KnownSubmissions
-from softnpu.emulator.engine.fast_path.native_records import Kind, KnownRecord
-from softnpu.emulator.engine.fast_path.native_turns import NativeTurns
+from softnpu.emulator.engine.fast_path import native_calls
+from softnpu.emulator.engine.fast_path.native_calls import FastPath
+from softnpu.emulator.engine.fast_path.native_records import Kind, PreparedRecord
+from softnpu.emulator.engine.fast_path.prepared import PreparedSubmissions
 from softnpu.emulator.engine.memory.staging import Staging
 from softnpu.emulator.engine.queues.context import EngineContext
 from softnpu.emulator.engine.queues.queue import EngineQueue
@@ -50,7 +50,7 @@ class Session:
 
     def __init__(self, rig: Rig, number: int, priority: int) -> None:
         self.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        fd = linux.memfd("native-turns", PAGE * len(_PAGES))
+        fd = linux.memfd("fast-path", PAGE * len(_PAGES))
         self.mapping = SharedMapping(fd, PAGE * len(_PAGES))
         staging_fd = linux.memfd("staging")
         rig._fds.append(staging_fd)
@@ -90,15 +90,15 @@ class Session:
         return ticket
 
     @property
-    def known(self) -> KnownRecord:
+    def prepared(self) -> PreparedRecord:
         """The prepared record of its only submission."""
-        assert isinstance(self.queue.known, KnownSubmissions)
-        (known,) = self.queue.known._by_content.values()
-        return known.record
+        assert isinstance(self.queue.prepared, PreparedSubmissions)
+        (prepared,) = self.queue.prepared._by_content.values()
+        return prepared.record
 
     @property
-    def notes(self) -> memoryview:
-        """The notes, which outlive the engine."""
+    def state_words(self) -> memoryview:
+        """The state of its queue, which outlives the engine."""
         return self.queue.state_words
 
 
@@ -113,7 +113,7 @@ class Raised(InternalErrors):
 
 
 class Rig:
-    """An engine without a supervisor. A visit ends as soon as there is nothing to run."""
+    """An engine without a supervisor. A call ends as soon as there is nothing to run."""
 
     def __init__(self) -> None:
         self._fds = [linux.memfd("states", link.STATES_SIZE), linux.memfd("page", records.status_size(1))]
@@ -140,10 +140,10 @@ class Rig:
             Raised(),
             2000,
         )
-        library = native_turns.library()
+        library = native_calls.library()
         if library is None:
             pytest.skip("the part of the engine in C++ is not built")
-        self.turns = self.runner.turns = NativeTurns(
+        self.fast_path = self.runner.fast_path = FastPath(
             library,
             self.queues,
             self.scheduler,
@@ -161,19 +161,19 @@ class Rig:
         return self._sessions[-1]
 
     def teach(self, session: Session, *commands: cmd.Command) -> None:
-        """Have Python run a submission of these commands until it is known."""
+        """Have Python run a submission of these commands until it is prepared."""
         session.record(*commands)
         for _ in range(2):
             session.submit()
             self.runner.run(session.queue)
-        assert session.known.size
+        assert session.prepared.size
 
-    def visit(self) -> bool:
-        """Let C++ run known submissions; return whether it stopped because there was nothing more to run."""
+    def call(self) -> bool:
+        """Let C++ run prepared submissions; return whether it ran all that there was."""
         for session in self._sessions:
             if session.queue not in self.queues.awake:
                 self.queues.wake(session.queue)
-        while self.turns.visit() == [self._channel]:  # it polls now and then, and finds a message
+        while self.fast_path.call() == [self._channel]:  # it polls now and then, and finds a message
             if not any(queue.pending() for queue in self.queues.awake):
                 return True
         return False
@@ -181,8 +181,8 @@ class Rig:
     def infer_by(self, session: Session, infer: Callable[[], int]) -> None:
         """Replace the first step of the session's submissions by an inference that makes this call."""
         self._callback = _INFER(lambda _: infer())
-        self.turns._record.infer = ctypes.cast(self._callback, ctypes.c_void_p)
-        session.known.steps[0].kind = Kind.INFER
+        self.fast_path._record.infer = ctypes.cast(self._callback, ctypes.c_void_p)
+        session.prepared.steps[0].kind = Kind.INFER
 
     def close(self) -> None:
         """Release everything."""

@@ -1,8 +1,8 @@
-// Known submissions, run without Python. native_turns.py describes and fills these records.
+// Prepared submissions, run without Python. native_calls.py describes and fills these records.
 //
 // Python prepares a submission that it has run before: the content of its slot and its commands, and their
-// effect as a few steps. `softnpu_turns` runs such submissions, in the scheduler's order and by the rules of
-// interface.md, and returns for everything else before touching it.
+// effect as a few steps. `softnpu_fast_path` runs such submissions, in the scheduler's order and by the rules
+// of interface.md, and returns for everything else before touching it.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ enum State : size_t {
     STATE_RUNNING = 1,
     STATE_STARTED = 2,
     STATE_REACHED = 3,
-    STATE_EFFECT_STEP = 4,
-    STATE_EFFECT_VALUE = 5,
-    STATE_EFFECT_EVENT = 6,
-    STATE_EFFECT_OFFSET = 7,
+    STATE_INTENT_STEP = 4,
+    STATE_INTENT_VALUE = 5,
+    STATE_INTENT_EVENT = 6,
+    STATE_INTENT_OFFSET = 7,
     STATE_SPENT = 12,
     STATE_INFERENCES = 13,
     STATE_WAITING = 14,
@@ -40,7 +40,7 @@ struct Step {
 constexpr size_t CONTENT = 40;  // of a slot, between the sequence number and the ticket
 
 // One prepared submission: the content of its slot, and its commands.
-struct Known {
+struct Prepared {
     uint8_t content[CONTENT];
     const void* commands;  // in client memory
     const void* data;      // a private copy
@@ -48,7 +48,7 @@ struct Known {
     uint8_t* fence;  // null: none
     const Step* steps;
     uint64_t count;
-    uint64_t noted;  // progress is logged after each step
+    uint64_t journaled;  // progress is logged after each step
     uint64_t commands_done, inferences, read, written, tiles;
     uint64_t* image;  // inferences of it, and their nanoseconds
 };
@@ -57,15 +57,15 @@ struct Queue {
     uint8_t* ring;
     uint64_t* state;
     uint64_t* spent;  // of its session, at its level
-    Known* const* known;
-    uint64_t known_count;
+    Prepared* const* prepared;
+    uint64_t prepared_count;
     uint64_t slots;
     uint64_t completed;
-    uint64_t condemned;
+    uint64_t poisoned;
     uint64_t ran_ns;
-    uint64_t noted_waiting;
+    uint64_t logged_waiting;
     uint64_t step;   // where Python has to continue the next submission
-    uint64_t found;  // index of the last one of `known`
+    uint64_t found;  // index of the last one of `prepared`
     uint32_t level;
     int32_t doorbell;
     uint32_t turbo;
@@ -84,7 +84,7 @@ struct Counters {
 
 constexpr size_t EVENTS = 64;
 
-struct Turns {
+struct Call {
     Queue* const* queues;
     uint64_t count;
     Counters counters;
@@ -105,9 +105,9 @@ struct Turns {
 
 uint64_t now_ns();
 
-// Runs the next submission of a queue, a known one, to its end; false if Python has to run it, from
+// Runs the next submission of a queue, a prepared one, to its end; false if Python has to run it, from
 // `queue.step` on: it was not prepared, has changed since, ends without running, or an inference failed.
-bool run_next(Turns& turns, Queue& queue);
+bool run_next(Call& call, Queue& queue);
 
 }  // namespace softnpu::engine
 
@@ -116,7 +116,7 @@ extern "C" {
 int softnpu_engine_version();
 // Runs submissions until something else has to be done: 1 if that is to handle `events`, of which none was
 // handled, or to put some of many queues to sleep; 0 if Python has to choose or run the next submission.
-int softnpu_turns(softnpu::engine::Turns* turns);
-// Sizes of `Step`, `Known`, `Queue`, `Turns`: they must be those of Python.
-void softnpu_turns_sizes(uint64_t sizes[4]);
+int softnpu_fast_path(softnpu::engine::Call* call);
+// Sizes of `Step`, `Prepared`, `Queue`, `Call`: they must be those of Python.
+void softnpu_fast_path_sizes(uint64_t sizes[4]);
 }

@@ -1,9 +1,9 @@
-"""Visits: calls of the C++ part, which runs known submissions and returns for everything else.
+"""The fast path: calls of the C++ part, which runs prepared submissions and returns for everything else.
 
-Python runs a submission first. After two runs it is prepared (`known`), and from then on the engine's loop
-hands the rings to `softnpu_turns` unless something is pending that only Python can handle. The interpreter
-lock is released there. The rules and their order are the same: the log that outlives the engine, the end of a
-submission, the scheduler's accounts, the counters.
+Python runs a submission first. After two runs it is prepared (`prepared.py`), and from then on the engine's
+loop hands the rings to `softnpu_fast_path` unless something is pending that only Python can handle. The
+interpreter lock is released there. The rules and their order are the same: the log that outlives the engine,
+the end of a submission, the scheduler's accounts, the counters.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from softnpu.emulator.common.spin import SpinBudget
 from softnpu.emulator.engine import native_library
 from softnpu.emulator.engine.commands.program import Program
 from softnpu.emulator.engine.counters import Counters
-from softnpu.emulator.engine.fast_path.known import KnownSubmissions
-from softnpu.emulator.engine.fast_path.native_records import SIZES, CountersRecord, QueueRecord, TurnsRecord
+from softnpu.emulator.engine.fast_path.native_records import SIZES, CallRecord, CountersRecord, QueueRecord
+from softnpu.emulator.engine.fast_path.prepared import PreparedSubmissions
 from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queues.queue_table import QueueTable
 from softnpu.emulator.engine.queues.scheduler import Scheduler
 from softnpu.emulator.interface.environment import native_turns
-from softnpu.emulator.openvino.twin_maker import TwinMaker
-from softnpu.emulator.openvino.twins import openvino
+from softnpu.emulator.openvino.c_model_maker import CModelMaker
+from softnpu.emulator.openvino.c_models import openvino
 
 log = logging.getLogger(__name__)
 
-_FEW = 4  # submissions of a worthwhile visit
+_FEW = 4  # submissions of a worthwhile call
 _LONGEST_PAUSE = 64
 LARGE = 32
-"""A visit prepares every polled queue, so there is none while a session has more than this."""
+"""A call prepares every polled queue, so there is none while a session has more than this."""
 
 
 def library() -> ctypes.CDLL | None:
@@ -40,15 +40,15 @@ def library() -> ctypes.CDLL | None:
     if loaded is None:
         return None
     sizes = (ctypes.c_uint64 * len(SIZES))()
-    loaded.softnpu_turns_sizes(sizes)
+    loaded.softnpu_fast_path_sizes(sizes)
     if tuple(sizes) != SIZES:
         log.warning("%s has other records; install softnpu again", native_files.engine())
         return None
     return loaded
 
 
-class NativeTurns:
-    """The C++ part of one engine. `ready`: the next submissions may be known ones."""
+class FastPath:
+    """The C++ part of one engine. `ready`: the next submissions may be prepared ones."""
 
     def __init__(
         self,
@@ -62,16 +62,16 @@ class NativeTurns:
         ns_per_tick: float,
     ) -> None:
         self.ready = False
-        self._run = library.softnpu_turns
+        self._run = library.softnpu_fast_path
         self._queues = queues
         self._scheduler = scheduler
         self._counters = counters
-        self._maker = TwinMaker()
+        self._maker = CModelMaker()
         self._missed = self._pause = 0
         self._injections = injections
         self._kept = ctypes.c_char.from_buffer(injections)
         interface = openvino()
-        self._record = TurnsRecord(
+        self._record = CallRecord(
             counters=counters.record(CountersRecord),
             infer=None if interface is None else interface.infer,
             injections=ctypes.addressof(self._kept),
@@ -82,21 +82,21 @@ class NativeTurns:
 
     def learn(self, queue: EngineQueue, submission: Submission, program: Program) -> None:
         """Record that this submission has succeeded in Python."""
-        known = self._known(queue)
-        if submission.content not in known:
-            known.learn(submission, program)
+        prepared = self._prepared(queue)
+        if submission.content not in prepared:
+            prepared.learn(submission, program)
         elif self._pause:
             self._pause -= 1
         else:
             self.ready = True
 
-    def visit(self) -> Sequence[int] | None:
-        """Run known submissions; return the ready descriptors.
+    def call(self) -> Sequence[int] | None:
+        """Run prepared submissions; return the ready descriptors.
 
         None if the next submission has to run in Python.
         """
         table = self._enter()
-        is_brief = self._run(ctypes.byref(self._record))  # needs only a short check before the next visit
+        is_brief = self._run(ctypes.byref(self._record))  # needs only a short check before the next call
         self._leave(table)
         if not is_brief:
             self._back_off()
@@ -115,20 +115,20 @@ class NativeTurns:
         record.counted_due_ns = self._counters.due_ns
         return table
 
-    def _known(self, queue: EngineQueue) -> KnownSubmissions:
-        known = queue.known
-        if not isinstance(known, KnownSubmissions):
-            known = queue.known = KnownSubmissions(queue, self._maker)
-        return known
+    def _prepared(self, queue: EngineQueue) -> PreparedSubmissions:
+        prepared = queue.prepared
+        if not isinstance(prepared, PreparedSubmissions):
+            prepared = queue.prepared = PreparedSubmissions(queue, self._maker)
+        return prepared
 
     def _filled(self, queue: EngineQueue, here: int) -> QueueRecord:
         """Fill the record of a queue; `here`: number of its context's queues in the table."""
-        known = self._known(queue)
-        known.check()
-        record = known.record
+        prepared = self._prepared(queue)
+        prepared.check()
+        record = prepared.record
         record.completed, record.ran_ns, record.step = queue.completed, queue.ran_ns, 0
-        record.condemned = queue.condemned if queue.condemned_info is not None else 0
-        record.noted_waiting = queue.noted_waiting % 2**64  # -1: none
+        record.poisoned = queue.poisoned if queue.poisoned_info is not None else 0
+        record.logged_waiting = queue.logged_waiting % 2**64  # -1: none
         record.level, record.awake = queue.level, 1
         record.spent = queue.share.address + 8 * queue.level
         record.whole = here == len(self._queues.of(queue.context.number))
@@ -139,9 +139,9 @@ class NativeTurns:
         record.queues = None  # a dropped queue must not stay mapped
         asleep: list[EngineQueue] = []
         for queue in table:
-            left = self._known(queue).record
+            left = self._prepared(queue).record
             queue.completed, queue.ran_ns, queue.step = left.completed, left.ran_ns, left.step
-            self._queues.adopt_waiting(queue, left.noted_waiting)
+            self._queues.adopt_waiting(queue, left.logged_waiting)
             if not left.awake:
                 asleep.append(queue)
         self._queues.adopt_asleep(asleep)
@@ -149,7 +149,7 @@ class NativeTurns:
         self._counters.adopt(record.counted_due_ns)
 
     def _back_off(self) -> None:
-        """Pause while few submissions are known: a visit costs 20 us."""
+        """Pause while few submissions are prepared: a call costs 20 us."""
         self.ready = False
         if self._record.done >= _FEW:
             self._missed = self._pause = 0

@@ -1,6 +1,6 @@
-"""Make twins of images with short inferences, in a thread of its own.
+"""Make C models of images with short inferences, in a thread of its own.
 
-A twin is used once it and its image have computed the same bits from the same inputs. An image with many
+A C model is used once it and its image have computed the same bits from the same inputs. An image with many
 weights gets none: the weights would be in memory twice, and Python is a small part of its run time.
 """
 
@@ -17,19 +17,19 @@ from softnpu.emulator.common.arrays import Bytes, aligned
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino import memory_limit
 from softnpu.emulator.openvino.binding import Binding
+from softnpu.emulator.openvino.c_models import CModel, CModelError, OpenVino, openvino
 from softnpu.emulator.openvino.cache import cpu_cache
 from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.runtime import properties_of
-from softnpu.emulator.openvino.twins import OpenVino, Twin, TwinError, openvino
 
 log = logging.getLogger(__name__)
 
 MAX_WEIGHTS = 8 << 20
-"""Bytes of constants of the largest image eligible for a twin."""
+"""Bytes of constants of the largest image eligible for a C model."""
 
 
 def may_have_one(image: LoadedImage) -> bool:
-    """Whether an image is eligible for a twin."""
+    """Whether an image is eligible for a C model."""
     meta, properties = image.meta, properties_of(image.meta)
     return (
         image.weights_size <= MAX_WEIGHTS
@@ -45,8 +45,8 @@ def may_have_one(image: LoadedImage) -> bool:
     )
 
 
-class TwinMaker:
-    """Makes twins one after the other, in a thread that ends when idle."""
+class CModelMaker:
+    """Makes C models one after the other, in a thread that ends when idle."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[OpenVino, LoadedImage, list[bytes]]] = queue.SimpleQueue()
@@ -54,11 +54,11 @@ class TwinMaker:
         self._running = False
 
     def ask(self, image: LoadedImage, inputs: list[bytes]) -> None:
-        """Request the twin of an image, if eligible; `image.twin` is set once the twin is verified.
+        """Request the C model of an image, if eligible; `image.c_model` is set once the C model is verified.
 
         `inputs`: values from a client's inference, used for the verification.
         """
-        image.twin_asked = True
+        image.c_model_asked = True
         interface = openvino()
         if interface is None or not may_have_one(image):
             return
@@ -66,7 +66,7 @@ class TwinMaker:
             self._jobs.put((interface, image, inputs))
             if not self._running:
                 self._running = True
-                threading.Thread(target=self._run, name="twins", daemon=True).start()
+                threading.Thread(target=self._run, name="c_models", daemon=True).start()
 
     def _run(self) -> None:
         while True:
@@ -82,19 +82,19 @@ class TwinMaker:
 
 def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
     try:
-        twin = Twin(interface, image.compiled, image.meta)
+        c_model = CModel(interface, image.compiled, image.meta)
         views = [*map(_aligned_copy, inputs), *(aligned(each.byte_size) for each in image.meta.outputs)]
-        twin.infer(twin.request(views))
+        c_model.infer(c_model.request(views))
         expected = _expected(image, views)
-    except (TwinError, RuntimeError) as error:
+    except (CModelError, RuntimeError) as error:
         log.warning("'%s' runs through Python: %s", image.meta.name, openvino_errors.reason(error))
         return
     computed = [view.tobytes() for view in views[len(inputs) :]]
     if computed != expected:
-        log.warning("'%s' runs through Python: its twin computes other bits", image.meta.name)
+        log.warning("'%s' runs through Python: its C model computes other bits", image.meta.name)
         return
-    image.twin = twin
-    log.info("'%s' has a twin: its inferences run in C++", image.meta.name)
+    image.c_model = c_model
+    log.info("'%s' has a C model: its inferences run in C++", image.meta.name)
 
 
 def _expected(image: LoadedImage, views: Sequence[Bytes]) -> list[bytes]:

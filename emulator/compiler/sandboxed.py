@@ -1,7 +1,7 @@
-"""Confined processes, in which a worker handles models: each has OpenVINO, memory and one job's descriptors.
+"""Sandboxed processes, in which a worker handles models: each has OpenVINO, memory and one job's descriptors.
 
 A model may compromise its process, which therefore sandboxes itself before it reads the job, and ends with
-it. OpenVINO is loaded in the nursery that forks them, after a while without jobs if memory suffices, else
+it. OpenVINO is loaded in the fork server that forks them, after a while without jobs if memory suffices, else
 with the first job that needs it.
 """
 
@@ -20,11 +20,11 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from softnpu.emulator import compiler
-from softnpu.emulator.common import failpoints, lock_in
+from softnpu.emulator.common import failpoints, sandbox
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.compiler import compile_job, ir_file, native_blob, options, query
+from softnpu.emulator.compiler.fork_server import ForkServer, Program
 from softnpu.emulator.compiler.job_loop import LACK, answer_next, lack_of_descriptors
-from softnpu.emulator.compiler.nursery import Nursery, Program
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import (
     COMPILE_STAGES,
@@ -64,21 +64,21 @@ _WITH_OPENVINO = (CompileJob, ImportJob, QueryJob, OptionsJob)
 """Kinds of jobs that OpenVINO is loaded for."""
 
 
-class Confined:
+class Sandboxed:
     """The processes, seen from the worker, which ends as they do. Each does one job."""
 
     def __init__(self, outside: Channel) -> None:
         """Fork them, without the worker's channel `outside`; this process must have no threads yet."""
-        self._nursery = Nursery(Program(_loads_early, _load, _work), outside)
+        self._fork_server = ForkServer(Program(_loads_early, _load, _work), outside)
 
     @property
     def pid(self) -> int:
         """The process that forks them, and loads what they need."""
-        return self._nursery.pid
+        return self._fork_server.pid
 
     def fileno(self) -> int:
         """Return the descriptor that is readable between two jobs when that process has ended."""
-        return self._nursery.fileno()
+        return self._fork_server.fileno()
 
     def do(self, job: Job, fds: Sequence[int], send: Send, begun: Callable[[int], None]) -> JobResult:
         """Run a job in one of them; `begun` receives its pid.
@@ -86,7 +86,7 @@ class Confined:
         Raises `Refused` as it did, or because it violated the protocol.
         """
         try:
-            pid, channel = self._nursery.begin(loaded=isinstance(job, _WITH_OPENVINO))
+            pid, channel = self._fork_server.begin(loaded=isinstance(job, _WITH_OPENVINO))
         except ConnectionError:
             self.end_likewise()
         try:
@@ -96,7 +96,7 @@ class Confined:
             return self._outcome(channel, job, send)
         finally:
             channel.close()
-            self._nursery.end()
+            self._fork_server.end()
 
     def _outcome(self, channel: Channel, job: Job, send: Send) -> JobResult:
         while True:
@@ -122,7 +122,7 @@ class Confined:
             packet = None
         if packet is None:
             try:
-                code = self._nursery.status()
+                code = self._fork_server.status()
             except ConnectionError:
                 self.end_likewise()
             if code == LACK:
@@ -140,12 +140,12 @@ class Confined:
         return outcome, tuple(made)
 
     def end_likewise(self) -> NoReturn:
-        """End this process in the way in which the nursery has ended; if it has not, it is killed."""
-        _end_as(self._nursery.own_status())
+        """End this process in the way in which the fork server has ended; if it has not, it is killed."""
+        _end_as(self._fork_server.own_status())
 
     def close(self) -> None:
         """End all, and wait for that."""
-        self._nursery.close()
+        self._fork_server.close()
 
 
 def _end_as(code: int) -> NoReturn:
@@ -178,7 +178,7 @@ def _work(channel: Channel) -> None:
     """Run one job in the sandbox."""
 
     def run(job: Job, packet: Packet, send: Send) -> JobResult:
-        _lock_in(job.shared)
+        _enter_sandbox(job.shared)
         try:
             return _do(job, packet, send, _runtime)
         except Exception:
@@ -195,11 +195,11 @@ def _memory_is_enough() -> bool:
     return int(psutil.virtual_memory().available) >= _ENOUGH_MEMORY
 
 
-def _lock_in(shared: bool) -> None:
+def _enter_sandbox(shared: bool) -> None:
     readable = (str(ir_file.prepared()[1].parent),)
-    missing = lock_in.lock_in(lock_in.Policy(readable, opens_files=True, dumpable=not shared))
+    missing = sandbox.enter(sandbox.Policy(readable, opens_files=True, dumpable=not shared))
     if missing:
-        log.warning("compiler: it is not locked in by %s", ", ".join(missing))
+        log.warning("compiler: it is not sandboxed by %s", ", ".join(missing))
 
 
 def _do(job: Job, packet: Packet, send: Send, runtime: Runtime) -> JobResult:
