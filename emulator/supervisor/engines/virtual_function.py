@@ -166,7 +166,7 @@ class VirtualFunction:
         # also what failed to load last time: the engine has to know every image that a graph names
         named = {graph.image.number for graph in self._initialized_graphs()}
         for image in self.images.all():
-            if image.state is not ImageState.COMPILED or image.number in named:
+            if image.state is not ImageState.COMPILED or image.waiting or image.number in named:
                 self._loads.begin(image)
         for context in self.contexts.values():
             self.announce.context(context)

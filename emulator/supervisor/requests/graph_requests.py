@@ -313,7 +313,8 @@ class GraphRequests:
         with undoing() as undo:
             waits = self._loads.hold()
             undo.callback(waits.close)
-            function.load(graph, hint, ended)
+            # whatever it raises, others wait for the same image
+            function.load(graph, hint, self._state.reactor.guarded(ended))
 
     def destroy(self, call: Call, request: msg.GraphDestroy) -> None:
         self._drop(self._state.graphs.get(request.graph))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -92,11 +93,15 @@ class Image:
         self.files.close()
 
     def finish_loading(self, info: ErrorInfo | None, load_ms: float) -> None:
-        """Call back all waiters for this image."""
+        """Call back all waiters for this image, whatever one of them raises."""
         self.state = ImageState.COMPILED if info else ImageState.LOADED
         self.load_ms = load_ms
-        for _ in range(len(self.waiting)):  # requests made meanwhile wait for the next load
-            self.waiting.pop(0)(info, load_ms)
+        with ExitStack() as steps:
+            for _ in range(len(self.waiting)):  # requests made meanwhile wait for the next load
+                steps.callback(self._call_back, info, load_ms)
+
+    def _call_back(self, info: ErrorInfo | None, load_ms: float) -> None:
+        self.waiting.pop(0)(info, load_ms)
 
 
 class ImageRecords(Protocol):

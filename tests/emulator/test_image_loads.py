@@ -1,0 +1,30 @@
+"""Loads of images: all who wait for one are called back, whatever happens to one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from softnpu.emulator.interface.result import ErrorInfo
+from softnpu.emulator.links.compiler import Compiled
+from softnpu.emulator.supervisor.state.images import Image, ImageState
+
+pytestmark = pytest.mark.quick
+
+_BLOB = Compiled(blob_digest=b"a", placement_digest=b"", blob_length=1, placement_length=0, files=())
+
+
+@pytest.mark.parametrize("info", [None, ErrorInfo(result=1, object="graph", found="a defect")])
+def test_a_waiter_that_fails_keeps_no_other_one_waiting(info: ErrorInfo | None) -> None:
+    image, heard = Image(1, (b"a",), _BLOB, (), [], 0), list[str]()
+
+    def fail(_info: ErrorInfo | None, _ms: float) -> None:
+        heard.append("fails")
+        image.waiting.append(lambda *_: heard.append("next"))
+        raise MemoryError
+
+    image.waiting += [lambda *_: heard.append("first"), fail, lambda *_: heard.append("last")]
+    with pytest.raises(MemoryError):
+        image.finish_loading(info, 0.0)
+    assert sorted(heard) == ["fails", "first", "last"], "who asks meanwhile waits for the next load"
+    assert len(image.waiting) == 1
+    assert image.state is (ImageState.COMPILED if info else ImageState.LOADED)
