@@ -41,11 +41,12 @@ class Timer:
 
     def __init__(self, call: Callable[[], None], owner: Reactor, period_s: float = 0.0) -> None:
         self.call: Callable[[], None] | None = call
-        self.owner = owner
+        self.owner: Reactor | None = owner
         self.period_s = period_s
 
     def cancel(self) -> None:
-        self.call = None
+        # until it is due the heap keeps the timer: not also what it would have called, a client for example
+        self.call = self.owner = None
 
 
 class ChildShare(NamedTuple):
@@ -299,9 +300,9 @@ class Reactor:
 
     def _call(self, timer: Timer) -> None:
         """Call a timer, and reschedule it if periodic. It is `due` until then."""
-        if timer.call is None:
-            return
         owner = timer.owner
+        if timer.call is None or owner is None:
+            return
         good = owner._try(timer.call)
         if timer.period_s:
             if timer.call is not None:

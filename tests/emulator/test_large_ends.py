@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -117,8 +121,10 @@ def test_requests_are_served_while_a_large_context_is_freed(
 ) -> None:
     wire = open_wire(shared_daemon)
     context, handles = _fill(wire, exportable)
+    os.kill(shared_daemon.pid, signal.SIGSTOP)  # both frames are there when it looks
     destroyed = wire.send(msg.ContextDestroy(context=context.handle))
     freed = wire.send(msg.MemFree(memory=(handles[0],)))
+    os.kill(shared_daemon.pid, signal.SIGCONT)
     first, answer = wire.receive()
     assert first == freed, "it is served before all of the context is freed"
     assert isinstance(answer, msg.Failed)
@@ -142,3 +148,15 @@ def test_what_a_large_session_leaves_counts_until_it_is_freed(
 
 def _has_at_most(daemon: Daemon, descriptors: int) -> bool:
     return daemon.base_fd_count() <= descriptors
+
+
+@pytest.mark.quick
+def test_a_cancelled_timer_keeps_nothing_alive_until_it_was_due(reactor: Reactor) -> None:
+    client = _Parts("a", 1, [])
+    owned = reactor.owned("which ends a client", lambda _info, client=client: client(), share=0)
+    timer, left = owned.after(3600, client), weakref.ref(client)
+    del client, owned
+    assert left() is not None
+    timer.cancel()
+    gc.collect()
+    assert left() is None

@@ -1,4 +1,4 @@
-"""What `docs/plugin.md` and Intel's README say agrees with the code; `coverage.toml` names a test of each property."""
+"""`docs/plugin.md` and Intel's README agree with the code; `coverage.toml` names a test of each property."""
 
 from __future__ import annotations
 
