@@ -14,19 +14,19 @@ log = logging.getLogger(__name__)
 ENV_CACHE_DIR: Final = "ZE_INTEL_NPU_CACHE_DIR"
 """Directory of the driver's cache of compiled models. If empty, nothing is cached."""
 ENV_CACHE_SIZE: Final = "ZE_INTEL_NPU_CACHE_SIZE"
-"""Maximum size of that directory in bytes. With 0, or no number, nothing is stored."""
+"""Maximum size of that directory in bytes. If 0 or invalid, nothing is stored."""
 DEFAULT_LIMIT: Final = 4 << 30
 
 _FOLDER: Final = "ze_intel_npu_cache"
-_chosen: tuple[str | None, int] | None = None  # ENV_CACHE_SIZE when a call set a limit, and that limit
+_chosen: tuple[str | None, int] | None = None  # ENV_CACHE_SIZE when the limit was set, and the limit
 
 
 def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions | None:
     """Return the cache that `environ` selects; None when it is off.
 
-    The directory is `ZE_INTEL_NPU_CACHE_DIR`, or `ze_intel_npu_cache` in `XDG_CACHE_HOME`, `HOME/.cache` or
-    `./.cache`: the first whose variable is set. It is made absolute here because the compiler has its own
-    working directory.
+    The directory is `ZE_INTEL_NPU_CACHE_DIR`, or `ze_intel_npu_cache` in `XDG_CACHE_HOME` or `HOME/.cache`,
+    the first that is set, or in `./.cache`. It is made absolute here because the compiler has its own working
+    directory.
     """
     folder = _directory(environ)
     if not folder:
@@ -41,7 +41,7 @@ def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions |
 
 
 def cache_limit(environ: Mapping[str, str]) -> int:
-    """Return the cache limit in bytes: set by this process, unless the variable has changed since."""
+    """Return the limit in bytes: the one this process set, unless the variable has changed since."""
     text = environ.get(ENV_CACHE_SIZE)
     if _chosen is not None and _chosen[0] == text:
         return _chosen[1]
@@ -67,5 +67,5 @@ def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     text = text.strip()
-    # longer numbers exceed any disk: msgpack takes 64 bits
+    # msgpack takes 64 bits; longer numbers exceed any disk
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0

@@ -109,7 +109,7 @@ def extension_properties() -> list[ExtensionProperties]:
 def function_address(name: str) -> ExtensionTable:
     """Return the table of an extension, as `zeDriverGetExtensionFunctionAddress` does.
 
-    Any name that contains the graph extension's name matches it. A private function is a table of one.
+    A name that contains the graph extension's name means it. A private function has its own table.
 
     Raises `ZeError` with ERROR_INVALID_ARGUMENT for an unknown name.
     """

@@ -1,4 +1,4 @@
-"""The plugin calls that are traced while this process is being traced."""
+"""The plugin calls that a trace of this process records."""
 
 from __future__ import annotations
 

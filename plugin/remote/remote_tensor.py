@@ -16,7 +16,7 @@ from softnpu.plugin.remote.remote_properties import RemoteProperties, TensorType
 
 
 class TensorContext(Protocol):
-    """The context of a remote tensor, which is a `RemoteContext`."""
+    """What a remote tensor uses of its `RemoteContext`."""
 
     def get_device_name(self) -> str: ...
 
@@ -35,9 +35,9 @@ class TensorContext(Protocol):
 class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     """Created by `RemoteContext.create_tensor`.
 
-    Device memory is host-visible, so it is an `openvino.Tensor` too: `data` is a view of it, and `copy_to`
-    and `copy_from` take tensors of both kinds. The memory lives as long as any reference to it: this object,
-    an array from `data`, an infer request, an inference in flight, another process.
+    Device memory is host-visible, so this is an `openvino.Tensor` too: `data` is a view of the memory, and
+    `copy_to` and `copy_from` take tensors of both kinds. The memory lives while anything refers to it: this
+    object, an array from `data`, an infer request, an inference in flight, another process.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     def export(self) -> int:
         """Return a descriptor of the memory, for `create_tensor` with MEM_TYPE=SHARED_BUF in any process.
 
-        Pass this tensor's `offset` as MEM_OFFSET, because the descriptor covers the whole memory. The caller
-        closes it.
-        Raises `InputError` for memory without one (CPU_VA), `DeviceLostError` when the session of the tensor
-        has ended.
+        The descriptor covers the whole memory: pass this tensor's `offset` as MEM_OFFSET. The caller closes
+        the descriptor.
+        Raises `InputError` for memory without a descriptor (CPU_VA), `DeviceLostError` when the tensor's
+        session has ended.
         """
         return os.dup(self.descriptor())
 
     def descriptor(self) -> int:
-        """Return the descriptor kept open by the tensor itself. Raises as `export`."""
+        """Return the descriptor that the tensor keeps open. Raises as `export`."""
         self.check_alive("export")
         if self._descriptor is None and self._allocation is not None:
             with translated(f"{self._described()}, export", NpuError):
@@ -109,7 +109,7 @@ class RemoteTensor(ov.Tensor):  # type: ignore[misc]
     def check_usable(self, context: Context, port: str, as_input: bool) -> None:
         """Raise `InputError` unless a request on `context` can use the memory in place for `port`.
 
-        It is never copied instead: programs use remote tensors to avoid copies.
+        The memory is never copied: programs use remote tensors to avoid copies.
         """
         self.check_alive(port)
         if context is not self._context.driver_context:

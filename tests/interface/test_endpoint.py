@@ -1,4 +1,4 @@
-"""The place of a daemon, and the record in its lock file."""
+"""A daemon's paths, and the record in its lock file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_default_lies_in_a_private_directory(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A directory with a path short enough for paths of exactly 107 and 108 bytes in it."""
+    """A directory with a path short enough for all socket paths of the test below."""
     with tempfile.TemporaryDirectory(prefix="s") as folder:
         yield Path(folder)
 
@@ -76,7 +76,7 @@ def test_a_path_in_a_directory_of_any_length_can_be_bound_and_found(short_folder
     assert path.is_socket()
 
 
-def test_a_long_path_in_a_missing_directory_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_long_path_in_a_missing_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / ("d" * 120) / "s"
     with pytest.raises(Refused, match="expected a directory to hold it"), endpoint.socket_address(path):
         pass

@@ -1,4 +1,4 @@
-"""The scan of a model's inputs, which decides whether it can have a batch without reading it."""
+"""A scan of the inputs decides, without reading the model, whether it can have a batch."""
 
 from __future__ import annotations
 

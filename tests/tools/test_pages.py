@@ -1,4 +1,4 @@
-"""The pages without a browser: undefined names are errors, and every branch of the templates is rendered."""
+"""Renders the pages, without a browser, in every branch of their templates; undefined names are errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_every_page_has_cases() -> None:
 
 @pytest.mark.usefixtures("cli_daemon")
 @pytest.mark.parametrize("template", page_cases.CASES)
-def test_a_page_is_rendered_in_every_branch(template: str, tmp_path: Path, run_python: RunPython) -> None:
+def test_every_branch_of_a_page_is_rendered(template: str, tmp_path: Path, run_python: RunPython) -> None:
     code = """
     from tests.tools import page_cases
     say(page_cases.left_out(given["template"], Path(given["page"])))
     """
     left_out = run_python(code, deadline_s=120.0, template=template, page=str(tmp_path / "page.html"))
-    # the comparison within a report has its own page here
+    # compare.html alone covers comparison.html
     assert [each for each in left_out if template == "compare.html" or "comparison.html" not in each] == []
 
 

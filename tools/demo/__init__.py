@@ -1,1 +1,1 @@
-"""A small trained network and its test images, so that a demonstration needs no download and no patience."""
+"""A small trained network and its test images: a demonstration that needs no download and no training."""

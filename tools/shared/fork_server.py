@@ -1,7 +1,7 @@
 """Forks processes: `python -m softnpu.tools.shared.fork_server MODULE:FUNCTION FD PARENT-PID [ARGUMENT...]`.
 
-A starting Python process imports for half a second; one forked after the imports works a few milliseconds
-later. `FUNCTION(*ARGUMENTS)` imports and prepares, and returns the function that every child runs.
+A new Python process spends half a second on imports; one forked after them works within milliseconds.
+`FUNCTION(*ARGUMENTS)` imports and prepares, and returns the function that every child runs.
 Requests come over a SOCK_SEQPACKET socket. When that closes, the server and all its children end.
 """
 
@@ -85,7 +85,7 @@ class ForkServer:
                 [*command, str(os.getpid()), *arguments],
                 pass_fds=(theirs.fileno(), *pass_fds),
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the caller, which ends the server in order
+                start_new_session=True,  # Ctrl-C goes to the caller, which ends the server
                 env=None if environment is None else {**os.environ, **environment},
             )
         self.pid = self._process.pid
@@ -100,7 +100,7 @@ class ForkServer:
         self._socket.send(request)
 
     def receive(self) -> Child | Exited:
-        """Return the next child that runs or ends. Raise `ChildProcessError` if the server has ended."""
+        """Return the next start or exit of a child. Raise `ChildProcessError` if the server has ended."""
         return self._exited.pop(next(iter(self._exited))) if self._exited else self._read()
 
     def start(self, request: bytes) -> Child:
@@ -111,7 +111,7 @@ class ForkServer:
         return message
 
     def wait(self, child: Child) -> int:
-        """Wait for a child; return its exit code in `subprocess` form."""
+        """Wait for a child; return its exit code as `subprocess` does."""
         while child.pid not in self._exited:
             message = self._read()
             assert isinstance(message, Exited)  # `start` has returned every child
@@ -155,7 +155,7 @@ class _Server:
     def __init__(self, run: ChildFunction, requests: socket.socket) -> None:
         self._run = run
         self._requests = requests
-        # a child would copy every page of shared objects whose reference counts it changes
+        # a child's collector would write to every shared object, and so copy its page
         gc.collect()
         gc.freeze()
 

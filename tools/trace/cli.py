@@ -1,4 +1,4 @@
-"""`softnpu trace`: record the activity of a program, the daemon and the devices, or of running programs."""
+"""`softnpu trace`: record new or running programs, with the daemon and the devices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RecordsOption = Annotated[
 
 
 class TraceGroup(TyperGroup):
-    """Without a command name it is `run`: `softnpu trace -- PROGRAM`."""
+    """Runs `run` if no command is named: `softnpu trace -- PROGRAM`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in _COMMANDS:
@@ -104,7 +104,7 @@ def attach(
 
 
 class _Interrupted:
-    """Ctrl-C and SIGTERM end the trace, not this program, which then writes its file."""
+    """Ctrl-C and SIGTERM end the trace; this program still writes its file."""
 
     def __init__(self) -> None:
         self.came = False

@@ -26,9 +26,9 @@ struct Range {
 };
 
 Range ranges[SLOTS];
-std::atomic<uint32_t> marks[SLOTS];  // faults of each range
-std::atomic<size_t> used;            // no range at or above it
-struct sigaction before;
+std::atomic<uint32_t> marks[SLOTS];  // faults per range
+std::atomic<size_t> used;            // all ranges are below it
+struct sigaction previous;
 
 static_assert(std::atomic<uintptr_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
@@ -38,7 +38,7 @@ bool replace_pages(uintptr_t address) {
         const uintptr_t start = ranges[slot].start.load();
         const uintptr_t end = ranges[slot].end.load();
         if (start == 0 || address < start || address >= end) continue;
-        // first the mark: a thread that sees an empty page without a fault sees it too
+        // mark first: a thread that reads zeros without a fault must see the mark
         marks[slot].fetch_add(1);
         const uintptr_t page = address & ~(PAGE - 1);
         return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ | PROT_WRITE,
@@ -48,15 +48,15 @@ bool replace_pages(uintptr_t address) {
 }
 
 void pass_on(int number, siginfo_t* info, void* context) {
-    if ((before.sa_flags & SA_SIGINFO) != 0) {
-        before.sa_sigaction(number, info, context);
-    } else if (before.sa_handler == SIG_IGN && info->si_code <= 0) {
+    if ((previous.sa_flags & SA_SIGINFO) != 0) {
+        previous.sa_sigaction(number, info, context);
+    } else if (previous.sa_handler == SIG_IGN && info->si_code <= 0) {
         return;
-    } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
+    } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
         signal(number, SIG_DFL);
         if (info->si_code <= 0) raise(number);  // sent by a process; a fault repeats by itself
     } else {
-        before.sa_handler(number);
+        previous.sa_handler(number);
     }
 }
 
@@ -72,16 +72,16 @@ void on_fault(int number, siginfo_t* info, void* context) {
 
 extern "C" {
 
-// Handles SIGBUS from now on; 0, or an errno. Call it once.
+// Handles SIGBUS; returns 0 or an errno. Call it once.
 int softnpu_guard_install() {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
-    return sigaction(SIGBUS, &action, &before) == 0 ? 0 : errno;
+    return sigaction(SIGBUS, &action, &previous) == 0 ? 0 : errno;
 }
 
-// Registers whole pages; the number of the range, or -1 if the table is full.
+// Registers whole pages; returns the range's number, -1 if the table is full.
 long softnpu_guard_add(uintptr_t start, size_t size) {
     for (size_t slot = 0; slot < SLOTS; slot++) {
         if (ranges[slot].taken.exchange(true)) continue;
@@ -102,6 +102,6 @@ void softnpu_guard_remove(long slot) {
     ranges[slot].taken.store(false);
 }
 
-// A word for each range: its number of faults.
+// Returns each range's number of faults.
 const std::atomic<uint32_t>* softnpu_guard_marks() { return marks; }
 }

@@ -1,4 +1,4 @@
-// Words that other processes read and write as well, as single aligned accesses; and the futex on them.
+// Single aligned accesses to words shared with other processes, and futex waits on these words.
 #pragma once
 
 #include <linux/futex.h>
@@ -31,7 +31,7 @@ inline void add32(uint8_t* at, int32_t value) {
 }
 inline void full_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Sleeps while the word equals `expected`, at most `timeout`; the caller checks again. Shared, not private.
+// Sleeps at most `timeout_ns` while the word equals `expected`; the caller checks again. A shared futex.
 inline void futex_wait(uint8_t* at, uint32_t expected, uint64_t timeout_ns) {
     const timespec limit{static_cast<time_t>(timeout_ns / 1000000000),
                          static_cast<long>(timeout_ns % 1000000000)};

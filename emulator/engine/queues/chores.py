@@ -1,7 +1,7 @@
 """Chores: an engine's work for a session besides its submissions, in interruptible parts.
 
 Checking a thousand rings after a doorbell, or releasing a large context, is slow only for sessions that own
-much. So it is scheduled as that session's work, on its account.
+much. So a chore is scheduled and charged as its session's work.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from softnpu.emulator.engine.queues.polled import Polled
 from softnpu.emulator.engine.share import Share
 
 PART: Final = 16
-"""Items checked or released between two polls of others' work."""
+"""Items checked or released between two polls for other work."""
 Chore = Iterator[None]
-"""Done when the iterator ends; others may run between its parts."""
+"""Ends with the iterator; other work may run between its parts."""
 
 
 class Chores:
@@ -29,7 +29,7 @@ class Chores:
         self._chores: deque[Chore] = deque()
 
     def pending(self) -> bool:
-        """Whether there is one; always true while scheduled."""
+        """Whether chores are left; always true while scheduled."""
         return bool(self._chores)
 
     def add(self, chore: Chore) -> None:
@@ -46,7 +46,7 @@ _DONE = object()
 
 
 class ChoreTable:
-    """The chores of a device, by session and level. `waiting`: those pending."""
+    """A device's chores, by session and level. `waiting` holds the pending ones."""
 
     def __init__(self) -> None:
         self.waiting: Polled[Chores] = Polled()
@@ -61,11 +61,11 @@ class ChoreTable:
         self.waiting.add(chores)
 
     def next(self) -> Chores | None:
-        """Return those of the session that has used the least time, if any are pending."""
+        """Return the pending chores of the session that has used least time, if any."""
         return min(self.waiting, key=lambda chores: chores.share.spent_ns[chores.level], default=None)
 
     def run_part(self, chores: Chores) -> None:
-        """Run a part of them; one that raises is not repeated."""
+        """Run part of the oldest chore; drop it if it raises."""
         try:
             chores.run_part()
         finally:

@@ -24,7 +24,7 @@ from softnpu.emulator.openvino.image import LoadedImage
 
 
 class _Variable:
-    """One variable of a request: the source of its value, and the destination of the next one."""
+    """One variable of a request, and the arguments of its value and its next value."""
 
     __slots__ = ("_is_checked", "_state", "assigned", "read")
 
@@ -35,7 +35,7 @@ class _Variable:
         self._is_checked = False
 
     def load(self, shape: Shape) -> int:
-        """Set the variable to its value of this checked shape, or initial value; return the bytes copied."""
+        """Set the variable to the client's value of this shape, or reset it; return the bytes copied."""
         if shape == BEGINS:
             self._state.reset()
             return 0
@@ -46,7 +46,7 @@ class _Variable:
     def value(self) -> Any:
         """Return the value after an inference; refuse one not kept in the model's precision.
 
-        Before the first inference there is no value yet if the shape has a lower bound.
+        A state whose shape has a lower bound has no value before the first inference.
         """
         value = self._state.state
         # in another precision it would drift at every step
@@ -87,8 +87,8 @@ class StatefulBinding(DynamicBinding):
             self._variables.append(_Variable(of_request[state.variable], read, assigned))
 
     def _begin(self) -> None:
-        """Set all variables. OpenVINO advances its own even in an inference that finally fails."""
-        # states grow, and only another thread can cancel: see `Binding.run`
+        """Set all variables: OpenVINO changes them even in an inference that fails."""
+        # states grow, and a short run cannot be cancelled: see `Binding.run`
         self.is_short = False
         shapes = [variable.read.state_shape() for variable in self._variables]
         fused = self._image.fused_states

@@ -62,7 +62,7 @@ const HandleTable::Slot& HandleTable::find(Kind kind, uint64_t handle) const {
         throw invalid_null_handle(wanted, "null handle", format("a live %s handle", wanted));
     }
     if (is_ours(handle) && epoch_of(handle) != epoch_) {
-        // OpenVINO reports another reason
+        // OpenVINO hides this reason
         log_once(format(
             "process %d: was forked off by one that uses the NPU, whose handles mean nothing here. Start "
             "processes before the first use of the NPU, or from scratch (multiprocessing: spawn)",

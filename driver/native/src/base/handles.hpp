@@ -1,6 +1,6 @@
 // Handles of the API: numbers that look like pointers and are never dereferenced.
 //
-//   bits 61-63  5, which no address of a process has
+//   bits 61-63  5, unlike any user-space address
 //   bits 56-60  kind of the object
 //   bits 48-55  how often this process was forked off: a parent's handle means nothing in its child
 //   bits 24-47  generation of the slot: a stale handle never means another object
@@ -43,7 +43,7 @@ enum class Kind : uint8_t {
 
 const char* kind_name(Kind kind);
 
-// Base of all objects with handles. `owner` is the object it was created through, and ends with.
+// Base of all objects with handles. Each ends with its `owner`, through which it was created.
 class Object {
 public:
     explicit Object(std::weak_ptr<Object> owner = {}) : owner_(std::move(owner)) {}
@@ -51,14 +51,14 @@ public:
     Object(const Object&) = delete;
     Object& operator=(const Object&) = delete;
 
-    // Called once, when the object is destroyed by its handle or with its owner, without any lock.
+    // Called once, without any lock, when the object is destroyed by its handle or with its owner.
     virtual void retire() {}
 
 private:
     friend class HandleTable;
 
     const std::weak_ptr<Object> owner_;
-    std::set<uint32_t> owned_;  // slots of what was created through it, under the lock of the table
+    std::set<uint32_t> owned_;  // slots of objects created through it; guarded by the table's lock
 };
 
 class HandleTable {
@@ -66,18 +66,18 @@ public:
     explicit HandleTable(uint8_t epoch) : epoch_(epoch) {}
 
     uint64_t add(Kind kind, std::shared_ptr<Object> object);
-    // The object, or INVALID_NULL_HANDLE, INVALID_ARGUMENT, UNINITIALIZED (a parent's handle).
+    // Throws INVALID_NULL_HANDLE, INVALID_ARGUMENT, or UNINITIALIZED for a parent's handle.
     std::shared_ptr<Object> get(Kind kind, uint64_t handle) const;
-    // Puts another object behind a handle; that of a destroyed one is an error.
+    // Puts another object behind a live handle; a stale handle is an error.
     void replace(Kind kind, uint64_t handle, std::shared_ptr<Object> object);
-    // The handles of this kind of objects that were created through `owner`.
+    // Returns the handles of this kind that were created through `owner`.
     std::vector<uint64_t> owned_by(Kind kind, const std::shared_ptr<Object>& owner) const;
-    // Removes the handle, and those of all objects that were created through it.
+    // Removes the handle, and those of all objects created through its object.
     std::shared_ptr<Object> remove(Kind kind, uint64_t handle);
     // Removes the objects that were created through `owner`.
     void remove_owned_by(const std::shared_ptr<Object>& owner);
 
-    // Whether this number was created by a table of this kind.
+    // Whether bits 61-63 mark the number as a handle.
     static bool is_ours(uint64_t handle) { return handle >> 61 == 5; }
 
 private:

@@ -1,5 +1,5 @@
-// Mandatory arguments of the API, and outputs with a size: a first call asks for the size, a second one for
-// the content.
+// Checks mandatory arguments; writes outputs with a size: a first call asks for the size, a second for the
+// content.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline void require_nonnull(const void* pointer, const char* name) {
     }
 }
 
-// With `*count` 0 only the number of elements; else the first of them, and how many were written.
+// Limits `*count` to the available elements (0: all); writes that many unless `out` is null.
 template <class T, class Write>
 void write_array(uint32_t* count, T* out, size_t available, Write&& write) {
     require_nonnull(count, "pCount");
@@ -28,7 +28,7 @@ void write_array(uint32_t* count, T* out, size_t available, Write&& write) {
     }
 }
 
-// A text with its NUL; at most `*size` bytes of it.
+// Writes a text and its NUL, at most `*size` bytes.
 template <class Size>
 void write_text(Size* size, char* out, std::string_view text) {
     require_nonnull(size, "pSize");
@@ -54,14 +54,14 @@ void write_bytes(Size* size, uint8_t* out, const void* data, size_t length) {
     *size = static_cast<Size>(length);
 }
 
-// A text into a fixed array, cut at a whole character of UTF-8.
+// Copies a text, cut between UTF-8 characters if too long.
 template <size_t N>
 void copy_text(char (&out)[N], std::string_view text) {
     size_t length = std::min(text.size(), N - 1);
     if (length < text.size()) {
         while (length > 0 && (text[length] & 0xc0) == 0x80) --length;
     }
-    text.copy(out, length);  // memcpy must not be given the null of an empty text
+    text.copy(out, length);  // not memcpy: an empty text may be a null pointer
     std::memset(out + length, 0, N - length);
 }
 

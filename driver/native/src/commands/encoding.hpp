@@ -12,10 +12,10 @@
 
 namespace softnpu {
 
-// Something that has to stay alive while a submission may use it.
+// Keeps an object alive while a submission may use it.
 using KeepAlive = std::shared_ptr<const void>;
 
-// Strides of an argument in elements, innermost first, 0 for dimensions that it does not have.
+// An argument's strides in elements, innermost first; 0 for each dimension that it lacks.
 struct Strides {
     uint32_t steps[schema::command_buffer::STRIDE_DIMS] = {};
 };
@@ -31,7 +31,7 @@ struct Inference {
     uint64_t graph = 0;
     uint64_t id = 0;
     std::vector<Argument> arguments;
-    MemoryRef profile;  // no block: none
+    MemoryRef profile;  // may be empty
     KeepAlive on_device;
 };
 

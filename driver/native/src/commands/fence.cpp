@@ -23,9 +23,9 @@ bool Fence::wait(uint64_t timeout) {
         queue->check_alive(last);  // the fence was reset after its submission had ended
         return false;
     }
-    FenceRecord word = record();
-    const auto over = [&] { return word.is_signalled(ticket) || queue->is_over(last); };
-    const auto sleep = [&](uint64_t ns) { word.sleep(ticket, ns); };
+    FenceRecord fence = record();
+    const auto over = [&] { return fence.is_signalled(ticket) || queue->is_over(last); };
+    const auto sleep = [&](uint64_t ns) { fence.sleep(ticket, ns); };
     try {
         if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin)) return false;
     } catch (const Error&) {
@@ -34,14 +34,14 @@ bool Fence::wait(uint64_t timeout) {
     }
     trace::completed(queue->handle(), last);
     // the device signals the fence before it counts the submission as ended
-    if (word.is_signalled(ticket)) {
-        const bool succeeded = word.result() == ZE_RESULT_SUCCESS;
-        // another thread may have armed the fence again: then the result may be that of its submission
+    if (fence.is_signalled(ticket)) {
+        const bool succeeded = fence.result() == ZE_RESULT_SUCCESS;
+        // if another thread has armed the fence again, the result may be that of its submission
         if (!succeeded || execution->first != last || !is_current(execution))
             queue->throw_failure(*execution);
         return true;
     }
-    // over without a signal: armed again since, skipped in a lost queue, or the queue is destroyed
+    // ended without our signal: the fence was armed again, or the queue was lost or destroyed
     queue->check_alive(last);
     return false;
 }
