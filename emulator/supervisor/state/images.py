@@ -101,7 +101,12 @@ class Image:
                 steps.callback(self._call_back, info, load_ms)
 
     def _call_back(self, info: ErrorInfo | None, load_ms: float) -> None:
-        self.waiting.pop(0)(info, load_ms)
+        waiter = self.waiting.pop(0)
+        try:
+            waiter(info, load_ms)
+        except BaseException:
+            self.waiting.append(waiter)  # it was not called: what it raises itself ends its client
+            raise
 
 
 class ImageRecords(Protocol):
