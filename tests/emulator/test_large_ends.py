@@ -19,7 +19,7 @@ from softnpu.emulator.interface.frames import MAX_BODY
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.chores import PART, Chores
 from softnpu.emulator.supervisor.engines.announcements import Announcements
-from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.state.objects import Context
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -153,10 +153,14 @@ def _has_at_most(daemon: Daemon, descriptors: int) -> bool:
 @pytest.mark.quick
 def test_a_cancelled_timer_keeps_nothing_alive_until_it_was_due(reactor: Reactor) -> None:
     client = _Parts("a", 1, [])
-    owned = reactor.owned("which ends a client", lambda _info, client=client: client(), share=0)
-    timer, left = owned.after(3600, client), weakref.ref(client)
-    del client, owned
+    timer, left = _guarding(reactor, client), weakref.ref(client)
+    del client
     assert left() is not None
     timer.cancel()
     gc.collect()
     assert left() is None
+
+
+def _guarding(reactor: Reactor, client: _Parts) -> Timer:
+    """A timer of the client, whose error would end it."""
+    return reactor.owned("which ends a client", lambda _info: client(), share=0).after(3600, client.__call__)
