@@ -86,15 +86,18 @@ class CommandList(Handle):
     ) -> None:
         """`zeCommandListAppendMemoryCopyRegion`, two dimensions: a rectangle of bytes.
 
-        Raises `ZeError`: UNSUPPORTED_FEATURE for a third dimension, INVALID_SIZE for rectangles that are
-        empty or differ.
+        Raises `ZeError`: UNSUPPORTED_FEATURE for a third dimension, INVALID_SIZE for rectangles that
+        differ, have no width, or are wider than the target's pitch. Rectangles without rows append nothing.
         """
         call = "zeCommandListAppendMemoryCopyRegion"
         self._check_open(call)
         target_at, source_at = self._resolve(call, target), self._resolve(call, source)
         for value in (*target_region, *source_region, target_pitch, source_pitch):
             check_type(call, "copy region", value, int)
-        check_region(call, target_region, source_region, (target_slice_pitch, source_slice_pitch))
+        slice_pitches = (target_slice_pitch, source_slice_pitch)
+        check_region(call, target_region, target_pitch, source_region, slice_pitches)
+        if target_region.height == 0:
+            return  # no row, no command, and no event
         command = cmd.CopyRegion(
             MemoryAt(target_at.memory, target_at.offset + target_region._start(target_pitch)),
             target_pitch,

@@ -23,8 +23,28 @@ class CopyRegion(NamedTuple):
         return self.origin_y * pitch + self.origin_x
 
 
-def check_region(call: str, target: CopyRegion, source: CopyRegion, slice_pitches: tuple[int, int]) -> None:
-    """Reject regions that the device cannot copy, or that do not match."""
+def check_region(
+    call: str, target: CopyRegion, target_pitch: int, source: CopyRegion, slice_pitches: tuple[int, int]
+) -> None:
+    """Reject regions that the device cannot copy, or that do not match.
+
+    As in Intel's driver, of the pitches only the target's is compared with the width; the device checks both.
+    """
+    size = (target.width, target.height, target.depth)
+    if not target.width or size != (source.width, source.height, source.depth):
+        raise invalid_size(
+            call,
+            "copy region",
+            found=f"target {target.width} x {target.height}, source {source.width} x {source.height}",
+            expected="two regions of one size, at least 1 wide",
+        )
+    if target_pitch < target.width:
+        raise invalid_size(
+            call,
+            "copy region",
+            found=f"target pitch {target_pitch}, width {target.width}",
+            expected="a pitch of at least the width",
+        )
     for region in (target, source):
         if region.depth != 1 or region.origin_z or any(slice_pitches):
             raise error(
@@ -34,11 +54,3 @@ def check_region(call: str, target: CopyRegion, source: CopyRegion, slice_pitche
                 found=f"depth {region.depth}, slice {region.origin_z}, slice pitches {slice_pitches}",
                 expected="two dimensions: depth 1, no slice pitch",
             )
-    size = (target.width, target.height, target.depth)
-    if not all(size) or size != (source.width, source.height, source.depth):
-        raise invalid_size(
-            call,
-            "copy region",
-            found=f"target {target.width} x {target.height}, source {source.width} x {source.height}",
-            expected="two regions of one size that is not empty",
-        )

@@ -29,7 +29,9 @@ descriptor FD, and kills it to cancel a job. Sandboxed processes look at the mod
 `checked_blobs`        blobs that need no second check
 `query`                which layers are supported
 `options`              the properties that the compiler understands
+`option_values`        the values of a property
 `build_flags`          the line of flags that programs pass
+`older_clients`        what older releases of OpenVINO say in it
 `files`                descriptors of clients: checked, read, mapped
 `digests`              digest of the sources of weights
 `runtime`              the OpenVINO runtime of the worker; the result of a job

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from softnpu.emulator.compiler.older_clients import translated
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 PRECISIONS: dict[str, str] = {
@@ -88,7 +89,7 @@ def parse(line: str, subject: str) -> BuildFlags:
             )
         words: Mapping[str, object] = PRECISIONS if name.endswith("precisions") else LAYOUTS
         lists[name] = _read_pairs(part["pairs"], words, f"{object_name}, --{name}")
-    return BuildFlags(**lists, config=config)
+    return BuildFlags(**lists, config=translated(config, subject))
 
 
 def _read_config(text: str, at: int, config: dict[str, str], object_name: str) -> int:

@@ -20,6 +20,7 @@ from softnpu.emulator.arithmetic.settings import (
     kept_layers,
     unknown_layer,
 )
+from softnpu.emulator.compiler.option_values import Option, Values, any_text, bad_value, choice, integer
 from softnpu.emulator.interface.messages import CompilerOptionsAnswer
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -57,22 +58,7 @@ _DEVICE = "f16"
 _HINTS = {"f16": _DEVICE, "i8": _DEVICE}
 """Precisions that OpenVINO's NPU plugin knows and reports for the device; f16 is its default."""
 _OF_THE_DEVICE = "AUTO_DETECT"
-_INT_MAX = 2**31 - 1  # OpenVINO parses these properties as a 32-bit int
-_TEXT_MAX = 4096
 _LOGGED = {"LOG_INFO", "LOG_DEBUG", "LOG_TRACE"}
-
-
-class Option(msgspec.Struct, frozen=True):
-    """One property: allowed values in words, the check that normalises a value (None: not allowed).
-
-    `engine` says that the engine needs the effective value at execution, `default` is the value if the client
-    gives none.
-    """
-
-    allowed: str
-    accept: Callable[[str], str | None]
-    default: str
-    engine: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -167,11 +153,7 @@ class Settings(msgspec.Struct, frozen=True):
         return tuple(name.strip() for name in self.values[STRIDES_FOR].split(",") if name.strip())
 
 
-def _choice(*values: str) -> tuple[str, Callable[[str], str | None]]:
-    return " or ".join(values), lambda text: text if text in values else None
-
-
-def _performance_hint() -> tuple[str, Callable[[str], str | None]]:
+def _performance_hint() -> Values:
     def accept(text: str) -> str | None:
         # several devices are the application's affair: to one of them it is THROUGHPUT
         return {"CUMULATIVE_THROUGHPUT": "THROUGHPUT"}.get(text, text if text in hints else None)
@@ -180,20 +162,7 @@ def _performance_hint() -> tuple[str, Callable[[str], str | None]]:
     return " or ".join((*hints, "CUMULATIVE_THROUGHPUT")), accept
 
 
-def _integer(low: int, high: int = _INT_MAX) -> tuple[str, Callable[[str], str | None]]:
-    def accept(text: str) -> str | None:
-        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(high))):
-            return None
-        return str(int(text)) if low <= int(text) <= high else None
-
-    return f"an integer from {low} to {high}", accept
-
-
-def _text() -> tuple[str, Callable[[str], str | None]]:
-    return f"text of at most {_TEXT_MAX} characters", lambda text: text if len(text) <= _TEXT_MAX else None
-
-
-def _platform() -> tuple[str, Callable[[str], str | None]]:
+def _platform() -> Values:
     def accept(text: str) -> str | None:
         # OpenVINO writes a platform with or without its family: 4000, NPU4000 and VPU4000 are one
         bare = text.removeprefix("NPU").removeprefix("VPU")
@@ -202,53 +171,53 @@ def _platform() -> tuple[str, Callable[[str], str | None]]:
     return " or ".join((*PLATFORMS, _OF_THE_DEVICE)), accept
 
 
-def _known(allowed: tuple[str, Callable[[str], str | None]], default: str) -> Option:
+def _known(allowed: Values, default: str) -> Option:
     return Option(*allowed, default=default)
 
 
-_YES_NO = _choice("NO", "YES")
+_YES_NO = choice("NO", "YES")
 
 OPTIONS: dict[str, Option] = {
-    PRECISION: Option(*_choice("f32", "bf16", "f16"), default="f32", engine=True),
+    PRECISION: Option(*choice("f32", "bf16", "f16"), default="f32", engine=True),
     "PERFORMANCE_HINT": Option(*_performance_hint(), default="LATENCY", engine=True),
-    "INFERENCE_NUM_THREADS": Option(*_integer(0), default="0", engine=True),
-    "EXECUTION_MODE_HINT": Option(*_choice("ACCURACY", "PERFORMANCE"), default="ACCURACY", engine=True),
+    "INFERENCE_NUM_THREADS": Option(*integer(0), default="0", engine=True),
+    "EXECUTION_MODE_HINT": Option(*choice("ACCURACY", "PERFORMANCE"), default="ACCURACY", engine=True),
     PROFILING: Option(*_YES_NO, default="NO", engine=True),
-    CLOCK_PROPERTY: Option(*_choice("HOST", "DEVICE"), default="", engine=True),
+    CLOCK_PROPERTY: Option(*choice("HOST", "DEVICE"), default="", engine=True),
     PLATFORM: Option(*_platform(), default=_OF_THE_DEVICE),
     LOG_LEVEL: _known(
-        _choice("LOG_NONE", "LOG_ERROR", "LOG_WARNING", "LOG_INFO", "LOG_DEBUG", "LOG_TRACE"), "LOG_NONE"
+        choice("LOG_NONE", "LOG_ERROR", "LOG_WARNING", "LOG_INFO", "LOG_DEBUG", "LOG_TRACE"), "LOG_NONE"
     ),
-    EMBED_BELOW: _known(_integer(0), "0"),
-    STRIDES_FOR: _known(_text(), ""),
+    EMBED_BELOW: _known(integer(0), "0"),
+    STRIDES_FOR: _known(any_text(), ""),
     STATES_INIT: _known(_YES_NO, "NO"),
     STATES_DYNAMIC: _known(_YES_NO, "NO"),
     WEIGHTLESS: _known(_YES_NO, "NO"),
-    "NPU_SEPARATE_WEIGHTS_VERSION": _known(_choice("ITERATIVE"), "ITERATIVE"),
-    CALL_NUMBER: _known(_integer(0), "0"),
-    "CACHE_MODE": _known(_choice("optimize_size", "optimize_speed"), "optimize_speed"),
+    "NPU_SEPARATE_WEIGHTS_VERSION": _known(choice("ITERATIVE"), "ITERATIVE"),
+    CALL_NUMBER: _known(integer(0), "0"),
+    "CACHE_MODE": _known(choice("optimize_size", "optimize_speed"), "optimize_speed"),
     # recorded, so that a strict daemon knows which blobs were compiled so
     STRICT: Option(*_YES_NO, default="", engine=True),
-    UNBOUNDED_BYTES: Option(*_integer(1, ARGUMENT_LIMIT), default="", engine=True),
-    TILES: Option(*_integer(1), default="", engine=True),
-    "NPU_MAX_TILES": _known(_integer(1), ""),
-    "NPU_STEPPING": _known(_integer(0), ""),
-    "NPU_DMA_ENGINES": _known(_integer(1), ""),
-    "NPU_BATCH_MODE": _known(_choice("AUTO", "COMPILER", "PLUGIN"), "AUTO"),
-    "NPU_MODEL_SERIALIZER_VERSION": _known(_choice("AUTO", "ALL_WEIGHTS_COPY", "NO_WEIGHTS_COPY"), "AUTO"),
-    "NPU_COMPILATION_MODE": _known(_text(), ""),
-    MODE_PARAMS: _known(_text(), ""),
-    OVERFLOW: _known(_choice(SATURATE, INFINITY), SATURATE),
-    "NPU_BACKEND_COMPILATION_PARAMS": _known(_text(), ""),
+    UNBOUNDED_BYTES: Option(*integer(1, ARGUMENT_LIMIT), default="", engine=True),
+    TILES: Option(*integer(1), default="", engine=True),
+    "NPU_MAX_TILES": _known(integer(1), ""),
+    "NPU_STEPPING": _known(integer(0), ""),
+    "NPU_DMA_ENGINES": _known(integer(1), ""),
+    "NPU_BATCH_MODE": _known(choice("AUTO", "COMPILER", "PLUGIN"), "AUTO"),
+    "NPU_MODEL_SERIALIZER_VERSION": _known(choice("AUTO", "ALL_WEIGHTS_COPY", "NO_WEIGHTS_COPY"), "AUTO"),
+    "NPU_COMPILATION_MODE": _known(any_text(), ""),
+    MODE_PARAMS: _known(any_text(), ""),
+    OVERFLOW: _known(choice(SATURATE, INFINITY), SATURATE),
+    "NPU_BACKEND_COMPILATION_PARAMS": _known(any_text(), ""),
     TO_STATIC: _known(_YES_NO, "NO"),
     "NPU_COMPILER_DYNAMIC_QUANTIZATION": _known(_YES_NO, "NO"),
     "NPU_QDQ_OPTIMIZATION": _known(_YES_NO, "NO"),
     "NPU_QDQ_OPTIMIZATION_AGGRESSIVE": _known(_YES_NO, "NO"),
     "NPU_TURBO": _known(_YES_NO, "NO"),
-    "COMPILATION_NUM_THREADS": _known(_integer(0), "0"),
-    "PERFORMANCE_HINT_NUM_REQUESTS": _known(_integer(0), "0"),
-    "MODEL_PRIORITY": _known(_choice("LOW", "MEDIUM", "HIGH", "DEFAULT"), "MEDIUM"),
-    "DEVICE_ID": _known(_text(), ""),
+    "COMPILATION_NUM_THREADS": _known(integer(0), "0"),
+    "PERFORMANCE_HINT_NUM_REQUESTS": _known(integer(0), "0"),
+    "MODEL_PRIORITY": _known(choice("LOW", "MEDIUM", "HIGH", "DEFAULT"), "MEDIUM"),
+    "DEVICE_ID": _known(any_text(), ""),
 }
 """Every property by name. 0 threads means all cores of the host; without tiles the device chooses.
 
@@ -284,7 +253,7 @@ def effective(
             continue
         value = option.accept(text)
         if value is None:
-            raise _bad_value(name, text, option.allowed, subject)
+            raise bad_value(name, text, option.allowed, subject)
         values[name] = value
     if values[PLATFORM] == _OF_THE_DEVICE:
         values[PLATFORM] = platform
@@ -293,7 +262,7 @@ def effective(
         raise _unknown_layer(*unknown, subject)
     if values[TILES] and most is not None and int(values[TILES]) > most:
         allowed = f"at most {most}, the tiles of platform {values[PLATFORM]}"
-        raise _bad_value(TILES, values[TILES], allowed, subject)
+        raise bad_value(TILES, values[TILES], allowed, subject)
     return Settings(values, hint)
 
 
@@ -301,7 +270,7 @@ def merged(config: Mapping[str, str], from_flags: Mapping[str, str], subject: st
     """Merge properties from two sources; refuse conflicting values with `ERROR_INVALID_ARGUMENT`."""
     for name in config.keys() & from_flags.keys():
         if config[name] != from_flags[name]:
-            raise _bad_value(name, f"{config[name]}' and '{from_flags[name]}", "one value", subject)
+            raise bad_value(name, f"{config[name]}' and '{from_flags[name]}", "one value", subject)
     return {**config, **from_flags}
 
 
@@ -384,14 +353,4 @@ def _unknown_layer(name: str, near: str, subject: str) -> Refused:
         " ReduceSquare",
         hint=f"did you mean {near}?" if near else "",
         property=MODE_PARAMS,
-    )
-
-
-def _bad_value(name: str, text: str, allowed: str, subject: str) -> Refused:
-    return refuse(
-        ZeResult.ERROR_INVALID_ARGUMENT,
-        f"{subject}, property {name}",
-        found=f"'{text}'",
-        expected=allowed,
-        property=name,
     )

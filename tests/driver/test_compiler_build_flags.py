@@ -38,6 +38,36 @@ def test_the_line_of_the_real_plugin_is_parsed() -> None:
     assert len(flags.config) == 6
 
 
+OLDER = (
+    '--config CACHE_DIR="/tmp/a b" ENABLE_CPU_PINNING="YES" EXCLUSIVE_ASYNC_REQUESTS="NO" NPU_TURBO="YES"'
+    ' NPU_COMPILER_TYPE="DRIVER" NPU_CREATE_EXECUTOR="1" NPU_DPU_GROUPS="2" NPU_PROFILING_TYPE="INFER"'
+    ' NPU_USE_ELF_COMPILER_BACKEND="YES" NUM_STREAMS="1"'
+)
+"""What the plugins of OpenVINO 2024.6 and 2025.0 send, if a program sets all these properties."""
+
+
+def test_properties_of_older_plugins_are_checked_and_make_no_difference() -> None:
+    assert parse(OLDER, "model").config == {"NPU_TURBO": "YES", "NPU_TILES": "2"}
+    for line, words in {
+        'NPU_COMPILER_TYPE="PLUGIN"': ("NPU_COMPILER_TYPE", "'PLUGIN'", "DRIVER"),
+        'ENABLE_CPU_PINNING="MAYBE"': ("ENABLE_CPU_PINNING", "NO or YES"),
+        'NUM_STREAMS="2"': ("NUM_STREAMS", "'2'", "1 or AUTO"),
+        f'CACHE_DIR="{"x" * 4097}"': ("CACHE_DIR", "4096"),
+        'NPU_TILES="2" NPU_DPU_GROUPS="3"': ("NPU_TILES", "'2' and '3'", "one value"),
+    }.items():
+        with pytest.raises(Refused) as error:
+            parse(f"--config {line}", "model")
+        assert error.value.info.result == ZeResult.ERROR_INVALID_ARGUMENT
+        assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_tiles_by_their_former_name(worker: Worker, picture: Files) -> None:
+    job = picture.job(weights=(), build_flags='--config NPU_DPU_GROUPS="2" EXCLUSIVE_ASYNC_REQUESTS="YES"')
+    assert worker.blob(job, [picture.xml]).meta.config["NPU_TILES"] == "2"
+    info = worker.info(picture.job(weights=(), build_flags='--config NPU_DPU_GROUPS="7"'), [picture.xml])
+    assert "at most 6, the tiles of platform 4000" in str(info)
+
+
 def test_every_part_may_be_missing_and_a_nul_may_end_it() -> None:
     assert parse("", "model") == parse(" \0", "model") == BuildFlags()
     assert parse('--config A="1"', "model") == BuildFlags(config={"A": "1"})

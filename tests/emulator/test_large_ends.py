@@ -16,10 +16,11 @@ import pytest
 from softnpu.driver import ZeResult
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.frames import MAX_BODY
+from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.chores import PART, Chores
 from softnpu.emulator.supervisor.engines.announcements import Announcements
-from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.reactor import Reactor
 from softnpu.emulator.supervisor.state.objects import Context
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
@@ -152,8 +153,9 @@ def _has_at_most(daemon: Daemon, descriptors: int) -> bool:
 
 @pytest.mark.quick
 def test_a_cancelled_timer_keeps_nothing_alive_until_it_was_due(reactor: Reactor) -> None:
-    client = _Parts("a", 1, [])
-    timer, left = _guarding(reactor, client), weakref.ref(client)
+    client = _Client()
+    timer = reactor.owned("which ends a client", client.end, share=0).after(3600, client.serve)
+    left = weakref.ref(client)
     del client
     assert left() is not None
     timer.cancel()
@@ -161,6 +163,9 @@ def test_a_cancelled_timer_keeps_nothing_alive_until_it_was_due(reactor: Reactor
     assert left() is None
 
 
-def _guarding(reactor: Reactor, client: _Parts) -> Timer:
-    """A timer of the client, whose error would end it."""
-    return reactor.owned("which ends a client", lambda _info: client(), share=0).after(3600, client.__call__)
+class _Client:
+    """A client with a timer, whose error would end it."""
+
+    def serve(self) -> None: ...
+
+    def end(self, _info: ErrorInfo) -> None: ...

@@ -31,6 +31,18 @@ def test_contexts_are_created_on_every_device(start_daemon: StartDaemon, program
     wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
 
 
+def test_lists_of_handles_need_an_array_of_their_size(start_daemon: StartDaemon, program: RunProgram) -> None:
+    start_daemon()
+    assert program("null_arrays") == "done\n"
+
+
+def test_of_a_queue_s_chain_only_the_first_link_is_read(
+    start_daemon: StartDaemon, program: RunProgram
+) -> None:
+    start_daemon()
+    assert program("older_queues") == "done\n"
+
+
 def test_calls_from_the_last_destructors_of_a_program_can_log(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:

@@ -99,6 +99,21 @@ def test_region_starts_at_its_origin(rig: Rig) -> None:
     assert rig.api.read(target, 64) == bytes(expected)
 
 
+def test_region_without_rows_is_accepted_and_no_command(rig: Rig) -> None:
+    source, target, region = rig.data(bytes(range(64))), rig.host(64, fill=b"\xee"), CopyRegion(width=3)
+    rig.execute(copy_region((target, region._replace(height=0), 8), (source, region._replace(height=0), 8)))
+    assert rig.api.read(target, 64) == b"\xee" * 64
+
+
+def test_region_is_no_wider_than_the_pitch_of_its_target(rig: Rig) -> None:
+    source, target = rig.data(bytes(range(64))), rig.host(64, fill=b"\xee")
+    region, command_list = CopyRegion(width=4, height=2), rig.command_list()
+    narrow = copy_region((target, region, 3), (source, region, 8))
+    assert narrow(rig.api, command_list) == ZeResult.ERROR_INVALID_SIZE
+    rig.execute(copy_region((target, region, 4), (source, region, 8)))
+    assert rig.api.read(target, 9) == bytes([0, 1, 2, 3, 8, 9, 10, 11, 0xEE])
+
+
 def test_timestamp_is_written_at_its_place_on_the_clock_of_the_device(rig: Rig) -> None:
     memory, command_list = rig.host(24, fill=b"\xaa"), rig.command_list()
     rig.append(command_list, timestamp(memory + 8))

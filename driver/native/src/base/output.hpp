@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error_info.hpp"
@@ -22,13 +23,21 @@ inline void require_nonnull(const void* pointer, const char* name) {
 template <class T, class Write>
 void write_array(uint32_t* count, T* out, size_t available, Write&& write) {
     require_nonnull(count, "pCount");
-    if (*count == 0 || *count > available) *count = static_cast<uint32_t>(available);
-    if (out != nullptr) {
+    const bool asked = *count == 0;
+    if (asked || *count > available) *count = static_cast<uint32_t>(available);
+    if (out != nullptr && !asked) {
         for (uint32_t index = 0; index < *count; ++index) write(index, out[index]);
     }
 }
 
-// Writes a text and its NUL, at most `*size` bytes.
+// The same for calls that need an array whenever they are given its size.
+template <class T, class Write>
+void write_handles(uint32_t* count, T* out, const char* name, size_t available, Write&& write) {
+    if (count != nullptr && *count > 0) require_nonnull(out, name);
+    write_array(count, out, available, std::forward<Write>(write));
+}
+
+// A text with its NUL; at most `*size` bytes of it.
 template <class Size>
 void write_text(Size* size, char* out, std::string_view text) {
     require_nonnull(size, "pSize");

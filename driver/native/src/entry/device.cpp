@@ -81,9 +81,10 @@ ZE_EXPORT ze_result_t zeDeviceGet(ze_driver_handle_t hDriver, uint32_t* pCount,
     return guarded(__func__, [&] {
         const auto driver = lookup<Driver>(hDriver);
         const auto& handles = driver->device_handles;
-        return write_array(pCount, phDevices, handles.size(), [&](uint32_t index, ze_device_handle_t& out) {
-            out = reinterpret_cast<ze_device_handle_t>(handles[index]);
-        });
+        return write_handles(pCount, phDevices, "phDevices", handles.size(),
+                             [&](uint32_t index, ze_device_handle_t& out) {
+                                 out = reinterpret_cast<ze_device_handle_t>(handles[index]);
+                             });
     });
 }
 

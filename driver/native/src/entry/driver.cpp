@@ -36,7 +36,7 @@ void check_flags(uint32_t flags) {
 void write_driver(uint32_t* count, ze_driver_handle_t* drivers) {
     require_nonnull(count, "pCount");
     const uint64_t handle = opened();
-    return write_array(count, drivers, 1, [&](uint32_t, ze_driver_handle_t& out) {
+    return write_handles(count, drivers, "phDrivers", 1, [&](uint32_t, ze_driver_handle_t& out) {
         out = reinterpret_cast<ze_driver_handle_t>(handle);
     });
 }
@@ -95,11 +95,11 @@ ZE_EXPORT ze_result_t zeDriverGetExtensionProperties(ze_driver_handle_t hDriver,
     return guarded(__func__, [&] {
         lookup<Driver>(hDriver);
         const auto& all = extensions();
-        return write_array(pCount, pProperties, all.size(),
-                           [&](uint32_t index, ze_driver_extension_properties_t& out) {
-                               copy_text(out.name, all[index].name);
-                               out.version = all[index].version;
-                           });
+        return write_handles(pCount, pProperties, "pExtensionProperties", all.size(),
+                             [&](uint32_t index, ze_driver_extension_properties_t& out) {
+                                 copy_text(out.name, all[index].name);
+                                 out.version = all[index].version;
+                             });
     });
 }
 

@@ -45,7 +45,21 @@ std::vector<Mutation> mutations_of(const void* next, const MemoryPool& memory) {
 }
 
 // Refuses regions that the device cannot copy, or that do not match.
-void check_regions(const ze_copy_region_t& target, const ze_copy_region_t& source, bool slices) {
+// As in Intel's driver, of the pitches only the target's is compared with the width here; the device checks
+// both.
+void check_regions(const ze_copy_region_t& target, uint32_t target_pitch, const ze_copy_region_t& source,
+                   bool slices) {
+    if (target.width == 0 || target.width != source.width || target.height != source.height ||
+        target.depth != source.depth) {
+        throw invalid_size("copy region",
+                           format("target %u x %u, source %u x %u", target.width, target.height, source.width,
+                                  source.height),
+                           "two regions of one size, at least 1 wide");
+    }
+    if (target_pitch < target.width) {
+        throw invalid_size("copy region", format("target pitch %u, width %u", target_pitch, target.width),
+                           "a pitch of at least the width");
+    }
     for (const auto* region : {&target, &source}) {
         if (region->depth != 1 || region->originZ != 0 || slices) {
             throw unsupported_feature("copy region",
@@ -53,13 +67,6 @@ void check_regions(const ze_copy_region_t& target, const ze_copy_region_t& sourc
                                              slices ? ", a slice pitch" : ""),
                                       "two dimensions: depth 1, no slice pitch");
         }
-    }
-    if (target.width == 0 || target.height == 0 || target.width != source.width ||
-        target.height != source.height) {
-        throw invalid_size("copy region",
-                           format("target %u x %u, source %u x %u", target.width, target.height, source.width,
-                                  source.height),
-                           "two regions of one size that is not empty");
     }
 }
 
@@ -176,7 +183,8 @@ ZE_EXPORT ze_result_t zeCommandListAppendMemoryCopyRegion(
         list->check_open();
         const MemoryRef target = start_of(*list, dstptr, *dstRegion, dstPitch);
         const MemoryRef source = start_of(*list, srcptr, *srcRegion, srcPitch);
-        check_regions(*dstRegion, *srcRegion, dstSlicePitch != 0 || srcSlicePitch != 0);
+        check_regions(*dstRegion, dstPitch, *srcRegion, dstSlicePitch != 0 || srcSlicePitch != 0);
+        if (dstRegion->height == 0) return;  // no row, no command, and no event
         list->append(copy_region(target, dstPitch, source, srcPitch, dstRegion->width, dstRegion->height),
                      events);
     });

@@ -5,18 +5,29 @@
 
 using namespace softnpu;
 
+namespace {
+
+// The options of a chain's first link, the only one that Intel's driver reads: OpenVINO 2024.6 chains a turbo
+// structure whose scope has ended, so that its own link may be anything that is on the stack by now.
+uint32_t chained_options(const void* next) {
+    const auto* link = static_cast<const ze_base_properties_t*>(next);
+    if (link == nullptr) return 0;
+    if (link->stype == ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT) {
+        const bool turbo = static_cast<const ze_command_queue_desc_npu_ext_t*>(link)->turbo != 0;
+        return turbo ? uint32_t{ZE_NPU_COMMAND_QUEUE_OPTION_TURBO} : 0;
+    }
+    if (link->stype == ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT_2) {
+        return static_cast<const ze_command_queue_desc_npu_ext_2_t*>(link)->options;
+    }
+    return 0;
+}
+
+}  // namespace
+
 namespace softnpu {
 
 QueueOptions queue_options(const ze_command_queue_desc_t& desc) {
-    uint32_t extra = 0;
-    for (const auto& link : ze_chain(desc.pNext)) {
-        if (link.stype == ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT) {
-            const bool turbo = static_cast<const ze_command_queue_desc_npu_ext_t&>(link).turbo != 0;
-            if (turbo) extra |= ZE_NPU_COMMAND_QUEUE_OPTION_TURBO;
-        } else if (link.stype == ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC_NPU_EXT_2) {
-            extra |= static_cast<const ze_command_queue_desc_npu_ext_2_t&>(link).options;
-        }
-    }
+    const uint32_t extra = chained_options(desc.pNext);
     if (desc.ordinal != 0) {
         throw invalid_argument("command queue group", format("ordinal %u", desc.ordinal), "0");
     }
