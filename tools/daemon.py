@@ -18,6 +18,7 @@ import typer
 
 from softnpu.tools.shared.console import err, format_bytes, parse_size, parse_whole, print_line
 from softnpu.tools.shared.daemon_connection import (
+    NoDaemonError,
     OtherVersionError,
     PlatformOption,
     SilentDaemonError,
@@ -181,7 +182,7 @@ def stop(
     socket: SocketOption = None,
     force: Annotated[bool, typer.Option("--force", help="Kill a daemon that does not answer.")] = False,
 ) -> None:
-    """Ask the daemon to end, and wait until it has."""
+    """Ask the daemon to end, and wait until it has. That none runs is said, and is no failure."""
     from softnpu.emulator.interface import endpoint
 
     path = socket_path(socket)
@@ -189,6 +190,9 @@ def stop(
     how = "stopped"
     try:
         ending = _ask(path)
+    except NoDaemonError as error:
+        print_line(f"no daemon to stop: {error.object}: {error.found}")
+        return
     except OtherVersionError as error:
         ending = _send_signal(signal.SIGTERM, path, record, error.found)
     except SilentDaemonError:

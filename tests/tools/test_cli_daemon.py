@@ -207,10 +207,9 @@ def test_a_daemon_whose_engine_does_not_start_is_ended_and_reported(socket: Path
 
 
 def test_status_without_a_daemon_says_so_and_starts_none(socket: Path) -> None:
-    for command in ("status", "stop"):
-        assert softnpu(command, SOFTNPU_AUTOSTART="1").complaint == (
-            f"daemon at {socket}: no socket there; expected a running daemon. Start one with 'softnpu daemon'"
-        )
+    assert softnpu("status", SOFTNPU_AUTOSTART="1").complaint == (
+        f"daemon at {socket}: no socket there; expected a running daemon. Start one with 'softnpu daemon'"
+    )
     assert not socket.exists()
 
 
@@ -274,6 +273,13 @@ def test_stop_returns_when_the_daemon_has_ended(daemon: Daemon) -> None:
     assert softnpu("stop").words == f"daemon {daemon.pid} at {daemon.socket} stopped\n"
     assert daemon.process.wait(0) == 0
     assert not daemon.socket.exists()
+
+
+def test_stop_without_a_daemon_says_so_and_succeeds(socket: Path) -> None:
+    told = f"no daemon to stop: daemon at {socket}: no socket there\n"
+    assert softnpu("stop", SOFTNPU_AUTOSTART="1").words == told
+    assert softnpu("stop", "--force").words == told
+    assert not socket.exists()
 
 
 @pytest.fixture

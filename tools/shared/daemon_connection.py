@@ -26,6 +26,10 @@ PlatformOption = Annotated[
 ]
 
 
+class NoDaemonError(ToolError):
+    """No daemon runs there."""
+
+
 class SilentDaemonError(ToolError):
     """A daemon accepts connections but does not answer: it hangs, or was stopped."""
 
@@ -45,7 +49,7 @@ def socket_path(socket: Path | None) -> Path:
 def connect(path: Path) -> Iterator[Driver]:
     """Yield a monitor's connection to the daemon at `path`.
 
-    Raise `ToolError` when none runs there, `SilentDaemonError` and `OtherVersionError`.
+    Raise `NoDaemonError`, `SilentDaemonError` and `OtherVersionError`.
     """
     from softnpu.driver import Driver, ZeError, ZeResult
     from softnpu.driver.errors import NoAnswerError
@@ -73,7 +77,7 @@ def connect(path: Path) -> Iterator[Driver]:
             ) from error
         # a running daemon that refuses this user has its own remedy
         if error.result == ZeResult.ERROR_UNINITIALIZED and not isinstance(error.__cause__, OSError):
-            raise ToolError(
+            raise NoDaemonError(
                 info.object, found=info.found, expected="a running daemon",
                 hint="start one with 'softnpu daemon'",
             ) from error  # fmt: skip
