@@ -11,7 +11,7 @@ import typer
 
 from softnpu.tools.shared.console import format_bytes, format_time, print_line
 from softnpu.tools.shared.daemon_connection import SocketOption
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.model_options import ConfigOption, ShapeOption
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def compile_model(
 def _check_target(model: Path, target: Path) -> None:
     """Refuse to overwrite the model, or write to a missing directory, before anything is compiled."""
     if model.exists() and target.exists() and model.samefile(target):
-        raise ToolError(f"--output {target}", found="the model itself", expected="another file")
+        raise UsageError(f"--output {target}", found="the model itself", expected="another file")
     if not target.absolute().parent.is_dir():
-        raise ToolError(f"--output {target}", found="no such directory", expected="a directory that exists")
+        raise UsageError(f"--output {target}", found="no such directory", expected="a directory that exists")
 
 
 def _config(given: Mapping[str, str], platform: str | None, weightless: bool) -> dict[str, str]:
@@ -76,7 +76,7 @@ def _config(given: Mapping[str, str], platform: str | None, weightless: bool) ->
         del options["--weightless"]
     for option, (name, value) in options.items():
         if value is not None and config.setdefault(name, value) != value:
-            raise ToolError(
+            raise UsageError(
                 option, found=f"{value}, and --config {name}={config[name]}", expected="one value"
             )
     return config

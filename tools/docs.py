@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from softnpu.tools.shared.console import out
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 
 DIRECTORY: Final = Path(__file__).parents[1] / "docs"
 """Valid both in an installation and in a clone."""
@@ -22,7 +22,7 @@ def docs(
     """Print a document: how it is used, what is emulated, every command and variable."""
     known = {path.stem: path for path in DIRECTORY.rglob("*.md")}
     if name.removesuffix(".md") not in known:
-        raise ToolError(
+        raise UsageError(
             f"document {name!r}", found="no such document", expected=f"one of {', '.join(sorted(known))}"
         )
     text = known[name.removesuffix(".md")].read_text()

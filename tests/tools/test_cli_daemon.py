@@ -159,7 +159,7 @@ def test_a_daemon_rotates_a_long_log(socket: Path) -> None:
     ],
 )
 def test_a_setting_that_cannot_work_is_named(arguments: tuple[str, ...], said: str) -> None:
-    assert said in softnpu("daemon", *arguments).complaint
+    assert said in softnpu("daemon", *arguments).misuse
 
 
 def test_a_daemon_in_the_foreground_reports_when_it_is_ready_and_ends_on_ctrl_c(socket: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 from softnpu.tools.shared import failures
 from softnpu.tools.shared.console import JsonOption, err, print_json
 from softnpu.tools.shared.daemon_connection import SocketOption
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.model_options import (
     DeviceOption,
     HtmlOption,
@@ -93,7 +93,7 @@ def compare(
         from softnpu.tools.compare.writing import check_target
 
         if layers and bisect:
-            raise ToolError("--bisect", found="given with --layers, which marks all", expected="one of them")
+            raise UsageError("--bisect", found="given with --layers, which marks all", expected="one of them")
         if reduce is not None:
             check_target(reduce)
         if html is not None:

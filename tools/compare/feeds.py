@@ -12,7 +12,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.tools.shared import inputs
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 
 Array = npt.NDArray[Any]
 Generate = Callable[[np.random.Generator, str, npt.DTypeLike, Sequence[int]], Array]
@@ -75,10 +75,10 @@ def read(options: Sequence[str], ports: Sequence[Port]) -> Given:
         if path != Path(text):
             if len(ports) != 1:
                 names = ", ".join(port.names[0] for port in ports)
-                raise ToolError("--inputs", found=option, expected=f"NAME=FILE, with a NAME of: {names}")
+                raise UsageError("--inputs", found=option, expected=f"NAME=FILE, with a NAME of: {names}")
             name = ports[0].names[0]
         if name in files:
-            raise ToolError(f"--inputs {name}", found="given twice", expected="once")
+            raise UsageError(f"--inputs {name}", found="given twice", expected="once")
         files[name] = path
     for name, path in files.items():
         port = _port(name, ports)

@@ -25,8 +25,8 @@ _COMMANDS: Final = """\
 Written by `python -m softnpu.tools.generators.documents .` from the command line itself.
 
 Every command that prints figures takes `--json` and prints one document then. Exit codes: 0, 1 for a failure
-that is reported in one line on stderr, 2 for wrong usage, 130 after Ctrl-C, which leaves nothing behind. `-h`
-is short for `--help` everywhere.
+that is reported in one line on stderr, 2 for wrong usage (options, properties, variables), 130 after Ctrl-C,
+which leaves nothing behind. `-h` is short for `--help` everywhere.
 
 """
 _ENVIRONMENT: Final = """\

@@ -10,7 +10,7 @@ import typer
 
 from softnpu.tools.shared.console import JsonOption, print_json
 from softnpu.tools.shared.daemon_connection import SocketOption
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 from softnpu.tools.shared.model_options import (
     ConfigOption,
     CountOption,
@@ -88,13 +88,13 @@ def infer(
 def _check_source_model(job: Job, compared: bool) -> None:
     """Reject a source model for anything but a blob, and a comparison of a blob with nothing."""
     if job.source_model is not None and not job.is_blob:
-        raise ToolError(
+        raise UsageError(
             "--source-model",
             found=f"given, but {job.model} is no compiled model",
             expected="it with a compiled model only",
         )
     if compared and job.is_blob and job.source_model is None:
-        raise ToolError(
+        raise UsageError(
             f"--compare, compiled model {job.model}",
             found="OpenVINO's own devices cannot run it",
             expected="the model that it was compiled from",
@@ -108,9 +108,9 @@ def _config(pairs: Sequence[str], precision: str | None, profile: bool) -> dict[
 
     config = parse_pairs("--config", pairs, "KEY=VALUE")
     if profile and config.setdefault("PERF_COUNT", "YES") != "YES":
-        raise ToolError("--profile", found=f"--config PERF_COUNT={config['PERF_COUNT']}", expected="YES")
+        raise UsageError("--profile", found=f"--config PERF_COUNT={config['PERF_COUNT']}", expected="YES")
     if precision is not None and config.setdefault(PRECISION, precision) != precision:
-        raise ToolError(
+        raise UsageError(
             "--precision", found=f"{precision}, and --config {PRECISION}={config[PRECISION]}", expected="one"
         )
     return config
