@@ -213,6 +213,20 @@ def test_status_without_a_daemon_says_so_and_starts_none(socket: Path) -> None:
     assert not socket.exists()
 
 
+def test_status_hides_figures_that_are_zero_everywhere_unless_asked(daemon: Daemon) -> None:
+    def labels(*arguments: str) -> list[str]:
+        return [line.strip()[:12].strip() for line in softnpu("status", *arguments).words.splitlines()]
+
+    restarts, hangs = "restarts", "hangs"
+    assert {"platform", "memory in al", "state"} <= set(labels())
+    assert not {restarts, hangs} & set(labels())
+    assert {restarts, hangs, "platform"} <= set(labels("--all"))
+    os.kill(daemon.engine().engine_pid, signal.SIGKILL)
+    wait_until(lambda: daemon.engine().restarts == 1, what="another engine")
+    assert restarts in labels()
+    assert hangs not in labels()
+
+
 def test_a_user_who_may_not_connect_is_told_what_to_do(cli_daemon: Daemon) -> None:
     # another user, who may read what this one may, but is not root
     command = ["unshare", "-U", "--map-user=12345", sys.executable, "-P", "-m", "softnpu.tools.cli", "status"]
