@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import signal
@@ -15,12 +16,14 @@ from typing import Any
 
 import pytest
 import typer
+from rich.cells import cell_len
+from rich.text import Text
 from typer.testing import CliRunner
 
 import softnpu as package
 from softnpu.emulator.supervisor.supervisor import SERVER_NAME
 from softnpu.tools import cli
-from softnpu.tools.shared.console import format_bytes, format_time, parse_size
+from softnpu.tools.shared.console import _Output, format_bytes, format_time, make_table, parse_size
 from softnpu.tools.shared.groups import DeferredGroup
 from tests.support.cli import softnpu
 
@@ -175,6 +178,29 @@ def test_a_size_is_read_as_it_is_written() -> None:
         with pytest.raises(typer.BadParameter, match="a size such as"):
             parse_size(text)
     assert softnpu("daemon", "--memory", "4X").code == 2
+
+
+def test_names_are_whole_in_a_file_and_lose_their_beginning_on_a_narrow_terminal() -> None:
+    names = [f"model/encoder/{'very/' * 60}long/層/layer{number}" for number in range(2)]
+    table = make_table("layers", "layer", "type", right=("time",), names="layer")
+    for name in names:
+        table.add_row(name, "MatMul", "12.34 ms")
+    file = io.StringIO()
+    _Output(file=file, _environ={}).print(table)
+    assert [line.split() for line in file.getvalue().splitlines()[4:6]] == [
+        [name, "MatMul", "12.34", "ms"] for name in names
+    ]
+    for width in range(30, 60):
+        narrow = io.StringIO()
+        _Output(file=narrow, force_terminal=True, width=width, height=25).print(table)
+        lines = narrow.getvalue().splitlines()[4:6]
+        for line, name in zip(lines, names, strict=True):
+            shown, *others = Text.from_ansi(line).plain.split()
+            assert others == ["MatMul", "12.34", "ms"]
+            assert shown[0] == "…"
+            assert name.endswith(shown[1:])
+            assert shown.endswith(name[-5:])
+            assert cell_len(line) <= width
 
 
 def test_quantities_are_printed_in_units_that_fit() -> None:

@@ -7,14 +7,33 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from softnpu.emulator.common.printable import printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from softnpu.tools.shared.plain_table import PlainTable
 
-out: Final = Console()
+_UNLIMITED: Final = 1 << 20
+
+
+class _Output(Console):
+    """Stdout: in a file or a pipe nothing is cut or folded, unless COLUMNS says how wide it is shown."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Return columns and lines."""
+        known = super().size
+        if self.is_terminal or self._environ.get("COLUMNS"):
+            return known
+        return ConsoleDimensions(_UNLIMITED, known.height)
+
+    @size.setter
+    def size(self, new: tuple[int, int]) -> None:
+        self._width, self._height = new
+
+
+out: Final = _Output()
 err: Final = Console(stderr=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
@@ -38,8 +57,11 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
 
 
-def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -> Table:
+def make_table(title: str | None, *headings: str, right: tuple[str, ...] = (), names: str = "") -> PlainTable:
     """Return a table with these columns, none of them folded; those of `right` are right-aligned.
+
+    On a narrow terminal the column `names` gives way first: its texts lose their beginning, as their ends
+    distinguish them.
 
     A cell is a text as `print_line` prints it, or a rich text with colours or several lines.
     """
@@ -48,8 +70,11 @@ def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -
     from softnpu.tools.shared.plain_table import PlainTable
 
     table = PlainTable(title=title and printable(title), title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in (*headings, *right):
-        table.add_column(heading, no_wrap=True, justify="right" if heading in right else "left")
+    for number, heading in enumerate((*headings, *right)):
+        is_name = bool(names) and heading == names
+        table.add_column(heading, no_wrap=not is_name, justify="right" if heading in right else "left")
+        if is_name:
+            table.name_column = number
     return table
 
 
