@@ -139,10 +139,10 @@ def explain(
 ) -> None:
     """Tell whether a model would come out of the cache; if not, which part of the key differs."""
     from softnpu.emulator.disk_cache import cache_key, maintenance
-    from softnpu.tools.shared.inputs import parse_pairs, parse_shapes
+    from softnpu.tools.shared.inputs import parse_config, parse_shapes
 
+    given = parse_config(config)
     directory = _directory(dir)
-    given = parse_pairs("--config", config or [], "KEY=VALUE")
     digest, wanted = request_of(model, given, parse_shapes(shape or []), platform)
     key = cache_key.key(digest, wanted.encoded())
     described = {entry.key: maintenance.describe(entry) for entry in _entries(directory)}

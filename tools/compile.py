@@ -41,7 +41,7 @@ def compile_model(
 
     target = Path(f"{model.stem}.blob") if output is None else output
     _check_target(model, target)
-    chosen = _config(inputs.parse_pairs("--config", config or [], "KEY=VALUE"), platform, weightless)
+    chosen = _config(inputs.parse_config(config), platform, weightless)
     shapes = inputs.parse_shapes(shape or [])
     # a present device would load the model, only to release it
     unloaded = {"NPU_DEFER_WEIGHTS_LOAD": "YES", **chosen}

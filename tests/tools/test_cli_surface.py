@@ -113,6 +113,27 @@ def test_commands_that_print_figures_accept_json() -> None:
         assert [flag.is_flag for flag in flags] == [True], name
 
 
+def test_shapes_inputs_and_properties_are_given_alike_everywhere() -> None:
+    found = dict(_all_commands(typer.main.get_group(cli.app)))
+    shapes, files = set(), []
+    for path, command in found.items():
+        for each in command.params:
+            if "--shape" in each.opts:
+                shapes.add(each.metavar)
+            if "--inputs" in each.opts or "--input" in each.opts:
+                files.append((path, set(each.opts)))
+    assert shapes == {"NAME=D,D,..."}
+    names = {"--inputs", "--input"}
+    assert files == [((name,), names) for name in ("infer", "predict", "compare", "report")]
+
+
+@pytest.mark.parametrize("command", ["compile", "infer", "predict", "compare", "report", "cache explain"])
+def test_an_unknown_property_is_refused_with_a_similar_one_before_anything_else(command: str) -> None:
+    done = softnpu(*command.split(), "/no/such/model.xml", "--config", "PERF_CONT=YES")
+    assert "property PERF_CONT: unknown" in done.misuse
+    assert "Did you mean PERF_COUNT?" in done.misuse
+
+
 def test_help_loads_neither_openvino_nor_numpy() -> None:
     program = (
         "import sys; from softnpu.tools.cli import app; app(['--help'], standalone_mode=False); "

@@ -17,8 +17,8 @@ from softnpu.tools.shared.model_options import (
     DeviceOption,
     HtmlOption,
     ModelArgument,
-    OpenShapeOption,
     SeedOption,
+    ShapeOption,
     SourceModelOption,
 )
 
@@ -59,7 +59,7 @@ def compare(
             help="A .npz file with inputs by name, a .npy file or a picture; others are random. Repeatable.",
         ),
     ] = None,
-    shape: OpenShapeOption = None,
+    shape: ShapeOption = None,
     steps: Annotated[int, typer.Option(min=1, help="Inferences, one after the other: states go on.")] = 1,
     seed: SeedOption = 0,
     atol: Annotated[

@@ -47,16 +47,6 @@ class Given:
     archive: Path | None = None
 
 
-def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Parse each `--shape`, `NAME[D,D,...]` or `NAME=D,D,...`, by name."""
-    return inputs.parse_shapes(
-        [
-            option[:-1].replace("[", "=", 1) if option.endswith("]") and "=" not in option else option
-            for option in options
-        ]
-    )
-
-
 def read(options: Sequence[str], ports: Sequence[Port]) -> Given:
     """Read the files of `--inputs`: FILE.npz by names, NAME=FILE.npy, NAME=PICTURE, FILE for a single input.
 
@@ -181,7 +171,7 @@ def _shape(port: Port, shapes: Mapping[str, Sequence[int]]) -> Sequence[int]:
             f"input '{port.names[0]}'",
             found=f"shape {port.shape}",
             expected="a static shape",
-            hint=f"give one with --shape '{port.names[0]}[...]', or the values with --inputs",
+            hint=f"give one with --shape {port.names[0]}=D,D,..., or the values with --inputs",
         )
     return tuple(port.shape.to_shape()) if given is None else given
 

@@ -25,7 +25,7 @@ from softnpu.tools.compare.references import (
 from softnpu.tools.compare.runners import NpuRunner, OpenVinoRunner
 from softnpu.tools.infer.inference_run import Job
 from softnpu.tools.shared.failures import ToolError, UsageError
-from softnpu.tools.shared.inputs import parse_pairs, position
+from softnpu.tools.shared.inputs import parse_config, parse_shapes, position
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -59,10 +59,8 @@ class Request:
         **others: Any,
     ) -> Request:
         """Return the request of a command's `--config`, `--inputs` and `--shape`."""
-        properties = parse_pairs("--config", config or [], "KEY=VALUE")
-        return cls(
-            model, config=properties, inputs=inputs or [], shapes=feeds.parse_shapes(shapes or []), **others
-        )
+        properties = parse_config(config)
+        return cls(model, config=properties, inputs=inputs or [], shapes=parse_shapes(shapes or []), **others)
 
 
 @dataclass(frozen=True)

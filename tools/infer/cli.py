@@ -31,7 +31,12 @@ def infer(
     shape: ShapeOption = None,
     input: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE.npy", help="Values of an input; others are random. Repeatable."),
+        typer.Option(
+            "--input",
+            "--inputs",
+            metavar="NAME=FILE.npy",
+            help="Values of an input; others are random. Repeatable.",
+        ),
     ] = None,
     n: CountOption = 20,
     compare: Annotated[
@@ -104,9 +109,9 @@ def _check_source_model(job: Job, compared: bool) -> None:
 
 def _config(pairs: Sequence[str], precision: str | None, profile: bool) -> dict[str, str]:
     from softnpu.emulator.compiler.options import PRECISION
-    from softnpu.tools.shared.inputs import parse_pairs
+    from softnpu.tools.shared.inputs import parse_config
 
-    config = parse_pairs("--config", pairs, "KEY=VALUE")
+    config = parse_config(pairs)
     if profile and config.setdefault("PERF_COUNT", "YES") != "YES":
         raise UsageError("--profile", found=f"--config PERF_COUNT={config['PERF_COUNT']}", expected="YES")
     if precision is not None and config.setdefault(PRECISION, precision) != precision:

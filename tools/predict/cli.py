@@ -29,6 +29,7 @@ def predict(
         list[str] | None,
         typer.Option(
             "--inputs",
+            "--input",
             metavar="[NAME=]FILE",
             help="Inputs to run it with: .npz, .npy, a picture; others are generated. Repeatable.",
         ),
@@ -58,7 +59,7 @@ def predict(
         model,
         names,
         shapes=inputs.parse_shapes(shape or []),
-        config=inputs.parse_pairs("--config", config or [], "KEY=VALUE"),
+        config=inputs.parse_config(config),
         samples=Samples(tuple(given or ()), seed=seed, count=samples),
         only=questions,
     )

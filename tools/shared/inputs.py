@@ -20,9 +20,13 @@ _LARGEST_INTEGER: Final = 100
 
 
 def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Parse each `--shape`, `NAME=D,D,...`, by name; raise `UsageError` for anything else."""
+    """Parse each `--shape`, `NAME=D,D,...` or `NAME[D,D,...]`, by name; raise `UsageError` for others."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, text in parse_pairs("--shape", options, "NAME=D,D,... such as images=1,3,320,320").items():
+    pairs = [
+        option[:-1].replace("[", "=", 1) if option.endswith("]") and "=" not in option else option
+        for option in options
+    ]
+    for name, text in parse_pairs("--shape", pairs, "NAME=D,D,... such as images=1,3,320,320").items():
         try:
             shape = tuple(int(part) for part in text.split(","))
         except ValueError:
@@ -48,6 +52,21 @@ def parse_pairs(option: str, values: Sequence[str], form: str) -> dict[str, str]
             raise UsageError(f"{option} {name}", found="given twice", expected="once")
         pairs[name] = text
     return pairs
+
+
+def parse_config(options: Sequence[str] | None) -> dict[str, str]:
+    """Parse each `--config`, `KEY=VALUE`, by key.
+
+    Raise `UsageError`, and `PropertyError` with similar names for a property that there is not.
+    """
+    from softnpu.emulator.compiler.options import OPTIONS
+    from softnpu.plugin.properties import find
+
+    config = parse_pairs("--config", options or (), "KEY=VALUE")
+    for name in config:
+        if name not in OPTIONS:  # which has those of native programs as well
+            find(name)
+    return config
 
 
 def position(subject: str, name: str, ports: Iterable[Collection[str]]) -> int:

@@ -17,9 +17,6 @@ ConfigOption = Annotated[
 ShapeOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
 ]
-OpenShapeOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME[D,D,...]", help="Static shape of an input. Repeatable.")
-]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of the random inputs.")]
 CountOption = Annotated[int, typer.Option("-n", min=1, help="Inferences to time.")]
 SourceModelOption = Annotated[
