@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.console import (
     JsonOption,
     format_bytes,
@@ -133,7 +134,11 @@ def explain(
     config: ConfigOption = None,
     shape: ShapeOption = None,
     platform: Annotated[
-        str | None, typer.Option(help="Platform of the device; default: SOFTNPU_DEVICES, else 4000.")
+        str | None,
+        typer.Option(
+            autocompletion=completion.platforms,
+            help="Platform of the device; default: SOFTNPU_DEVICES, else 4000.",
+        ),
     ] = None,
     dir: DirOption = None,
 ) -> None:

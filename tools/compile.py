@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.console import format_bytes, format_time, print_line
 from softnpu.tools.shared.daemon_connection import SocketOption
 from softnpu.tools.shared.failures import UsageError
@@ -25,7 +26,11 @@ def compile_model(
         typer.Option("-o", "--output", metavar="FILE", help="What to write [the model's name with .blob]."),
     ] = None,
     platform: Annotated[
-        str | None, typer.Option(help="Compile for 3720, 4000 or 5010, whether it is here or not.")
+        str | None,
+        typer.Option(
+            autocompletion=completion.platforms,
+            help="Compile for 3720, 4000 or 5010, whether it is here or not.",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="Compile for this device: NPU, or NPU.N of several.")] = "NPU",
     shape: ShapeOption = None,

@@ -134,6 +134,40 @@ def test_an_unknown_property_is_refused_with_a_similar_one_before_anything_else(
     assert "Did you mean PERF_COUNT?" in done.misuse
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("run --platform ", {"3720", "4000", "5010"}),
+        ("predict x.xml --platform 3720,4", {"3720,4000"}),
+        ("compile x.xml --config NPU_TU", {"NPU_TURBO="}),
+        ("compare x.xml --config PERF_C", {"PERF_COUNT="}),
+        ("models get m", {"magika", "minilm"}),
+        ("bench infer y", {"yolov8n", "yours/"}),
+        ("bench infer yours/", {"yours/model.xml"}),
+        ("docs fid", {"fidelity"}),
+        ("sta", {"status"}),
+    ],
+)
+def test_a_shell_completes_names(private_dir: Path, line: str, offered: set[str]) -> None:
+    (private_dir / "yours").mkdir()
+    (private_dir / "yours" / "model.xml").touch()
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "from softnpu.tools.start import main; main()"],
+        env={
+            **os.environ,
+            "_SOFTNPU_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"softnpu {line}",
+            "COMP_CWORD": str(len(f"{line}|".split(" "))),
+        },
+        cwd=private_dir,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert set(done.stdout.split()) == offered, done.stderr
+
+
 def test_help_loads_neither_openvino_nor_numpy() -> None:
     program = (
         "import sys; from softnpu.tools.cli import app; app(['--help'], standalone_mode=False); "

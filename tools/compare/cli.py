@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softnpu.tools.shared import failures
+from softnpu.tools.shared import completion, failures
 from softnpu.tools.shared.console import JsonOption, err, print_json
 from softnpu.tools.shared.daemon_connection import SocketOption
 from softnpu.tools.shared.failures import UsageError
@@ -74,7 +74,9 @@ def compare(
     config: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="OpenVINO property of the NPU, not of the reference. Repeatable."
+            autocompletion=completion.properties,
+            metavar="KEY=VALUE",
+            help="OpenVINO property of the NPU, not of the reference. Repeatable.",
         ),
     ] = None,
     source_model: SourceModelOption = None,

@@ -26,7 +26,8 @@ Written by `python -m softnpu.tools.generators.documents .` from the command lin
 
 Every command that prints figures takes `--json` and prints one document then. Exit codes: 0, 1 for a failure
 that is reported in one line on stderr, 2 for wrong usage (options, properties, variables), 130 after Ctrl-C,
-which leaves nothing behind. `-h` is short for `--help` everywhere.
+which leaves nothing behind. `-h` is short for `--help` everywhere. `softnpu --install-completion` lets
+the shell complete commands, options, platforms, properties, models and documents.
 
 """
 _ENVIRONMENT: Final = """\

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.failures import ToolError
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ SocketOption = Annotated[
 ]
 PlatformOption = Annotated[
     list[str] | None,
-    typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
+    typer.Option(
+        autocompletion=completion.platforms,
+        help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices.",
+    ),
 ]
 
 
