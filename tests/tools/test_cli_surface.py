@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 import softnpu as package
 from softnpu.emulator.supervisor.supervisor import SERVER_NAME
 from softnpu.tools import cli
+from softnpu.tools.demo.digits import model_path
 from softnpu.tools.shared.console import _Output, format_bytes, format_time, make_table, parse_size
 from softnpu.tools.shared.groups import DeferredGroup
 from tests.support.cli import softnpu
@@ -111,6 +113,14 @@ def test_commands_that_print_figures_accept_json() -> None:
     for name in figures:
         flags = [each for each in found[tuple(name.split())].params if "--json" in each.opts]
         assert [flag.is_flag for flag in flags] == [True], name
+
+
+@pytest.mark.usefixtures("cli_daemon")
+@pytest.mark.parametrize("arguments", ["status", "status --watch --count 1", "infer {digits}", "demo"])
+def test_a_json_object_has_its_version(arguments: str) -> None:
+    words = arguments.format(digits=model_path()).split()
+    document = json.loads(softnpu(*words, "--json").words)
+    assert next(iter(document.items())) == ("json_version", 1)
 
 
 def test_shapes_inputs_and_properties_are_given_alike_everywhere() -> None:

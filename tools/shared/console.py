@@ -38,6 +38,9 @@ err: Final = Console(stderr=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
+JSON_VERSION: Final = 1
+"""Of the documents of `--json`: it grows when a field goes or changes its meaning, not when one is added."""
+
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -50,11 +53,18 @@ def print_line(text: str, *, console: Console = out, style: str = "") -> None:
 
 def print_json(document: Any) -> None:
     """Print structs, dictionaries, lists, texts and numbers as one document; bytes as hex."""
+    typer.echo(json_text(document, indent=2))
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """Return a document as JSON; an object begins with `json_version`."""
     import msgspec
 
     # a message's tag is no field of the document
     plain = msgspec.to_builtins(document, builtin_types=(bytes,))
-    typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
+    if isinstance(plain, dict):
+        plain = {"json_version": JSON_VERSION} | plain
+    return json.dumps(plain, indent=indent, default=bytes.hex)
 
 
 def make_table(title: str | None, *headings: str, right: tuple[str, ...] = (), names: str = "") -> PlainTable:
