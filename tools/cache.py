@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.console import (
     JsonOption,
     format_bytes,
@@ -133,16 +134,20 @@ def explain(
     config: ConfigOption = None,
     shape: ShapeOption = None,
     platform: Annotated[
-        str | None, typer.Option(help="Platform of the device; default: SOFTNPU_DEVICES, else 4000.")
+        str | None,
+        typer.Option(
+            autocompletion=completion.platforms,
+            help="Platform of the device; default: SOFTNPU_DEVICES, else 4000.",
+        ),
     ] = None,
     dir: DirOption = None,
 ) -> None:
     """Tell whether a model would come out of the cache; if not, which part of the key differs."""
     from softnpu.emulator.disk_cache import cache_key, maintenance
-    from softnpu.tools.shared.inputs import parse_pairs, parse_shapes
+    from softnpu.tools.shared.inputs import parse_config, parse_shapes
 
+    given = parse_config(config)
     directory = _directory(dir)
-    given = parse_pairs("--config", config or [], "KEY=VALUE")
     digest, wanted = request_of(model, given, parse_shapes(shape or []), platform)
     key = cache_key.key(digest, wanted.encoded())
     described = {entry.key: maintenance.describe(entry) for entry in _entries(directory)}

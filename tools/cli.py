@@ -32,6 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},  # of every command below it
 )
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.console import format_bytes, format_time, print_line
 from softnpu.tools.shared.daemon_connection import SocketOption
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.model_options import ConfigOption, ShapeOption
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ def compile_model(
         typer.Option("-o", "--output", metavar="FILE", help="What to write [the model's name with .blob]."),
     ] = None,
     platform: Annotated[
-        str | None, typer.Option(help="Compile for 3720, 4000 or 5010, whether it is here or not.")
+        str | None,
+        typer.Option(
+            autocompletion=completion.platforms,
+            help="Compile for 3720, 4000 or 5010, whether it is here or not.",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="Compile for this device: NPU, or NPU.N of several.")] = "NPU",
     shape: ShapeOption = None,
@@ -41,7 +46,7 @@ def compile_model(
 
     target = Path(f"{model.stem}.blob") if output is None else output
     _check_target(model, target)
-    chosen = _config(inputs.parse_pairs("--config", config or [], "KEY=VALUE"), platform, weightless)
+    chosen = _config(inputs.parse_config(config), platform, weightless)
     shapes = inputs.parse_shapes(shape or [])
     # a present device would load the model, only to release it
     unloaded = {"NPU_DEFER_WEIGHTS_LOAD": "YES", **chosen}
@@ -63,9 +68,9 @@ def compile_model(
 def _check_target(model: Path, target: Path) -> None:
     """Refuse to overwrite the model, or write to a missing directory, before anything is compiled."""
     if model.exists() and target.exists() and model.samefile(target):
-        raise ToolError(f"--output {target}", found="the model itself", expected="another file")
+        raise UsageError(f"--output {target}", found="the model itself", expected="another file")
     if not target.absolute().parent.is_dir():
-        raise ToolError(f"--output {target}", found="no such directory", expected="a directory that exists")
+        raise UsageError(f"--output {target}", found="no such directory", expected="a directory that exists")
 
 
 def _config(given: Mapping[str, str], platform: str | None, weightless: bool) -> dict[str, str]:
@@ -76,7 +81,7 @@ def _config(given: Mapping[str, str], platform: str | None, weightless: bool) ->
         del options["--weightless"]
     for option, (name, value) in options.items():
         if value is not None and config.setdefault(name, value) != value:
-            raise ToolError(
+            raise UsageError(
                 option, found=f"{value}, and --config {name}={config[name]}", expected="one value"
             )
     return config

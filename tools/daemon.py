@@ -18,6 +18,7 @@ import typer
 
 from softnpu.tools.shared.console import err, format_bytes, parse_size, parse_whole, print_line
 from softnpu.tools.shared.daemon_connection import (
+    NoDaemonError,
     OtherVersionError,
     PlatformOption,
     SilentDaemonError,
@@ -25,7 +26,7 @@ from softnpu.tools.shared.daemon_connection import (
     connect,
     socket_path,
 )
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 from softnpu.tools.shared.groups import INTERRUPTED
 from softnpu.tools.shared.monitor.views import device_name
 
@@ -181,7 +182,7 @@ def stop(
     socket: SocketOption = None,
     force: Annotated[bool, typer.Option("--force", help="Kill a daemon that does not answer.")] = False,
 ) -> None:
-    """Ask the daemon to end, and wait until it has."""
+    """Ask the daemon to end, and wait until it has. That none runs is said, and is no failure."""
     from softnpu.emulator.interface import endpoint
 
     path = socket_path(socket)
@@ -189,6 +190,9 @@ def stop(
     how = "stopped"
     try:
         ending = _ask(path)
+    except NoDaemonError as error:
+        print_line(f"no daemon to stop: {error.object}: {error.found}")
+        return
     except OtherVersionError as error:
         ending = _send_signal(signal.SIGTERM, path, record, error.found)
     except SilentDaemonError:
@@ -210,16 +214,16 @@ def _clock(text: str | None, pace: bool) -> Clock | None:
 
     known = [each.value for each in Clock]
     if text is not None and text not in known:
-        raise ToolError("--clock", found=text, expected=", ".join(known))
+        raise UsageError("--clock", found=text, expected=", ".join(known))
     if pace and text not in {None, Clock.PACED.value}:
-        raise ToolError("--pace", found=f"--clock {text} beside it", expected="one of them")
+        raise UsageError("--pace", found=f"--clock {text} beside it", expected="one of them")
     if pace:
         return Clock.PACED
     return None if text is None else Clock(text)
 
 
 def _limits(entries: list[str]) -> ResourceLimits:
-    """Parse `NAME=VALUE` entries as limits; raise `ToolError` for any other."""
+    """Parse `NAME=VALUE` entries as limits; raise `UsageError` for any other."""
     import msgspec
 
     from softnpu.emulator.supervisor.limits import ResourceLimits, option_name
@@ -229,13 +233,13 @@ def _limits(entries: list[str]) -> ResourceLimits:
     for entry in entries:
         name, _, value = entry.partition("=")
         if name not in fields:
-            raise ToolError(
+            raise UsageError(
                 f"--limit {entry}", found=f"no limit {name!r}", expected="one of " + ", ".join(fields)
             )
         try:
             chosen[fields[name]] = parse_size(value) if name.endswith("memory") else int(value)
         except (ValueError, typer.BadParameter):
-            raise ToolError(f"--limit {entry}", found=f"the value {value!r}", expected="a number") from None
+            raise UsageError(f"--limit {entry}", found=f"the value {value!r}", expected="a number") from None
     return msgspec.structs.replace(ResourceLimits(), **chosen)
 
 
@@ -244,7 +248,7 @@ def _numbers_of(names: list[str], option: str, kind: str, find: Callable[[str], 
     try:
         return tuple(int(name) if name.isascii() and name.isdigit() else find(name) for name in names)
     except KeyError as error:
-        raise ToolError(
+        raise UsageError(
             option, found=str(error.args[0]), expected=f"the name or number of a {kind}"
         ) from error
 

@@ -8,21 +8,31 @@ from typing import Annotated, Final
 import typer
 
 from softnpu.tools.shared.console import out
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 
 DIRECTORY: Final = Path(__file__).parents[1] / "docs"
 """Valid both in an installation and in a clone."""
 
 
+def _beginning_so(incomplete: str) -> list[str]:
+    """Return the documents that a shell offers."""
+    return sorted({path.stem for path in DIRECTORY.rglob("*.md") if path.stem.startswith(incomplete)})
+
+
 def docs(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Such as 'faults'; all are listed in 'index'.")
+        str,
+        typer.Argument(
+            autocompletion=_beginning_so,
+            metavar="[NAME]",
+            help="Such as 'faults'; all are listed in 'index'.",
+        ),
     ] = "index",
 ) -> None:
     """Print a document: how it is used, what is emulated, every command and variable."""
     known = {path.stem: path for path in DIRECTORY.rglob("*.md")}
     if name.removesuffix(".md") not in known:
-        raise ToolError(
+        raise UsageError(
             f"document {name!r}", found="no such document", expected=f"one of {', '.join(sorted(known))}"
         )
     text = known[name.removesuffix(".md")].read_text()

@@ -10,7 +10,7 @@ import typer
 from softnpu.emulator.interface.injections import KINDS, FaultKind, KindInfo, Operation, Value, count_of
 from softnpu.tools.shared.console import JsonOption, format_count, make_table, out, print_json, print_line
 from softnpu.tools.shared.daemon_connection import SocketOption, connect, socket_path
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.groups import application
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def _add(kind: FaultKind, info: KindInfo) -> None:
         socket: SocketOption = None,
     ) -> None:
         if seed is not None and probability is None:
-            raise ToolError("option --seed", found="given without --probability", expected="both, or no seed")
+            raise UsageError(
+                "option --seed", found="given without --probability", expected="both, or no seed"
+            )
         path = socket_path(socket)
         _check(path)
         from softnpu.driver import faults

@@ -20,7 +20,7 @@ from softnpu.tools.shared.console import (
 )
 from softnpu.tools.shared.daemon_connection import SocketOption, connect, socket_path
 from softnpu.tools.shared.monitor.document import document
-from softnpu.tools.shared.monitor.figures import DEVICE
+from softnpu.tools.shared.monitor.figures import COUNT, DEVICE, NANOSECONDS, Figure
 from softnpu.tools.shared.monitor.tables import print_work
 from softnpu.tools.shared.monitor.views import View, device_name, user_name
 
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from softnpu.emulator.interface.messages import EngineStatus, StatusAnswer
 
 _LEAST_S: Final = 0.1
+# of devices whose clock is not the host's
+_MODELLED: Final = (
+    Figure("device_clock_ns", NANOSECONDS, label="modelled time"),
+    Figure("late", COUNT, label="late"),
+    Figure("unmodelled", COUNT, label="without a modelled time"),
+)
 
 
 def status(
@@ -44,6 +50,7 @@ def status(
     csv: Annotated[
         bool, typer.Option("--csv", help="Print one line a look, in the columns of intel-npu-smi.")
     ] = False,
+    all: Annotated[bool, typer.Option("--all", help="Also the rows in which every figure is zero.")] = False,
     json_output: JsonOption = False,
     socket: SocketOption = None,
     farm: Annotated[bool, typer.Option("--farm", help="Show the nodes of a cluster instead.")] = False,
@@ -84,7 +91,7 @@ def status(
         f"up {format_time(state.uptime_s)}, compiler workers: {_numbers(state.compiler_pids)}"
     )
     print_line(line)
-    out.print(_devices(state))
+    out.print(_devices(state, zeros=all))
     functions = [each for engine in state.engines for each in engine.functions]
     if any(each.session or each.uid != os.getuid() for each in functions):
         out.print(_functions(state))
@@ -120,22 +127,29 @@ def _injections(states: list[InjectionState]) -> str:
     return f"injected faults: {active} active, {hits} hits ('softnpu inject status')" if states else ""
 
 
-def _devices(state: StatusAnswer) -> Table:
+def _devices(state: StatusAnswer, *, zeros: bool) -> Table:
     """Return a table with a column for each device: at most 8 of them, with many properties each."""
     columns = [_rows_of(engine) for engine in state.engines]
-    table = make_table("devices", "", right=tuple(device_name(engine, state) for engine in state.engines))
+    hidden = frozenset() if zeros else _zeros(state)
+    title = "devices (rows of zeros: --all)" if hidden else "devices"
+    table = make_table(title, "", right=tuple(device_name(engine, state) for engine in state.engines))
     for label in columns[0]:
-        table.add_row(label, *(column[label] for column in columns))
+        if label not in hidden:
+            table.add_row(label, *(column[label] for column in columns))
     return table
+
+
+def _zeros(state: StatusAnswer) -> frozenset[str]:
+    """Return the labels of the figures that are zero on every device."""
+    figures = (*DEVICE, *_MODELLED)
+    return frozenset(each.label for each in figures if each.label and not any(map(each.value, state.engines)))
 
 
 def _rows_of(engine: EngineStatus) -> dict[str, str | Text]:
     quiet_s = (time.monotonic_ns() - engine.heartbeat_ns) / 1e9
     modelled = {
         "clock": engine.device.clock,
-        "modelled time": format_time(engine.device_clock_ns / 1e9),
-        "late": str(engine.late),
-        "without a modelled time": str(engine.unmodelled),
+        **{figure.label: figure.text(engine) for figure in _MODELLED},
     }
     return {
         "platform": engine.device.platform,

@@ -412,9 +412,9 @@ def test_the_limits_on_the_command_line(private_dir: Path) -> None:
     for name in ResourceLimits.__struct_fields__:
         assert option_name(name) in help_text
     place = ("daemon", "--socket", str(private_dir / "npu.sock"))
-    assert "user-cakes" in softnpu(*place, "--limit", "user-cakes=3").complaint
-    assert "'many'" in softnpu(*place, "--limit", "user-queues=many").complaint
-    assert "user-queues" in softnpu(*place, "--limit", "user-queues=0").complaint
+    assert "user-cakes" in softnpu(*place, "--limit", "user-cakes=3").misuse
+    assert "'many'" in softnpu(*place, "--limit", "user-queues=many").misuse
+    assert "user-queues" in softnpu(*place, "--limit", "user-queues=0").misuse
 
 
 @pytest.mark.quick

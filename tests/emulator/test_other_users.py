@@ -236,6 +236,6 @@ def test_the_command_line_lets_users_in_by_name_or_number(public_dir: Path) -> N
         assert '"users"' in softnpu("status", "--json", "--socket", place).words
     finally:
         softnpu("stop", "--socket", place)
-    unknown = softnpu("daemon", "--socket", place, "--allow-user", "no-such-user").complaint
+    unknown = softnpu("daemon", "--socket", place, "--allow-user", "no-such-user").misuse
     assert "no-such-user" in unknown
     assert "--allow-user" in unknown

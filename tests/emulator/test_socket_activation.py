@@ -122,7 +122,7 @@ def test_what_cannot_be_served_is_refused_and_stays_as_it_was(
     with make(path) as passed:
         daemon = _start(passed, path, *options, count=count)
         said = daemon.communicate(timeout=DEADLINE_S)[1]
-        assert daemon.returncode == 1
+        assert daemon.returncode == 2
         assert "passed socket (LISTEN_FDS)" in said
         assert words in said
         assert "Traceback" not in said

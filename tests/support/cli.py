@@ -32,8 +32,16 @@ class Finished:
     @property
     def complaint(self) -> str:
         """The single error line of a failed command; fails if there was more, or if the command succeeded."""
+        return self._line(1)
+
+    @property
+    def misuse(self) -> str:
+        """The single error line about a wrong command line; fails for any other end."""
+        return self._line(2)
+
+    def _line(self, code: int) -> str:
         lines = self.err.splitlines()
-        assert self.code == 1, (self.code, self.out, self.err)
+        assert self.code == code, (self.code, self.out, self.err)
         assert len(lines) == 1, self.err
         assert lines[0].startswith("softnpu: "), self.err
         return lines[0].removeprefix("softnpu: ")

@@ -186,7 +186,7 @@ def test_a_terminal_of_80_columns_shows_every_number_and_verdict() -> None:
 
 
 def test_a_model_that_cannot_be_measured_is_refused(private_dir: Path) -> None:
-    complaint = softnpu("bench", "infer", "resnet").complaint
+    complaint = softnpu("bench", "infer", "resnet").misuse
     assert (
         complaint == "model resnet: no such file; expected a file, or one of digits, magika, minilm, yolov8n"
     )

@@ -213,7 +213,7 @@ def test_a_benchmark_writes_its_page_beside_its_document(tmp_path: Path) -> None
     finished = softnpu("bench", *short, "--json", "--html", page_file)
     rows = msgspec.json.decode(finished.words, type=list[Measurement])
     assert all(row.metric in page_file.read_text() for row in rows)
-    complaint = softnpu("bench", "--html", tmp_path / "none" / "page.html", *short).complaint
+    complaint = softnpu("bench", "--html", tmp_path / "none" / "page.html", *short).misuse
     assert "no such directory" in complaint
 
 

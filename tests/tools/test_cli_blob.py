@@ -63,7 +63,7 @@ def test_check_says_supported_or_why_not(file: Path) -> None:
     done = softnpu("blob", "check", file, "--json")
     assert done.code == 1
     assert json.loads(done.out)["supported"] is False
-    assert "NPU.5" in softnpu("blob", "check", file, "--device", "5").complaint
+    assert "NPU.5" in softnpu("blob", "check", file, "--device", "5").misuse
 
 
 def test_a_damaged_or_missing_file_is_one_line(file: Path, private_dir: Path) -> None:

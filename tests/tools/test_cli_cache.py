@@ -271,4 +271,4 @@ def test_explain_reports_what_it_cannot_determine(cache: ModelCache, directory: 
     assert "no sidecar" in explain(directory, digits)
     os.truncate(directory / compiled(cache, digits), 10)
     assert "miss: the entry is bad" in explain(directory, digits)
-    assert "FOO" in softnpu("cache", "explain", digits, "--dir", directory, "--config", "FOO=1").complaint
+    assert "FOO" in softnpu("cache", "explain", digits, "--dir", directory, "--config", "FOO=1").misuse

@@ -95,3 +95,4 @@ def test_random_values_fit_their_input() -> None:
 
 def test_a_tensor_name_may_hold_an_equals_sign() -> None:
     assert parse_shapes(["a=b=1,2"]) == {"a=b": (1, 2)}
+    assert parse_shapes(["images[1,3]", "mask=4"]) == {"images": (1, 3), "mask": (4,)}

@@ -66,9 +66,7 @@ def test_an_open_dimension_gets_its_size_when_the_file_is_run(private_dir: Path,
     model = _open_model(private_dir, ov.Dimension(1, 8))
     softnpu("compile", model, "-o", blob)
     assert "give one with --shape x=1,4" in softnpu("infer", blob).complaint.replace("Give", "give")
-    assert (
-        "--shape x: [9, 4]; expected one within [1..8,4]" in softnpu("infer", blob, "--shape=x=9,4").complaint
-    )
+    assert "--shape x: [9, 4]; expected one within [1..8,4]" in softnpu("infer", blob, "--shape=x=9,4").misuse
     words = softnpu("infer", blob, "--shape", "x=5,4", "--compare", "CPU", "--source-model", model).words
     assert "5x4" in words
     assert _EQUAL in words
@@ -113,7 +111,7 @@ def test_a_model_is_compiled_for_an_absent_platform(
 def test_a_value_refused_by_the_compiler_is_named_and_nothing_is_written(
     digits: Path, blob: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    assert said in softnpu("compile", digits, "-o", blob, *arguments).complaint
+    assert said in softnpu("compile", digits, "-o", blob, *arguments).misuse
     assert not blob.exists()
 
 
@@ -143,10 +141,10 @@ def test_invalid_models_and_unwritable_files_are_named(digits: Path, tmp_path: P
     assert "no such file" in softnpu("compile", tmp_path / "nothing.onnx", "-o", blob).complaint
     assert not blob.exists()
     before = digits.read_bytes()
-    complaint = softnpu("compile", digits, "-o", digits).complaint
+    complaint = softnpu("compile", digits, "-o", digits).misuse
     assert complaint == f"--output {digits}: the model itself; expected another file"
     assert digits.read_bytes() == before
-    complaint = softnpu("compile", digits, "-o", "/no/such/out.blob").complaint
+    complaint = softnpu("compile", digits, "-o", "/no/such/out.blob").misuse
     assert complaint.startswith("--output /no/such/out.blob: no such directory")
 
 
@@ -160,8 +158,8 @@ def test_options_that_a_compiled_model_refuses_are_named(digits: Path, blob: Pat
         (("--shape", "image=2,1,8,8"), "--shape image: [2, 1, 8, 8]; expected one within [1,1,8,8]"),
         (("--precision", "bf16"), "INFERENCE_PRECISION_HINT"),
     ):
-        assert said in softnpu("infer", blob, *arguments).complaint
-    complaint = softnpu("infer", digits, "--source-model", digits).complaint
+        assert said in softnpu("infer", blob, *arguments).misuse
+    complaint = softnpu("infer", digits, "--source-model", digits).misuse
     assert complaint.startswith(f"--source-model: given, but {digits} is no compiled model")
     blob.write_bytes(blob.read_bytes()[:-100])
     assert str(blob) in softnpu("infer", blob).complaint

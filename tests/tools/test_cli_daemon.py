@@ -159,7 +159,7 @@ def test_a_daemon_rotates_a_long_log(socket: Path) -> None:
     ],
 )
 def test_a_setting_that_cannot_work_is_named(arguments: tuple[str, ...], said: str) -> None:
-    assert said in softnpu("daemon", *arguments).complaint
+    assert said in softnpu("daemon", *arguments).misuse
 
 
 def test_a_daemon_in_the_foreground_reports_when_it_is_ready_and_ends_on_ctrl_c(socket: Path) -> None:
@@ -207,11 +207,24 @@ def test_a_daemon_whose_engine_does_not_start_is_ended_and_reported(socket: Path
 
 
 def test_status_without_a_daemon_says_so_and_starts_none(socket: Path) -> None:
-    for command in ("status", "stop"):
-        assert softnpu(command, SOFTNPU_AUTOSTART="1").complaint == (
-            f"daemon at {socket}: no socket there; expected a running daemon. Start one with 'softnpu daemon'"
-        )
+    assert softnpu("status", SOFTNPU_AUTOSTART="1").complaint == (
+        f"daemon at {socket}: no socket there; expected a running daemon. Start one with 'softnpu daemon'"
+    )
     assert not socket.exists()
+
+
+def test_status_hides_figures_that_are_zero_everywhere_unless_asked(daemon: Daemon) -> None:
+    def labels(*arguments: str) -> list[str]:
+        return [line.strip()[:12].strip() for line in softnpu("status", *arguments).words.splitlines()]
+
+    restarts, hangs = "restarts", "hangs"
+    assert {"platform", "memory in al", "state"} <= set(labels())
+    assert not {restarts, hangs} & set(labels())
+    assert {restarts, hangs, "platform"} <= set(labels("--all"))
+    os.kill(daemon.engine().engine_pid, signal.SIGKILL)
+    wait_until(lambda: daemon.engine().restarts == 1, what="another engine")
+    assert restarts in labels()
+    assert hangs not in labels()
 
 
 def test_a_user_who_may_not_connect_is_told_what_to_do(cli_daemon: Daemon) -> None:
@@ -274,6 +287,13 @@ def test_stop_returns_when_the_daemon_has_ended(daemon: Daemon) -> None:
     assert softnpu("stop").words == f"daemon {daemon.pid} at {daemon.socket} stopped\n"
     assert daemon.process.wait(0) == 0
     assert not daemon.socket.exists()
+
+
+def test_stop_without_a_daemon_says_so_and_succeeds(socket: Path) -> None:
+    told = f"no daemon to stop: daemon at {socket}: no socket there\n"
+    assert softnpu("stop", SOFTNPU_AUTOSTART="1").words == told
+    assert softnpu("stop", "--force").words == told
+    assert not socket.exists()
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import json
 import os
 import re
 import signal
@@ -15,12 +17,15 @@ from typing import Any
 
 import pytest
 import typer
+from rich.cells import cell_len
+from rich.text import Text
 from typer.testing import CliRunner
 
 import softnpu as package
 from softnpu.emulator.supervisor.supervisor import SERVER_NAME
 from softnpu.tools import cli
-from softnpu.tools.shared.console import format_bytes, format_time, parse_size
+from softnpu.tools.demo.digits import model_path
+from softnpu.tools.shared.console import _Output, format_bytes, format_time, make_table, parse_size
 from softnpu.tools.shared.groups import DeferredGroup
 from tests.support.cli import softnpu
 
@@ -87,8 +92,12 @@ def test_every_command_has_complete_help() -> None:
     found = list(_all_commands(typer.main.get_group(cli.app)))
     assert {path[0] for path, _ in found if path} == set(_COMMANDS)
     for path, command in found:
-        shown = CliRunner().invoke(cli.app, [*path, "--help"], env={"COLUMNS": "300"})
+        shown, short = (
+            CliRunner().invoke(cli.app, [*path, option], env={"COLUMNS": "300"})
+            for option in ("--help", "-h")
+        )
         assert shown.exit_code == 0, path
+        assert short.stdout == shown.stdout, path
         texts = [command.help, *(parameter.help for parameter in command.params if not parameter.hidden)]
         for text in filter(None, texts):
             assert all(_words(line) in _words(shown.stdout) for line in text.splitlines()), (path, text)
@@ -104,6 +113,69 @@ def test_commands_that_print_figures_accept_json() -> None:
     for name in figures:
         flags = [each for each in found[tuple(name.split())].params if "--json" in each.opts]
         assert [flag.is_flag for flag in flags] == [True], name
+
+
+@pytest.mark.usefixtures("cli_daemon")
+@pytest.mark.parametrize("arguments", ["status", "status --watch --count 1", "infer {digits}", "demo"])
+def test_a_json_object_has_its_version(arguments: str) -> None:
+    words = arguments.format(digits=model_path()).split()
+    document = json.loads(softnpu(*words, "--json").words)
+    assert next(iter(document.items())) == ("json_version", 1)
+
+
+def test_shapes_inputs_and_properties_are_given_alike_everywhere() -> None:
+    found = dict(_all_commands(typer.main.get_group(cli.app)))
+    shapes, files = set(), []
+    for path, command in found.items():
+        for each in command.params:
+            if "--shape" in each.opts:
+                shapes.add(each.metavar)
+            if "--inputs" in each.opts or "--input" in each.opts:
+                files.append((path, set(each.opts)))
+    assert shapes == {"NAME=D,D,..."}
+    names = {"--inputs", "--input"}
+    assert files == [((name,), names) for name in ("infer", "predict", "compare", "report")]
+
+
+@pytest.mark.parametrize("command", ["compile", "infer", "predict", "compare", "report", "cache explain"])
+def test_an_unknown_property_is_refused_with_a_similar_one_before_anything_else(command: str) -> None:
+    done = softnpu(*command.split(), "/no/such/model.xml", "--config", "PERF_CONT=YES")
+    assert "property PERF_CONT: unknown" in done.misuse
+    assert "Did you mean PERF_COUNT?" in done.misuse
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("run --platform ", {"3720", "4000", "5010"}),
+        ("predict x.xml --platform 3720,4", {"3720,4000"}),
+        ("compile x.xml --config NPU_TU", {"NPU_TURBO="}),
+        ("compare x.xml --config PERF_C", {"PERF_COUNT="}),
+        ("models get m", {"magika", "minilm"}),
+        ("bench infer y", {"yolov8n", "yours/"}),
+        ("bench infer yours/", {"yours/model.xml"}),
+        ("docs fid", {"fidelity"}),
+        ("sta", {"status"}),
+    ],
+)
+def test_a_shell_completes_names(private_dir: Path, line: str, offered: set[str]) -> None:
+    (private_dir / "yours").mkdir()
+    (private_dir / "yours" / "model.xml").touch()
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "from softnpu.tools.start import main; main()"],
+        env={
+            **os.environ,
+            "_SOFTNPU_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"softnpu {line}",
+            "COMP_CWORD": str(len(f"{line}|".split(" "))),
+        },
+        cwd=private_dir,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert set(done.stdout.split()) == offered, done.stderr
 
 
 def test_help_loads_neither_openvino_nor_numpy() -> None:
@@ -171,6 +243,29 @@ def test_a_size_is_read_as_it_is_written() -> None:
         with pytest.raises(typer.BadParameter, match="a size such as"):
             parse_size(text)
     assert softnpu("daemon", "--memory", "4X").code == 2
+
+
+def test_names_are_whole_in_a_file_and_lose_their_beginning_on_a_narrow_terminal() -> None:
+    names = [f"model/encoder/{'very/' * 60}long/層/layer{number}" for number in range(2)]
+    table = make_table("layers", "layer", "type", right=("time",), names="layer")
+    for name in names:
+        table.add_row(name, "MatMul", "12.34 ms")
+    file = io.StringIO()
+    _Output(file=file, _environ={}).print(table)
+    assert [line.split() for line in file.getvalue().splitlines()[4:6]] == [
+        [name, "MatMul", "12.34", "ms"] for name in names
+    ]
+    for width in range(30, 60):
+        narrow = io.StringIO()
+        _Output(file=narrow, force_terminal=True, width=width, height=25).print(table)
+        lines = narrow.getvalue().splitlines()[4:6]
+        for line, name in zip(lines, names, strict=True):
+            shown, *others = Text.from_ansi(line).plain.split()
+            assert others == ["MatMul", "12.34", "ms"]
+            assert shown[0] == "…"
+            assert name.endswith(shown[1:])
+            assert shown.endswith(name[-5:])
+            assert cell_len(line) <= width
 
 
 def test_quantities_are_printed_in_units_that_fit() -> None:

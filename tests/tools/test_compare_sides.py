@@ -126,7 +126,7 @@ def test_onnx_runtime_and_two_settings_of_the_device(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["none.xml"], "no such file"),
-        (["MODEL"], "shape [1,?,?,3]; expected a static shape. Give one with --shape 'image[...]'"),
+        (["MODEL"], "shape [1,?,?,3]; expected a static shape. Give one with --shape image=D,D,..."),
         (["MODEL", "--shape", "picture[1,2,2,3]"], "the model has no such input; expected one of: image"),
         (["MODEL", "--shape", "image[1,2]"], "expected one within [1,?,?,3]"),
         (["MODEL", "--inputs", "image=none.npy"], "none.npy"),

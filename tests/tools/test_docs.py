@@ -19,6 +19,6 @@ def test_a_document_is_printed_verbatim(arguments: tuple[str, ...], document: st
 
 
 def test_an_unknown_document_is_refused_with_the_existing_names() -> None:
-    complaint = softnpu("docs", "../README").complaint
+    complaint = softnpu("docs", "../README").misuse
     assert "no such document" in complaint
     assert "fidelity" in complaint

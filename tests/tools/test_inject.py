@@ -68,7 +68,7 @@ def test_impossible_faults_are_refused() -> None:
         (("refuse",), "expected a request such as queue_create"),
         (("clear", "5"), "injection: id 5; expected no id: there is none"),
     ):
-        assert said in softnpu("inject", *arguments).complaint
+        assert said in softnpu("inject", *arguments).misuse
         assert faults.status() == []
     done = softnpu("inject", "explode")
     assert done.code == 2
@@ -88,8 +88,8 @@ def test_a_daemon_is_started_with_faults() -> None:
 
 
 def test_a_daemon_is_not_started_with_invalid_faults() -> None:
-    assert "injection 'hang:x=1': 'x=1'" in softnpu("daemon", "--inject", "hang:x=1").complaint
-    assert "no fault 'explode'" in softnpu("daemon", SOFTNPU_INJECT="explode").complaint
+    assert "injection 'hang:x=1': 'x=1'" in softnpu("daemon", "--inject", "hang:x=1").misuse
+    assert "no fault 'explode'" in softnpu("daemon", SOFTNPU_INJECT="explode").misuse
 
 
 def test_an_automatically_started_daemon_has_the_faults_of_the_environment(

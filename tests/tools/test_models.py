@@ -144,7 +144,7 @@ def test_the_command_line_lists_every_model_and_whether_it_is_cached() -> None:
 
 def test_the_command_line_prints_the_path_or_the_error_and_a_hint() -> None:
     assert softnpu("models", "get", "magika").words == f"{get('magika')}\n"
-    assert "unknown model 'resnet'" in softnpu("models", "get", "resnet").complaint
+    assert "unknown model 'resnet'" in softnpu("models", "get", "resnet").misuse
     complaint = softnpu("models", "get", "magika", **{DIRECTORY_VARIABLE: "/dev/null/models"}).complaint
     assert complaint.startswith("directory for models /dev/null/models: Not a directory; expected one that")
     assert "Name another one with SOFTNPU_MODELS_DIR" in complaint

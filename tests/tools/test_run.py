@@ -127,7 +127,7 @@ def test_a_failure_before_the_program_starts_is_reported_once(
         "softnpu: program no-such-program: not found; expected a program in PATH, or its path\n",
     )
     code, said = ends("true", SOFTNPU_SPIN_US="much")
-    assert (code, len(said.splitlines())) == (1, 1)
+    assert (code, len(said.splitlines())) == (2, 1)
     assert "SOFTNPU_SPIN_US" in said
     assert ends()[0] == 2
     assert cli_daemon.alive
@@ -202,7 +202,7 @@ def test_a_private_daemon_has_the_chosen_devices_and_ends_with_the_program(
 
 def test_a_private_daemon_that_cannot_start_says_why(native_dir: dict[str, str]) -> None:
     run = ("run", "--private", "--", "true")
-    died = softnpu(*run, SOFTNPU_INJECT="explode", **native_dir).complaint
+    died = softnpu(*run, SOFTNPU_INJECT="explode", **native_dir).misuse
     assert "no fault 'explode'" in died
     script = f'ulimit -n 20; exec "{sys.executable}" -P -m softnpu.tools.cli {" ".join(run)}'
     done = subprocess.run(

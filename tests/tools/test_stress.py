@@ -123,7 +123,7 @@ def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
 
 
 def test_an_invalid_model_is_reported_in_one_line(private_dir: Path) -> None:
-    complaint = softnpu("stress", "--model", "/no/such/model.xml").complaint
+    complaint = softnpu("stress", "--model", "/no/such/model.xml").misuse
     assert "no such file; expected a file, or one of digits, perceptron, " in complaint
     nothing = private_dir / "nothing.xml"
     nothing.write_text("<net/>")

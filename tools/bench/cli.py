@@ -13,6 +13,7 @@ import typer
 from softnpu.driver.errors import ZeError
 from softnpu.tools.bench import report
 from softnpu.tools.bench.result import Measurement
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.console import (
     JsonOption,
     err,
@@ -26,7 +27,13 @@ from softnpu.tools.shared.failures import ToolError, describe
 from softnpu.tools.shared.groups import application
 
 CheckOption = Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")]
-Model = Annotated[str, typer.Argument(help="A file that OpenVINO reads, or a name of 'softnpu models ls'.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=completion.models_and_files,
+        help="A file that OpenVINO reads, or a name of 'softnpu models ls'.",
+    ),
+]
 Shapes = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=D,D,...", help="Static shape. Repeatable.")
 ]

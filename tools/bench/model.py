@@ -9,7 +9,7 @@ from pathlib import Path
 from softnpu.tools.demo.digits import model_path
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import get
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.inputs import parse_shapes
 
 DIGITS = "digits"
@@ -39,7 +39,7 @@ def find_model(text: str, options: Sequence[str] | None) -> BenchModel:
         return BenchModel(text, model_path(), shapes)
     entry = CATALOGUE.get(text)
     if entry is None:
-        raise ToolError(
+        raise UsageError(
             f"model {text}",
             found="no such file",
             expected=f"a file, or one of {', '.join(sorted([DIGITS, *CATALOGUE]))}",

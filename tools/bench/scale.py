@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from softnpu.tools.bench import scale_clients, scale_memory, scale_models, scale_sessions
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.scale_point import Point
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 
 BENCH: Final = "scale"
 
@@ -41,7 +41,7 @@ def run(names: Sequence[str], most: int) -> Iterator[Measurement]:
     chosen = {axis.name: axis for axis in AXES}
     for name in names or chosen:
         if name not in chosen:
-            raise ToolError(f"axis {name}", found="no such axis", expected=f"one of {', '.join(chosen)}")
+            raise UsageError(f"axis {name}", found="no such axis", expected=f"one of {', '.join(chosen)}")
     for name in names or chosen:
         axis = chosen[name]
         sizes = [size for size in axis.sizes if not most or size <= most]

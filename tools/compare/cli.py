@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softnpu.tools.shared import failures
+from softnpu.tools.shared import completion, failures
 from softnpu.tools.shared.console import JsonOption, err, print_json
 from softnpu.tools.shared.daemon_connection import SocketOption
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.model_options import (
     DeviceOption,
     HtmlOption,
     ModelArgument,
-    OpenShapeOption,
     SeedOption,
+    ShapeOption,
     SourceModelOption,
 )
 
@@ -59,7 +59,7 @@ def compare(
             help="A .npz file with inputs by name, a .npy file or a picture; others are random. Repeatable.",
         ),
     ] = None,
-    shape: OpenShapeOption = None,
+    shape: ShapeOption = None,
     steps: Annotated[int, typer.Option(min=1, help="Inferences, one after the other: states go on.")] = 1,
     seed: SeedOption = 0,
     atol: Annotated[
@@ -74,7 +74,9 @@ def compare(
     config: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="OpenVINO property of the NPU, not of the reference. Repeatable."
+            autocompletion=completion.properties,
+            metavar="KEY=VALUE",
+            help="OpenVINO property of the NPU, not of the reference. Repeatable.",
         ),
     ] = None,
     source_model: SourceModelOption = None,
@@ -93,7 +95,7 @@ def compare(
         from softnpu.tools.compare.writing import check_target
 
         if layers and bisect:
-            raise ToolError("--bisect", found="given with --layers, which marks all", expected="one of them")
+            raise UsageError("--bisect", found="given with --layers, which marks all", expected="one of them")
         if reduce is not None:
             check_target(reduce)
         if html is not None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from softnpu.tools.shared import inputs
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 
 Array = npt.NDArray[Any]
 Generate = Callable[[np.random.Generator, str, npt.DTypeLike, Sequence[int]], Array]
@@ -47,16 +47,6 @@ class Given:
     archive: Path | None = None
 
 
-def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Parse each `--shape`, `NAME[D,D,...]` or `NAME=D,D,...`, by name."""
-    return inputs.parse_shapes(
-        [
-            option[:-1].replace("[", "=", 1) if option.endswith("]") and "=" not in option else option
-            for option in options
-        ]
-    )
-
-
 def read(options: Sequence[str], ports: Sequence[Port]) -> Given:
     """Read the files of `--inputs`: FILE.npz by names, NAME=FILE.npy, NAME=PICTURE, FILE for a single input.
 
@@ -75,10 +65,10 @@ def read(options: Sequence[str], ports: Sequence[Port]) -> Given:
         if path != Path(text):
             if len(ports) != 1:
                 names = ", ".join(port.names[0] for port in ports)
-                raise ToolError("--inputs", found=option, expected=f"NAME=FILE, with a NAME of: {names}")
+                raise UsageError("--inputs", found=option, expected=f"NAME=FILE, with a NAME of: {names}")
             name = ports[0].names[0]
         if name in files:
-            raise ToolError(f"--inputs {name}", found="given twice", expected="once")
+            raise UsageError(f"--inputs {name}", found="given twice", expected="once")
         files[name] = path
     for name, path in files.items():
         port = _port(name, ports)
@@ -181,7 +171,7 @@ def _shape(port: Port, shapes: Mapping[str, Sequence[int]]) -> Sequence[int]:
             f"input '{port.names[0]}'",
             found=f"shape {port.shape}",
             expected="a static shape",
-            hint=f"give one with --shape '{port.names[0]}[...]', or the values with --inputs",
+            hint=f"give one with --shape {port.names[0]}=D,D,..., or the values with --inputs",
         )
     return tuple(port.shape.to_shape()) if given is None else given
 

@@ -24,8 +24,8 @@ from softnpu.tools.compare.references import (
 )
 from softnpu.tools.compare.runners import NpuRunner, OpenVinoRunner
 from softnpu.tools.infer.inference_run import Job
-from softnpu.tools.shared.failures import ToolError
-from softnpu.tools.shared.inputs import parse_pairs, position
+from softnpu.tools.shared.failures import ToolError, UsageError
+from softnpu.tools.shared.inputs import parse_config, parse_shapes, position
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -59,10 +59,8 @@ class Request:
         **others: Any,
     ) -> Request:
         """Return the request of a command's `--config`, `--inputs` and `--shape`."""
-        properties = parse_pairs("--config", config or [], "KEY=VALUE")
-        return cls(
-            model, config=properties, inputs=inputs or [], shapes=feeds.parse_shapes(shapes or []), **others
-        )
+        properties = parse_config(config)
+        return cls(model, config=properties, inputs=inputs or [], shapes=parse_shapes(shapes or []), **others)
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def open_sides(request: Request) -> Sides:
 def _candidate(request: Request, runner: NpuRunner) -> tuple[Candidate, Given]:
     if not Job(request.model).is_blob:
         if request.source_model is not None:
-            raise ToolError(
+            raise UsageError(
                 "--source-model",
                 found=f"given, but {request.model} is no compiled model",
                 expected="it with a compiled model only",
@@ -168,7 +166,7 @@ def _reshape(
     except RuntimeError as error:
         asked = ", ".join(f"{ports[at].names[0]}{list(shape)}" for at, shape in shapes.items())
         reason = openvino_errors.reason(error)
-        raise ToolError(
+        raise UsageError(
             f"--shape {asked}", found=reason, expected="shapes that the model can have"
         ) from error
 
@@ -186,7 +184,7 @@ def _check_shapes(shapes: Shapes, ports: Sequence[Port]) -> None:
     for name, shape in shapes.items():
         port = ports[position(f"--shape {name}", name, (port.names for port in ports))]
         if not port.shape.rank.compatible(ov.PartialShape(list(shape)).rank):
-            raise ToolError(f"--shape {name}", found=f"{list(shape)}", expected=f"one within {port.shape}")
+            raise UsageError(f"--shape {name}", found=f"{list(shape)}", expected=f"one within {port.shape}")
 
 
 # ---------------------------------------------------------------- reference
@@ -223,7 +221,7 @@ def _other(path: Path, model: ov.Model, made: Feeds) -> Reference:
     runner = OpenVinoRunner("CPU")
     other = ov.Core().read_model(path) if path.exists() else None
     if other is None:
-        raise ToolError(f"--against {path}", found="no such file", expected="a model, or a .npz file")
+        raise UsageError(f"--against {path}", found="no such file", expected="a model, or a .npz file")
     reference = OtherModel(path, other, model, runner)
     shapes = {theirs: list(made.steps[0][ours].shape) for ours, theirs in enumerate(reference.inputs)}
     _reshape(other, [model_port(port) for port in other.inputs], shapes)

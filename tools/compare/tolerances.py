@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.inputs import parse_pairs
 
 FLOOR: Final = 0.1
@@ -56,7 +56,7 @@ def _parsed(option: str, texts: Sequence[str], defaults: Mapping[str, float]) ->
     values = dict(defaults)
     general = [text for text in texts if "=" not in text]
     if len(general) > 1:
-        raise ToolError(option, found=f"{general[1]!r} after {general[0]!r}", expected="one without a type")
+        raise UsageError(option, found=f"{general[1]!r} after {general[0]!r}", expected="one without a type")
     for text in general:
         values.update(dict.fromkeys(_FLOATS, _number(option, text)))
     named = [text for text in texts if "=" in text]
@@ -71,5 +71,5 @@ def _number(option: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not value >= 0:
-        raise ToolError(option, found=f"{text!r}", expected="a number that is not negative, such as 1e-4")
+        raise UsageError(option, found=f"{text!r}", expected="a number that is not negative, such as 1e-4")
     return value

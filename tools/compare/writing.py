@@ -14,7 +14,7 @@ import openvino as ov
 from openvino.passes import ConstantFolding, Manager
 
 from softnpu.tools.compare.graph import Part
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import UsageError
 
 Array = npt.NDArray[Any]
 
@@ -31,9 +31,9 @@ class Reduced:
 def check_target(path: Path) -> None:
     """Reject an unwritable model name before anything runs."""
     if path.suffix != ".xml":
-        raise ToolError(f"--reduce {path}", found="another ending", expected="a file that ends in .xml")
+        raise UsageError(f"--reduce {path}", found="another ending", expected="a file that ends in .xml")
     if not path.absolute().parent.is_dir():
-        raise ToolError(f"--reduce {path}", found="no such directory", expected="a directory that exists")
+        raise UsageError(f"--reduce {path}", found="no such directory", expected="a directory that exists")
 
 
 def write(part: Part, expected: Mapping[str, Array], path: Path) -> Reduced:

@@ -24,8 +24,13 @@ _COMMANDS: Final = """\
 
 Written by `python -m softnpu.tools.generators.documents .` from the command line itself.
 
-Every command that prints figures takes `--json` and prints one document then. Exit codes: 0, 1 for a failure
-that is reported in one line on stderr, 2 for wrong usage, 130 after Ctrl-C, which leaves nothing behind.
+Every command that prints figures takes `--json` and prints one document then. If that is an object, its first
+field is `json_version`, 1: the number grows when a field goes or changes its meaning, not when one is added.
+
+Exit codes: 0, 1 for a failure that is reported in one line on stderr, 2 for wrong usage (options, properties,
+variables), 130 after Ctrl-C, which leaves nothing behind. `-h` is short for `--help` everywhere.
+`softnpu --install-completion` lets the shell complete commands, options, platforms, properties, models and
+documents.
 
 """
 _ENVIRONMENT: Final = """\
@@ -61,7 +66,7 @@ address is that of a thread that reports, mends or brought the fault.
 _WIDTH: Final = 120
 _SHORTER: Final = (
     (re.compile(r"\*\*Usage\*\*:\n\n```console\n\$ (.*)\n```"), r"`\1`"),
-    (re.compile(r"\n\* `--help`: .*"), ""),
+    (re.compile(r"\n\* `--help(, -h)?`: .*"), ""),
     (re.compile(r"\n\*\*(Options|Arguments|Commands)\*\*:\n(?=\n(?!\*))"), ""),  # none of which are left
     (re.compile(r"\*\*(Options|Arguments|Commands)\*\*:\n\n"), ""),
     (re.compile(r"\n{3,}"), "\n\n"),

@@ -10,7 +10,7 @@ import typer
 
 from softnpu.tools.shared.console import JsonOption, print_json
 from softnpu.tools.shared.daemon_connection import SocketOption
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 from softnpu.tools.shared.model_options import (
     ConfigOption,
     CountOption,
@@ -31,7 +31,12 @@ def infer(
     shape: ShapeOption = None,
     input: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE.npy", help="Values of an input; others are random. Repeatable."),
+        typer.Option(
+            "--input",
+            "--inputs",
+            metavar="NAME=FILE.npy",
+            help="Values of an input; others are random. Repeatable.",
+        ),
     ] = None,
     n: CountOption = 20,
     compare: Annotated[
@@ -88,13 +93,13 @@ def infer(
 def _check_source_model(job: Job, compared: bool) -> None:
     """Reject a source model for anything but a blob, and a comparison of a blob with nothing."""
     if job.source_model is not None and not job.is_blob:
-        raise ToolError(
+        raise UsageError(
             "--source-model",
             found=f"given, but {job.model} is no compiled model",
             expected="it with a compiled model only",
         )
     if compared and job.is_blob and job.source_model is None:
-        raise ToolError(
+        raise UsageError(
             f"--compare, compiled model {job.model}",
             found="OpenVINO's own devices cannot run it",
             expected="the model that it was compiled from",
@@ -104,13 +109,13 @@ def _check_source_model(job: Job, compared: bool) -> None:
 
 def _config(pairs: Sequence[str], precision: str | None, profile: bool) -> dict[str, str]:
     from softnpu.emulator.compiler.options import PRECISION
-    from softnpu.tools.shared.inputs import parse_pairs
+    from softnpu.tools.shared.inputs import parse_config
 
-    config = parse_pairs("--config", pairs, "KEY=VALUE")
+    config = parse_config(pairs)
     if profile and config.setdefault("PERF_COUNT", "YES") != "YES":
-        raise ToolError("--profile", found=f"--config PERF_COUNT={config['PERF_COUNT']}", expected="YES")
+        raise UsageError("--profile", found=f"--config PERF_COUNT={config['PERF_COUNT']}", expected="YES")
     if precision is not None and config.setdefault(PRECISION, precision) != precision:
-        raise ToolError(
+        raise UsageError(
             "--precision", found=f"{precision}, and --config {PRECISION}={config[PRECISION]}", expected="one"
         )
     return config

@@ -18,7 +18,7 @@ from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.plugin import CompiledModel, Core, InferRequest
 from softnpu.tools.shared import inputs, progress
 from softnpu.tools.shared.cpu_reference import compile_reference
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -181,7 +181,7 @@ def _shape_of_input(job: Job, port: Any, name: str) -> Shape:
             hint=f"give one with --shape {name}={_example(port)}",
         )
     if given is not None and not partial.compatible(ov.PartialShape(list(given))):
-        raise ToolError(f"--shape {name}", found=f"{list(given)}", expected=f"one within {partial}")
+        raise UsageError(f"--shape {name}", found=f"{list(given)}", expected=f"one within {partial}")
     return tuple(partial.to_shape()) if given is None else given
 
 
@@ -189,7 +189,7 @@ def peer_device(name: str) -> str:
     """Return one of OpenVINO's own devices to compare with; else raise `ToolError` listing them."""
     available = ov.Core().available_devices
     if name not in available:
-        raise ToolError(
+        raise UsageError(
             "--compare",
             found=f"{name!r}",
             expected=f"a device that OpenVINO has here: {', '.join(available)}",

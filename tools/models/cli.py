@@ -9,6 +9,7 @@ import typer
 
 from softnpu.tools.models.catalogue import CATALOGUE, ModelEntry
 from softnpu.tools.models.fetch import cached, directory, get
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.console import JsonOption, make_table, out, print_json
 from softnpu.tools.shared.groups import application
 
@@ -34,7 +35,11 @@ def list_models(json_output: JsonOption = False) -> None:
 
 
 @app.command("get")
-def get_model(name: Annotated[str, typer.Argument(help="A name that `models ls` shows.")]) -> None:
+def get_model(
+    name: Annotated[
+        str, typer.Argument(autocompletion=completion.models, help="A name that `models ls` shows.")
+    ],
+) -> None:
     """Fetch a model unless the cache has it, and print the path of its file and nothing else."""
     typer.echo(get(name))
 

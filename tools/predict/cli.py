@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.console import JsonOption, print_json
 from softnpu.tools.shared.model_options import ConfigOption, HtmlOption, ShapeOption
 
@@ -15,7 +16,11 @@ def predict(
     model: Annotated[Path, typer.Argument(help="Any file that OpenVINO reads: .xml, .onnx, .tflite, ...")],
     platform: Annotated[
         list[str] | None,
-        typer.Option(metavar="NUMBER,...", help="3720, 4000, 5010; all of them unless some are given."),
+        typer.Option(
+            autocompletion=completion.platforms,
+            metavar="NUMBER,...",
+            help="3720, 4000, 5010; all of them unless some are given.",
+        ),
     ] = None,
     shape: ShapeOption = None,
     config: ConfigOption = None,
@@ -29,6 +34,7 @@ def predict(
         list[str] | None,
         typer.Option(
             "--inputs",
+            "--input",
             metavar="[NAME=]FILE",
             help="Inputs to run it with: .npz, .npy, a picture; others are generated. Repeatable.",
         ),
@@ -58,7 +64,7 @@ def predict(
         model,
         names,
         shapes=inputs.parse_shapes(shape or []),
-        config=inputs.parse_pairs("--config", config or [], "KEY=VALUE"),
+        config=inputs.parse_config(config),
         samples=Samples(tuple(given or ()), seed=seed, count=samples),
         only=questions,
     )

@@ -19,7 +19,7 @@ from softnpu.tools.predict.right_section import RightSection
 from softnpu.tools.predict.section import Hint, Samples, Section, Subject
 from softnpu.tools.predict.speed_section import Speed, SpeedSection
 from softnpu.tools.predict.support_section import SupportSection
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 from softnpu.tools.shared.inputs import position
 
 SECTIONS: Final[tuple[Section, ...]] = (SupportSection(), RightSection(), SpeedSection())
@@ -101,7 +101,7 @@ def _sections(only: Iterable[str]) -> list[Section]:
     words = list(only)
     for word in words:
         if word not in WORDS:
-            raise ToolError("--only", found=repr(word), expected=f"some of {', '.join(WORDS)}")
+            raise UsageError("--only", found=repr(word), expected=f"some of {', '.join(WORDS)}")
     keys = {WORDS[word] for word in words}
     return [section for section in SECTIONS if section.key in keys]
 
@@ -144,6 +144,6 @@ def _reshape(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
         model.reshape(ports)
     except RuntimeError as error:
         inputs = ", ".join(f"{port.get_any_name()} {port.partial_shape}" for port in model.inputs)
-        raise ToolError(
+        raise UsageError(
             "--shape", found=openvino_errors.reason(error), expected=f"shapes that the model takes: {inputs}"
         ) from error

@@ -96,8 +96,7 @@ def _show_layers(platform: str, predicted: timing.Prediction, *, details: bool) 
     shares = ", ".join(f"{share:.0%} {bound}" for bound, share in predicted.shares.items() if share >= 0.005)
     print_line(f"  {platform}: the time is {shares}")
     slowest = predicted.slowest(len(predicted.layers) if details else _SLOWEST)
-    table = make_table(None, "layer", "type", "unit", "waits for", right=("time",))
-    table.columns[0].no_wrap = False
+    table = make_table(None, "layer", "type", "unit", "waits for", right=("time",), names="layer")
     for each in slowest:
         table.add_row(each.name, each.type, each.unit, each.bound, format_time(each.time_us.value / _US))
     out.print(table)

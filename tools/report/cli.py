@@ -14,8 +14,8 @@ from softnpu.tools.shared.model_options import (
     ConfigOption,
     CountOption,
     DeviceOption,
-    OpenShapeOption,
     SeedOption,
+    ShapeOption,
     SourceModelOption,
 )
 
@@ -33,9 +33,11 @@ def report(
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--inputs", metavar="[NAME=]FILE", help="As in 'softnpu compare'. Repeatable."),
+        typer.Option(
+            "--inputs", "--input", metavar="[NAME=]FILE", help="As in 'softnpu compare'. Repeatable."
+        ),
     ] = None,
-    shape: OpenShapeOption = None,
+    shape: ShapeOption = None,
     n: CountOption = 20,
     seed: SeedOption = 0,
     device: DeviceOption = "NPU",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from softnpu.tools.shared.daemon_connection import PlatformOption, SocketOption, socket_path
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 from softnpu.tools.shared.private_daemon import private_daemon
 from softnpu.tools.shared.program import unusable, watch
 
@@ -37,7 +37,7 @@ def run(
 
     library = native_library.find()
     if private and socket is not None:
-        raise ToolError("option --private", found="given with --socket", expected="one of both")
+        raise UsageError("option --private", found="given with --socket", expected="one of both")
     from softnpu.tools.trace.record import record, wanted_file
 
     output = wanted_file(os.environ)

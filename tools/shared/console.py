@@ -7,17 +7,39 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from softnpu.emulator.common.printable import printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from softnpu.tools.shared.plain_table import PlainTable
 
-out: Final = Console()
+_UNLIMITED: Final = 1 << 20
+
+
+class _Output(Console):
+    """Stdout: in a file or a pipe nothing is cut or folded, unless COLUMNS says how wide it is shown."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Return columns and lines."""
+        known = super().size
+        if self.is_terminal or self._environ.get("COLUMNS"):
+            return known
+        return ConsoleDimensions(_UNLIMITED, known.height)
+
+    @size.setter
+    def size(self, new: tuple[int, int]) -> None:
+        self._width, self._height = new
+
+
+out: Final = _Output()
 err: Final = Console(stderr=True)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+
+JSON_VERSION: Final = 1
+"""Of the documents of `--json`: it grows when a field goes or changes its meaning, not when one is added."""
 
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
@@ -31,15 +53,25 @@ def print_line(text: str, *, console: Console = out, style: str = "") -> None:
 
 def print_json(document: Any) -> None:
     """Print structs, dictionaries, lists, texts and numbers as one document; bytes as hex."""
+    typer.echo(json_text(document, indent=2))
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """Return a document as JSON; an object begins with `json_version`."""
     import msgspec
 
     # a message's tag is no field of the document
     plain = msgspec.to_builtins(document, builtin_types=(bytes,))
-    typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
+    if isinstance(plain, dict):
+        plain = {"json_version": JSON_VERSION} | plain
+    return json.dumps(plain, indent=indent, default=bytes.hex)
 
 
-def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -> Table:
+def make_table(title: str | None, *headings: str, right: tuple[str, ...] = (), names: str = "") -> PlainTable:
     """Return a table with these columns, none of them folded; those of `right` are right-aligned.
+
+    On a narrow terminal the column `names` gives way first: its texts lose their beginning, as their ends
+    distinguish them.
 
     A cell is a text as `print_line` prints it, or a rich text with colours or several lines.
     """
@@ -48,8 +80,11 @@ def make_table(title: str | None, *headings: str, right: tuple[str, ...] = ()) -
     from softnpu.tools.shared.plain_table import PlainTable
 
     table = PlainTable(title=title and printable(title), title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in (*headings, *right):
-        table.add_column(heading, no_wrap=True, justify="right" if heading in right else "left")
+    for number, heading in enumerate((*headings, *right)):
+        is_name = bool(names) and heading == names
+        table.add_column(heading, no_wrap=not is_name, justify="right" if heading in right else "left")
+        if is_name:
+            table.name_column = number
     return table
 
 

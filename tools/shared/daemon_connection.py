@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from softnpu.tools.shared import completion
 from softnpu.tools.shared.failures import ToolError
 
 if TYPE_CHECKING:
@@ -22,8 +23,15 @@ SocketOption = Annotated[
 ]
 PlatformOption = Annotated[
     list[str] | None,
-    typer.Option(help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices."),
+    typer.Option(
+        autocompletion=completion.platforms,
+        help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices.",
+    ),
 ]
+
+
+class NoDaemonError(ToolError):
+    """No daemon runs there."""
 
 
 class SilentDaemonError(ToolError):
@@ -45,7 +53,7 @@ def socket_path(socket: Path | None) -> Path:
 def connect(path: Path) -> Iterator[Driver]:
     """Yield a monitor's connection to the daemon at `path`.
 
-    Raise `ToolError` when none runs there, `SilentDaemonError` and `OtherVersionError`.
+    Raise `NoDaemonError`, `SilentDaemonError` and `OtherVersionError`.
     """
     from softnpu.driver import Driver, ZeError, ZeResult
     from softnpu.driver.errors import NoAnswerError
@@ -73,7 +81,7 @@ def connect(path: Path) -> Iterator[Driver]:
             ) from error
         # a running daemon that refuses this user has its own remedy
         if error.result == ZeResult.ERROR_UNINITIALIZED and not isinstance(error.__cause__, OSError):
-            raise ToolError(
+            raise NoDaemonError(
                 info.object, found=info.found, expected="a running daemon",
                 hint="start one with 'softnpu daemon'",
             ) from error  # fmt: skip

@@ -10,8 +10,13 @@ DEBUG_VARIABLE: Final = "SOFTNPU_DEBUG"
 """`1`: commands that fail print their traceback."""
 
 
+FAILURE: Final = 1
+WRONG_USAGE: Final = 2
+"""Exit codes; Typer's own for wrong usage."""
+
+
 class ToolError(Exception):
-    """A user's argument is unusable: the object, the value found, the one expected."""
+    """A command cannot do what it is asked to: the object, the value found, the one expected."""
 
     def __init__(self, object: str, *, found: str, expected: str = "", hint: str = "") -> None:
         self.object, self.found, self.expected, self.hint = object, found, expected, hint
@@ -21,6 +26,10 @@ class ToolError(Exception):
         if hint:
             text += f". {hint[:1].upper()}{hint[1:]}"
         super().__init__(text)
+
+
+class UsageError(ToolError):
+    """The command line is wrong: another form, an unknown name, two options that exclude each other."""
 
 
 def expected() -> tuple[type[Exception], ...]:
@@ -33,6 +42,24 @@ def expected() -> tuple[type[Exception], ...]:
     # only users of the plugin can meet its errors; importing it loads OpenVINO
     plugin = sys.modules.get("softnpu.plugin")
     return kinds if plugin is None else (*kinds, plugin.NpuError)
+
+
+def exit_code(error: Exception) -> int:
+    """Return 2 if the command line itself is wrong, whoever noticed; else 1."""
+    from softnpu.driver.errors import ZeError
+    from softnpu.emulator.interface.result import Refused, ZeResult
+    from softnpu.tools.models.errors import UnknownModelError
+
+    plugin = sys.modules.get("softnpu.plugin")
+    if isinstance(error, UsageError | UnknownModelError) or (
+        plugin is not None and isinstance(error, plugin.PropertyError)
+    ):
+        return WRONG_USAGE
+    refusal = error if isinstance(error, ZeError | Refused) else error.__cause__  # of the plugin's errors
+    if isinstance(refusal, ZeError | Refused):
+        wrong = refusal.info.result == ZeResult.ERROR_INVALID_ARGUMENT or refusal.info.property
+        return WRONG_USAGE if wrong else FAILURE
+    return FAILURE
 
 
 def debugging() -> bool:

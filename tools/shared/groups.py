@@ -69,7 +69,7 @@ class DeferredGroup(TyperGroup):
 
 
 class RootGroup(TyperGroup):
-    """All commands. A user-fixable failure is one line on stderr and exit code 1."""
+    """All commands. A user-fixable failure is one line on stderr and exit code 1, or 2 for wrong usage."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -90,4 +90,4 @@ class RootGroup(TyperGroup):
             if failures.debugging() or isinstance(error, BrokenPipeError):
                 raise
             failures.print_error(error)
-            raise typer.Exit(1) from error
+            raise typer.Exit(failures.exit_code(error)) from error

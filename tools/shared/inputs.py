@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 
 Array = npt.NDArray[Any]
 
@@ -20,15 +20,19 @@ _LARGEST_INTEGER: Final = 100
 
 
 def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Parse each `--shape`, `NAME=D,D,...`, by name; raise `ToolError` for anything else."""
+    """Parse each `--shape`, `NAME=D,D,...` or `NAME[D,D,...]`, by name; raise `UsageError` for others."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, text in parse_pairs("--shape", options, "NAME=D,D,... such as images=1,3,320,320").items():
+    pairs = [
+        option[:-1].replace("[", "=", 1) if option.endswith("]") and "=" not in option else option
+        for option in options
+    ]
+    for name, text in parse_pairs("--shape", pairs, "NAME=D,D,... such as images=1,3,320,320").items():
         try:
             shape = tuple(int(part) for part in text.split(","))
         except ValueError:
             shape = ()
         if not shape or min(shape) < 1:
-            raise ToolError(
+            raise UsageError(
                 f"--shape {name}",
                 found=f"{text!r}",
                 expected="positive integers with commas, such as 1,3,320,320",
@@ -38,26 +42,41 @@ def parse_shapes(options: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_pairs(option: str, values: Sequence[str], form: str) -> dict[str, str]:
-    """Parse each `NAME=VALUE` of `option`, by name; raise `ToolError` for another form or a repeated name."""
+    """Parse each `NAME=VALUE` of `option`, by name; raise `UsageError` for another form, a repeated name."""
     pairs: dict[str, str] = {}
     for value in values:
         name, equals, text = value.rpartition("=") if option == "--shape" else value.partition("=")
         if not (name and equals and text):
-            raise ToolError(option, found=f"{value!r}", expected=form)
+            raise UsageError(option, found=f"{value!r}", expected=form)
         if name in pairs:
-            raise ToolError(f"{option} {name}", found="given twice", expected="once")
+            raise UsageError(f"{option} {name}", found="given twice", expected="once")
         pairs[name] = text
     return pairs
 
 
+def parse_config(options: Sequence[str] | None) -> dict[str, str]:
+    """Parse each `--config`, `KEY=VALUE`, by key.
+
+    Raise `UsageError`, and `PropertyError` with similar names for a property that there is not.
+    """
+    from softnpu.emulator.compiler.options import OPTIONS
+    from softnpu.plugin.properties import find
+
+    config = parse_pairs("--config", options or (), "KEY=VALUE")
+    for name in config:
+        if name not in OPTIONS:  # which has those of native programs as well
+            find(name)
+    return config
+
+
 def position(subject: str, name: str, ports: Iterable[Collection[str]]) -> int:
-    """Return the index of the input with this name; else raise `ToolError` listing all names."""
+    """Return the index of the input with this name; else raise `UsageError` listing all names."""
     known = list(ports)
     for place, names in enumerate(known):
         if name in names:
             return place
     shown = ", ".join(next(iter(names)) for names in known) or "none: it has no inputs"
-    raise ToolError(subject, found="the model has no such input", expected=f"one of: {shown}")
+    raise UsageError(subject, found="the model has no such input", expected=f"one of: {shown}")
 
 
 def load_array(name: str, path: Path) -> Array:

@@ -7,18 +7,22 @@ from typing import Annotated
 
 import typer
 
+from softnpu.tools.shared import completion
+
 ModelArgument = Annotated[
     Path, typer.Argument(help="Any file that OpenVINO reads, or one that 'softnpu compile' wrote.")
 ]
 DeviceOption = Annotated[str, typer.Option(help="NPU, or NPU.N with several devices.")]
 ConfigOption = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="OpenVINO property of the NPU. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        autocompletion=completion.properties,
+        help="OpenVINO property of the NPU. Repeatable.",
+    ),
 ]
 ShapeOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=D,D,...", help="Static shape of an input. Repeatable.")
-]
-OpenShapeOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME[D,D,...]", help="Static shape of an input. Repeatable.")
 ]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of the random inputs.")]
 CountOption = Annotated[int, typer.Option("-n", min=1, help="Inferences to time.")]

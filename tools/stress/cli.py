@@ -95,12 +95,12 @@ def _run(options: Options, socket: Path | None, console: Console) -> StressResul
 
 def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
     """Return the seeds in run order: of `--seeds`, else that of `--seed`, else a random one."""
-    from softnpu.tools.shared.failures import ToolError
+    from softnpu.tools.shared.failures import UsageError
 
     if seeds is None:
         return [secrets.randbelow(1 << 31) if seed is None else seed]
     if seed is not None:
-        raise ToolError("--seeds", found=f"given together with --seed {seed}", expected="one of the two")
+        raise UsageError("--seeds", found=f"given together with --seed {seed}", expected="one of the two")
     chosen: list[int] = []
     for part in seeds.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,10})(?:-([0-9]{1,10}))?\s*", part, re.ASCII)
@@ -108,7 +108,7 @@ def chosen_seeds(seed: int | None, seeds: str | None) -> list[int]:
         if match and match[2]:
             last = int(match[2])
         if not match or last < first or last - first + len(chosen) >= _MOST_SEEDS:
-            raise ToolError(
+            raise UsageError(
                 "--seeds", found=repr(part), expected=f"numbers such as 1-10 or 3,5,8, at most {_MOST_SEEDS}"
             )
         chosen += range(first, last + 1)
@@ -119,7 +119,7 @@ def _path(name: str) -> str:
     """Return the path of one of our models or a file as named, or of a catalogue model."""
     from softnpu.tools.models.catalogue import CATALOGUE
     from softnpu.tools.models.fetch import cached
-    from softnpu.tools.shared.failures import ToolError
+    from softnpu.tools.shared.failures import ToolError, UsageError
     from softnpu.tools.stress.workloads import OWN_MODELS
 
     if name in OWN_MODELS:
@@ -127,7 +127,7 @@ def _path(name: str) -> str:
     if name not in CATALOGUE:
         if not Path(name).is_file():
             known = ", ".join((*OWN_MODELS, *CATALOGUE))
-            raise ToolError(f"model {name}", found="no such file", expected=f"a file, or one of {known}")
+            raise UsageError(f"model {name}", found="no such file", expected=f"a file, or one of {known}")
         return name
     path = cached(CATALOGUE[name])
     if path is None:

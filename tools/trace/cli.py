@@ -17,7 +17,7 @@ from softnpu.tools.shared.daemon_connection import PlatformOption, SocketOption,
 from softnpu.tools.shared.groups import application
 from softnpu.tools.trace.record import check_output, record, write
 
-_COMMANDS: Final = ("run", "attach", "--help")
+_COMMANDS: Final = ("run", "attach", "--help", "-h")
 _NO_END_S: Final = 1e9
 _DEFAULT_FILE: Final = Path("trace.json")
 

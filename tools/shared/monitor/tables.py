@@ -44,8 +44,7 @@ def _sessions(view: View) -> Table:
 
 def _models(view: View) -> Table:
     right = ("memory", "sessions", "inferences", "mean time")
-    table = make_table("models", "model", "device", "state", right=right)
-    table.columns[0].no_wrap = False
+    table = make_table("models", "model", "device", "state", right=right, names="model")
     for model in view.models:
         table.add_row(
             model.name,
@@ -61,8 +60,8 @@ def _models(view: View) -> Table:
 
 def _compilations(view: View) -> Table:
     title = f"compilations: {view.sample.compilation_count}"
-    table = make_table(title, "session", "device", "for", "model", "stage", right=("done", "age"))
-    table.columns[3].no_wrap = False
+    headings = ("session", "device", "for", "model", "stage")
+    table = make_table(title, *headings, right=("done", "age"), names="model")
     for each in view.compilations:
         table.add_row(
             str(each.session),

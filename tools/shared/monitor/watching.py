@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from softnpu.tools.shared.console import err, format_bytes, make_table, out, print_line
+from softnpu.tools.shared.console import err, format_bytes, json_text, make_table, out, print_line
 from softnpu.tools.shared.failures import describe
 from softnpu.tools.shared.monitor.document import document
 from softnpu.tools.shared.monitor.programs import Programs
@@ -79,11 +78,7 @@ class JsonForm:
 
     def show(self, view: View) -> None:
         """Print the document of `softnpu status --json`, with the time of the look."""
-        import msgspec
-
-        full = {"time": time.time()} | document(view)
-        plain = msgspec.to_builtins(full, builtin_types=(bytes,))
-        print(json.dumps(plain, default=bytes.hex), flush=True)
+        print(json_text({"time": time.time()} | document(view)), flush=True)
 
 
 class CsvForm:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 
 _FOLDER: Final = Path(__file__).parent
 
@@ -20,7 +20,7 @@ def check_target(option: str, path: Path) -> None:
     """Reject an unwritable page before anything runs."""
     require("jinja2", option)
     if not path.absolute().parent.is_dir():
-        raise ToolError(f"{option} {path}", found="no such directory", expected="a directory that exists")
+        raise UsageError(f"{option} {path}", found="no such directory", expected="a directory that exists")
 
 
 def render(template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> str:
