@@ -37,7 +37,7 @@ void write_handles(uint32_t* count, T* out, const char* name, size_t available, 
     write_array(count, out, available, std::forward<Write>(write));
 }
 
-// A text with its NUL; at most `*size` bytes of it.
+// Writes a text and its NUL, at most `*size` bytes.
 template <class Size>
 void write_text(Size* size, char* out, std::string_view text) {
     require_nonnull(size, "pSize");
