@@ -251,6 +251,24 @@ def test_what_a_child_sends_is_not_closed_by_the_supervisor(
     reactor.close()
 
 
+@pytest.mark.parametrize("fails", ["ChildOutput", "Channel", "Outbox"])
+def test_a_child_that_cannot_be_kept_ends_and_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    output, written = os.pipe()
+    process = subprocess.Popen(["sleep", "600"])
+    monkeypatch.setattr(child_process, "take", lambda _program: ChildProcess(process, ours, output))
+    monkeypatch.setattr(f"{Child.__module__}.{fails}", _out_of_memory)
+    reactor = Reactor()
+    with theirs, open(written, "wb"), pytest.raises(MemoryError):
+        Child(ChildProgram.ENGINE, reactor, lambda *_frame: None, lambda _how: None)
+    assert not _is_open(output)
+    assert ours.fileno() == -1
+    assert process.returncode == -signal.SIGKILL
+    reactor.close()
+
+
 def _end_of(child: Child, read: bool) -> None:
     if read:
         child._read()

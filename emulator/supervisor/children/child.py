@@ -57,12 +57,17 @@ class Child:
         self.given_up = self.short = self._killed = False
         self._alive = True
         self._pidfd = -1
-        self.process, ours, output = child_process.take(program)
-        self._output = ChildOutput(output, self.process.pid, reactor)
-        self._channel = Channel(ours)
-        self._outbox = Outbox(self._channel, self._watch, backlog)
+        started = child_process.take(program)
         try:
-            ours.setblocking(False)
+            self.process = started.process
+            self._output = ChildOutput(started.output, self.process.pid, reactor)
+            self._channel = Channel(started.channel)
+            self._outbox = Outbox(self._channel, self._watch, backlog)
+        except BaseException:
+            started.abandon()
+            raise
+        try:
+            started.channel.setblocking(False)
             self._pidfd = os.pidfd_open(self.process.pid)
             reactor.watch(self._pidfd, self._ended)
             self._output.watch()

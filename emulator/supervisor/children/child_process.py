@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from softnpu.emulator.common import failpoints
@@ -31,7 +32,16 @@ class ChildProcess(NamedTuple):
     channel: socket.socket
     output: int
 
+    def abandon(self) -> None:
+        """End it: nobody came to use it."""
+        self.process.kill()
+        self.channel.close()
+        os.close(self.output)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_KILLED_S)
 
+
+_KILLED_S: Final = 1.0  # that a killed process may need
 _TUNABLES: Final = "GLIBC_TUNABLES"
 _HUGE_PAGES: Final = "glibc.malloc.hugetlb=1"
 """Huge pages for large heap blocks, where the kernel grants them on request.
