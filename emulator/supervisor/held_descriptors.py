@@ -27,12 +27,7 @@ def check_left(fd: int) -> None:
 class HeldDescriptor(int):
     """A reference-counted descriptor; its creator is the first holder."""
 
-    _holders: int
-
-    def __new__(cls, fd: int) -> HeldDescriptor:
-        made = super().__new__(cls, fd)
-        made._holders = 1
-        return made
+    _holders = 1
 
     def hold(self) -> HeldDescriptor:
         """Add a holder."""

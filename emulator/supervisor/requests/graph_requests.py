@@ -248,15 +248,13 @@ class GraphRequests:
             worker_signal=call.worker_signal,
             device=device,
         )
-        try:
+        with undoing() as undo:
+            undo.callback(self._state.services.compilers.abandon, compilation)
+            undo.callback(self._pop, number)
             move(fds, compilation.fds)
             self._compilations[number] = compilation
             self._account.set(len(self._compilations))
             self._state.services.compilers.submit(compilation)
-        except BaseException:
-            self._pop(number)
-            self._state.services.compilers.abandon(compilation)
-            raise
         return compilation
 
     def _pop(self, number: int) -> Compilation | None:
