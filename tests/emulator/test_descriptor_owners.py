@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -21,12 +22,14 @@ from softnpu.emulator.interface import frames
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.links.compiler import Compiled
+from softnpu.emulator.links.compiler import Compiled, OptionsJob
 from softnpu.emulator.supervisor import parked_files
 from softnpu.emulator.supervisor.children import child_process
 from softnpu.emulator.supervisor.children.child import Child
 from softnpu.emulator.supervisor.children.child_process import ChildProcess, ChildProgram
+from softnpu.emulator.supervisor.compilers.pool import Compilation, CompilerPool, _Worker
 from softnpu.emulator.supervisor.reactor import Reactor
+from softnpu.emulator.supervisor.settings import DaemonSettings
 from softnpu.emulator.supervisor.state.images import ImageStore
 from softnpu.emulator.supervisor.state.memory import ContextMemory
 from softnpu.emulator.supervisor.undoing import move
@@ -248,6 +251,21 @@ def test_what_a_child_sends_is_not_closed_by_the_supervisor(
         closing.join(20)
         assert not closing.is_alive()
         wait_until(lambda: not untrusted_fds._closers, what="its closing")
+    reactor.close()
+
+
+def test_a_compilation_whose_worker_cannot_be_killed_leaves_no_descriptor() -> None:
+    reactor, settings = Reactor(), DaemonSettings(socket="unused")
+    pool = CompilerPool(reactor, settings.tuning, settings.limits.job_cpu_s)
+    fd = memfd("model", 1)
+    job = OptionsJob(device=0, platform="4000")
+    compilation = Compilation(job, [fd], lambda *_: None, lambda *_: None, lambda *_: None)
+    compilation.worker = cast("_Worker", SimpleNamespace(current=compilation, kill=_out_of_memory))
+    with pytest.raises(MemoryError):
+        pool.abandon(compilation)
+    assert compilation.ended
+    assert not _is_open(fd)
+    pool.close(0)
     reactor.close()
 
 

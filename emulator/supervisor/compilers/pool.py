@@ -137,12 +137,13 @@ class CompilerPool:
         """End a compilation without an answer: its session is gone or has cancelled it."""
         if compilation.ended:
             return
-        if compilation in self._waiting:
-            self._waiting.remove(compilation)
-        if compilation.worker is not None:
-            compilation.worker.current = None
-            compilation.worker.kill()
-        compilation.close()
+        with ExitStack() as steps:
+            steps.callback(compilation.close)  # whatever comes: nobody else has it any more
+            if compilation in self._waiting:
+                self._waiting.remove(compilation)
+            if compilation.worker is not None:
+                compilation.worker.current = None
+                compilation.worker.kill()
 
     def close(self, timeout_s: float) -> None:
         """End all workers; compilations in progress are abandoned."""
