@@ -182,7 +182,7 @@ def stop(
     socket: SocketOption = None,
     force: Annotated[bool, typer.Option("--force", help="Kill a daemon that does not answer.")] = False,
 ) -> None:
-    """Ask the daemon to end, and wait until it has. That none runs is said, and is no failure."""
+    """Ask the daemon to end, and wait until it has. Succeeds if none runs, and says so."""
     from softnpu.emulator.interface import endpoint
 
     path = socket_path(socket)

@@ -43,12 +43,12 @@ _MODELLED: Final = (
 
 def status(
     seconds: Annotated[float, typer.Argument(help="Time between two samples, with --watch.")] = 1.0,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Sample repeatedly, until Ctrl-C.")] = False,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="End after so many looks, with --watch.")
     ] = None,
     csv: Annotated[
-        bool, typer.Option("--csv", help="Print one line a look, in the columns of intel-npu-smi.")
+        bool, typer.Option("--csv", help="Print one line per sample, in the columns of intel-npu-smi.")
     ] = False,
     all: Annotated[bool, typer.Option("--all", help="Also the rows in which every figure is zero.")] = False,
     json_output: JsonOption = False,

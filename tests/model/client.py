@@ -1,4 +1,4 @@
-"""A program and its driver, access by access, as in `command_queue.py`, `outcomes.py` and `fence.py`.
+"""A program and its driver, access by access, as in `command_queue.py`, `submissions.py` and `fence.py`.
 
 The results that a client receives are compared with the facts: the words of the model, and the outputs.
 """

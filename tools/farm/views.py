@@ -1,4 +1,4 @@
-"""A person's view of two looks at a cluster: a row for each platform of a node, a row for each lease."""
+"""A person's view of two samples of a cluster: a row for each platform of a node, a row for each lease."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softnpu.tools.farm.states import ALIVE, ClusterState, NodeState, PlatformSt
 
 @dataclass(frozen=True)
 class PlatformRow:
-    """The devices of a platform on a node. `inferences_s`: None without two looks at the same daemon."""
+    """The devices of a platform on a node. `inferences_s`: None without two samples of the same daemon."""
 
     node: str
     state: str

@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 
 
 class Form(Protocol):
-    """The output form of a look. `first_s`: time to the second look, so that the first rates come soon."""
+    """The output form of a sample. `first_s`: time to the second one, so that the first rates come soon."""
 
     first_s: float
 
@@ -117,7 +117,7 @@ class CsvForm:
 
 
 def watch(path: Path, seconds: float, count: int | None, form: Form) -> None:
-    """Show a look at this interval, forever if `count` is None.
+    """Show a sample at this interval, forever if `count` is None.
 
     A daemon must run at the start. Its end is reported on stderr, and the next one is shown.
     """
