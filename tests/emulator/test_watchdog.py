@@ -85,6 +85,7 @@ def test_a_command_that_hangs_is_lost_with_its_queue_and_all_others_complete(
 
 
 _FEW = 100
+_LAYERS = 15
 _TRIALS = 8
 
 
@@ -98,15 +99,18 @@ def test_long_is_not_hung_and_many_short_commands_are_not_one_long_one(
     def fills(count: int) -> CommandList:
         return recorded(context, *[lambda c: c.append_memory_fill(memory, b"\x01", 1 << 24)] * count)
 
-    before = daemon.engine().busy_ns
-    if limit_s:
-        for doubled in range(_TRIALS):  # until they take long enough on any machine
-            before = daemon.engine().busy_ns
-            run(queue, fills(_FEW << doubled))
-            if daemon.engine().busy_ns - before > 0.4e9:
-                break
-    else:
-        run(queue, Loaded(context, write_chain(private_dir, 1536, 15)).commands)
+    for doubled in range(_TRIALS):  # until it takes long enough on any machine
+        work = (
+            fills(_FEW << doubled)
+            if limit_s
+            else Loaded(
+                context, write_chain(private_dir, 1536, _LAYERS << doubled, f"chain{doubled}")
+            ).commands
+        )
+        before = daemon.engine().busy_ns
+        run(queue, work)
+        if daemon.engine().busy_ns - before > 0.4e9:
+            break
     assert daemon.engine().busy_ns - before > 0.4e9, "or this test shows nothing"
     assert daemon.counts("restarts", "hangs", "aborted") == (0, 0, 0)
 
