@@ -155,7 +155,9 @@ class Device:
         from softnpu.driver import metrics
 
         with self._lock:
-            self._groups = self._groups or metrics.groups_of(self._connection, self.info.index)
+            self._groups = self._groups or metrics.groups_of(
+                self._connection, self.info.index, self.info.platform
+            )
             return self._groups
 
     # ------------------------------------------------------------ state

@@ -18,7 +18,7 @@ from softnpu.driver.properties import Record
 from softnpu.driver.query_pool import Query, QueryPool
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import metrics
-from softnpu.emulator.interface.metrics import GROUPS, SNAPSHOT, MetricType
+from softnpu.emulator.interface.metrics import SNAPSHOT, MetricType
 from softnpu.emulator.interface.result import ZeResult
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 ENV_ENABLE: Final = "ZET_ENABLE_METRICS"
 """`1`: Level Zero's metric groups (`zetMetric...`) exist, as with the real driver."""
-_FIELDS = tuple(field.name for field in SNAPSHOT.fields)
 
 
 class SamplingType(enum.IntFlag):
@@ -69,18 +68,17 @@ class MetricGroupProperties(Record, frozen=True, kw_only=True):
 class MetricGroup:
     """`zet_metric_group_handle_t`: a group of one device. `holder` is the context that activated it."""
 
-    def __init__(self, connection: Connection, device: int, index: int) -> None:
+    def __init__(self, connection: Connection, device: int, index: int, group: metrics.MetricGroup) -> None:
         self._connection = connection
         self._device = device
         self.index = index
         self.holder: Handle | None = None
-        self._group = GROUPS[index]
-        self._words = tuple(_FIELDS.index(metric.field) for metric in self._group.metrics)
+        self._group = group
 
     @property
     def report_size(self) -> int:
         """Bytes of one report: a u64 for each metric."""
-        return 8 * len(self._words)
+        return 8 * len(self._group.metrics)
 
     @property
     def active(self) -> bool:
@@ -93,8 +91,8 @@ class MetricGroup:
             name=self._group.name,
             description=self._group.description,
             sampling_type=SamplingType.EVENT_BASED | SamplingType.TIME_BASED,
-            domain=self.index,
-            metric_count=len(self._words),
+            domain=self.index + 1,
+            metric_count=len(self._group.metrics),
         )
 
     def get_metrics(self) -> list[MetricProperties]:
@@ -127,7 +125,7 @@ class MetricGroup:
                 found=f"{int(kind)}",
                 expected="METRIC_VALUES (0) or MAX_METRIC_VALUES (1)",
             )
-        count = len(self._words)
+        count = len(self._group.metrics)
         whole = len(raw) - len(raw) % self.report_size
         values = list(memoryview(raw)[:whole].cast("Q"))
         if kind == CalculationType.METRIC_VALUES:
@@ -145,8 +143,8 @@ class MetricGroup:
 
     def _report(self, before: Sequence[int], after: Sequence[int]) -> bytes:
         """Return the report of what was counted between two snapshots."""
-        differences = (after[word] - before[word] for word in self._words)
-        return b"".join(value.to_bytes(8, "little") for value in differences)
+        values = (metric.value(before, after) for metric in self._group.metrics)
+        return b"".join(value.to_bytes(8, "little") for value in values)
 
 
 def enabled() -> bool:
@@ -167,9 +165,10 @@ def check_enabled() -> None:
         )
 
 
-def groups_of(connection: Connection, device: int) -> tuple[MetricGroup, ...]:
+def groups_of(connection: Connection, device: int, platform: str) -> tuple[MetricGroup, ...]:
     """Create the groups of a device of the daemon."""
-    return tuple(MetricGroup(connection, device, number) for number in range(len(GROUPS)))
+    known = metrics.groups_of(platform)
+    return tuple(MetricGroup(connection, device, number, group) for number, group in enumerate(known))
 
 
 def activate(context: ContextBase, known: Sequence[MetricGroup], groups: Sequence[MetricGroup]) -> None:

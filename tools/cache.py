@@ -65,7 +65,7 @@ def list_entries(dir: DirOption = None, json_output: JsonOption = False) -> None
         return
     if entries:
         out.print(_table(entries))
-    total = sum(described.entry.total for described in entries)
+    total = sum(described.entry.size for described in entries)
     print_line(f"{_models(entries)}, {format_bytes(total)}, in {directory}")
 
 
@@ -121,7 +121,7 @@ def prune(
         chosen = choose(_entries(directory))
         for entry in chosen:
             print_line(f"would remove {entry.path}")
-        print_line(f"{_models(chosen)}, {format_bytes(sum(entry.total for entry in chosen))}")
+        print_line(f"{_models(chosen)}, {format_bytes(sum(entry.size for entry in chosen))}")
     elif directory.is_dir():
         _print_removed(*maintenance.remove(directory, choose))
     else:
@@ -196,10 +196,9 @@ def _as_json(described: EntryDescription) -> dict[str, Any]:
         "key": entry.key,
         "model": parts.get("model"),
         "platform": parts.get("platform"),
-        "size": entry.total,
+        "size": entry.size,
         "created": _iso(entry.created_ns),
         "last_used": _iso(entry.used_ns),
-        "hits": described.hits,
         "description": parts,
     }
 
@@ -246,7 +245,7 @@ def _models(entries: Sized) -> str:
 
 
 def _print_removed(removed: list[Entry], kept: list[Entry]) -> None:
-    size = format_bytes(sum(entry.total for entry in removed))
+    size = format_bytes(sum(entry.size for entry in removed))
     print_line(f"removed {_models(removed)}, {size}")
     if kept:
         print_line(f"{len(kept)} could not be removed: in use, or not yours to remove")
@@ -264,7 +263,7 @@ def _print_nearest(near: NearestEntry | None, wanted: Configuration) -> None:
         ours, theirs = parts.get(name, "not given"), near.described.parts.get(name, "not given")
         print_line(f"  {_kind(name)} differs: {name} is {ours}, of the entry {theirs}")
     if not near.described.parts:
-        print_line("  it has no sidecar: what else differs is not known")
+        print_line("  it has no note: what else differs is not known")
 
 
 def _kind(part: str) -> str:
@@ -276,9 +275,8 @@ def _kind(part: str) -> str:
 def _summary(described: EntryDescription) -> str:
     entry = described.entry
     model = described.parts.get("model", "unknown model")
-    hits = "" if described.hits is None else f", {format_count(described.hits, 'hit')}"
     age = _since(entry.created_ns)
-    return f"{_short(entry.key)} ({model}, {format_bytes(entry.total)}, {age} old{hits})"
+    return f"{_short(entry.key)} ({model}, {format_bytes(entry.size)}, {age} old)"
 
 
 def _short(key: str) -> str:
@@ -287,7 +285,7 @@ def _short(key: str) -> str:
 
 
 def _table(entries: list[EntryDescription]) -> Table:
-    table = make_table(None, "name", "model", "platform", right=("size", "unused for", "hits"))
+    table = make_table(None, "name", "model", "platform", right=("size", "unused for"))
     table.columns[1].no_wrap = False  # the only one that shrinks on a terminal of 80 columns
     table.columns[1].overflow = "fold"
     for described in entries:
@@ -296,9 +294,8 @@ def _table(entries: list[EntryDescription]) -> Table:
             _short(entry.key),
             parts.get("model", "-"),
             parts.get("platform", "-"),
-            format_bytes(entry.total),
+            format_bytes(entry.size),
             _since(entry.used_ns),
-            "-" if described.hits is None else str(described.hits),
         )
     return table
 

@@ -156,7 +156,7 @@ def _clean_cache(folder: Path, dry_run: bool) -> int:
     removed = (
         entry_files.entries(folder) if dry_run else maintenance.remove(folder, lambda entries: entries)[0]
     )
-    size = sum(entry.total for entry in removed)
+    size = sum(entry.size for entry in removed)
     what = format_count(len(removed), "compiled model")
     print_line(f"{'would remove' if dry_run else 'removed'} {what} in {folder}, {format_bytes(size)}")
     return size

@@ -1,8 +1,9 @@
 """The use of the model cache by compile jobs: the parts of the key, the content of an entry.
 
 An entry is the blob and its placement. With a digest over all weights in the key both fit exactly. A
-program may give a 64-bit hash of its model instead, which nothing can check; then the constants of its
-weights are compared with the digests in the blob, and an entry that does not fit is compiled again.
+program may give a 64-bit hash of its model instead, which nothing can check: it and the build flags, as they
+are spelled, are the key, as with Intel's driver. Then the constants of its weights are compared with the
+digests in the blob, and an entry that does not fit is compiled again.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def look_up(request: CompileRequest, stages: Stages, claims: ExitStack) -> Cache
     stages.begin("cache")
     digest, configuration = key_parts(request, stages)
     key = cache.key(digest, configuration.encoded())
-    entry = CacheEntry(cache, key, configuration.description(), request)
+    description = configuration.description() | {"model": request.job.name}
+    entry = CacheEntry(cache, key, description, request)
     if not entry.load(stages):
         entry.claim(claims, stages)
         entry.load(stages)  # another process may have compiled it meanwhile
@@ -136,8 +138,11 @@ def _configuration(request: CompileRequest) -> cache_key.Configuration:
     values = {name: value for name, value in request.settings.values.items() if name != PLATFORM}
     if request.settings.strict:
         values[STRICT] = f"YES by rules {rules.VERSION}"
+    hashed = request.job.input_hash is not None
+    if hashed:
+        values["build flags"] = request.job.build_flags
     return cache_key.Configuration(
-        name=request.job.name,
+        name="" if hashed else request.job.name,
         platform=request.settings.platform,
         compiler=COMPILER,
         config=values | request.flags.parts(),

@@ -26,9 +26,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from softnpu.emulator.common import file_ownership
 from softnpu.emulator.common.file_claim import FileClaim, is_open_as, try_lock
-from softnpu.emulator.disk_cache import cache_key, entry_files, sidecars
+from softnpu.emulator.disk_cache import cache_key, entry_files
 from softnpu.emulator.disk_cache.entry_files import InvalidEntry
 from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.messages import CacheOptions
@@ -37,7 +36,6 @@ log = logging.getLogger(__name__)
 
 _DIRECTORY_MODE: Final = 0o700
 _ENTRY_MODE: Final = 0o440
-_SIDECAR_MODE: Final = 0o640  # hits are appended
 _CHANGE_S: Final = 5.0  # others lock the directory only while they write one entry
 _LACK_OF_RESOURCES: Final = {
     errno.EMFILE,
@@ -128,24 +126,20 @@ class ModelCache:
             return None
         finally:
             os.close(fd)
-        if payload is not None:
-            _count_hit(path)
         return payload
 
     def store(
         self, key: str, payload: bytes | memoryview, description: Mapping[str, str] | None = None
     ) -> bool:
-        """Store `payload` and a readable description; return whether that succeeded.
+        """Store `payload`, with a description for people; return whether that succeeded.
 
         Evicts the least recently used entries until it fits; those in use stay.
         """
         path = self._path(key)
         if key in self._unclaimed:
             return False
-        now_ns = time.time_ns()
-        sidecar = b"" if description is None else sidecars.encode(len(payload), description, now_ns)
-        digest = entry_files.payload_digest(key, payload)
-        size = len(payload) + len(digest) + len(sidecar)
+        content = entry_files.encode(key, payload, description)
+        size = sum(map(len, content))
         if size > self.limit:
             log.info("model cache: %d bytes are more than the limit of %d, not stored", size, self.limit)
             return False
@@ -155,7 +149,7 @@ class ModelCache:
                 if not self._make_room(key, size):
                     log.warning("model cache: no room for %d bytes, the other entries are in use", size)
                     return False
-                self._write(path, [payload, digest], sidecar, now_ns)
+                _write(path, content)
         except OSError as error:
             log.warning("model cache: %s: not stored: %s", self.directory, _reason(error))
             return False
@@ -193,36 +187,28 @@ class ModelCache:
 
     def _make_room(self, key: str, size: int) -> bool:
         others = [entry for entry in entry_files.entries(self.directory) if entry.key != key]
-        excess = sum(entry.total for entry in others) + size - self.limit
+        excess = sum(entry.size for entry in others) + size - self.limit
         for entry in others:
             if excess <= 0:
                 break
             if entry_files.evict(entry):
-                excess -= entry.total
+                excess -= entry.size
         return excess <= 0
 
-    def _write(self, path: Path, content: Sequence[bytes | memoryview], sidecar: bytes, now_ns: int) -> None:
-        written: list[tuple[Path, Path]] = []
-        try:
-            written.append((entry_files.temporary_path(path, "entry"), path))
-            _write_file(written[-1][0], content, _ENTRY_MODE, now_ns)
-            if sidecar:
-                written.append((entry_files.temporary_path(path, "sidecar"), entry_files.sidecar_path(path)))
-                _write_file(written[-1][0], [sidecar], _SIDECAR_MODE, now_ns)
-            else:
-                entry_files.sidecar_path(path).unlink(missing_ok=True)  # it described another payload
-            # the entry first: a death in between leaves an entry without sidecar, which is valid
-            for temporary, final in written:
-                temporary.rename(final)
-        finally:
-            for temporary, _ in written:
-                with suppress(OSError):
-                    temporary.unlink(missing_ok=True)
+
+def _write(path: Path, content: Sequence[bytes | memoryview]) -> None:
+    temporary = entry_files.temporary_path(path)
+    try:
+        _write_file(temporary, content, time.time_ns())
+        temporary.rename(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _write_file(path: Path, content: Sequence[bytes | memoryview], mode: int, now_ns: int) -> None:
+def _write_file(path: Path, content: Sequence[bytes | memoryview], now_ns: int) -> None:
     path.unlink(missing_ok=True)  # only a defect of this very process can have left it
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _ENTRY_MODE)
     try:
         # shared, as readers lock it: it is not taken for a leftover, and the new entry is not found locked
         try_lock(fd, fcntl.LOCK_SH, optional=True)
@@ -234,20 +220,6 @@ def _write_file(path: Path, content: Sequence[bytes | memoryview], mode: int, no
         os.utime(fd, ns=(now_ns, now_ns))
     finally:
         os.close(fd)
-
-
-def _count_hit(path: Path) -> None:
-    with suppress(OSError):  # no sidecar, or not ours to write
-        fd = os.open(
-            entry_files.sidecar_path(path),
-            os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
-        )
-        try:
-            # another name of it may be that of any file
-            if not file_ownership.distrust(fd) and os.fstat(fd).st_nlink == 1:
-                os.write(fd, b"\n")
-        finally:
-            os.close(fd)
 
 
 def _warn_unusable(directory: str, reason: str) -> None:

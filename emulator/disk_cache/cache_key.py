@@ -65,7 +65,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         return _encoder.encode(self)
 
     def description(self) -> dict[str, str]:
-        """Return the parts as a sidecar lists them, one line each."""
+        """Return the parts as the note of an entry lists them."""
         return {
             "model": self.name,
             "platform": self.platform,

@@ -1,9 +1,14 @@
 """The directory of the compiled-model cache: names, the lock, entries, leftovers of dead processes.
 
-    KEY             an entry: the payload and then its digest, mode 0440; replaced only by renaming
-    KEY.json        its sidecar, see `sidecars`
+    KEY             an entry, mode 0440; replaced only by renaming
     KEY.lock        locked by the process that compiles for KEY, empty
     .KEY.*.tmp      a file that is being written
+    KEY.json        what an earlier version wrote beside an entry; removed with the next change
+
+An entry is the payload, then its digest. Between them may lie a note for people: a JSON object of texts, and
+its length in 4 bytes; the digest covers both, and tells whether they are there. Programs count the files and
+bytes of the directory, and compare its times: nothing lies beside an entry, and a hit only sets its access
+time.
 
 Every lock is a flock: the kernel drops it when its holder ends. A process locks the directory itself while
 it adds or removes entries. Files with other names are neither counted nor touched.
@@ -20,12 +25,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from blake3 import blake3
 
 from softnpu.emulator.common import file_ownership, process_identity
@@ -37,9 +43,12 @@ DIGEST_LENGTH: Final = 80
 
 _KEY: Final = re.compile(rf"[0-9a-f]{{{KEY_LENGTH}}}")
 _TEMPORARY: Final = re.compile(rf"\.[0-9a-f]{{{KEY_LENGTH}}}\.(\d+)-(\d+)\.\w+\.tmp")
-_SIDECAR, _LOCK = ".json", ".lock"
+_OLD_SIDECAR, _LOCK = ".json", ".lock"
+_NOTED: Final = " noted"  # behind a key in the digest of an entry with a note
+_NOTE_LENGTH: Final = 4
 _OPEN: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _READ: Final = _OPEN | os.O_RDONLY | os.O_NONBLOCK  # opening a FIFO would wait for its writer
+_CONTENT: Final = 64  # the part of a digest over the content
 _THREADS_FROM: Final = 1 << 20  # below this many bytes one thread of blake3 is faster than all of them
 
 
@@ -54,17 +63,8 @@ class Entry:
     key: str
     path: Path
     size: int
-    sidecar_size: int
     created_ns: int
     used_ns: int
-
-    @property
-    def total(self) -> int:
-        return self.size + self.sidecar_size
-
-    @property
-    def sidecar(self) -> Path:
-        return sidecar_path(self.path)
 
 
 # ---------------------------------------------------------------- names
@@ -75,44 +75,28 @@ def is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
-def sidecar_path(path: Path) -> Path:
-    """Return the sidecar of the entry `path`."""
-    return path.with_name(path.name + _SIDECAR)
-
-
 def lock_path(path: Path) -> Path:
     """Return the lock of the process that compiles for the entry `path`."""
     return path.with_name(path.name + _LOCK)
 
 
-def temporary_path(path: Path, what: str) -> Path:
-    """Return the path of this process's temporary file for the entry `path` or its sidecar."""
+def temporary_path(path: Path) -> Path:
+    """Return the path of this process's temporary file for the entry `path`."""
     pid = os.getpid()
-    return path.with_name(f".{path.name}.{pid}-{process_identity.start_time(pid)}.{what}.tmp")
+    return path.with_name(f".{path.name}.{pid}-{process_identity.start_time(pid)}.entry.tmp")
 
 
 def entries(directory: Path) -> list[Entry]:
     """All entries, the least recently used first. Raises `OSError` when the directory cannot be listed."""
-    sizes: dict[str, os.stat_result] = {}
+    listed: list[Entry] = []
     with os.scandir(directory) as listing:
         for item in listing:
-            if is_key(item.name.removesuffix(_SIDECAR)):
+            if is_key(item.name):
                 with suppress(FileNotFoundError):  # removed meanwhile
                     info = item.stat(follow_symlinks=False)
                     if not stat.S_ISDIR(info.st_mode):
-                        sizes[item.name] = info
-    listed = [
-        Entry(
-            key=name,
-            path=directory / name,
-            size=info.st_size,
-            sidecar_size=sizes[name + _SIDECAR].st_size if name + _SIDECAR in sizes else 0,
-            created_ns=info.st_mtime_ns,
-            used_ns=info.st_atime_ns,
-        )
-        for name, info in sizes.items()
-        if is_key(name)
-    ]
+                        path, times = directory / item.name, (info.st_mtime_ns, info.st_atime_ns)
+                        listed.append(Entry(item.name, path, info.st_size, *times))
     return sorted(listed, key=lambda entry: (entry.used_ns, entry.key))
 
 
@@ -137,8 +121,25 @@ def exclusive(directory: Path, deadline_s: float) -> Iterator[None]:
 def payload_digest(key: str, payload: bytes | memoryview) -> bytes:
     """The 80 characters behind a payload: 64 over the payload, 16 over the key, so that a name cannot lie."""
     threads = blake3.AUTO if len(payload) >= _THREADS_FROM else 1
-    content = blake3(payload, max_threads=threads).hexdigest()
-    return (content + blake3(key.encode()).hexdigest(8)).encode()
+    return blake3(payload, max_threads=threads).hexdigest().encode() + _key_digest(key)
+
+
+def _key_digest(key: str) -> bytes:
+    return blake3(key.encode()).hexdigest(8).encode()
+
+
+def encode(key: str, payload: bytes | memoryview, note: Mapping[str, str] | None) -> list[bytes | memoryview]:
+    """Return the parts of an entry. Equal payloads and notes make equal entries."""
+    if note is None:
+        return [payload, payload_digest(key, payload)]
+    text = msgspec.json.encode({_utf8(name): _utf8(value) for name, value in note.items()})
+    tail = text + len(text).to_bytes(_NOTE_LENGTH, "little")
+    content = blake3(payload, max_threads=blake3.AUTO if len(payload) >= _THREADS_FROM else 1)
+    return [payload, tail, content.update(tail).hexdigest().encode() + _key_digest(key + _NOTED)]
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()  # a model may be named anything
 
 
 def open_entry(path: Path) -> int:
@@ -165,11 +166,28 @@ def read_payload(fd: int, key: str, most: int | None = None) -> memoryview | Non
         raise InvalidEntry(f"it has {info.st_size} bytes, fewer than its digest")
     if most is not None and info.st_size > most:
         return None
-    payload = _read(fd, info.st_size - DIGEST_LENGTH)
-    digest = os.pread(fd, DIGEST_LENGTH, len(payload))
-    if digest != payload_digest(key, payload):
+    content = _read(fd, info.st_size - DIGEST_LENGTH)
+    digest = os.pread(fd, DIGEST_LENGTH, len(content))
+    expected = payload_digest(key, content)
+    if digest == expected:
+        return content
+    if digest[:_CONTENT] != expected[:_CONTENT] or digest[_CONTENT:] != _key_digest(key + _NOTED):
         raise InvalidEntry("its digest is not that of its content")
-    return payload
+    return content[: len(content) - _NOTE_LENGTH - int.from_bytes(content[-_NOTE_LENGTH:], "little")]
+
+
+def read_note(path: Path) -> dict[str, str]:
+    """Return the note of an entry, whose digest is not checked; empty if there is none that can be read."""
+    try:
+        with open(file_ownership.open_trusted(path), "rb") as file:
+            end = os.fstat(file.fileno()).st_size - DIGEST_LENGTH - _NOTE_LENGTH
+            tail = os.pread(file.fileno(), _NOTE_LENGTH + DIGEST_LENGTH, max(0, end))
+            length = int.from_bytes(tail[:_NOTE_LENGTH], "little")
+            if tail[_NOTE_LENGTH + _CONTENT :] != _key_digest(path.name + _NOTED) or length > end:
+                return {}
+            return msgspec.json.decode(os.pread(file.fileno(), length, end - length), type=dict[str, str])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 def _read(fd: int, size: int) -> memoryview:
@@ -194,7 +212,7 @@ def _read(fd: int, size: int) -> memoryview:
 
 
 def evict(entry: Entry) -> bool:
-    """Remove an entry and its sidecar; False if it is being read or cannot be removed."""
+    """Remove an entry; False if it is being read or cannot be removed."""
     try:
         fd = open_entry(entry.path)
     except FileNotFoundError:
@@ -208,9 +226,8 @@ def evict(entry: Entry) -> bool:
 
 
 def remove(path: Path) -> bool:
-    """Remove the entry `path` and its sidecar, which goes first: alone it would be overlooked."""
+    """Remove the entry `path`; False if that is impossible."""
     try:
-        sidecar_path(path).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     except OSError:
         return False
@@ -218,19 +235,16 @@ def remove(path: Path) -> bool:
 
 
 def remove_leftovers(directory: Path) -> int:
-    """Remove files of dead processes: temporary ones, locks, sidecars without entry. Returns their bytes."""
-    names_now = set(os.listdir(directory))
-    return sum(_remove_unlocked(directory / name) for name in names_now if _is_leftover(name, names_now))
+    """Remove files of dead processes, and sidecars of an earlier version. Returns their bytes."""
+    return sum(_remove_unlocked(directory / name) for name in os.listdir(directory) if _is_leftover(name))
 
 
-def _is_leftover(name: str, present: set[str]) -> bool:
+def _is_leftover(name: str) -> bool:
     """Whether the file is a leftover, unless locked."""
     if match := _TEMPORARY.fullmatch(name):
         return ProcessIdentity(int(match[1]), int(match[2]), process_identity.boot_id()).has_ended()
-    if name.endswith(_SIDECAR):
-        key = name.removesuffix(_SIDECAR)
-        return is_key(key) and key not in present
-    return name.endswith(_LOCK) and is_key(name.removesuffix(_LOCK))
+    stem, _, ending = name.rpartition(".")
+    return is_key(stem) and f".{ending}" in (_OLD_SIDECAR, _LOCK)
 
 
 def _remove_unlocked(path: Path) -> int:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from softnpu.emulator.common import file_ownership
 from softnpu.emulator.common.file_claim import try_lock
-from softnpu.emulator.disk_cache import cache_key, entry_files, sidecars
+from softnpu.emulator.disk_cache import cache_key, entry_files
 from softnpu.emulator.disk_cache.entry_files import Entry, InvalidEntry
-from softnpu.emulator.disk_cache.sidecars import Record
 
 _CHANGE_S: Final = 30.0
 _INPUT: Final = slice(0, 64)
@@ -21,26 +19,15 @@ _INPUT: Final = slice(0, 64)
 
 @dataclass(frozen=True)
 class EntryDescription:
-    """An entry with its sidecar's content: empty if that is missing or damaged."""
+    """An entry with its note: the parts of its key; empty if it has none, or a damaged one."""
 
     entry: Entry
-    record: Record | None
-    hits: int | None
-
-    @property
-    def parts(self) -> dict[str, str]:
-        return self.record.description if self.record else {}
+    parts: dict[str, str]
 
 
 def describe(entry: Entry) -> EntryDescription:
-    """Read the sidecar of an entry."""
-    try:
-        with open(file_ownership.open_trusted(entry.sidecar), "rb") as file:
-            data = file.read()
-    except OSError:
-        return EntryDescription(entry, None, None)
-    record, hits = sidecars.decode(data)
-    return EntryDescription(entry, record, hits)
+    """Read the note of an entry."""
+    return EntryDescription(entry, entry_files.read_note(entry.path))
 
 
 def defect_of(entry: Entry) -> str | None:
@@ -76,12 +63,12 @@ def surplus(listed: list[Entry], max_size: int | None, unused_since_ns: int | No
     """Of `listed`, in order of use: those not used since a time, and the first of the rest beyond a size."""
     chosen = [entry for entry in listed if unused_since_ns is not None and entry.used_ns < unused_since_ns]
     rest = listed[len(chosen) :]
-    excess = sum(entry.total for entry in rest) - max_size if max_size is not None else 0
+    excess = sum(entry.size for entry in rest) - max_size if max_size is not None else 0
     for entry in rest:
         if excess <= 0:
             break
         chosen.append(entry)
-        excess -= entry.total
+        excess -= entry.size
     return chosen
 
 
@@ -113,7 +100,7 @@ def nearest(
 ) -> NearestEntry | None:
     """The entry that differs least from `key`: the same input counts most, then the same name of the model.
 
-    An entry without sidecar can only be compared by its input.
+    An entry without a note can only be compared by its input.
     """
     candidates = [
         NearestEntry(

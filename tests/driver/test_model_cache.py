@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from softnpu.emulator.disk_cache import entry_files, maintenance, sidecars
+from softnpu.emulator.disk_cache import entry_files, maintenance
 from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from tests.support.cache import LARGE, PAYLOAD, Warnings, cache_in, key_of, listing
@@ -158,41 +157,69 @@ def _reading(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-# ---------------------------------------------------------------- sidecars
+# ---------------------------------------------------------------- notes
+
+NOTE = {"model": "net", "platform": "4000"}
 
 
-def test_a_sidecar_describes_its_entry_and_counts_its_hits(cache: ModelCache, directory: Path) -> None:
+def test_an_entry_with_a_note_is_one_file_that_a_hit_leaves_unchanged(
+    cache: ModelCache, directory: Path
+) -> None:
     key = key_of(cache, "a")
-    cache.store(key, PAYLOAD, {"model": "net", "platform": "4000"})
-    for _ in range(3):
-        cache.load(key)
-    record, hits = sidecars.decode((directory / f"{key}.json").read_bytes())
-    assert record is not None
-    assert (record.payload_size, record.description) == (len(PAYLOAD), {"model": "net", "platform": "4000"})
-    assert hits == 3
-    assert msgspec.json.decode((directory / f"{key}.json").read_bytes())["description"]["model"] == "net"
+    assert cache.store(key, PAYLOAD, NOTE)
+    content, modified = (directory / key).read_bytes(), (directory / key).stat().st_mtime_ns
+    assert cache.load(key) == PAYLOAD
+    assert listing(directory) == [key]
+    assert (directory / key).read_bytes() == content
+    assert (directory / key).stat().st_mtime_ns == modified
+    (entry,) = entry_files.entries(directory)
+    assert maintenance.describe(entry).parts == NOTE
+    assert cache.store(key, PAYLOAD, NOTE)
+    assert (directory / key).read_bytes() == content, "so a limit can be computed from an earlier run"
 
 
-def test_a_sidecar_is_removed_with_its_entry_and_stale_ones_are_swept(directory: Path) -> None:
-    cache = cache_in(directory, limit=2000 + len(PAYLOAD))
-    keys = [key_of(cache, name) for name in "abc"]
-    assert cache.store(keys[0], PAYLOAD, {"model": "a"})
-    assert cache.store(keys[1], PAYLOAD, {"model": "b"})
-    assert listing(directory) == [keys[1], f"{keys[1]}.json"]
-    (directory / keys[1]).unlink()
-    assert cache.store(keys[2], PAYLOAD)
-    assert listing(directory) == [keys[2]]
-
-
-def test_a_damaged_sidecar_harms_nothing(cache: ModelCache, directory: Path) -> None:
+@pytest.mark.parametrize("at", [0, len(PAYLOAD), -85, -84, -81, -80, -17, -16, -1])
+def test_damage_anywhere_in_an_entry_with_a_note_is_a_miss(
+    cache: ModelCache, directory: Path, at: int
+) -> None:
     key = key_of(cache, "a")
-    cache.store(key, PAYLOAD)
-    for sidecar in (b"", b"\n\n", b"{", b"\xff", b'{"created": 1}'):
-        (directory / f"{key}.json").write_bytes(sidecar)
-        assert cache.load(key) == PAYLOAD
-        record, hits = sidecars.decode((directory / f"{key}.json").read_bytes())
-        assert record is None
-        assert hits == sidecar.count(b"\n") + 1
+    cache.store(key, PAYLOAD, NOTE)
+    content = bytearray((directory / key).read_bytes())
+    content[at] ^= 1
+    (directory / key).chmod(0o600)
+    (directory / key).write_bytes(content)
+    assert cache.load(key) is None
+    assert listing(directory) == []
+
+
+def test_entries_and_sidecars_of_the_version_before_are_used_and_removed(
+    cache: ModelCache, directory: Path
+) -> None:
+    key, other = key_of(cache, "a"), key_of(cache, "b")
+    directory.mkdir(exist_ok=True)
+    (directory / key).write_bytes(bytes(PAYLOAD) + entry_files.payload_digest(key, PAYLOAD))
+    sidecar = directory / f"{key}.json"
+    sidecar.write_text('{"created": "2026-01-01T00:00:00.000Z", "payload_size": 1}\n\n')
+    assert cache.load(key) == PAYLOAD
+    (entry,) = entry_files.entries(directory)
+    assert entry.size == len(PAYLOAD) + entry_files.DIGEST_LENGTH
+    assert maintenance.describe(entry).parts == {}
+    assert sidecar.read_text().endswith("}\n\n"), "a hit is not counted in it"
+    assert cache.store(other, PAYLOAD, NOTE)
+    assert listing(directory) == sorted([key, other])
+
+
+@pytest.mark.parametrize("length", [0, 1, 1 << 20, (1 << 32) - 1])
+def test_a_note_that_cannot_be_read_is_ignored(cache: ModelCache, directory: Path, length: int) -> None:
+    key = key_of(cache, "a")
+    cache.store(key, PAYLOAD, NOTE)
+    content = bytearray((directory / key).read_bytes())
+    content[-84:-80] = length.to_bytes(4, "little")
+    (directory / key).chmod(0o600)
+    (directory / key).write_bytes(content)
+    assert entry_files.read_note(directory / key) == {}
+    (directory / key).write_bytes(b"short")
+    assert entry_files.read_note(directory / key) == {}
 
 
 def test_a_name_that_is_not_utf8_is_described(cache: ModelCache) -> None:
@@ -319,27 +346,3 @@ def test_an_entry_writable_by_others_is_a_miss_and_replaced(
     assert key in warnings()[-1]
     assert cache.store(key, PAYLOAD)
     assert cache.load(key) == PAYLOAD
-
-
-def test_a_hit_is_not_counted_in_a_file_that_has_another_name(
-    cache: ModelCache, directory: Path, private_dir: Path
-) -> None:
-    key = key_of(cache, "a")
-    cache.store(key, PAYLOAD, {"model": "a"})
-    sidecar = entry_files.sidecar_path(directory / key)
-    precious = private_dir / "precious"
-    precious.write_text("precious")
-    sidecar.unlink()
-    sidecar.hardlink_to(precious)
-
-    assert cache.load(key) == PAYLOAD
-    assert precious.read_text() == "precious"
-
-
-def test_a_sidecar_that_is_not_a_regular_file_is_ignored(cache: ModelCache, directory: Path) -> None:
-    key = key_of(cache, "a")
-    cache.store(key, PAYLOAD)
-    os.mkfifo(entry_files.sidecar_path(directory / key))
-    (entry,) = entry_files.entries(directory)
-
-    assert maintenance.describe(entry).record is None

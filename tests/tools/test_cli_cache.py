@@ -57,16 +57,14 @@ def keys(directory: Path) -> list[str]:
 # ---------------------------------------------------------------- ls
 
 
-def test_ls_shows_each_model_with_size_and_hits_in_80_columns(cache: ModelCache, directory: Path) -> None:
+def test_ls_shows_each_model_with_its_size_in_80_columns(cache: ModelCache, directory: Path) -> None:
     key = store(cache, "net [1]_with_a_name_that_does_not_fit")
-    cache.load(key)
-    cache.load(key)
     words = softnpu("cache", "ls", "--dir", directory).words
     (line,) = [line for line in words.splitlines() if "net [1]" in line]
     assert line.split()[0] == f"{key[:8]}..{key[64:72]}"
     assert "4000" in line
-    assert line.rstrip().endswith(" 2")
-    total = entry_files.entries(directory)[0].total
+    total = entry_files.entries(directory)[0].size
+    assert format_bytes(total) in line
     assert f"1 compiled model, {format_bytes(total)}, in {directory}" in words
     words = softnpu("cache", "ls", COLUMNS="80", ZE_INTEL_NPU_CACHE_DIR=str(directory)).words
     assert f"{key[:8]}..{key[64:72]}" in words
@@ -75,14 +73,11 @@ def test_ls_shows_each_model_with_size_and_hits_in_80_columns(cache: ModelCache,
 
 
 def test_ls_as_json_has_every_entry_the_least_recently_used_first(cache: ModelCache, directory: Path) -> None:
-    first, second = store(cache, "a"), store(cache, "b")
-    (directory / f"{second}.json").unlink()
+    first, second = store(cache, "a"), cache.key(b"b", b"configuration")
+    assert cache.store(second, PAYLOAD)
     cache.load(first)
     listed = json.loads(softnpu("cache", "ls", "--dir", directory, "--json").words)
-    assert [(entry["key"], entry["model"], entry["hits"]) for entry in listed] == [
-        (second, None, None),
-        (first, "a", 1),
-    ]
+    assert [(entry["key"], entry["model"]) for entry in listed] == [(second, None), (first, "a")]
     assert listed[0]["size"] == len(PAYLOAD) + 80
     assert listed[1]["description"] == {"model": "a", "platform": "4000"}
     assert listed[1]["last_used"] > listed[1]["created"]
@@ -116,8 +111,7 @@ def test_verify_finds_the_bad_one_and_removes_it_only_when_asked(cache: ModelCac
     done = softnpu("cache", "verify", "--dir", directory, "--fix")
     assert done.code == 1
     assert "removed 1 compiled model" in done.out
-    assert keys(directory) == [good]
-    assert not (directory / f"{bad}.json").exists()
+    assert os.listdir(directory) == [good]
     assert (directory / good).stat().st_atime_ns == used, "to look is no use"
 
     assert "0 bad" in softnpu("cache", "verify", "--dir", directory).words
@@ -128,13 +122,12 @@ def test_verify_finds_the_bad_one_and_removes_it_only_when_asked(cache: ModelCac
 
 def test_prune_to_a_size_removes_the_least_recently_used(cache: ModelCache, directory: Path) -> None:
     assert softnpu("cache", "prune", "--dir", directory).code == 2, "it needs something to go by"
-    first, second, third = (store(cache, name) for name in "abc")
+    first, _, third = (store(cache, name) for name in "abc")
     cache.load(first)
-    size = entry_files.entries(directory)[0].total
+    size = entry_files.entries(directory)[0].size
     words = softnpu("cache", "prune", "--max-size", str(2 * size + 10), "--dir", directory).words
     assert "removed 1 compiled model" in words
     assert keys(directory) == [third, first]
-    assert not (directory / f"{second}.json").exists()
 
 
 def test_prune_by_age_uses_the_last_use(cache: ModelCache, directory: Path) -> None:
@@ -150,7 +143,8 @@ def test_prune_by_age_uses_the_last_use(cache: ModelCache, directory: Path) -> N
 
 def test_prune_all_keeps_entries_in_use_and_foreign_files(cache: ModelCache, directory: Path) -> None:
     key = store(cache, "a")
-    (directory / f".{'a' * 80}.1-1.entry.tmp").write_bytes(bytes(10))
+    for leftover in (f".{'a' * 80}.1-1.entry.tmp", f"{key}.json", f"{'b' * 80}.json"):
+        (directory / leftover).write_bytes(bytes(10))  # of a dead process, and of the version before
     (directory / "notes.txt").touch()
     fd = entry_files.open_entry(directory / key)
     try:
@@ -159,7 +153,7 @@ def test_prune_all_keeps_entries_in_use_and_foreign_files(cache: ModelCache, dir
     finally:
         os.close(fd)
     assert "1 could not be removed" in words
-    assert keys(directory) == [key]
+    assert sorted(os.listdir(directory)) == sorted([key, "notes.txt"])
     # the same for all of softnpu's caches
     everything = {"ZE_INTEL_NPU_CACHE_DIR": str(directory), "TMPDIR": str(directory.parent)}
     for name in ("MODELS", "EXTENSION"):
@@ -266,9 +260,9 @@ def test_explain_shows_the_nearest_of_several(cache: ModelCache, directory: Path
 
 def test_explain_reports_what_it_cannot_determine(cache: ModelCache, directory: Path, digits: Path) -> None:
     assert "no entry is near" in explain(directory, digits)
-    key = compiled(cache, digits, platform="3720")
-    (directory / f"{key}.json").unlink()
-    assert "no sidecar" in explain(directory, digits)
+    digest, configuration = request_of(digits, {}, {}, "3720")
+    assert cache.store(cache.key(digest, configuration.encoded()), PAYLOAD)
+    assert "no note" in explain(directory, digits)
     os.truncate(directory / compiled(cache, digits), 10)
     assert "miss: the entry is bad" in explain(directory, digits)
     assert "FOO" in softnpu("cache", "explain", digits, "--dir", directory, "--config", "FOO=1").misuse

@@ -187,7 +187,7 @@ def schema_header() -> str:
         "// Memory: the handle of an allocation, and an offset into it.\n"
         "struct Ref {\n    uint64_t memory;\n    uint64_t offset;\n};",
         *(_struct(name, layout) for name, layout in _STRUCTS.items()),
-        "// ---- metric groups: `word` of a snapshot",
+        "// ---- metric groups: `words` of a snapshot, one bit each",
         *_metric_groups(),
         "// ---- messages: tags and fields",
         f'constexpr std::string_view TAG_FIELD = "{TAG_FIELD}", MUST_FIELD = "{MUST_FIELD}";',
@@ -220,25 +220,30 @@ _lines = "\n".join
 
 
 def _metric_groups() -> list[str]:
-    words = [field.name for field in metrics.SNAPSHOT.fields]
+    words = len(metrics.SNAPSHOT.fields)
     parts = [
-        f"constexpr size_t SNAPSHOT_WORDS = {len(words)};",
-        "struct MetricInfo {\n    const char *name, *description, *units;\n    uint32_t type, word;\n};",
+        f"constexpr size_t SNAPSHOT_WORDS = {words};",
+        f"constexpr uint32_t METRIC_TIMESTAMP = {metrics.MetricType.TIMESTAMP.value};",
+        "struct MetricInfo {\n    const char *name, *description, *units;\n    uint32_t type, words;\n};",
         "struct MetricGroupInfo {\n    const char *name, *description;\n    const MetricInfo* metrics;\n"
         "    uint32_t count;\n};",
     ]
-    for group in metrics.GROUPS:
+    names: dict[metrics.MetricGroup, str] = {}
+    for list_name, groups in (("METRIC_GROUPS", metrics.GROUPS), ("METRIC_GROUPS_3720", metrics.GROUPS_3720)):
+        for group in groups:
+            if group not in names:
+                names[group] = group.name + ("_3720" if group.name in names.values() else "")
+                rows = [
+                    f'    {{"{metric.name}", "{metric.description}", "{metric.units}", {metric.type.value}, '
+                    f"{sum(1 << word for word in metric.words):#x}}},"
+                    for metric in group.metrics
+                ]
+                parts.append(f"constexpr MetricInfo {names[group]}[] = {{\n" + _lines(rows) + "\n};")
         rows = [
-            f'    {{"{metric.name}", "{metric.description}", "{metric.units}", {metric.type.value}, '
-            f"{words.index(metric.field)}}},"
-            for metric in group.metrics
+            f'    {{"{group.name}", "{group.description}", {names[group]}, {len(group.metrics)}}},'
+            for group in groups
         ]
-        parts.append(f"constexpr MetricInfo {group.name}[] = {{\n" + _lines(rows) + "\n};")
-    rows = [
-        f'    {{"{group.name}", "{group.description}", {group.name}, {len(group.metrics)}}},'
-        for group in metrics.GROUPS
-    ]
-    parts.append("constexpr MetricGroupInfo METRIC_GROUPS[] = {\n" + _lines(rows) + "\n};")
+        parts.append(f"constexpr MetricGroupInfo {list_name}[] = {{\n" + _lines(rows) + "\n};")
     return parts
 
 

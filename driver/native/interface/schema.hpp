@@ -326,13 +326,15 @@ struct BlobSection {
 };
 static_assert(sizeof(BlobSection) == 64);
 
-// ---- metric groups: `word` of a snapshot
+// ---- metric groups: `words` of a snapshot, one bit each
 
 constexpr size_t SNAPSHOT_WORDS = 10;
 
+constexpr uint32_t METRIC_TIMESTAMP = 4;
+
 struct MetricInfo {
     const char *name, *description, *units;
-    uint32_t type, word;
+    uint32_t type, words;
 };
 
 struct MetricGroupInfo {
@@ -342,25 +344,49 @@ struct MetricGroupInfo {
 };
 
 constexpr MetricInfo NPU_Execution[] = {
-    {"Time", "Time between the two measurements", "ns", 0, 0},
-    {"BusyTime", "Time in which the device executed commands", "ns", 0, 1},
-    {"TileBusyTime", "Time of inferences, times the tiles of each", "ns", 0, 2},
-    {"Submissions", "Command lists that ended", "submissions", 1, 3},
-    {"Commands", "Commands that ended", "commands", 1, 4},
-    {"Inferences", "Inferences that ended", "inferences", 1, 5},
-    {"OverlappedInferences", "Those that began early", "inferences", 1, 6},
+    {"Time", "Time between the two measurements", "ns", 0, 0x1},
+    {"BusyTime", "Time in which the device executed commands", "ns", 0, 0x2},
+    {"TileBusyTime", "Time of inferences, times the tiles of each", "ns", 0, 0x4},
+    {"Submissions", "Command lists that ended", "submissions", 1, 0x8},
+    {"Commands", "Commands that ended", "commands", 1, 0x10},
+    {"Inferences", "Inferences that ended", "inferences", 1, 0x20},
+    {"OverlappedInferences", "Those that began early", "inferences", 1, 0x40},
 };
 
 constexpr MetricInfo NPU_Memory[] = {
-    {"Time", "Time between the two measurements", "ns", 0, 0},
-    {"BytesRead", "Sources of copies, inputs of inferences", "bytes", 1, 7},
-    {"BytesWritten", "Targets of copies and fills, outputs", "bytes", 1, 8},
-    {"BytesStaged", "Tensors that could not be used in place", "bytes", 1, 9},
+    {"Time", "Time between the two measurements", "ns", 0, 0x1},
+    {"BytesRead", "Sources of copies, inputs of inferences", "bytes", 1, 0x80},
+    {"BytesWritten", "Targets of copies and fills, outputs", "bytes", 1, 0x100},
+    {"BytesStaged", "Tensors that could not be used in place", "bytes", 1, 0x200},
+};
+
+constexpr MetricInfo NOC[] = {
+    {"NOC_noc", "Bytes between the NPU and memory", "bytes", 1, 0x180},
+    {"NOC_DMA_00", "Bytes that commands read", "bytes", 1, 0x80},
+    {"NOC_DMA_01", "Bytes that commands wrote", "bytes", 1, 0x100},
+    {"L2C_Riscv", "Slots that the firmware read, a line each", "accesses", 1, 0x8},
+    {"L2C_Shave", "Accesses of the SHAVEs to their cache: not modelled, 0", "accesses", 1, 0x0},
+    {"NOC_timestamp", "Time of the second measurement", "ns", 4, 0x1},
 };
 
 constexpr MetricGroupInfo METRIC_GROUPS[] = {
     {"NPU_Execution", "What the device executed", NPU_Execution, 7},
     {"NPU_Memory", "Bytes that commands read and wrote", NPU_Memory, 4},
+    {"NOC", "Traffic of the network on chip", NOC, 6},
+};
+
+constexpr MetricInfo NOC_3720[] = {
+    {"NOC_noc", "Bytes between the NPU and memory", "bytes", 1, 0x180},
+    {"NOC_DMA", "Bytes that commands read and wrote", "bytes", 1, 0x180},
+    {"L2C_Riscv", "Accesses of the firmware to the cache: none here, 0", "accesses", 1, 0x0},
+    {"L2C_Shave", "Accesses of the SHAVEs to their cache: not modelled, 0", "accesses", 1, 0x0},
+    {"NOC_timestamp", "Time of the second measurement", "ns", 4, 0x1},
+};
+
+constexpr MetricGroupInfo METRIC_GROUPS_3720[] = {
+    {"NPU_Execution", "What the device executed", NPU_Execution, 7},
+    {"NPU_Memory", "Bytes that commands read and wrote", NPU_Memory, 4},
+    {"NOC", "Traffic of the network on chip", NOC_3720, 5},
 };
 
 // ---- messages: tags and fields

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
 
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.structures import Handle
+from tests.conformance.conftest import PLATFORMS
 from tests.conformance.models import COUNT, Model
 from tests.conformance.rig import DEADLINE, SECOND, Rig, ok
 from tests.support.waiting import wait_until
 
 _PERIOD = SECOND // 1000
 _BYTES = 4096
+_TIMESTAMP = 4
 
 
 class Metrics:
-    """A context with both groups active."""
+    """A context with all groups active."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -76,19 +79,19 @@ def test_there_are_no_groups_unless_the_program_asks_for_them(
 def test_groups_have_domains_of_their_own_and_metrics_with_units(metrics: Metrics) -> None:
     api = metrics.rig.api
     described = [api.zet_metric_group_get_properties(group).get() for group in metrics.groups]
-    assert [one.name for one in described] == ["NPU_Execution", "NPU_Memory"]
-    assert len({one.domain for one in described}) == 2
+    assert [one.name for one in described] == ["NPU_Execution", "NPU_Memory", "NOC"]
+    assert [one.domain for one in described] == [1, 2, 3], "above 0, as Intel's tests expect"
     assert all(one.sampling_type == 3 for one in described)
     for group, one in zip(metrics.groups, described, strict=True):
         listed = api.zet_metric_get(group).get()
         assert len(listed) == one.metric_count
         assert {metric.result_units for metric in listed} <= {
-            "ns", "submissions", "commands", "inferences", "bytes"
+            "ns", "submissions", "commands", "inferences", "bytes", "accesses"
         }  # fmt: skip
 
 
 def test_query_counts_what_runs_between_its_begin_and_its_end(metrics: Metrics) -> None:
-    execution, memory = metrics.groups
+    execution, memory, _ = metrics.groups
     first, second = metrics.query(execution), metrics.query(memory)
     command_list = metrics.rig.command_list()
     metrics.counted(command_list, first, second)
@@ -105,7 +108,7 @@ def test_query_counts_inferences_and_their_arguments(metrics: Metrics, model: Mo
     rig = metrics.rig
     graph = rig.graph(model)
     rig.bind(graph, *(rig.host(COUNT * 4) for _ in range(3)))
-    execution, memory = metrics.groups
+    execution, memory, _ = metrics.groups
     queries = [metrics.query(group) for group in metrics.groups]
     command_list = rig.command_list()
     for query in queries:
@@ -120,6 +123,38 @@ def test_query_counts_inferences_and_their_arguments(metrics: Metrics, model: Mo
     assert counted["TileBusyTime"] > counted["BusyTime"]
     traffic = metrics.values(memory, queries[1])
     assert (traffic["BytesRead"], traffic["BytesWritten"]) == (3 * 2 * COUNT * 4, 3 * COUNT * 4)
+
+
+@pytest.mark.parametrize(
+    ("platform", "names"),
+    [
+        ("4000", "NOC_noc NOC_DMA_00 NOC_DMA_01 L2C_Riscv L2C_Shave NOC_timestamp"),
+        ("3720", "NOC_noc NOC_DMA L2C_Riscv L2C_Shave NOC_timestamp"),
+    ],
+)
+def test_noc_has_the_metrics_of_the_platform(metrics: Metrics, platform: str, names: str) -> None:
+    api, device = metrics.rig.api, metrics.rig.devices[PLATFORMS.index(platform)]
+    noc = api.zet_metric_group_get(device).get()[2]
+    assert api.zet_metric_group_get_properties(noc).get().name == "NOC"
+    assert metrics.names(noc) == names.split()
+    assert api.zet_metric_get(noc).get()[-1].metric_type == _TIMESTAMP
+
+
+def test_noc_counts_the_traffic_of_a_copy(metrics: Metrics) -> None:
+    api, rig, noc = metrics.rig.api, metrics.rig, metrics.groups[2]
+    query = metrics.query(noc)
+    assert set(metrics.values(noc, query).values()) == {0}
+    begin, copy, end = (rig.command_list() for _ in range(3))
+    ok(api.zet_command_list_append_metric_query_begin(begin, query))
+    metrics.counted(copy)
+    ok(api.zet_command_list_append_metric_query_end(end, query))
+    before = time.monotonic_ns()
+    rig.run(begin, copy, end)
+    values = metrics.values(noc, query)
+    assert before < values.pop("NOC_timestamp") < time.monotonic_ns()
+    assert values == {
+        "NOC_noc": 2 * _BYTES, "NOC_DMA_00": _BYTES, "NOC_DMA_01": _BYTES, "L2C_Riscv": 2, "L2C_Shave": 0
+    }  # fmt: skip
 
 
 def test_query_over_several_submissions_counts_them(metrics: Metrics) -> None:
@@ -249,7 +284,7 @@ def test_streamer_ends_with_its_context(metrics: Metrics) -> None:
     for _ in range(4):
         context = rig.new_context()
         ok(api.zet_context_activate_metric_groups(context, rig.device, metrics.groups))
-        for group in metrics.groups:
+        for group in metrics.groups[:2]:
             api.zet_metric_streamer_open(context, rig.device, group, _PERIOD).get()
         full = api.zet_metric_streamer_open(context, rig.device, metrics.groups[0], _PERIOD)
         assert full.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY

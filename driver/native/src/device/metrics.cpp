@@ -29,8 +29,8 @@ bool metrics_enabled() {
 
 // ---------------------------------------------------------------- groups
 
-MetricGroup::MetricGroup(std::shared_ptr<Device> of, uint32_t index)
-    : Object(of), device(std::move(of)), index(index), group(METRIC_GROUPS[index]) {}
+MetricGroup::MetricGroup(std::shared_ptr<Device> of, const MetricGroupInfo& group, uint32_t domain)
+    : Object(of), device(std::move(of)), group(group), domain(domain) {}
 
 bool MetricGroup::active() const { return active_beside(nullptr); }
 
@@ -60,8 +60,12 @@ void MetricGroup::check_of(const Context& context) const {
 std::string MetricGroup::report(const uint64_t* before, const uint64_t* after) const {
     std::string out;
     for (uint32_t number = 0; number < group.count; ++number) {
-        const uint32_t word = group.metrics[number].word;
-        const uint64_t value = after[word] - before[word];
+        const MetricInfo& metric = group.metrics[number];
+        uint64_t value = 0;
+        for (uint32_t word = 0; word < SNAPSHOT_WORDS; ++word) {
+            if (!(metric.words >> word & 1) || after[word] == before[word]) continue;
+            value += after[word] - (metric.type == METRIC_TIMESTAMP ? 0 : before[word]);
+        }
         out.append(reinterpret_cast<const char*>(&value), sizeof value);
     }
     return out;

@@ -20,11 +20,11 @@ bool metrics_enabled();
 class MetricGroup : public Object {
 public:
     static constexpr Kind KIND = Kind::metric_group;
-    MetricGroup(std::shared_ptr<Device> device, uint32_t index);
+    MetricGroup(std::shared_ptr<Device> device, const schema::MetricGroupInfo& group, uint32_t domain);
 
     const std::shared_ptr<Device> device;
-    const uint32_t index;
     const schema::MetricGroupInfo& group;
+    const uint32_t domain;
     std::vector<uint64_t> metric_handles;
 
     size_t report_size() const { return group.count * sizeof(uint64_t); }

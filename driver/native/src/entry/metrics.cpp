@@ -13,8 +13,12 @@ namespace {
 const std::vector<uint64_t>& groups_of(const std::shared_ptr<Device>& device) {
     return device->metric_groups([&] {
         std::vector<uint64_t> handles;
-        for (uint32_t index = 0; index < std::size(schema::METRIC_GROUPS); ++index) {
-            auto group = std::make_shared<MetricGroup>(device, index);
+        static_assert(std::size(schema::METRIC_GROUPS) == std::size(schema::METRIC_GROUPS_3720));
+        const auto& known =
+            device->info.platform == "3720" ? schema::METRIC_GROUPS_3720 : schema::METRIC_GROUPS;
+        for (const schema::MetricGroupInfo& each : known) {
+            const auto domain = static_cast<uint32_t>(handles.size()) + 1;
+            auto group = std::make_shared<MetricGroup>(device, each, domain);
             for (uint32_t number = 0; number < group->group.count; ++number) {
                 group->metric_handles.push_back(runtime().handles.add(
                     Kind::metric, std::make_shared<Metric>(group, group->group.metrics[number])));
@@ -80,7 +84,7 @@ ZE_EXPORT ze_result_t zetMetricGroupGetProperties(zet_metric_group_handle_t hMet
         copy_text(pProperties->description, group->group.description);
         pProperties->samplingType =
             ZET_METRIC_GROUP_SAMPLING_TYPE_FLAG_EVENT_BASED | ZET_METRIC_GROUP_SAMPLING_TYPE_FLAG_TIME_BASED;
-        pProperties->domain = group->index;
+        pProperties->domain = group->domain;
         pProperties->metricCount = group->group.count;
     });
 }
