@@ -93,17 +93,17 @@ class Flight:
 
         Without the socket that could not be checked, while the descriptors still count against the daemon.
         """
-        self._channel.drain()
-        self._channel.shut_down()
 
         def look() -> None:
             self.settle()
-            if self.used:
-                reactor.after(_LINGER_S, look)
-            else:
+            if not self.used:
                 self._channel.close()
                 on_end()
+                timer.cancel()
 
+        timer = reactor.every(_LINGER_S, look)  # whatever it raises: nobody else closes the socket
+        self._channel.drain()
+        self._channel.shut_down()
         look()
 
     def _set(self, used: int) -> None:

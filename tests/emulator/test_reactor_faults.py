@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from softnpu.emulator.supervisor import reactor as original
-from tests.fuzz.exceptions.raising import LINE, Instrument
+from tests.support.faulty import NthLine
+from tests.support.faulty import faulty as made_faulty
 
 _PAUSE_S = 0.001
 _ROUNDS = 200
 
 
-class _NthLine:
-    """Raises before the `nth` statement that may fail, once; `cleaning` code never fails."""
-
-    def __init__(self) -> None:
-        self.left = 0
-        self.make: Callable[[], Exception] = KeyError
-        self.where = ""
-        self._places: list[str] = []
-        self._cleaning = 0
-
-    def place(self, file: str, line: int, function: str) -> int:
-        self._places.append(f"{os.path.basename(file)}:{line} {function}")
-        return len(self._places) - 1
-
-    def line(self, place: int) -> None:
-        if self._cleaning or not self.left:
-            return
-        self.left -= 1
-        if not self.left:
-            self.where = self._places[place]
-            raise self.make()
-
-    def enter(self, what: str) -> None:
-        self._cleaning += what == "cleaning"
-
-    def leave(self, what: str) -> None:
-        self._cleaning -= what == "cleaning"
+@pytest.fixture(scope="module")
+def raiser() -> NthLine:
+    return NthLine()
 
 
 @pytest.fixture(scope="module")
-def raiser() -> _NthLine:
-    return _NthLine()
-
-
-@pytest.fixture(scope="module")
-def faulty(raiser: _NthLine) -> Iterator[ModuleType]:
+def faulty(raiser: NthLine) -> Iterator[ModuleType]:
     """The module of the reactor, with a call of `raiser` before each statement that may fail."""
-    path = str(original.__file__)
-    tree = Instrument(raiser, path, ()).visit(ast.parse(Path(path).read_text(), path))
-    module = ModuleType("faulty_reactor")
-    sys.modules[module.__name__] = module
-    setattr(module, LINE, raiser)
-    exec(compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True), vars(module))
-    vars(module).update(_MOMENT_S=_PAUSE_S, _BROKEN_PAUSE_S=_PAUSE_S)
-    yield module
-    del sys.modules[module.__name__]
+    with made_faulty(original, raiser) as module:
+        vars(module).update(_MOMENT_S=_PAUSE_S, _BROKEN_PAUSE_S=_PAUSE_S)
+        yield module
 
 
 @contextmanager
@@ -149,7 +112,7 @@ class _Scene:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("error", [KeyError, MemoryError, OSError, StopIteration])
 def test_an_error_at_any_line_loses_no_descriptor_and_no_timer(
-    raiser: _NthLine, faulty: ModuleType, error: type[Exception], caplog: pytest.LogCaptureFixture
+    raiser: NthLine, faulty: ModuleType, error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")
     number, met = 0, set()
@@ -157,7 +120,7 @@ def test_an_error_at_any_line_loses_no_descriptor_and_no_timer(
         number += 1
         with _pipe() as listener, _pipe() as client:
             scene = _Scene(faulty, listener, client)
-            raiser.make, raiser.left, raiser.where = error, number, ""
+            raiser.arm(number, error)
             scene.run()
             where, raiser.left = raiser.where, 0
             scene.run()

@@ -18,8 +18,8 @@ _ANONYMOUS: Final = re.compile(rb"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
 _WARM_S: Final = 4.0
 _WARM_OPERATIONS: Final = 9000
 """Operations of 48 clients in their first minute on a quiet machine with two cores."""
-_PER_CHILD: Final = 2
-"""Descriptors of the supervisor for each of its children: a socket and a pidfd."""
+_PER_CHILD: Final = 3
+"""Descriptors of the supervisor for each of its children: a socket, a pidfd and the pipe of its output."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.channel import Channel
@@ -126,12 +126,17 @@ class Child:
         """Kill it because its state is incomplete; `short` if a shortage is the cause."""
         if self.given_up:
             return
+        steps = ExitStack()
+        steps.callback(self.kill)
+        steps.callback(self._reactor.unwatch, self._channel.fileno())
+        steps.callback(self._outbox.close)
+        steps.callback(self._on_full, True)  # until it ends it must know that messages are missing
+        steps.callback(self._note_missed, why, short)
+        steps.close()
+
+    def _note_missed(self, why: str, short: bool) -> None:
         self._how = f"was killed because it could not be told all ({why}), "
         self.given_up, self.short = True, short
-        self._on_full(True)  # until it ends it must know that messages are missing
-        self._outbox.close()
-        self._reactor.unwatch(self._channel.fileno())
-        self.kill()
 
     def kill(self) -> None:
         """Send SIGKILL; `on_end` follows once the kernel has ended the process.
@@ -211,11 +216,16 @@ class Child:
 
     def _finish(self, reason: str) -> None:
         if self._alive:
-            self._release()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(0)
-            self._output.close()
-            self._on_end(self._how + reason)
+            steps = ExitStack()  # called by `close`, the last one first: all of them, whatever one raises
+            steps.callback(self._on_end, self._how + reason)
+            steps.callback(self._output.close)
+            steps.callback(self._reap)
+            steps.callback(self._release)
+            steps.close()
+
+    def _reap(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(0)
 
     def _release(self) -> None:
         self._alive = False

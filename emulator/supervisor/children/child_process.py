@@ -34,9 +34,11 @@ class ChildProcess(NamedTuple):
 
     def abandon(self) -> None:
         """End it: nobody came to use it."""
-        self.process.kill()
-        self.channel.close()
-        os.close(self.output)
+        try:
+            self.process.kill()
+        finally:
+            self.channel.close()
+            os.close(self.output)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_KILLED_S)
 
@@ -76,11 +78,12 @@ def start(program: ChildProgram) -> ChildProcess:
     """Return a new process of this program. Raises `OSError`."""
     output, their_output = os.pipe()
     try:
-        with open(their_output, "wb", buffering=0) as written:
-            return ChildProcess(*_started(program, written.fileno()), output)
+        return ChildProcess(*_started(program, their_output), output)
     except BaseException:
         os.close(output)
         raise
+    finally:
+        os.close(their_output)
 
 
 def _started(program: ChildProgram, output: int) -> tuple[subprocess.Popen[bytes], socket.socket]:

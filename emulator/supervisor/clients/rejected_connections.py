@@ -7,7 +7,7 @@ a broken pipe instead of the reason.
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -42,23 +42,19 @@ class RejectedConnections:
             self._end(next(iter(self._waiting)))
         fd = channel.fileno()
         reactor = self._reactor.owned(
-            "which ends a refused connection", lambda _info: self._drop(fd), share=RejectedConnections
+            "which ends a refused connection", lambda _info: self._end(fd), share=RejectedConnections
         )
         timer = reactor.after(_LONGEST_S, partial(self._end, fd))
         try:
             self._waiting[fd] = _Waiting(channel, info, timer)
             reactor.watch(fd, partial(self._read, fd))
         except BaseException:
-            self._drop(fd)
+            self._end(fd)
             raise
 
     def close(self) -> None:
         """End them all."""
         for fd in list(self._waiting):
-            self._end(fd)
-
-    def _drop(self, fd: int) -> None:
-        if fd in self._waiting:
             self._end(fd)
 
     def _read(self, fd: int) -> None:
@@ -73,12 +69,13 @@ class RejectedConnections:
         self._end(fd, request)
 
     def _end(self, fd: int, request: int = 0) -> None:
-        channel, info, timer = self._waiting.pop(fd)
-        with ExitStack() as steps:
-            steps.callback(channel.discard)
-            steps.callback(self._reactor.unwatch, fd)
-            timer.cancel()
-            try:
-                channel.send(request, msg.encode(msg.Failed(info=info)))
-            except OSError:
-                log.debug("the refused client is gone already")
+        if fd not in self._waiting:
+            return
+        channel, info, timer = self._waiting[fd]
+        steps = ExitStack()
+        steps.callback(channel.discard)
+        steps.callback(self._reactor.unwatch, fd)
+        steps.callback(self._waiting.pop, fd)
+        steps.callback(timer.cancel)
+        with steps, suppress(OSError):  # of a client that is gone
+            channel.send(request, msg.encode(msg.Failed(info=info)))

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 
 from softnpu.emulator.common.untrusted_fds import close_untrusted
+from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.children.child import Child
 from softnpu.emulator.supervisor.children.child_process import ChildProgram
@@ -28,7 +29,7 @@ class CacheFills:
     """One process at a time for the images of one engine."""
 
     def __init__(self, reactor: Reactor, share: ChildShare) -> None:
-        self._reactor = reactor.owned("which leaves an image out of the cache", lambda _info: None, share)
+        self._reactor = reactor.owned("which leaves an image out of the cache", self._broken, share)
         self._waiting: deque[tuple[link.ImageLoad, list[int], int]] = deque()
         self._timer: Timer | None = None
         self._child: Child | None = None
@@ -39,6 +40,9 @@ class CacheFills:
 
         `owner`: the user whose descriptors they are.
         """
+        self._reactor.guarded(self._add)(message, fds, owner)
+
+    def _add(self, message: link.ImageLoad, fds: list[int], owner: int) -> None:
         if len(self._waiting) >= _MOST_WAITING:
             return
         try:
@@ -75,6 +79,15 @@ class CacheFills:
             self._start_later()
         finally:
             close_untrusted(fds, owner)
+
+    def _broken(self, _info: ErrorInfo) -> None:
+        """Go on with the next image after an internal error."""
+        if self._child is not None and self._child.alive:
+            self._child.kill()
+            return
+        self._child = None
+        self._cancel_timer()
+        self._start_later()
 
     def _ended(self, how: str) -> None:
         self._cancel_timer()
