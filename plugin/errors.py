@@ -37,6 +37,10 @@ class InputError(NpuError):
     """A tensor does not fit its port, or there is no such port."""
 
 
+class InputTypeError(InputError, TypeError):
+    """A value is no tensor, array or number, or a key is neither a port, a name nor an index."""
+
+
 class InferError(NpuError):
     """An inference failed."""
 
