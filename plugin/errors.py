@@ -21,6 +21,10 @@ class ModelError(NpuError):
     """A model cannot be read."""
 
 
+class ModelTypeError(ModelError, TypeError):
+    """What should be a model is neither a path, nor a stream, nor a text."""
+
+
 class CompileError(NpuError):
     """A model cannot be compiled or loaded."""
 
