@@ -77,6 +77,9 @@ class AsyncInferQueue:
         """The `userdata` of the last `start_async` of each request."""
         return list(self._userdata)
 
+    def __repr__(self) -> str:
+        return f"<AsyncInferQueue: {len(self)} jobs>"
+
     def __len__(self) -> int:
         return len(self._requests)
 

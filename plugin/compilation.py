@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import openvino as ov
+from msgspec.structs import replace
 
 from softnpu.driver import Context, Graph, ZeError
 from softnpu.driver.cache_options import cache_options_from_environment
@@ -49,7 +50,8 @@ def compile_model(
             logger.info("model '%s': %s", source.name, plan.message)
         entry = None
         if properties["CACHE_DIR"]:
-            from softnpu.plugin.exported.cache_entry import CacheEntry  # late: not every program has a cache
+            from softnpu.plugin.exported import generated_names  # late: not every program has a cache
+            from softnpu.plugin.exported.cache_entry import CacheEntry
 
             # the key has the requested shapes: the one-sample shapes of the compiler are the same for all
             # batches
@@ -58,7 +60,9 @@ def compile_model(
             cached = entry.load_or_claim(claim, opened.hint)
             if cached is not None:
                 logger.info("model '%s': imported from CACHE_DIR", source.name)
-                return cached
+                in_memory = model if isinstance(model, ov.Model) else None
+                names = generated_names.named_as(cached.signature, in_memory, source.name)
+                return replace(cached, signature=names)
         loaded = _compile(context, opened, properties, plan, progress)
         if entry is not None and loaded.is_for_its_device:
             entry.store(loaded)

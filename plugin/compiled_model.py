@@ -15,7 +15,7 @@ from softnpu.driver import Context
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.plugin.errors import NpuError, PropertyError, translated
 from softnpu.plugin.loaded_model import LoadedModel
-from softnpu.plugin.ports import Port, PortKey
+from softnpu.plugin.ports import Port, PortKey, described
 from softnpu.plugin.properties import Access, Level, PropertyPairs, access_of, find_at, parse
 from softnpu.plugin.remote.remote_context import RemoteContext, remote_context_of
 from softnpu.plugin.requests.executable import Executable
@@ -153,6 +153,9 @@ class CompiledModel:
         """
         self._own_request = None
 
+    def __repr__(self) -> str:
+        return described("CompiledModel", self._executable.inputs, self._executable.outputs)
+
     # ------------------------------------------------------------ beyond openvino
 
     @property
@@ -229,7 +232,7 @@ class CompiledModel:
 _READERS: dict[str, Callable[[CompiledModel], Any]] = {
     "SUPPORTED_PROPERTIES": lambda _: access_of(Level.MODEL),
     "LOADED_FROM_CACHE": lambda model: model._loaded.from_cache or model._executable.graph.origin == "cache",
-    "NETWORK_NAME": lambda model: model.meta.name,
+    "NETWORK_NAME": lambda model: model.signature.name,
     "NUM_STREAMS": lambda _: 1,
     "OPTIMAL_NUMBER_OF_INFER_REQUESTS": CompiledModel._optimal_requests,
     "EXECUTION_DEVICES": lambda model: model._properties.device_name,

@@ -15,7 +15,7 @@ from softnpu.plugin import compilation, openvino_runtime
 from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.core_properties import CoreProperties
 from softnpu.plugin.devices import check_name, devices_at
-from softnpu.plugin.errors import CompileError, PropertyError, translated
+from softnpu.plugin.errors import CompileError, InputTypeError, PropertyError, translated
 from softnpu.plugin.models.dynamic_bounds import Shapes
 from softnpu.plugin.properties import PropertyPairs
 from softnpu.plugin.remote.remote_context import RemoteContext
@@ -34,6 +34,9 @@ class Core:
     def __init__(self, socket: str | Path | None = None) -> None:
         self._devices = devices_at(None if socket is None else Path(socket).absolute())
         self._properties = CoreProperties(self._devices)
+
+    def __repr__(self) -> str:
+        return f"<Core: available plugins[{', '.join(self.available_devices)}]>"
 
     @property
     def available_devices(self) -> list[str]:
@@ -103,32 +106,41 @@ class Core:
         """
         if _is_path(model) and (weights is None or _is_path(weights)):
             model, weights = Path(model), None if weights is None else Path(weights)
+        elif isinstance(model, str):
+            model = model.encode()  # OpenVINO takes weights in bytes only with a model in bytes
         return openvino_runtime.read_model(model, weights, config)
 
     def compile_model(
         self,
-        model: ov.Model | str | Path,
+        model: ov.Model | str | bytes | Path,
         device_name: str | RemoteContext | None = "NPU",
         config: Mapping[str, Any] | None = None,
         *,
-        weights: str | Path | None = None,
+        weights: str | Path | bytes | ov.Tensor | None = None,
         shapes: Shapes | None = None,
         progress: Callable[[str, float], None] | None = None,
     ) -> CompiledModel:
-        """Compile a model (an `openvino.Model` or a file) and load it onto a device.
+        """Compile a model (an `openvino.Model`, a file, the text of an IR) and load it onto a device.
 
-        `config` maps property names to values as in OpenVINO. NPU_PLATFORM compiles for a platform that need
-        not be present: such a model can be exported, not run. Beyond OpenVINO: `shapes` sets input shapes,
-        with `-1` and `"1..8"` for dynamic dimensions; `progress(stage, done)` is called during compilation
-        and cancels it by raising.
+        `weights` are those of an IR: bytes, a tensor, or, beyond OpenVINO, a file. `config` maps property
+        names to values as in OpenVINO. NPU_PLATFORM compiles for a platform that need not be present: such a
+        model can be exported, not run. Beyond OpenVINO: `shapes` sets input shapes, with `-1` and `"1..8"`
+        for dynamic dimensions; `progress(stage, done)` is called during compilation and cancels it by
+        raising.
         Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`.
         """
         properties = self._properties.resolve(self._name_of(device_name), config or {})
+        if not isinstance(model, ov.Model) and not (_is_path(model) and _is_path(weights or "")):
+            if not isinstance(weights, bytes | ov.Tensor | None):
+                raise InputTypeError(
+                    f"compile_model, weights: {type(weights).__name__}; expected bytes or a tensor"
+                )
+            model, weights = self.read_model(model, weights), None
         loaded = compilation.compile_model(
             self._devices.context(properties.device),
             model,
             properties,
-            weights=None if weights is None else Path(weights),
+            weights=None if weights is None else Path(cast(str, weights)),
             shapes=shapes,
             progress=progress,
         )

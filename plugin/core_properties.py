@@ -23,6 +23,7 @@ from softnpu.plugin.properties import (
     property_pairs,
     read,
 )
+from softnpu.plugin.properties.device_properties import DEVICE_PROPERTIES, device_properties
 from softnpu.plugin.properties.kinds import plain
 
 _REQUIREMENTS = "RUNTIME_REQUIREMENTS"
@@ -58,6 +59,11 @@ class CoreProperties:
 
         Raises `PropertyError`, naming the property, and then sets nothing.
         """
+        if DEVICE_PROPERTIES in dict(property_pairs(pairs)):
+            raise PropertyError(
+                f"property {DEVICE_PROPERTIES}: given to set_property; expected it in the config of "
+                "compile_model. Here name the device: set_property('NPU', {...})"
+            )
         values = parse(pairs)
         index, checked = None, values.keys() & {"NPU_TILES", "NPU_MAX_TILES", "DEVICE_ID"}
         if (is_for_one := bool(check_name(device_name))) or checked:
@@ -90,9 +96,13 @@ class CoreProperties:
         return properties
 
     def _resolve(self, device_name: str, config: PropertyPairs) -> ModelProperties:
-        values = parse(config)
+        pairs = dict(property_pairs(config))
+        by_device = device_properties(pairs.pop(DEVICE_PROPERTIES, {}))
+        values = parse(pairs)
         default_id = self._settings(None).get("DEVICE_ID", "")
         selected = self._devices.select(device_name, values.get("DEVICE_ID", ""), default_id)
+        for name in dict.fromkeys(("NPU", device_name, selected.name)):  # the more special one wins
+            values |= parse(by_device.get(name, {}))
         explicit = self._settings(selected.index) | values
         info, all_values = in_effect(explicit, selected.info)
         return ModelProperties(

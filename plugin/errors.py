@@ -21,6 +21,10 @@ class ModelError(NpuError):
     """A model cannot be read."""
 
 
+class ModelTypeError(ModelError, TypeError):
+    """What should be a model is neither a path, nor a stream, nor a text."""
+
+
 class CompileError(NpuError):
     """A model cannot be compiled or loaded."""
 
@@ -35,6 +39,10 @@ class PropertyError(NpuError):
 
 class InputError(NpuError):
     """A tensor does not fit its port, or there is no such port."""
+
+
+class InputTypeError(InputError, TypeError):
+    """A value is no tensor, array or number, or a key is neither a port, a name nor an index."""
 
 
 class InferError(NpuError):

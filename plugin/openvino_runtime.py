@@ -11,7 +11,7 @@ from typing import Any
 import openvino as ov
 
 from softnpu.emulator.openvino import errors as openvino_errors
-from softnpu.plugin.errors import ModelError
+from softnpu.plugin.errors import ModelError, ModelTypeError
 
 
 @functools.cache
@@ -58,4 +58,5 @@ def read_model(model: Any, weights: Any = None, config: Mapping[str, Any] | None
     except (*openvino_errors.OPENVINO_ERRORS, TypeError) as failure:
         name = model if isinstance(model, Path) else "in memory"
         reason = openvino_errors.reason(failure)
-        raise ModelError(f"model {name}: OpenVINO cannot read it: {reason}") from failure
+        kind = ModelTypeError if isinstance(failure, TypeError) else ModelError
+        raise kind(f"model {name}: OpenVINO cannot read it: {reason}") from failure

@@ -9,7 +9,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from softnpu.emulator.common import model_texts
-from softnpu.plugin.errors import InputError
+from softnpu.plugin.errors import InputError, InputTypeError
 from softnpu.plugin.signature import PortSpec, Signature
 
 Port = Any
@@ -22,7 +22,7 @@ class Ports:
     """The inputs or the outputs of a model, by index, name or port."""
 
     def __init__(self, model: str, kind: str, ports: Sequence[Port], specs: Sequence[PortSpec]) -> None:
-        self._model = model
+        self.model = f"model '{model}'"
         self._kind = kind
         self._ports = list(ports)
         self.specs = list(specs)
@@ -60,12 +60,14 @@ class Ports:
             index = self._of_model(key) if index is None else index
         if index is None:
             names = ", ".join(f"{i} '{spec.name}'" for i, spec in enumerate(self.specs))
-            raise InputError(f"model '{self._model}': no {self._kind} {key!r}; expected one of {names}")
+            is_key = isinstance(key, str) or hasattr(key, "get_node") or (isinstance(key, int) and key >= 0)
+            kind = InputError if is_key else InputTypeError
+            raise kind(f"{self.model}: no {self._kind} {key!r}; expected one of {names}")
         return index
 
     def describe(self, index: int) -> str:
         """Return `model 'm', input 'x'`, for messages."""
-        return f"model '{self._model}', {self._kind} '{self.specs[index].name}'"
+        return f"{self.model}, {self._kind} '{self.specs[index].name}'"
 
     def _of_model(self, key: PortKey) -> int | None:
         """Return the index for a port of the original `openvino.Model`, which has the same tensor names."""
@@ -89,6 +91,12 @@ def make_ports(signature: Signature) -> tuple[Ports, Ports]:
         Ports(signature.name, "input", model.inputs[: len(inputs)], signature.inputs),
         Ports(signature.name, "output", model.outputs, signature.outputs),
     )
+
+
+def described(kind: str, inputs: Ports, outputs: Ports) -> str:
+    """Return the `repr` of an object of a class with these ports, as OpenVINO writes it."""
+    sides = (",\n".join(map(repr, ports)) for ports in (inputs, outputs))
+    return "<{}:\ninputs[\n{}\n]\noutputs[\n{}\n]>".format(kind, *sides)
 
 
 def _parameter(spec: PortSpec) -> Any:

@@ -13,6 +13,7 @@ import openvino as ov
 from softnpu.driver import Allocation, Context, ZeError
 from softnpu.driver.memory import locate
 from softnpu.plugin.errors import InputError
+from softnpu.plugin.given_inputs import check_type, converted
 from softnpu.plugin.ports import bytes_of, element_type
 from softnpu.plugin.remote.remote_tensor import RemoteTensor
 from softnpu.plugin.signature import PortSpec
@@ -62,16 +63,21 @@ class Slot:
         if isinstance(value, ov.Tensor):
             self._check(value)
             return value
+        check_type(value, self.name)
         expected = np.dtype(self._type.to_dtype())
+        array = np.asarray(value)
         if self._is_packed:
-            given = f"an array of {np.asarray(value).dtype}"
-            raise self._mismatch(given, f"an openvino.Tensor of {self.port.element_type}")
-        if not isinstance(value, np.ndarray):
-            value = np.asarray(value, dtype=expected)
-        value = _exact(value, expected)
-        if value.dtype != expected or not self._accepts(value.shape):
-            raise self._mismatch(f"{value.dtype}{list(value.shape)}", f"{expected}")
-        return value
+            packed = f"an openvino.Tensor of {self.port.element_type}"
+            raise self._mismatch(f"an array of {array.dtype}", packed)
+        if array.ndim == 0 and not self.accepts(()):
+            array = np.full(self._ones(), array)  # a number, as OpenVINO takes it
+        fitting: npt.NDArray[Any] | None = array
+        if array.dtype != expected:
+            # a bf16 port takes the bits of f16, as in OpenVINO
+            fitting = converted(array, expected) if self._is_of_numpy else None
+        if fitting is None or not self.accepts(array.shape):
+            raise self._mismatch(f"{array.dtype}{list(array.shape)}", f"{expected}", fitting is None)
+        return fitting
 
     def fill(self, array: npt.NDArray[Any]) -> int:
         """Copy an array into the tensor; return the number of copied bytes (0 if it is the same memory)."""
@@ -161,19 +167,25 @@ class Slot:
         if self.tensor is self._own or self._foreign:
             self._bind(self._raw)
 
-    def _accepts(self, shape: Sequence[int]) -> bool:
+    def accepts(self, shape: Sequence[int]) -> bool:
+        """Return whether a tensor may have this shape."""
         return bool(self._partial.compatible(ov.PartialShape(list(shape))))
 
     def _check(self, tensor: Any) -> None:
         if isinstance(tensor, RemoteTensor):
             tensor.check_usable(self._context, self.name, self._is_input)
-        if tensor.element_type != self._type or not self._accepts(tuple(tensor.shape)):
+        if tensor.element_type != self._type or not self.accepts(tuple(tensor.shape)):
             tensor_type = f"{tensor.element_type.to_string()}{list(tensor.shape)}"
             raise self._mismatch(tensor_type, self.port.element_type)
 
-    def _mismatch(self, tensor_type: str, element_type: str) -> InputError:
+    def _mismatch(self, tensor_type: str, element_type: str, do_not_fit: bool = False) -> InputError:
         expected = f"{element_type}{self._expected_shape()}"
-        return InputError(f"{self.name}: {tensor_type} given; expected {expected}")
+        values = ", in which all values fit" if do_not_fit else ""
+        return InputError(f"{self.name}: {tensor_type} given; expected {expected}{values}")
+
+    def _ones(self) -> Shape:
+        """Return the shape of a tensor with one element."""
+        return () if self._partial.rank.is_dynamic else (1,) * len(self._partial)
 
     def _expected_shape(self) -> Any:
         return list(self._partial.to_shape()) if self._partial.is_static else self._partial
@@ -188,14 +200,6 @@ class Slot:
         except ZeError:
             return -1
         return block.size - offset
-
-
-def _exact(value: npt.NDArray[Any], expected: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Convert integers of another width to the expected one, if all fit; else return the array as it is."""
-    if value.dtype == expected or value.dtype.kind not in "iu" or expected.kind not in "iu":
-        return value
-    converted = value.astype(expected)
-    return converted if np.array_equal(converted, value) else value
 
 
 def _initial_shape(partial: Any) -> Shape:

@@ -34,6 +34,7 @@ from softnpu.emulator.compiler.options import COMPILER, COMPILER_VERSION
 from softnpu.emulator.disk_cache import cache_key
 from softnpu.plugin.errors import DeviceLostError, NpuError, PropertyError
 from softnpu.plugin.exported import metadata
+from softnpu.plugin.exported.generated_names import without_number, without_numbers
 from softnpu.plugin.files import digest_of_range, replacing
 from softnpu.plugin.properties import PROPERTIES, Access, ModelProperties
 from softnpu.plugin.version import plugin_version
@@ -102,7 +103,7 @@ class ModelCache:
     ) -> str:
         """Return the name of a model's entry: a digest of its content and everything else that matters."""
         parts = _KeyParts(
-            name=source.name,
+            name=without_number(source.name) if _is_in_memory(source) else source.name,
             content=self._content(source),
             platform=properties.info.platform,
             config=dict(config),
@@ -178,7 +179,11 @@ class ModelCache:
                     path.unlink()
 
     def _content(self, source: GraphSource) -> bytes:
-        hasher = blake3(digest_of_range(source.xml_fd, 0, source.xml_length))
+        if _is_in_memory(source):
+            xml = without_numbers(os.pread(source.xml_fd, source.xml_length, 0))
+            hasher = blake3(blake3(xml).digest())
+        else:
+            hasher = blake3(digest_of_range(source.xml_fd, 0, source.xml_length))
         layout = SpaceLayout(source.sources)
         for start, file in zip(layout.starts, source.weights, strict=True):
             hasher.update(start.to_bytes(8, "little") + file.length.to_bytes(8, "little"))
@@ -205,6 +210,10 @@ class ModelCache:
             with suppress(OSError), replacing(digest_file, 0o600) as fd:
                 os.write(fd, digest + blake3(identity + digest).digest())
         return digest
+
+
+def _is_in_memory(source: GraphSource) -> bool:
+    return linux.has_seals(source.xml_fd, linux.SEALS_IMMUTABLE)
 
 
 def keeps_no_weights(properties: ModelProperties) -> bool:

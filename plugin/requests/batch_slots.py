@@ -66,7 +66,7 @@ class BatchSlot(Slot):
         strides = [math.prod(shape[at + 1 :]) for at in range(len(shape))]
         return Strided(address, tuple(reversed(strides)))
 
-    def _accepts(self, shape: Sequence[int]) -> bool:
+    def accepts(self, shape: Sequence[int]) -> bool:
         return len(shape) == len(self._accepted) and bool(
             self._accepted.compatible(ov.PartialShape(list(shape)))
         )

@@ -82,7 +82,7 @@ class DynamicSlot(Slot):
         """Raise `InputError` if an input's tensor has a shape outside the bounds."""
         shape = self.shape
         if shape != self._checked:
-            if not self._accepts(shape):
+            if not self.accepts(shape):
                 self._check(self.tensor)
             self._checked = shape
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,9 @@ import openvino as ov
 
 from softnpu.driver import Fence
 from softnpu.driver.waiting import FOREVER
-from softnpu.plugin.errors import InferCancelled, InferError, InputError, NpuError, translated
-from softnpu.plugin.ports import PortKey, Ports
+from softnpu.plugin.errors import InferCancelled, InferError, NpuError, translated
+from softnpu.plugin.given_inputs import by_key
+from softnpu.plugin.ports import described
 from softnpu.plugin.requests.dynamic import recording_for
 from softnpu.plugin.requests.executable import Executable
 from softnpu.plugin.requests.request_tensors import RequestTensors
@@ -50,7 +51,8 @@ class InferRequest(RequestTensors):
         self._attempts = 0
         self._failure: NpuError | None = None
         self._callback: Callback | None = None
-        self._called_back = threading.Event()
+        self._callback_failure: InferError | None = None
+        self._called_back = _NO_CALLBACK
         self._started_ns = 0
         self._ended_ns = 0
 
@@ -79,21 +81,25 @@ class InferRequest(RequestTensors):
         *,
         decode_strings: bool = True,
     ) -> Results:
-        """Run one inference and return its results, copied unless `share_outputs`.
+        """Run one inference and return its results, copied unless `share_outputs`. No callback is called.
 
-        `inputs`: a mapping of ports, names or indices to arrays or tensors, a sequence in input order, or one
-        array. With `share_inputs`, arrays become the request's tensors: a later inference without inputs
-        reads their content at that time. `decode_strings` is OpenVINO's and has no effect.
+        `inputs`: a mapping of ports, names or indices to arrays or tensors, a sequence in input order, other
+        results, or one array; other inputs keep their tensors. With `share_inputs`, arrays become the
+        request's tensors: a later inference without inputs reads their content at that time.
+        `decode_strings` is OpenVINO's and has no effect.
         Raises `InputError`, `InferError`, `DeviceLostError`.
         """
         del decode_strings
-        self.start_async(inputs, share_inputs=share_inputs)
+        self._begin(inputs, share_inputs, None)
         self.wait()
         arrays = [tensor.data for tensor in self.output_tensors]
         return Results(self._outputs, arrays if share_outputs else [array.copy() for array in arrays])
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         """Start one inference; `wait` or the callback reports its end. Otherwise like `infer`."""
+        self._begin(inputs, share_inputs, self._callback, userdata)
+
+    def _begin(self, inputs: Any, share: bool, callback: Callback | None, userdata: Any = None) -> None:
         with self._lock:
             if self._busy:
                 raise InferError(
@@ -102,33 +108,36 @@ class InferRequest(RequestTensors):
                 )
             self._busy = True
             self._cancelled = False
-            self._failure = None
+            self._failure = self._callback_failure = None
         try:
             if userdata is not None:
                 self.userdata = userdata
             if inputs is not None:
-                self._set_inputs(inputs, share_inputs)
+                self._set_inputs(inputs, share)
             # a new event each time: a callback that starts the next inference must not end the wait for that
             # one
-            called_back = self._called_back = _NO_CALLBACK if self._callback is None else threading.Event()
+            called_back = self._called_back = _NO_CALLBACK if callback is None else threading.Event()
             with translated(f"model '{self._name}', inference", InferError):
                 self._submit()
         except BaseException:
             self._busy = False
             raise
-        if self._callback is not None:
-            self._executable.completions.submit(partial(self._complete, called_back))
+        if callback is not None:
+            self._executable.completions.submit(partial(self._complete, callback, called_back))
 
     def wait(self) -> None:
         """Wait until the inference has ended and its callback has returned.
 
-        Raises `InferError` with the reason of a failure, `InferCancelled`, `DeviceLostError`.
+        Raises `InferError` with the reason of a failure or with what the callback raised, `InferCancelled`,
+        `DeviceLostError`; again in every call until the next inference starts.
         """
         self._wait(FOREVER)
 
     def wait_for(self, timeout: int) -> bool:
-        """Wait at most `timeout` milliseconds; return whether the inference has ended. Raises as `wait`."""
-        return self._wait(max(0, timeout) * 1_000_000)
+        """Wait at most `timeout` milliseconds; return whether an inference has ended. Raises as `wait`."""
+        if timeout < 0:
+            raise InferError(f"model '{self._name}', wait_for: timeout {timeout}; expected 0 ms or more")
+        return self._wait(timeout * 1_000_000) and self._started_ns > 0
 
     def cancel(self) -> None:
         """Cancel the inference, before it starts or while it runs. Its results are undefined.
@@ -181,10 +190,14 @@ class InferRequest(RequestTensors):
 
     # ------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return described("InferRequest", self._inputs, self._outputs)
+
     def _set_inputs(self, inputs: Any, share: bool) -> None:
         """Check all inputs, then set them: an invalid one changes nothing."""
-        by_index = {self._inputs.find(key): value for key, value in _by_key(inputs, self._inputs, self._name)}
         slots = self._recording.inputs
+        pairs = by_key(inputs, self._inputs, slots[0].accepts if len(slots) == 1 else None)
+        by_index = {self._inputs.find(key): value for key, value in pairs}
         values = {index: slots[index].checked(value) for index, value in by_index.items()}
         self._recording.check_inputs(values)
         for index, value in values.items():
@@ -212,12 +225,13 @@ class InferRequest(RequestTensors):
             settled = self._settle(FOREVER if timeout_ns == FOREVER else max(0, end - time.monotonic_ns()))
         if not settled:
             return False
-        if self._callback is not None and self._started_ns:
+        if not self._called_back.is_set():
             left = None if timeout_ns == FOREVER else max(0, end - time.monotonic_ns()) / 1e9
-            if not self._called_back.is_set() and not self._called_back.wait(left):
+            if not self._called_back.wait(left):
                 return False
-        if self._failure is not None:
-            raise self._failure
+        failure = self._failure or self._callback_failure
+        if failure is not None:
+            raise failure
         return True
 
     def _settle(self, timeout_ns: int) -> bool | None:
@@ -268,17 +282,20 @@ class InferRequest(RequestTensors):
             fence.queue.execute_command_lists([commands], fence)
         return True
 
-    def _complete(self, called_back: threading.Event) -> None:
+    def _complete(self, callback: Callback, called_back: threading.Event) -> None:
         """Wait for the end, then call back. Runs in the callback thread."""
-        callback = self._callback
         try:
             while self._settle(FOREVER) is None:
                 pass
-            if callback is not None:
-                callback(self.userdata)
-        except BaseException:  # noqa: BLE001 - code of the user in a thread of ours: SystemExit would end it
+            callback(self.userdata)
+        except BaseException as error:  # noqa: BLE001 - code of the user in a thread of ours
             # as text, because a traceback would keep the request alive
-            log.error("model '%s': the callback raised\n%s", self._name, traceback.format_exc())
+            reason = traceback.format_exception_only(error)[-1].strip()
+            subject = f"model '{self._name}': the callback raised"
+            log.error("%s\n%s", subject, traceback.format_exc())
+            if called_back is self._called_back:  # it may have started the next inference
+                self._callback_failure = InferError(f"{subject} {reason}")
+                self._callback_failure.__cause__ = error.with_traceback(None)
         finally:
             called_back.set()
 
@@ -294,17 +311,3 @@ class InferRequest(RequestTensors):
             raise InferError(
                 f"model '{self._name}', {call}: the request is busy; expected an idle one. Wait for it first"
             )
-
-
-def _by_key(inputs: Any, ports: Ports, name: str) -> Sequence[tuple[PortKey, Any]]:
-    if isinstance(inputs, Mapping):
-        return list(inputs.items())
-    if isinstance(inputs, (list, tuple)):
-        if len(inputs) != len(ports):
-            raise InputError(f"model '{name}': {len(inputs)} inputs given; expected {len(ports)}")
-        return list(enumerate(inputs))
-    if len(ports) != 1:
-        raise InputError(
-            f"model '{name}': one array given; expected {len(ports)} inputs in a mapping or list"
-        )
-    return [(0, inputs)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy.typing as npt
+from openvino.utils.data_helpers import OVDict
 
-from softnpu.plugin.errors import InputError
+from softnpu.plugin.errors import InputError, InputTypeError
 from softnpu.plugin.ports import Port, PortKey, Ports
 
 Array = npt.NDArray[Any]
@@ -19,17 +20,28 @@ class NoSuchOutput(InputError, KeyError):
     __str__ = Exception.__str__  # KeyError would quote the text
 
 
-class Results(Mapping[PortKey, Array]):
-    """Like OpenVINO's `OVDict`: keys are the output ports; names and indices work too."""
+class Results(OVDict):  # type: ignore[misc]
+    """OpenVINO's `OVDict`: keys are the output ports; names and indices work too, from the end as well."""
+
+    __slots__ = ("_arrays", "_ports")
 
     def __init__(self, ports: Ports, arrays: list[Array]) -> None:
         self._ports = ports
         self._arrays = arrays
 
+    @property
+    def _dict(self) -> dict[Port, Array]:
+        """What methods of `OVDict` read."""
+        return self.to_dict()
+
     def __getitem__(self, key: PortKey) -> Array:
+        if isinstance(key, int) and -len(self._arrays) <= key < 0:
+            return self._arrays[key]
         try:
             return self._arrays[self._ports.find(key)]
         except InputError as failure:
+            if isinstance(failure, InputTypeError) and not isinstance(key, int):
+                raise
             raise NoSuchOutput(str(failure)) from None
 
     def __iter__(self) -> Iterator[Port]:
@@ -49,10 +61,3 @@ class Results(Mapping[PortKey, Array]):
     def to_tuple(self) -> tuple[Array, ...]:
         """Return the arrays in the order of the outputs."""
         return tuple(self._arrays)
-
-    def __repr__(self) -> str:
-        parts = (
-            f"{port}: {array.dtype}{list(array.shape)}"
-            for port, array in zip(self, self._arrays, strict=True)
-        )
-        return f"Results({', '.join(parts)})"

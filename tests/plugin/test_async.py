@@ -62,9 +62,14 @@ def test_a_raising_callback_affects_nothing_else(
     request.set_callback(fail)
     for _ in range(2):
         request.start_async([LEFT, LEFT])
-        assert request.wait_for(int(DEADLINE_S * 1000))
+        for _ in range(2):
+            with pytest.raises(InferError, match=f"the callback raised {failure.__name__}$") as raised:
+                request.wait_for(int(DEADLINE_S * 1000))
+            assert isinstance(raised.value.__cause__, failure)
         assert failure.__name__ in caplog.text
         np.testing.assert_array_equal(request.results["total"], LEFT * 2)
+    np.testing.assert_array_equal(request.infer([LEFT, LEFT])["total"], LEFT * 2)
+    request.wait()
     called: list[object] = []
     other.set_callback(called.append, "after it")
     other.start_async([LEFT, LEFT])

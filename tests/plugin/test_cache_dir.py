@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13 as ops
 from openvino.properties import CacheMode
 
 from softnpu.driver import GraphSource
@@ -66,6 +67,29 @@ def test_the_second_compilation_is_an_import(
     assert [port.get_names() for port in second.inputs] == [port.get_names() for port in first.inputs]
     assert _entries(folder) == [entry]
     assert not list(folder.glob("*.lock"))
+
+
+def _unnamed(factor: float = 2.0) -> ov.Model:
+    """A model whose ports and operations have only the names that OpenVINO numbers."""
+    data = ops.parameter([3], np.float32)
+    parts = ops.split(ops.multiply(data, ops.constant([factor], np.float32)), 0, 3)
+    return ov.Model([ops.result(part) for part in parts.outputs()], [data])
+
+
+def test_a_model_that_is_built_again_in_memory_is_found(
+    shared_core: Core, folder: Path, config: dict[str, Any]
+) -> None:
+    found = []
+    for factor in (2.0, 2.0, 3.0):
+        model = _unnamed(factor)
+        compiled = shared_core.compile_model(model, "NPU", config)
+        assert [each[0] for each in compiled([np.ones(3, np.float32)]).values()] == [factor] * 3
+        assert compiled.get_property("NETWORK_NAME") == model.get_friendly_name()
+        names = [port.get_node().get_friendly_name() for port in (*model.inputs, *model.outputs)]
+        assert [port.name for port in compiled.signature.ports] == names
+        found.append(compiled.get_property("LOADED_FROM_CACHE"))
+    assert found == [False, True, False]
+    assert len(_entries(folder)) == 2
 
 
 def test_the_cache_of_the_driver_is_bypassed(

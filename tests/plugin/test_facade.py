@@ -280,6 +280,18 @@ def test_models_are_read_from_memory_too(shared_core: Core, digits: Path) -> Non
         shared_core.read_model(b"<nothing")
 
 
+def test_models_are_compiled_from_memory(shared_core: Core, digits: Path) -> None:
+    weights, image = digits.with_suffix(".bin").read_bytes(), np.ones((1, 1, 8, 8), np.float32)
+    expected = shared_core.compile_model(digits, "NPU")(image)[0]
+    for text in (digits.read_text(), digits.read_bytes()):
+        for given in (weights, ov.Tensor(np.frombuffer(weights, np.uint8).copy())):
+            compiled = shared_core.compile_model(text, "NPU", weights=given)
+            assert np.array_equal(compiled(image)[0], expected)
+    wrong: Any = [weights]
+    with pytest.raises(TypeError, match="compile_model, weights: list; expected bytes or a tensor"):
+        shared_core.compile_model(digits.read_text(), "NPU", weights=wrong)
+
+
 def test_extensions_and_devices_are_those_of_openvino(shared_core: Core) -> None:
     assert shared_core.get_available_devices() == shared_core.available_devices == ["NPU"]
     with pytest.raises(RuntimeError, match=r"no_such_library"):

@@ -160,10 +160,12 @@ def test_a_view_outlives_its_request_and_model(shared_core: Core, two_by_two: ov
 
 def test_a_wrong_input_is_refused_and_changes_nothing(request_: InferRequest) -> None:
     cases: list[tuple[Any, str]] = [
-        ([LEFT], "1 inputs given; expected 2"),
+        ([LEFT] * 3, "3 inputs given; expected at most 2"),
         (LEFT, "one array given; expected 2"),
         ([LEFT, RIGHT[:1]], "input 'right': float32.1, 3. given; expected float32.2, 3."),
-        ([LEFT, RIGHT.astype(np.float64)], "input 'right': float64.*expected float32"),
+        ([LEFT, RIGHT.astype(np.float64) * 1e300], "float64.*expected float32.*, in which all values fit"),
+        ([LEFT, RIGHT.astype(np.complex64)], "input 'right': complex64.*expected float32"),
+        ([LEFT, None], "input 'right': NoneType given; expected a tensor, an array or a number"),
         ({"lefd": LEFT}, "no input 'lefd'; expected one of 0 'left', 1 'right'"),
         ({2: LEFT}, "no input 2"),
     ]
@@ -175,16 +177,18 @@ def test_a_wrong_input_is_refused_and_changes_nothing(request_: InferRequest) ->
             np.testing.assert_array_equal(request_.infer()["total"], LEFT + RIGHT)
 
 
-def test_integers_of_another_width_are_accepted_if_they_fit(shared_core: Core) -> None:
+def test_numbers_of_another_type_are_accepted_if_they_fit(shared_core: Core) -> None:
     x = ops.parameter([3], ov.Type.i32, name="x")
     request = shared_core.compile_model(
         ov.Model([ops.result(ops.add(x, x))], [x], "doubled")
     ).create_infer_request()
     for share in (False, True):
-        for kind in (np.int64, np.uint8, np.uint64):
+        for kind in (np.int64, np.uint8, np.uint64, np.float32):
             assert list(request.infer([np.array([1, 2, 200], kind)], share_inputs=share)[0]) == [2, 4, 400]
-        with pytest.raises(InputError, match=r"'x': int64.*expected int32"):
-            request.infer([np.array([1, 2, 1 << 31])], share_inputs=share)
+        assert list(request.infer([np.array([True, False, True])], share_inputs=share)[0]) == [2, 0, 2]
+        for wrong in ([1, 2, 1 << 31], [1.5, 2, 3], [np.nan, 2, 3]):
+            with pytest.raises(InputError, match=r"'x': (int|float)64.*expected int32\[3\], in which all "):
+                request.infer([np.array(wrong)], share_inputs=share)
 
 
 def test_a_tensor_of_the_wrong_shape_or_type_is_refused(request_: InferRequest) -> None:

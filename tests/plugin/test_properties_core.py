@@ -14,7 +14,7 @@ from openvino.properties.hint import PerformanceMode
 from openvino.properties.log import Level as LogLevel
 
 from softnpu.emulator.platforms import PLATFORMS
-from softnpu.plugin import Core
+from softnpu.plugin import Core, PropertyError
 from softnpu.plugin.properties import PROPERTIES, Level
 from softnpu.plugin.properties.hints import HINTS
 from softnpu.plugin.properties.table import cached_names
@@ -205,3 +205,22 @@ def test_workload_type_changes_on_the_compiled_model(shared_core: Core, digits: 
         assert compiled.get_property("WORKLOAD_TYPE") == stored
     compiled.set_property(("WORKLOAD_TYPE", WorkloadType.EFFICIENT))
     assert compiled.get_property("WORKLOAD_TYPE") == WorkloadType.EFFICIENT
+
+
+def test_properties_of_devices_are_those_of_the_models_device(shared_core: Core, digits_file: Path) -> None:
+    def compiled(value: Any, **config: Any) -> Any:
+        config["DEVICE_PROPERTIES"] = value
+        return shared_core.compile_model(digits_file, "NPU", config).get_property("PERF_COUNT")
+
+    both = ov.properties.device.properties({"NPU": {ov.properties.enable_profiling: True}, "GPU": {"X": "Y"}})
+    for value in (both[1], {"NPU": {"PERF_COUNT": "YES"}}, "{GPU:{X:Y}, NPU:{PERF_COUNT:YES,NPU_TURBO:NO}}"):
+        assert compiled(value, PERF_COUNT=False)
+    for value in ({"GPU": {"PERF_COUNT": True}}, {}, "{}", "{NPU:{}}"):
+        assert not compiled(value)
+    for value in ("", "NPU", "{NPU:YES}", "{NPU:{PERF_COUNT:YES}", "{NPU:{PERF_COUNT:YES}}}", {"NPU": 1}, 5):
+        with pytest.raises(PropertyError, match=r"DEVICE_PROPERTIES: .*expected properties by"):
+            compiled(value)
+    with pytest.raises(PropertyError, match="property NOTHING: unknown"):
+        compiled({"NPU": {"NOTHING": 1}})
+    with pytest.raises(PropertyError, match="given to set_property; expected it in the config"):
+        shared_core.set_property({"DEVICE_PROPERTIES": {"NPU": {"PERF_COUNT": True}}})
