@@ -63,13 +63,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """First message of a connection. `role`: a `Role`. `lease`: the token of a session's lease."""
+    """First message of a connection. `role`: a `Role`. `lease`: the token of a session's lease.
+
+    `settings`: those that the daemon must have, see `environment.asked_settings`.
+    """
 
     major: int
     minor: int
     client: str
     role: str = Role.SESSION.value
     lease: str = ""
+    settings: tuple[str, ...] = ()
 
 
 class ContextCreate(Message, frozen=True, kw_only=True, tag="context_create"):
