@@ -63,10 +63,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """First message of a connection. `role`: a `Role`. `lease`: the token of a session's lease.
-
-    `settings`: those that the daemon must have, see `environment.asked_settings`.
-    """
+    """First message. `role`: a `Role`. `lease`: a lease's token. `settings`: `environment.asked_settings`."""
 
     major: int
     minor: int
