@@ -468,7 +468,6 @@ Answer = (
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
-
 M = TypeVar("M", bound=Message)
 
 
