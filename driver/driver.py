@@ -15,7 +15,7 @@ from softnpu.driver.properties import DriverProperties, ExtensionProperties, Ipc
 from softnpu.driver.session import Session
 from softnpu.emulator.common.model_texts import sendable
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.environment import ENV_LEASE, spin_us
+from softnpu.emulator.interface.environment import ENV_LEASE, asked_settings, spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 
@@ -50,14 +50,17 @@ class Driver(Session):
         autostart: bool | None = None,
         role: str = "session",
         answer_s: float = ANSWER_S,
+        for_program: bool = False,
     ) -> Driver:
         """Connect to the daemon at `path` (default: `SOFTNPU_SOCKET` or the user's own), see `launch`.
 
-        `answer_s` bounds every answer that needs neither compiler nor device.
+        `answer_s` bounds every answer that needs neither compiler nor device. `for_program`: a daemon that
+        refuses the sessions of programs in this environment refuses this connection too.
 
         Raises `ZeError`: ERROR_UNINITIALIZED without a daemon, INSUFFICIENT_PERMISSIONS if it belongs to an
         untrusted user, ERROR_UNSUPPORTED_VERSION if it speaks another interface, INVALID_ARGUMENT if
-        `SOFTNPU_SPIN_US` is not a number.
+        `SOFTNPU_SPIN_US` is not a number, NOT_AVAILABLE if a daemon runs with other settings than variables
+        ask for.
         """
         call = "zeInitDrivers"
         try:
@@ -68,7 +71,7 @@ class Driver(Session):
         while True:
             connection = Connection(launcher.connect(), str(launcher.socket_path), answer_s)
             try:
-                return cls(connection, greet(call, connection, role))
+                return cls(connection, greet(call, connection, role, for_program))
             except BaseException as failure:
                 connection.close()
                 if not (isinstance(failure, ZeError) and connection.peer_closed and launcher.may_try_again()):
@@ -137,16 +140,20 @@ class Driver(Session):
         self._connection.request("stop", msg.Stop(), msg.Ok)
 
 
-def greet(call: str, connection: Connection, role: str) -> msg.Welcome:
-    """Make the handshake of a new connection; a session presents the token of its lease."""
-    token = os.environ.get(ENV_LEASE, "") if role == "session" else ""
+def greet(call: str, connection: Connection, role: str, for_program: bool = False) -> msg.Welcome:
+    """Make the handshake of a new connection; a session presents the token of its lease, and its settings."""
+    is_session = role == "session"
+    token = os.environ.get(ENV_LEASE, "") if is_session else ""
+    settings = asked_settings(os.environ) if is_session or for_program else ()
     hello = msg.Hello(
         major=INTERFACE_MAJOR,
         minor=INTERFACE_MINOR,
         client=_program_name(),
         role=role,
         lease=sendable(token),
-        must=("lease",) if token else (),  # an older daemon would expose all of its devices
+        settings=tuple(sendable(setting) for setting in settings),
+        # an older daemon would expose all of its devices, and compare nothing
+        must=(*(("lease",) if token else ()), *(("settings",) if settings else ())),
     )
     welcome, fds = connection.request(call, hello, msg.Welcome)
     if fds and role == "session":

@@ -5,7 +5,6 @@ Starts a daemon in the background that ends by itself after some time without a 
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from functools import partial
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING
 from softnpu.emulator import background
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.environment import (
-    ENV_DEVICES,
     clock,
+    devices,
     idle_s,
     inference_us,
     spin_us,
@@ -57,11 +56,12 @@ def _serve(socket: str, ready_fd: int) -> None:
 
 def settings(socket: str) -> DaemonSettings:
     """Return the settings of an autostarted daemon from the environment; refuse malformed ones."""
+    from softnpu.emulator.platforms import DEFAULT_PLATFORM
     from softnpu.emulator.supervisor.settings import DaemonSettings
 
     return DaemonSettings(
         socket=socket,
-        devices=tuple(os.environ.get(ENV_DEVICES, "4000").split(",")),
+        devices=devices(DEFAULT_PLATFORM),
         idle_timeout_s=idle_s(_IDLE_S),
         spin_us=spin_us(),
         clock=clock(),

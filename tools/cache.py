@@ -218,11 +218,11 @@ def request_of(
     from softnpu.emulator.compiler import job_cache
     from softnpu.emulator.compiler.compile_request import CompileRequest
     from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
-    from softnpu.emulator.interface.environment import ENV_DEVICES
+    from softnpu.emulator.interface import environment
     from softnpu.emulator.links.compiler import CompileJob
     from softnpu.plugin.models import model_source
 
-    number = platform or os.environ.get(ENV_DEVICES, "").partition(",")[0] or platforms.DEFAULT_PLATFORM
+    number = platform or environment.devices(platforms.DEFAULT_PLATFORM)[0]
     with model_source.from_path(model) as source:
         job = CompileJob(
             name=source.name,

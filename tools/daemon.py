@@ -134,11 +134,13 @@ def daemon(
     import msgspec
 
     from softnpu.emulator.daemon import start_background
+    from softnpu.emulator.interface import environment
+    from softnpu.emulator.platforms import DEFAULT_PLATFORM
     from softnpu.emulator.supervisor.settings import DaemonSettings, isolation
 
     path = socket_path(socket)
     chosen = {
-        "devices": tuple(platform) if platform else None,
+        "devices": tuple(platform) if platform else environment.devices(DEFAULT_PLATFORM),
         "memory": memory,
         "session_memory": session_memory,
         "tdr_ms": tdr_ms,

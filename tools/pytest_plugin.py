@@ -195,7 +195,7 @@ def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[So
         try:
             library = native_library.find()
             daemon = stack.enter_context(private_daemon(**wanted.settings()))
-            environment = Environment(library.environment(daemon.socket, os.environ))
+            environment = Environment(library.environment(daemon.socket, daemon.environment(os.environ)))
         except expected() as error:
             reason = f"{fixture}: {describe(error)}"
             missing = isinstance(error, ZeError) and error.result == ZeResult.ERROR_DEPENDENCY_UNAVAILABLE

@@ -23,7 +23,7 @@ ENV_SPIN_US = "SOFTNPU_SPIN_US"
 ENV_LEASE = "SOFTNPU_LEASE"
 """Token of a lease: the program sees only the devices of that lease, and starts no daemon."""
 ENV_DEVICES = "SOFTNPU_DEVICES"
-"""Devices of an automatically started daemon, such as `4000` or `3720,5010`."""
+"""Devices of a daemon, such as `4000` or `3720,5010`."""
 ENV_IDLE_S = "SOFTNPU_IDLE_S"
 """Seconds without clients until an automatically started daemon ends, or 0 for never [60]."""
 ENV_PYTHON = "SOFTNPU_PYTHON"
@@ -51,6 +51,10 @@ PREFIXES_OF_DAEMON: Final = ("LC_", "XDG_", "SOFTNPU_", "ONEDNN_", "DNNL_")
 """Prefixes of further ones. Those of oneDNN select instruction sets, which affect numbers."""
 OF_PROGRAMS: Final = (ENV_SOCKET, ENV_AUTOSTART, ENV_LEASE, ENV_PYTHON, ENV_SAVED_ENV, "SOFTNPU_LOG")
 """A program's own settings, which no daemon inherits."""
+OF_SETTINGS: Final = (
+    ENV_DEVICES, ENV_CLOCK, ENV_INFERENCE_US, ENV_INJECT, ENV_STRICT, ENV_SELF_CHECK, ENV_NATIVE_TURNS,
+)  # fmt: skip
+"""Settings of a daemon that decide what programs see. Those of times and caches change none of it."""
 
 TRACE_VARIABLE = "ZE_INTEL_NPU_LOGPERFETTO"
 """`1`: `softnpu run` writes a trace into the working directory, as the real driver does."""
@@ -75,6 +79,16 @@ def of_daemon(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name in OF_DAEMON or (name.startswith(PREFIXES_OF_DAEMON) and name not in OF_PROGRAMS)
     }
+
+
+def asked_settings(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables with which a program asks for settings of its daemon, as `NAME=value`."""
+    return tuple(f"{name}={environment[name]}" for name in OF_SETTINGS if environment.get(name))
+
+
+def devices(default: str) -> tuple[str, ...]:
+    """Return `SOFTNPU_DEVICES`: the platforms of the devices of a daemon."""
+    return tuple((os.environ.get(ENV_DEVICES) or default).split(","))
 
 
 def spin_us() -> int:

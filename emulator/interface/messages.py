@@ -63,13 +63,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
-    """First message of a connection. `role`: a `Role`. `lease`: the token of a session's lease."""
+    """First message. `role`: a `Role`. `lease`: a lease's token. `settings`: `environment.asked_settings`."""
 
     major: int
     minor: int
     client: str
     role: str = Role.SESSION.value
     lease: str = ""
+    settings: tuple[str, ...] = ()
 
 
 class ContextCreate(Message, frozen=True, kw_only=True, tag="context_create"):
@@ -467,7 +468,6 @@ Answer = (
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
-
 M = TypeVar("M", bound=Message)
 
 

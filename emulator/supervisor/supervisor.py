@@ -22,6 +22,7 @@ from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 from softnpu.emulator.supervisor.chores import Chores
+from softnpu.emulator.supervisor.clients import asked_settings
 from softnpu.emulator.supervisor.clients.client import Client
 from softnpu.emulator.supervisor.clients.leases import Leases
 from softnpu.emulator.supervisor.clients.rejected_connections import RejectedConnections
@@ -288,7 +289,7 @@ class Supervisor:
     def welcome(self, hello: msg.Hello, session: int, devices: Sequence[int]) -> msg.Welcome:
         """The answer to a handshake, with the devices of these numbers, which get those of the session.
 
-        Refuses an interface that differs in the major version.
+        Refuses an interface that differs in the major version, and settings that are not this daemon's.
         """
         if hello.major != INTERFACE_MAJOR:
             raise refuse(
@@ -298,6 +299,7 @@ class Supervisor:
                 expected=f"{INTERFACE_MAJOR}.x, as this daemon ({SERVER_NAME}, pid {os.getpid()}) does",
                 hint=advice(INTERFACE_MAJOR, hello.major),
             )
+        asked_settings.check(self._settings, hello.settings, is_leased=bool(hello.lease))
         return msg.Welcome(
             major=INTERFACE_MAJOR,
             minor=INTERFACE_MINOR,

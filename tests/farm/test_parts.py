@@ -206,3 +206,21 @@ def _serving(socket: Path, other_than: int = 0) -> int:
     record = endpoint.read_record(socket)
     there = record is not None and record.pid != other_than and endpoint.accepts(socket)
     return record.pid if record is not None and there else 0
+
+
+def test_ctrl_c_ends_a_node_whose_ray_does_not_end(private_dir: Path) -> None:
+    ray = private_dir / "ray"
+    ray.write_text("#!/bin/sh\ntrap '' TERM INT\necho up\nwhile :; do sleep 1; done\n")
+    ray.chmod(0o755)
+    code = (
+        "import sys; from pathlib import Path; from softnpu.tools.farm.node import Node\n"
+        "where = Path(sys.argv[1])\n"
+        "sys.exit(Node(where / 'npu.sock', ('4000',)).run(keep_daemon=False))"
+    )
+    environment = {**os.environ, "PATH": f"{private_dir}:{os.environ['PATH']}"}
+    command = [sys.executable, "-P", "-c", code, str(private_dir)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        assert node.stdout.readline() == "up\n"
+        node.send_signal(signal.SIGINT)
+        assert node.wait(60) == 130

@@ -47,6 +47,16 @@ def test_a_missing_daemon_is_uninitialized_and_reported_once(run: Run, private_d
     assert "softnpu daemon" in line
 
 
+def test_a_daemon_with_other_settings_is_reported_once(start_daemon: StartDaemon, run: Run) -> None:
+    start_daemon()
+    assert run(INIT, environment={"SOFTNPU_DEVICES": "4000"}).stdout.split() == FOUND
+    done = run(INIT, environment={"SOFTNPU_CLOCK": "device"})
+    assert SUCCESS not in done.stdout.split()
+    (line,) = done.stderr.splitlines()
+    assert "it runs with 'host'; expected 'device', as SOFTNPU_CLOCK" in line
+    assert "softnpu stop" in line
+
+
 WRONG = ("5us", "-1", " 1", "1e3", "\u0661\u0662", "1000001", "9" * 40, "0" * 21)
 RIGHT = ("", "0", "1000000", "0" * 19 + "7")
 EACH = """

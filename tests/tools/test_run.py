@@ -84,6 +84,7 @@ def test_arguments_are_passed_untouched(
         (["env"], {}, True),
         (["--platform", "4000", "--", "env"], {}, False),
         (["env"], {"SOFTNPU_CLOCK": "host"}, False),
+        (["env"], {"SOFTNPU_DEVICES": "4000"}, False),
     ],
 )
 def test_a_program_without_options_does_not_wait_for_the_command_line(
@@ -95,7 +96,7 @@ def test_a_program_without_options_does_not_wait_for_the_command_line(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-X", "importtime", "-c", START, "run", *words],
-        env={**os.environ, **native_dir, **variables},
+        env={**os.environ, **native_dir, "SOFTNPU_SELF_CHECK": "", **variables},
         capture_output=True,
         text=True,
         check=True,
@@ -182,9 +183,25 @@ def test_ctrl_c_does_not_interrupt_the_end_of_a_private_daemon(monkeypatch: pyte
 
 def test_devices_that_the_daemon_lacks_are_refused(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:
     said = softnpu("run", "--platform", "3720", "--", "true", **native_dir).complaint
-    assert "its devices are 4000" in said
+    assert "it runs with '4000'; expected '3720', as SOFTNPU_DEVICES or --platform asks for" in said
     assert "--private" in said
     assert cli_daemon.alive
+
+
+def test_settings_that_the_daemon_lacks_are_refused_before_the_program_starts(
+    cli_daemon: Daemon, native_dir: dict[str, str]
+) -> None:
+    for words in (["run", "--", "touch", "/softnpu-started"], ["env"]):
+        said = softnpu(*words, SOFTNPU_INJECT="oom", **native_dir).complaint
+        assert "it runs with 'none'; expected 'oom', as SOFTNPU_INJECT asks for" in said
+    assert not Path("/softnpu-started").exists()
+    assert cli_daemon.alive
+
+
+def test_a_chosen_platform_goes_before_a_variable(native_dir: dict[str, str]) -> None:
+    words = ("run", "--private", "--platform", "3720", "--", sys.executable, "-c", LIST_DEVICES)
+    done = softnpu(*words, SOFTNPU_DEVICES="5010", SOFTNPU_STRICT="1", **native_dir)
+    assert "'NPU'" in done.words
 
 
 def test_a_private_daemon_has_the_chosen_devices_and_ends_with_the_program(

@@ -33,7 +33,7 @@ class NotYetError(ToolError):
 def without_ray() -> ToolError:
     """Return the error for a missing Ray, with the remedy."""
     return ToolError(
-        "ray", found="not installed", expected="Ray", hint="install it: pip install 'softnpu[ray]'"
+        "ray", found="not installed", expected="Ray", hint="install it: pip install 'softnpu[ray,tools]'"
     )
 
 

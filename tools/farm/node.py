@@ -19,8 +19,11 @@ from softnpu.farm.keeper import DaemonKeeper
 from softnpu.farm.resources import resources_of
 from softnpu.tools.farm.monitor import without_ray
 from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.groups import INTERRUPTED
 
 _RAY_END_S: Final = 30.0
+_INTERRUPTED_S: Final = 3.0
+"""Ray's own processes end with the killed one; the rest of five seconds is the daemon's."""
 _NICENESS: Final = "RAY_worker_niceness"
 """Ray runs workers at niceness 15 above the daemon that they feed: on a busy machine it waits for them."""
 
@@ -97,7 +100,7 @@ class Node:
     def run(self, keep_daemon: bool) -> int:
         """Run Ray's node, and with `keep_daemon` a daemon beside it, until Ray ends; return its exit code.
 
-        Both end with this process, however it ends. A dead daemon is restarted.
+        After Ctrl-C that is 130. Both end with this process, however it ends. A dead daemon is restarted.
         """
         command = self.ray_command()
         if shutil.which(command[0]) is None and not Path(sys.executable).with_name("ray").exists():
@@ -116,17 +119,28 @@ class Node:
             env={**os.environ, **self.environment(), "PATH": path},
         )
 
+        interrupted = False
+
         def end(*_: object) -> None:
             ray.terminate()
 
+        def interrupt(*_: object) -> None:
+            nonlocal interrupted
+            interrupted = True
+            ray.terminate()
+            signal.signal(signal.SIGALRM, lambda *_: ray.kill())
+            signal.setitimer(signal.ITIMER_REAL, _INTERRUPTED_S)
+
         signal.signal(signal.SIGTERM, end)
-        signal.signal(signal.SIGINT, end)
+        signal.signal(signal.SIGINT, interrupt)
         fd = os.pidfd_open(ray.pid)
         try:
             if keeper is not None:
                 keeper.keep(fd)
-            return ray.wait()
+            code = ray.wait()
+            return INTERRUPTED if interrupted else code
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             os.close(fd)
             if ray.poll() is None:
                 ray.terminate()

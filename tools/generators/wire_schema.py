@@ -107,6 +107,7 @@ CONSTANTS: Mapping[str, Mapping[str, Constant]] = {
         "OF_DAEMON": environment.OF_DAEMON,
         "PREFIXES_OF_DAEMON": environment.PREFIXES_OF_DAEMON,
         "OF_PROGRAMS": environment.OF_PROGRAMS,
+        "OF_SETTINGS": environment.OF_SETTINGS,
         "DEFAULT_SPIN_US": environment.DEFAULT_SPIN_US,
         "MAX_SPIN_US": environment.MAX_SPIN_US,
         "TURBO_SPIN_NS": spin.TURBO_SPIN_NS,

@@ -33,7 +33,6 @@ def run(
     The exit code is the program's; 127 when it is not found, 126 when it cannot be executed.
     """
     from softnpu.driver import native_library
-    from softnpu.emulator.interface import environment
 
     library = native_library.find()
     if private and socket is not None:
@@ -47,11 +46,9 @@ def run(
         if output is None:
             _replace(command, variables)
         raise typer.Exit(record(command, variables, path, output))
-    settings: dict[str, Any] = {"clock": environment.clock(), "inference_us": environment.inference_us()}
-    if platform:
-        settings["devices"] = tuple(platform)
+    settings: dict[str, Any] = {"devices": tuple(platform)} if platform else {}
     with private_daemon(**settings) as daemon:
-        variables = library.environment(daemon.socket, os.environ)
+        variables = library.environment(daemon.socket, daemon.environment(os.environ))
         if output is None:
             code = watch(command, variables)
         else:
@@ -86,45 +83,27 @@ def environment_for(
 ) -> dict[str, str]:
     """Return the environment for programs that use the daemon at `place`; start one if allowed and needed.
 
-    Raise `ToolError` when one runs there with devices of other platforms, or in another order.
+    A daemon that runs there refuses other settings than the platforms and the variables in `base` ask for.
     """
     from softnpu.driver import Driver
-    from softnpu.emulator.interface import environment
+    from softnpu.emulator.interface.environment import ENV_DEVICES
 
-    with _started_with(platforms), Driver.open(path, role="monitor") as driver:
-        actual = [known.info.platform for known in driver.devices]
-        clock = driver.devices[0].info.clock
-    if (wanted := base.get(environment.ENV_CLOCK)) and wanted != clock:
-        raise ToolError(
-            f"daemon at {path}",
-            found=f"its devices show the clock {clock}",
-            expected=f"{wanted}, as {environment.ENV_CLOCK} asks for",
-            hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
-        )
-    if platforms is not None and actual != platforms:
-        raise ToolError(
-            f"daemon at {path}",
-            found=f"its devices are {', '.join(actual)}",
-            expected=f"{', '.join(platforms)}, as --platform asks for",
-            hint="take a daemon of your own with --private, or end that one with 'softnpu stop'",
-        )
-    return library.environment(path, base)
+    asked = {} if platforms is None else {ENV_DEVICES: ",".join(platforms)}
+    with _variables(asked), Driver.open(path, role="monitor", for_program=True):
+        return library.environment(path, {**base, **asked})
 
 
 @contextmanager
-def _started_with(platforms: list[str] | None) -> Iterator[None]:
-    """Give a daemon that autostarts in this block these devices."""
-    from softnpu.emulator.interface.environment import ENV_DEVICES
-
-    before = os.environ.get(ENV_DEVICES)
-    if platforms is not None:
-        os.environ[ENV_DEVICES] = ",".join(platforms)
+def _variables(chosen: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables of this process for the duration of the block."""
+    before = {name: os.environ.get(name) for name in chosen}
+    os.environ.update(chosen)
     try:
         yield
     finally:
-        if platforms is not None:
-            del os.environ[ENV_DEVICES]
-            os.environ.update({} if before is None else {ENV_DEVICES: before})
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
 
 
 def _replace(command: list[str], environment: Mapping[str, str]) -> NoReturn:

@@ -14,7 +14,7 @@ from softnpu.driver.errors import ZeError
 from softnpu.driver.launch import DaemonLauncher
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
-from softnpu.emulator.interface.environment import ENV_CLOCK, TRACE_VARIABLE, spin_us
+from softnpu.emulator.interface.environment import TRACE_VARIABLE, asked_settings, spin_us
 from softnpu.emulator.interface.result import Refused
 
 
@@ -26,8 +26,8 @@ def try_to_run(arguments: Sequence[str]) -> None:
     command = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
     if not command or (command == list(arguments) and command[0].startswith("-")):
         return
-    if os.environ.get(ENV_CLOCK) or os.environ.get(TRACE_VARIABLE):
-        return  # only a session learns a daemon's clock, and a trace's writer must stay
+    if asked_settings(os.environ) or os.environ.get(TRACE_VARIABLE):
+        return  # only a handshake compares a daemon's settings, and a trace's writer must stay
     linux.open_streams()
     ensure_home()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -32,19 +32,25 @@ class Problem(NamedTuple):
 
 
 class PrivateDaemon:
-    """A running daemon with a socket in `folder`. A keeper's connection keeps it from ending as idle."""
+    """A running daemon with a socket in `folder`. A keeper's connection keeps it from ending as idle.
+
+    What `settings` do not choose is as variables say, as with every daemon that starts by itself.
+    """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
+        import msgspec
+
         from softnpu.driver import Driver
+        from softnpu.emulator import autostart
         from softnpu.emulator.daemon import start_background
         from softnpu.emulator.interface.result import Refused
-        from softnpu.emulator.supervisor.settings import DaemonSettings
 
         self.folder = folder
         self.socket = folder / "npu.sock"
-        chosen = DaemonSettings(socket=str(self.socket), idle_timeout_s=_ORPHANED_S, **settings)
+        as_asked = autostart.settings(str(self.socket))
+        self._settings = msgspec.structs.replace(as_asked, idle_timeout_s=_ORPHANED_S, **settings)
         try:
-            self.pid = start_background(chosen)
+            self.pid = start_background(self._settings)
         except Refused as error:
             # its log goes with its folder
             raise ToolError(
@@ -54,6 +60,12 @@ class PrivateDaemon:
                 hint=_last_words(self.socket),
             ) from error
         self._keeper = Driver.open(self.socket, autostart=False, role="keeper")
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """Return `base` for programs that use this daemon: it asks for no other settings than it has."""
+        from softnpu.emulator.supervisor.clients import asked_settings
+
+        return {**base, **asked_settings.corrected(self._settings, base)}
 
     def stop(self) -> list[Problem]:
         """End the daemon, wait for its last process, and return the problems of its end."""

@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 4;
+constexpr uint32_t MINOR = 5;
 }
 
 namespace environment {
@@ -36,6 +36,7 @@ constexpr const char* SAVED_ENV = "SOFTNPU_SAVED_ENV";
 constexpr std::string_view OF_DAEMON[] = {"PATH", "HOME", "TMPDIR", "LANG", "TZ", "CXX", "GLIBC_TUNABLES"};
 constexpr std::string_view PREFIXES_OF_DAEMON[] = {"LC_", "XDG_", "SOFTNPU_", "ONEDNN_", "DNNL_"};
 constexpr std::string_view OF_PROGRAMS[] = {"SOFTNPU_SOCKET", "SOFTNPU_AUTOSTART", "SOFTNPU_LEASE", "SOFTNPU_PYTHON", "SOFTNPU_SAVED_ENV", "SOFTNPU_LOG"};
+constexpr std::string_view OF_SETTINGS[] = {"SOFTNPU_DEVICES", "SOFTNPU_CLOCK", "SOFTNPU_INFERENCE_US", "SOFTNPU_INJECT", "SOFTNPU_STRICT", "SOFTNPU_SELF_CHECK", "SOFTNPU_NATIVE_TURNS"};
 constexpr uint32_t DEFAULT_SPIN_US = 50;
 constexpr uint32_t MAX_SPIN_US = 1000000;
 constexpr uint32_t TURBO_SPIN_NS = 15000000;
@@ -395,7 +396,7 @@ constexpr std::string_view TAG_FIELD = "t", MUST_FIELD = "must";
 
 namespace hello {
 constexpr std::string_view TAG = "hello", MAJOR = "major", MINOR = "minor", CLIENT = "client",
-    ROLE = "role", LEASE = "lease";
+    ROLE = "role", LEASE = "lease", SETTINGS = "settings";
 }
 namespace context_create { constexpr std::string_view TAG = "context_create", DEVICE = "device"; }
 namespace context_destroy { constexpr std::string_view TAG = "context_destroy", CONTEXT = "context"; }

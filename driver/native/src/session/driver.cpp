@@ -51,6 +51,16 @@ Error other_version(const std::string& found, const std::string& hint) {
         hint);
 }
 
+// The settings that the daemon must have: variables of interface.md, section 3, as `NAME=value`.
+std::vector<std::string> asked_settings() {
+    std::vector<std::string> asked;
+    for (const std::string_view name : schema::environment::OF_SETTINGS) {
+        const char* const value = variable(name.data());
+        if (value != nullptr && *value != '\0') asked.push_back(std::string(name) + "=" + value);
+    }
+    return asked;
+}
+
 struct Session {
     std::shared_ptr<Connection> connection;
     Answer welcome;
@@ -61,11 +71,18 @@ Session say_hello() {
     request.put(hello::MAJOR, interface::MAJOR)
         .put(hello::MINOR, interface::MINOR)
         .put(hello::CLIENT, program_invocation_short_name);
+    std::vector<std::string_view> must;  // an older daemon would show all devices, and compare nothing
     const char* const lease = variable(schema::environment::LEASE);
     if (lease != nullptr && *lease != '\0') {
-        // an older daemon would show all of its devices
-        request.put(hello::LEASE, lease).put_texts(MUST_FIELD, {hello::LEASE});
+        request.put(hello::LEASE, lease);
+        must.push_back(hello::LEASE);
     }
+    const std::vector<std::string> settings = asked_settings();
+    if (!settings.empty()) {
+        request.put_texts(hello::SETTINGS, {settings.begin(), settings.end()});
+        must.push_back(hello::SETTINGS);
+    }
+    if (!must.empty()) request.put_texts(MUST_FIELD, must);
     Launch launch;
     for (;;) {
         auto connection = std::make_shared<Connection>(launch.connect(), launch.path());
