@@ -27,7 +27,7 @@ HEADER_LAYOUT = Layout(
 )
 HEADER = HEADER_LAYOUT.struct
 MAX_BUFFER = 16 * 1024 * 1024
-MAX_ARGUMENTS = 1024
+MAX_ARGUMENTS = 4096
 
 
 class CommandType(enum.IntEnum):

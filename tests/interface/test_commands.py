@@ -160,14 +160,15 @@ def test_a_command_of_another_size_than_its_type_has_is_refused(name: str) -> No
         assert (info.found, info.expected) == (f"{size} bytes", f"{len(right)}")
 
 
-def test_an_argument_count_inconsistent_with_the_size_or_above_1024_is_refused() -> None:
-    for count in (0, 1, 3, 1025, 2**32 - 1):
+def test_an_argument_count_inconsistent_with_the_size_or_above_the_most_is_refused() -> None:
+    for count in (0, 1, 3, commands.MAX_ARGUMENTS + 1, 2**32 - 1):
         execute = bytearray(bytes.fromhex(_VECTORS["graph_execute"][1]))
         struct.pack_into("<I", execute, 24, count)
         assert "GRAPH_EXECUTE" in _refusal(_buffer(bytes(execute))).info.object
-    most = GraphExecute(_GRAPH, 1, (_AT,) * 1024)
+    most = GraphExecute(_GRAPH, 1, (_AT,) * commands.MAX_ARGUMENTS)
     assert list(commands.decode_each(_buffer(commands.encode_command(most)))) == [most]
-    _refusal(_buffer(commands.encode_command(GraphExecute(_GRAPH, 1, (_AT,) * 1025))))
+    more = GraphExecute(_GRAPH, 1, (_AT,) * (commands.MAX_ARGUMENTS + 1))
+    _refusal(_buffer(commands.encode_command(more)))
 
 
 def test_a_fill_pattern_must_be_1_2_4_or_8_bytes() -> None:

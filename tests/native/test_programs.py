@@ -36,6 +36,11 @@ def test_lists_of_handles_need_an_array_of_their_size(start_daemon: StartDaemon,
     assert program("null_arrays") == "done\n"
 
 
+def test_a_program_with_a_static_loader_runs_and_ends(start_daemon: StartDaemon, program: RunProgram) -> None:
+    start_daemon()
+    assert program("static_loader") == "done\nthe loader ends\n"
+
+
 def test_of_a_queue_s_chain_only_the_first_link_is_read(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:

@@ -55,6 +55,12 @@ y = op.reshape(op.group_convolution(x, deep, ones, ones, ones, ones), op.constan
 model = written(ov.Model([op.result(op.matmul(y, flat, False, False))], [x], "deep"), "deep")
 through(model, f"{folder}/deep.bin", rng.random((1, 4, 5, 6, 6), np.float32))
 """,
+    "more than a thousand arguments": """
+y = x = op.parameter([2, 8], np.float32, "x")
+for _ in range(520): y = op.add(y, op.constant(rng.random((1, 8), np.float32)))
+model = written(ov.Model([op.result(y)], [x], "many"), "many")
+through(model, f"{folder}/many.bin", rng.random((2, 8), np.float32))
+""",
     "import with the model": """
 blob = blob_of(core.compile_model(digits(), "NPU", CONFIG))
 imported, image = core.import_model(io.BytesIO(blob), "NPU", {"MODEL_PTR": digits()}), images()

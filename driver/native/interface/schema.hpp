@@ -52,7 +52,7 @@ constexpr uint32_t MAX_FDS = 16;
 namespace command_buffer {
 constexpr std::string_view MAGIC = "SNPC";
 constexpr uint32_t MAX_SIZE = 16777216;
-constexpr uint32_t MAX_ARGUMENTS = 1024;
+constexpr uint32_t MAX_ARGUMENTS = 4096;
 constexpr uint32_t STRIDE_DIMS = 5;
 }
 

@@ -80,6 +80,10 @@ const std::vector<Extension>& extensions();
 // The function table of an extension, or a function by its name. INVALID_ARGUMENT for an unknown one.
 void* find_extension(const std::string& name);
 
+// ---------------------------------------------------------------- what an NPU does not have: loader.cpp
+
+extern "C" ze_result_t softnpu_unsupported();
+
 // ---------------------------------------------------------------- graph extension: graph_queries.cpp
 
 ze_result_t build_log_get_string(ze_graph_handle_t hGraph, uint32_t* pSize, char* pBuildLog);

@@ -1,5 +1,4 @@
-// What concerns the loader: the tables of this driver's functions, what an NPU does not have, and, in the
-// place of a loader, its own functions.
+// What concerns the loader: the tables of this driver's functions, and what an NPU does not have.
 #include <cstdint>
 
 #include "entry/calls.hpp"
@@ -20,7 +19,10 @@ extern "C" ze_result_t softnpu_unsupported() {
 
 #define UNSUPPORTED(name) \
     extern "C" __attribute__((visibility("default"), alias("softnpu_unsupported"))) ze_result_t name();
+#define TRACED(name) UNSUPPORTED(zelTracer##name##RegisterCallback)
+#include "entry/traced.inc"
 #include "entry/unsupported.inc"
+#undef TRACED
 #undef UNSUPPORTED
 
 // ---------------------------------------------------------------- tables
@@ -148,6 +150,8 @@ EMPTY_TABLE(zeGetRTASParallelOperationProcAddrTable)
 EMPTY_TABLE(zeGetRTASParallelOperationExpProcAddrTable)
 EMPTY_TABLE(zeGetFabricVertexExpProcAddrTable)
 EMPTY_TABLE(zeGetFabricEdgeExpProcAddrTable)
+EMPTY_TABLE(zeGetGraphProcAddrTable)
+EMPTY_TABLE(zeGetExecutableGraphProcAddrTable)
 
 // ---------------------------------------------------------------- sysman
 
@@ -226,62 +230,7 @@ EMPTY_TABLE(zetGetCommandListExpProcAddrTable)
 EMPTY_TABLE(zetGetModuleProcAddrTable)
 EMPTY_TABLE(zetGetTracerExpProcAddrTable)
 
-// ---------------------------------------------------------------- functions of the loader itself
+// ---------------------------------------------------------------- tracing layer of a loader
 
-namespace {
-
-// A loader of this version has the functions of API 1.15. From 1.18.5 on programs use zeInitDrivers.
-constexpr int MAJOR = 1, MINOR = 27, PATCH = 0;
-
-struct Version {
-    int major;
-    int minor;
-    int patch;
-};
-
-struct ComponentVersion {
-    char component_name[64];
-    uint32_t spec_version;
-    Version component_lib_version;
-};
-static_assert(sizeof(ComponentVersion) == 80);
-
-void describe(ComponentVersion& out) {
-    copy_text(out.component_name, "loader");
-    out.spec_version = ZE_API_VERSION;
-    out.component_lib_version = {MAJOR, MINOR, PATCH};
-}
-
-}  // namespace
-
-ZE_EXPORT ze_result_t zelGetLoaderVersion(ComponentVersion* version) {
-    return guarded(__func__, [&] {
-        require_nonnull(version, "version");
-        describe(*version);
-    });
-}
-
-ZE_EXPORT ze_result_t zelLoaderGetVersions(size_t* num_elems, ComponentVersion* versions) {
-    return guarded(__func__, [&] {
-        require_nonnull(num_elems, "num_elems");
-        if (versions != nullptr && *num_elems > 0) describe(*versions);
-        *num_elems = 1;
-    });
-}
-
-// Handles are not wrapped here.
-ZE_EXPORT ze_result_t zelLoaderTranslateHandle(uint32_t, void* handleIn, void** handleOut) {
-    return guarded(__func__, [&] {
-        require_nonnull(handleOut, "handleOut");
-        *handleOut = handleIn;
-    });
-}
-
-// The driver may be called until the process ends, in any order of destruction.
-ZE_EXPORT ze_result_t zelSetDriverTeardown() { return ZE_RESULT_SUCCESS; }
-ZE_EXPORT ze_result_t zelRegisterTeardownCallback(void*, void*, uint32_t* index) {
-    if (index != nullptr) *index = 0;
-    return ZE_RESULT_SUCCESS;
-}
-ZE_EXPORT ze_bool_t zelCheckIsLoaderInTearDown() { return 0; }
-ZE_EXPORT void zelSetDelayLoaderContextTeardown() {}
+TABLE(zelGetTracerApiProcAddrTable, entry(zelTracerCreate), entry(zelTracerDestroy),
+      entry(zelTracerSetPrologues), entry(zelTracerSetEpilogues), entry(zelTracerSetEnabled))
