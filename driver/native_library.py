@@ -18,7 +18,11 @@ from softnpu.emulator.interface.result import Refused, ZeResult
 ENV_NATIVE_DIR = native_files.ENV_NATIVE_DIR
 DRIVER_NAME = native_files.DRIVER_NAME
 LOADER_NAME = "libze_loader.so.1"
-_CHANGED = ("LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", ENV_SOCKET, ENV_PYTHON)
+AUDIT_NAME = "libsoftnpu_audit.so"
+"""Makes OpenVINO find the compiler of the loader's file in the place of Intel's library."""
+ENV_COMPILER = "SOFTNPU_COMPILER"
+"""`plugin`: OpenVINO finds a compiler for its plugin, installed or not; `driver`: it finds none [auto]."""
+_CHANGED = ("LD_AUDIT", "LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", ENV_SOCKET, ENV_PYTHON)
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,11 @@ class NativeLibrary:
         before = base if saved is None else {**base, **_restored(saved)}
         folders = _ahead(str(self.loader.parent), base.get("LD_LIBRARY_PATH", ""), ":")
         drivers = _ahead(str(self.driver), base.get("ZE_ENABLE_ALT_DRIVERS", ""), ",")
+        audit = self.driver.with_name(AUDIT_NAME)
+        audits = {"LD_AUDIT": _ahead(str(audit), base.get("LD_AUDIT", ""), ":")} if audit.exists() else {}
         return {
             **base,
+            **audits,
             "LD_LIBRARY_PATH": folders,
             "ZE_ENABLE_ALT_DRIVERS": drivers,
             ENV_SOCKET: str(socket),

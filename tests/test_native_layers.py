@@ -25,6 +25,7 @@ _COMMANDS, _GRAPH, _ENTRY = f"{_DRIVER}/commands", f"{_DRIVER}/graph", f"{_DRIVE
 _MAY_INCLUDE: dict[str, tuple[str, ...]] = {
     _INTERFACE: (),
     "driver/native/guard": (),
+    "driver/native/audit": (),
     "emulator/engine/native": (_INTERFACE,),
     "emulator/arithmetic": (),
     _ABI: (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -300,6 +301,30 @@ def _openvino(_: Path) -> Iterator[Finding]:
     )
 
 
+def _compiler(_: Path) -> Iterator[Finding]:
+    """Check which compiler OpenVINO's plugin uses under `softnpu run`."""
+    from softnpu.driver import ZeError, native_library
+
+    spec = importlib.util.find_spec("openvino")
+    folder = Path((spec and spec.origin) or "/").parent / "libs"
+    brought = sorted(folder.glob("libopenvino_intel_npu_compiler*.so"))
+    try:
+        audit = native_library.find().driver.with_name(native_library.AUDIT_NAME)
+    except ZeError:
+        return
+    choice = os.environ.get(native_library.ENV_COMPILER) or "auto"
+    if choice == "driver" or (choice == "auto" and not brought):
+        yield Finding("compiler", "ok", f"the driver's ({choice}); {folder} brings {len(brought)} libraries")
+    elif audit.exists():
+        found = f"softnpu's, in the plugin ({choice})" + (
+            f", in the place of {brought[-1]}" if brought else ""
+        )
+        yield Finding("compiler", "ok", found)
+    else:
+        step = "install softnpu again where there is glibc, or use NPU_COMPILER_TYPE=DRIVER"
+        yield Finding("compiler", "warning", f"no file {audit}: OpenVINO keeps its own compiler", step)
+
+
 def _count(limit: int) -> str:
     return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
 
@@ -349,5 +374,6 @@ _CHECKS: Final = (
     _native_parts,
     _device,
     _openvino,
+    _compiler,
     _f16,
 )

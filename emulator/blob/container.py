@@ -20,6 +20,7 @@ from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 MAGIC = b"SNPUBLOB"
+_ELF = b"\x7fELF"
 MAJOR = 1
 MINOR = 2
 HEADER_LAYOUT = Layout(
@@ -345,6 +346,14 @@ def _check(data: memoryview) -> dict[int, tuple[int, int, bytes]]:
     if len(data) < _HEADER.size:
         raise _malformed("header", found=f"{len(data)} bytes", expected=f"{_HEADER.size} at least")
     magic, major, minor, count, total, digest = _HEADER.unpack_from(data)
+    if magic.startswith(_ELF):
+        raise _malformed(
+            "format",
+            found="an ELF file, as Intel's NPU compiler makes it for the real device",
+            expected="a blob of softnpu's compiler",
+            hint="compile the model under 'softnpu run', which takes the place of the compiler beside"
+            " OpenVINO, or with NPU_COMPILER_TYPE=DRIVER; import only blobs that softnpu has made",
+        )
     if magic != MAGIC:
         raise _malformed("magic", found=f"{bytes(magic)!r}", expected=f"{MAGIC!r}")
     if major != MAJOR or minor > MINOR:

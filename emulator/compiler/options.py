@@ -193,7 +193,7 @@ OPTIONS: dict[str, Option] = {
     STATES_INIT: _known(_YES_NO, "NO"),
     STATES_DYNAMIC: _known(_YES_NO, "NO"),
     WEIGHTLESS: _known(_YES_NO, "NO"),
-    "NPU_SEPARATE_WEIGHTS_VERSION": _known(choice("ITERATIVE"), "ITERATIVE"),
+    "NPU_SEPARATE_WEIGHTS_VERSION": _known(choice("ITERATIVE", "ONE_SHOT"), "ITERATIVE"),
     CALL_NUMBER: _known(integer(0), "0"),
     "CACHE_MODE": _known(choice("optimize_size", "optimize_speed"), "optimize_speed"),
     # recorded, so that a strict daemon knows which blobs were compiled so

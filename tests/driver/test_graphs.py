@@ -378,7 +378,7 @@ def test_an_option_is_supported_or_not(extension: GraphExtension) -> None:
         ("NPU_PLATFORM", "3721"),
         ("NPU_TILES", "7"),
         ("INFERENCE_PRECISION_HINT", "f8"),
-        ("NPU_SEPARATE_WEIGHTS_VERSION", "ONE_SHOT"),
+        ("NPU_SEPARATE_WEIGHTS_VERSION", "TWO_SHOTS"),
         ("WS_TOTAL_NUMBER", None),
     ):
         failure(partial(ask, name, value), ZeResult.ERROR_UNSUPPORTED_FEATURE)

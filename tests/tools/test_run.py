@@ -26,6 +26,7 @@ LIST_DEVICES = "import openvino as ov; print(ov.Core().available_devices)"
 SHOW = "import sys; print(sys.argv[1:])"
 START = "from softnpu.tools.start import main; main()"
 CHANGED = (
+    "LD_AUDIT=",
     "LD_LIBRARY_PATH=",
     "ZE_ENABLE_ALT_DRIVERS=",
     "SOFTNPU_SOCKET=",
@@ -251,7 +252,7 @@ def test_a_daemon_started_inside_gets_the_outer_environment(native_dir: dict[str
     done = softnpu("run", "--private", "--", sys.executable, "-P", "-c", INSIDE, **native_dir)
     names = ast.literal_eval(done.words)
     assert "PATH" in names
-    assert not {"LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", "SOFTNPU_SAVED_ENV"} & set(names)
+    assert not {"LD_AUDIT", "LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", "SOFTNPU_SAVED_ENV"} & set(names)
 
 
 def test_env_prepares_a_shell_once(cli_daemon: Daemon, native_dir: dict[str, str]) -> None:

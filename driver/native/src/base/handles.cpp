@@ -25,7 +25,7 @@ const char* kind_name(Kind kind) {
         "object",         "driver",          "device", "context",      "command queue", "command list",
         "fence",          "event pool",      "event",  "graph",        "build log",     "query network",
         "profiling pool", "profiling query", "engine", "metric group", "metric",        "metric query pool",
-        "metric query",   "metric streamer"};
+        "metric query",   "metric streamer", "compiler", "executable",   "profile",       "compiler log"};
     return names[static_cast<size_t>(kind)];
 }
 

@@ -39,6 +39,10 @@ enum class Kind : uint8_t {
     metric_query_pool,
     metric_query,
     metric_streamer,
+    compiler,
+    executable,
+    profile,
+    compiler_log,
 };
 
 const char* kind_name(Kind kind);

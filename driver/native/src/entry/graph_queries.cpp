@@ -124,14 +124,7 @@ ze_result_t is_option_supported(ze_device_handle_t hDevice, uint32_t type, const
         const auto device = lookup_live<Device>(hDevice);
         check_type(type);
         require_nonnull(pOption, "pOption");
-        if (type == ZE_NPU_COMPILER_OPTIONS) {
-            MapWriter request(compiler_options::TAG);
-            request.put(compiler_options::DEVICE, device->info.index).put(compiler_options::OPTION, pOption);
-            if (pValue != nullptr) request.put(compiler_options::VALUE, pValue);
-            const Answer answer =
-                device->connection->request(request, compiler_options_answer::TAG, 0, {}, Timeout::compiler);
-            if (answer.fields.flag(compiler_options_answer::SUPPORTED)) return ZE_RESULT_SUCCESS;
-        }
+        if (type == ZE_NPU_COMPILER_OPTIONS && device->supports(pOption, pValue)) return ZE_RESULT_SUCCESS;
         throw unsupported_feature(
             std::string("option ") + pOption,
             pValue == nullptr ? "not supported" : "value '" + std::string(pValue) + "' is not supported",

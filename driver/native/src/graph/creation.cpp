@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
+#include "base/environment.hpp"
 #include "base/output.hpp"
 #include "graph/cache_options.hpp"
 #include "graph/meta.hpp"
@@ -56,7 +58,14 @@ Answer import_blob(const Context& context, const ze_graph_desc_t& desc, uint32_t
     MapWriter request(graph_import::TAG);
     request.put(graph_import::CONTEXT, context.handle()).put(graph_import::BLOB_LENGTH, desc.inputSize);
     if (flags != 0) request.put(graph_import::FLAGS, flags);
-    return context.connection->request(request, graph_created::TAG, 1, {blob.get()}, Timeout::compiler);
+    try {
+        return context.connection->request(request, graph_created::TAG, 1, {blob.get()}, Timeout::compiler);
+    } catch (const Error& failure) {
+        // OpenVINO hides the reason, and goes on without a graph
+        if (desc.inputSize > 4 && std::memcmp(desc.pInput, "\x7f" "ELF", 4) == 0)
+            log_once(failure.info().text());
+        throw;
+    }
 }
 
 Answer compile(const Context& context, const ze_graph_desc_t& desc, uint32_t flags) {

@@ -96,26 +96,24 @@ const MemoryRef& ProfilingQuery::memory(const Graph& graph) const {
     return memory_;
 }
 
-std::string ProfilingQuery::data(uint32_t type) const {
+std::string profile_data(const uint8_t* at, size_t size, uint32_t type, uint64_t clock_mhz) {
     if (type != ZE_GRAPH_PROFILING_LAYER_LEVEL && type != ZE_GRAPH_PROFILING_TASK_LEVEL &&
         type != ZE_GRAPH_PROFILING_RAW) {
         throw invalid_argument("profiling type", format("%u", type),
                                "LAYER_LEVEL (1), TASK_LEVEL (2) or RAW (4)");
     }
-    const uint8_t* const at = memory_.data();
-    ProfileHeader header;
-    std::memcpy(&header, at, sizeof header);
+    ProfileHeader header{};
+    std::memcpy(&header, at, std::min(size, sizeof header));
     if (profile::MAGIC != std::string_view(header.magic, sizeof header.magic) ||
-        header.version != profile::VERSION) {
+        header.version != profile::VERSION || size < sizeof header) {
         throw not_available("profiling query", "no inference has ended with it",
                             "an inference that was executed with this query");
     }
-    const size_t room = (pool_->query_size - sizeof header) / sizeof(LayerRecord);
+    const size_t room = (size - sizeof header) / sizeof(LayerRecord);
     const auto count = static_cast<uint32_t>(std::min<size_t>(header.count, room));
     if (type == ZE_GRAPH_PROFILING_RAW) {
         return {reinterpret_cast<const char*>(at), sizeof header + count * sizeof(LayerRecord)};
     }
-    const uint64_t clock = pool_->graph->context->device()->info.core_clock_mhz;
     std::string out;
     for (uint32_t index = 0; index < count; ++index) {
         LayerRecord record;
@@ -123,10 +121,15 @@ std::string ProfilingQuery::data(uint32_t type) const {
         if (type == ZE_GRAPH_PROFILING_LAYER_LEVEL) {
             append(out, layer_info(header, record));
         } else if (record.status == layer_status::EXECUTED) {
-            append(out, task_info(header, record, index, clock));
+            append(out, task_info(header, record, index, clock_mhz));
         }
     }
     return out;
+}
+
+std::string ProfilingQuery::data(uint32_t type) const {
+    const uint64_t clock = pool_->graph->context->device()->info.core_clock_mhz;
+    return profile_data(memory_.data(), pool_->query_size, type, clock);
 }
 
 }  // namespace softnpu

@@ -122,6 +122,14 @@ CompilerInfo Device::compiler() {
     return compiler_;
 }
 
+bool Device::supports(const char* option, const char* value) {
+    MapWriter request(compiler_options::TAG);
+    request.put(compiler_options::DEVICE, info.index).put(compiler_options::OPTION, option);
+    if (value != nullptr) request.put(compiler_options::VALUE, value);
+    return connection->request(request, compiler_options_answer::TAG, 0, {}, Timeout::compiler)
+        .fields.flag(compiler_options_answer::SUPPORTED);
+}
+
 uint64_t Device::status_word(std::string_view name) {
     const Answer answer = connection->request(MapWriter(status::TAG), status_answer::TAG);
     const std::vector<Value>& engines = answer.fields.array(status_answer::ENGINES);

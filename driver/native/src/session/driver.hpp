@@ -47,6 +47,8 @@ public:
     const std::shared_ptr<Connection> connection;
 
     CompilerInfo compiler();
+    // Whether the compiler knows an option and, if one is given, accepts this value of it.
+    bool supports(const char* option, const char* value);
     // How long its engine has worked since the daemon started. DEVICE_LOST when the daemon is gone.
     uint64_t busy_ns();
     // Its modelled clock. DEVICE_LOST when the daemon is gone.

@@ -1,0 +1,123 @@
+"""OpenVINO with its compiler in the plugin: softnpu's library in the place of Intel's, present or not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import openvino
+import pytest
+
+from softnpu.driver.native_library import ENV_COMPILER
+from tests.conftest import StartDaemon
+from tests.native.conftest import OPENVINO, Run
+from tests.native.test_weightless import WEIGHTLESS
+
+LIBRARY = "libopenvino_intel_npu_compiler_loader.so"
+STAND_IN = """
+#include <stdint.h>
+#include <stdio.h>
+__attribute__((constructor)) static void told(void) { fputs("the stand-in was loaded\\n", stderr); }
+"""
+WAYS = """
+image = images()
+config = {"NPU_COMPILER_TYPE": sys.argv[2]} if sys.argv[2] else {}
+compiled = core.compile_model(digits(), "NPU", config)
+check(compiled, digits(), image)
+print(compiled.get_property("NPU_COMPILER_TYPE"))
+"""
+BOTH = """
+image, blobs = images(), {}
+for way in ("PLUGIN", "DRIVER"):
+    core.set_property("NPU", {"NPU_COMPILER_TYPE": way})
+    compiled = core.compile_model(digits(), "NPU", {"PERF_COUNT": True})
+    check(compiled, digits(), image)
+    request = compiled.create_infer_request()
+    request.infer([image])
+    assert request.get_profiling_info(), way
+    blobs[way] = compiled.export_model()
+    assert core.query_model(digits(), "NPU"), way
+for way, other in (("PLUGIN", "DRIVER"), ("DRIVER", "PLUGIN")):
+    blob = blobs[way]
+    blob = blob if isinstance(blob, io.BytesIO) else io.BytesIO(blob)
+    check(core.import_model(blob, "NPU", {"NPU_COMPILER_TYPE": other}), digits(), image)
+core.set_property("NPU", {"NPU_COMPILER_TYPE": "PLUGIN"})
+try:
+    core.compile_model(digits(), "NPU", {"NPU_TILES": 99})
+except RuntimeError as failure:
+    assert "at most 6" in str(failure), failure
+else:
+    raise AssertionError("compiled")
+other = core.compile_model(digits(), "NPU", {"NPU_PLATFORM": "5010"})  # no such device: for export alone
+assert len(blob_of(other)) > 1000
+core.set_property("NPU", {"NPU_COMPILER_TYPE": "PLUGIN"})
+CONFIG["NPU_COMPILER_TYPE"] = "PLUGIN"
+through(digits(), DIGITS.replace(".xml", ".bin"), image)
+"""
+FOREIGN = """
+try:
+    core.import_model(io.BytesIO(b"\\x7fELF" + bytes(9000)), "NPU", {"NPU_IMPORT_RAW_BLOB": True})
+except RuntimeError as failure:
+    print(failure)
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Path:
+    """A copy of OpenVINO, of links, with a stand-in for Intel's library beside it."""
+    package = Path(openvino.__file__).parent
+    copy = tmp_path / "install" / "openvino"
+    shutil.copytree(package, copy, copy_function=os.link if _same_device(package, tmp_path) else shutil.copy)
+    source = tmp_path / "stand_in.c"
+    source.write_text(STAND_IN)
+    subprocess.run(["c++", "-x", "c", "-shared", "-fPIC", source, "-o", copy / "libs" / LIBRARY], check=True)
+    return copy.parent
+
+
+def _same_device(one: Path, other: Path) -> bool:
+    return one.stat().st_dev == other.stat().st_dev
+
+
+@pytest.mark.parametrize(
+    ("chosen", "asked", "expected"),
+    [("", "", "DRIVER"), ("plugin", "", "PLUGIN"), ("plugin", "DRIVER", "DRIVER")],
+)
+def test_a_wheel_compiles_in_the_driver_unless_told_otherwise(
+    start_daemon: StartDaemon, run: Run, digits: Path, chosen: str, asked: str, expected: str
+) -> None:
+    start_daemon()
+    done = run(OPENVINO + WAYS, str(digits), asked, environment={ENV_COMPILER: chosen})
+    assert done.stdout.strip().endswith(expected)
+
+
+def test_a_wheel_says_how_to_get_a_compiler(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
+    start_daemon()
+    done = run(OPENVINO + WAYS, str(digits), "PLUGIN", check=False)
+    assert done.returncode != 0
+    assert "brings no compiler library" in done.stderr
+    assert f"{ENV_COMPILER}=plugin" in done.stderr
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [("", "PLUGIN"), ("driver", "DRIVER")])
+def test_an_installed_compiler_is_replaced(
+    start_daemon: StartDaemon, run: Run, digits: Path, install: Path, chosen: str, expected: str
+) -> None:
+    start_daemon()
+    path = f"{install}:{Path(__file__).parents[2]}"
+    done = run(OPENVINO + WAYS, str(digits), "", environment={ENV_COMPILER: chosen, "PYTHONPATH": path})
+    assert done.stdout.strip().endswith(expected)
+    assert "stand-in" not in done.stderr
+
+
+def test_both_ways_give_the_same(start_daemon: StartDaemon, run: Run, digits: Path, tmp_path: Path) -> None:
+    start_daemon()
+    code = OPENVINO + WEIGHTLESS + BOTH
+    run(code, str(digits), str(tmp_path), environment={ENV_COMPILER: "plugin"})
+
+
+def test_a_blob_of_intels_compiler_is_named(start_daemon: StartDaemon, run: Run, digits: Path) -> None:
+    start_daemon()
+    done = run(OPENVINO + FOREIGN, str(digits), environment={"SOFTNPU_LOG": ""})
+    assert "as Intel's NPU compiler makes it" in done.stderr, done.stdout
