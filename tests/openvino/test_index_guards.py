@@ -179,6 +179,35 @@ def test_a_split_along_an_axis_that_is_computed_of_constants(shared_core: Core) 
     np.testing.assert_array_equal(results[1], DATA[:, 1:])
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("lengths", [None, [1, -1], [2, 2]], ids=["an input", "the rest", "all"])
+def test_a_split_along_an_axis_that_is_computed(
+    shared_core: Core, lengths: list[int] | None, dynamic: bool
+) -> None:
+    data = ops.parameter([-1, -1] if dynamic else [4, 4], np.float32)
+    axis, given = ops.parameter([], np.int32), ops.parameter([2], np.int64)
+    parts = ops.variadic_split(data, axis, given if lengths is None else ops.constant(lengths)).outputs()
+    inputs = [data, axis, *([given] if lengths is None else [])]
+    model = ov.Model([ops.result(each) for each in parts], inputs, "m")
+    request = shared_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"}).create_infer_request()
+
+    def parts_of(number: int, sizes: list[int]) -> list[Array]:
+        further = [np.array(sizes)] if lengths is None else []
+        return [np.array(each) for each in request.infer([DATA, np.int32(number), *further]).to_tuple()]
+
+    for number in (1, 0, -1, -2):
+        for sizes in [lengths] if lengths else [[1, 3], [3, -1]]:
+            cut = np.split(DATA, [sizes[0]], number)
+            for found, expected in zip(parts_of(number, sizes), cut, strict=True):
+                np.testing.assert_array_equal(found, expected)
+    for number in (2, -3, 1_000_000, -5_000_000):
+        with pytest.raises(RuntimeError, match="VariadicSplit"):
+            parts_of(number, lengths or [1, 3])
+    if lengths is None:
+        with pytest.raises(RuntimeError, match="VariadicSplit"):
+            parts_of(0, [5, -1])
+
+
 def test_a_scatter_on_a_scalar_is_refused(shared_core: Core) -> None:
     """Inside a body, OpenVINO's own check does not see it."""
     outer = [ops.parameter([], kind) for kind in (np.bool_, np.float32, np.int32, np.float32)]

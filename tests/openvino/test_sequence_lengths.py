@@ -168,3 +168,25 @@ def test_a_sequence_over_all_the_time_stays_one_operation() -> None:
     )
     model = ov.Model([ops.result(each) for each in sequence.outputs()], [data, states], "m")
     assert not sequence_lengths.heed(model)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_a_constant_first_state_gives_the_batch(shared_core: Core, kind: str) -> None:
+    """OpenVINO does not compile such a model."""
+    weights = [ops.constant(each) for each in _weights(kind)]
+    data = ops.parameter([-1, -1, SIZE], np.float32)
+    first = np.random.default_rng(5).normal(size=(2, 1, HIDDEN)).astype(np.float32)
+    states = [ops.constant(first)] * (1 + (kind == "lstm"))
+    shape = ops.shape_of(data)
+    time = ops.gather(shape, ops.constant([1]), ops.constant(0))
+    lengths = ops.broadcast(time, ops.gather(shape, ops.constant([0]), ops.constant(0)))
+    sequence = getattr(opset5, f"{kind}_sequence")(data, *states, lengths, *weights, HIDDEN, "forward")
+    model = ov.Model([ops.result(each) for each in sequence.outputs()], [data], kind)
+    request = shared_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"}).create_infer_request()
+    for steps in (4, 1, 6):
+        rows = np.random.default_rng(steps).normal(size=(2, steps, SIZE)).astype(np.float32)
+        expected = _expected(kind, rows, [first] * len(states), np.full(2, steps), "forward")
+        for found, right in zip(request.infer([rows]).to_tuple(), expected, strict=True):
+            np.testing.assert_allclose(found, right, atol=1e-5)
+    with pytest.raises(RuntimeError, match="batch"):
+        request.infer([np.zeros((3, 4, SIZE), np.float32)])

@@ -116,6 +116,15 @@ def size_of(data: Any, axis: int) -> Any:
     return ops.slice(shape, ops.constant([axis]), ops.constant([axis + 1]), ops.constant([1]))
 
 
+def size_along(shape: Any, axis: Any, given: Any) -> Any:
+    """Return one of the sizes in `shape`; 0 if there is no such axis, which OpenVINO refuses."""
+    if given.get_node().get_type_name() == "Constant":
+        return ops.gather(shape, axis, ops.constant(0))
+    rank, one = ops.shape_of(shape, "i64"), ops.constant([1])
+    begin = ops.select(ops.less(axis, ops.constant([0])), ops.add(axis, rank), axis)
+    return ops.reduce_sum(ops.slice(shape, begin, ops.add(begin, one), one), ops.constant([0]), True)
+
+
 def constant(like: Any, value: int) -> Any:
     return ops.constant(value, like.element_type)
 

@@ -22,6 +22,7 @@ from softnpu.emulator.openvino.defects.guarding import (
     outside,
     rank_of,
     refused,
+    size_along,
     type_name,
     widened,
 )
@@ -60,21 +61,12 @@ def scatter_elements(node: Any, indices: Any) -> Any:
     indices, is_signed = widened(indices), indices.element_type.is_signed()
     shape = ops.shape_of(data, "i64")
     axis = ops.reshape(ops.convert(node.input_value(3), "i64"), ops.constant([1]), False)
-    size = ops.convert(_size_along(shape, axis, node.input_value(3)), type_name(indices))
+    size = ops.convert(size_along(shape, axis, node.input_value(3)), type_name(indices))
     # the largest numbers without a sign have one for OpenVINO, which computes in i32
     is_wrong = ops.less(indices, ops.negative(size) if is_signed else constant(indices, 0))
     if has_room is None:
         is_wrong = ops.logical_or(is_wrong, _lacks_room(shape, ops.shape_of(indices, "i64"), axis))
     return ops.select(is_wrong, size, indices).output(0)
-
-
-def _size_along(shape: Any, axis: Any, given: Any) -> Any:
-    """Return one of the sizes in `shape`; 0 if there is no such axis, which OpenVINO refuses."""
-    if given.get_node().get_type_name() == "Constant":
-        return ops.gather(shape, axis, ops.constant(0))
-    rank, one = ops.shape_of(shape, "i64"), ops.constant([1])
-    begin = ops.select(ops.less(axis, ops.constant([0])), ops.add(axis, rank), axis)
-    return ops.reduce_sum(ops.slice(shape, begin, ops.add(begin, one), one), ops.constant([0]), True)
 
 
 def _lacks_room(data: Any, indices: Any, axis: Any) -> Any:

@@ -1,5 +1,7 @@
 """Replace recurrent sequences with lengths by loops over their cells, which stop at these lengths.
 
+`of_known_batch` is for those that OpenVINO does not compile.
+
 With dynamic dimensions OpenVINO's CPU runtime (2026.4) ignores the lengths: each sequence runs to the end.
 With known shapes it makes such loops itself, but a sequence of length 0 ends in zeros instead of its first
 state. Lengths that equal the time, or are computed from shapes, are left alone: they need no loop.
@@ -36,6 +38,24 @@ def heed(model: ov.Model) -> bool:
             part.validate_nodes_and_infer_types()
             found = True
     return found
+
+
+def of_known_batch(node: Any) -> bool:
+    """OpenVINO makes no memory of a constant first state if the batch of the data is open.
+
+    Both batches are one: data of another are refused.
+    """
+    data = node.get_input_partial_shape(0)
+    if data.rank.is_dynamic or data[0].is_static:
+        return False
+    first = node.input_values()[1 : 1 + _STATES[node.get_type_name()]]
+    batch = next((each.get_partial_shape()[0] for each in first if is_fixed(each)), None)
+    if batch is None or batch.is_dynamic:
+        return False
+    known = ops.reshape(node.input_value(0), numbers([batch.get_length(), 0, 0]), special_zero=True)
+    known.set_friendly_name(f"{node.get_friendly_name()}/batch")
+    node.input(0).replace_source_output(known.output(0))
+    return True
 
 
 def _has_lengths(node: Any) -> bool:

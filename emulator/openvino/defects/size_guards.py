@@ -18,6 +18,7 @@ from softnpu.emulator.openvino.defects.guarding import (
     folded,
     of_length,
     refused,
+    size_along,
     size_of,
 )
 
@@ -26,19 +27,23 @@ def split_lengths(node: Any, data: Any) -> Any:
     """OpenVINO checks the sum of lengths unless one is -1: the others may be longer than the data."""
     lengths, axis = node.input_value(2).get_node(), folded(node.input_value(1))
     shape = data.partial_shape
-    if shape.rank.is_dynamic or axis.get_type_name() != "Constant":
-        raise refused(node, f"data of shape {shape}", "a known number of dimensions, and a constant axis")
-    at = int(axis.data.reshape(-1)[0]) % len(shape)
+    if shape.rank.is_dynamic:
+        raise refused(node, f"data of shape {shape}", "a known number of dimensions")
+    is_constant = axis.get_type_name() == "Constant"
     if lengths.get_type_name() == "Constant":
         given = lengths.data.reshape(-1)
-        needed = int(given[given >= 0].sum())
-        if (given >= 0).all() or needed <= shape[at].get_min_length():
+        if (given >= 0).all():
             return data
-        if shape[at].is_static:
-            raise refused(node, f"parts of {given.tolist()} of {shape[at]} elements", "no more than those")
+        if is_constant:
+            needed, there = int(given[given >= 0].sum()), shape[int(axis.data.reshape(-1)[0]) % len(shape)]
+            if needed <= there.get_min_length():
+                return data
+            if there.is_static:
+                raise refused(node, f"parts of {given.tolist()} of {there} elements", "no more than those")
     counts = ops.maximum(ops.convert(lengths, "i64"), ops.constant(np.int64(0)))
     total = ops.reduce_sum(counts, ops.constant(0), keep_dims=True)
-    size = ops.slice(ops.shape_of(data, "i64"), ops.constant([at]), ops.constant([at + 1]), ops.constant([1]))
+    at = ops.reshape(ops.convert(axis, "i64"), ops.constant([1]), False)
+    size = size_along(ops.shape_of(data, "i64"), at, axis.output(0))
     all_and_none = ops.concat([ops.maximum(size, total), ops.constant(np.array([0]))], 0)
     return ops.variadic_split(data, axis, all_and_none).output(0)
 

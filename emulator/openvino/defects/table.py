@@ -101,6 +101,15 @@ DEFECTS: Final = (
         upstream="https://github.com/openvinotoolkit/openvino/pull/10710",
     ),
     Defect(
+        "sequence-first-states",
+        "An RNNSequence, GRUSequence or LSTMSequence of an open batch, with a constant first state",
+        Harm.REFUSES,
+        "the data get the batch of the state",
+        Stage.MODEL,
+        sequence_lengths.of_known_batch,
+        ("RNNSequence", "GRUSequence", "LSTMSequence"),
+    ),
+    Defect(
         "empty-results",
         "An operation on a tensor without elements whose result has some, of known shapes",
         Harm.SHOWS_MEMORY,

@@ -30,6 +30,18 @@ def _updated_in_a_loop() -> ov.Model:
     return model(loop.get_iter_value(result.output(0), -1), data, more)
 
 
+def _of_an_open_batch() -> ov.Model:
+    data, states = ops.parameter([-1, 3, 2], np.float32), ops.constant(np.zeros((2, 1, 2), np.float32))
+    zeros, halves = (
+        ops.constant(np.zeros((1, 2, 2), np.float32)),
+        ops.constant(np.full((1, 2), 0.5, np.float32)),
+    )
+    lengths = ops.constant(np.array([3, 3]))
+    return model(
+        ov.opset5.rnn_sequence(data, states, lengths, zeros, zeros, halves, 2, "forward").output(0), data
+    )
+
+
 def _twice(compiled_by: Compile) -> str:
     """Two outputs are the input, which is of open shape. Requests run at once."""
     data = ops.parameter([-1, -1], np.float32)
@@ -53,6 +65,11 @@ def _twice(compiled_by: Compile) -> str:
 FAULTS: dict[str, Fault] = {
     "empty-open-results": steps(
         _product, Step([np.ones((2, 0), np.float32), np.ones((0, 3), np.float32)], [np.ones((2, 3))])
+    ),
+    "sequence-first-states": steps(
+        _of_an_open_batch,
+        Step([np.ones((2, 3, 2), np.float32)], [np.full((2, 1, 3, 2), np.tanh(0.5))]),
+        rtol=1e-5,
     ),
     "loop-invariant-updates": steps(
         _updated_in_a_loop,
