@@ -10,10 +10,12 @@ from pathlib import Path
 import openvino
 import pytest
 
+from softnpu.driver import faults
 from softnpu.driver.native_library import ENV_COMPILER
 from tests.conftest import StartDaemon
-from tests.native.conftest import OPENVINO, Run
+from tests.native.conftest import OPENVINO, Run, client
 from tests.native.test_weightless import WEIGHTLESS
+from tests.support.waiting import wait_until
 
 LIBRARY = "libopenvino_intel_npu_compiler_loader.so"
 STAND_IN = """
@@ -61,6 +63,26 @@ try:
     core.import_model(io.BytesIO(b"\\x7fELF" + bytes(9000)), "NPU", {"NPU_IMPORT_RAW_BLOB": True})
 except RuntimeError as failure:
     print(failure)
+"""
+OFFLINE = """
+def compiled(): return core.compile_model(digits(), "NPU", {"NPU_PLATFORM": "5010"})
+assert core.available_devices == ["CPU"]
+try:
+    compiled()
+except RuntimeError as failure:
+    assert "no socket there; expected a running daemon" in str(failure), failure
+else:
+    raise AssertionError("compiled by nobody")
+print("no daemon", flush=True)
+sys.stdin.readline()
+print(len(blob_of(compiled())) > 1000)
+"""
+INTERRUPTED = """
+print("compiling", flush=True)
+try:
+    core.compile_model(digits(), "NPU")
+except RuntimeError as failure:
+    print("vclAllocatedExecutableCreate" in str(failure), "DEVICE_LOST" in str(failure))
 """
 
 
@@ -121,3 +143,27 @@ def test_a_blob_of_intels_compiler_is_named(start_daemon: StartDaemon, run: Run,
     start_daemon()
     done = run(OPENVINO + FOREIGN, str(digits), environment={"SOFTNPU_LOG": ""})
     assert "as Intel's NPU compiler makes it" in done.stderr, done.stdout
+
+
+def test_a_process_without_a_device_compiles_for_export_once_a_daemon_is_there(
+    start_daemon: StartDaemon, surroundings: dict[str, str], digits: Path, tmp_path: Path
+) -> None:
+    words = (str(digits), str(tmp_path))
+    environment = {**surroundings, ENV_COMPILER: "plugin"}
+    with client(OPENVINO + WEIGHTLESS + OFFLINE, environment, "no daemon", *words) as process:
+        start_daemon()
+        said, _ = process.communicate("\n", timeout=120)
+    assert said == "True\n"
+
+
+def test_the_death_of_the_daemon_ends_a_compilation(
+    start_daemon: StartDaemon, surroundings: dict[str, str], digits: Path
+) -> None:
+    daemon = start_daemon()
+    faults.inject("compile-slow", value="600s")
+    environment = {**surroundings, ENV_COMPILER: "plugin"}
+    with client(OPENVINO + INTERRUPTED, environment, "compiling", str(digits)) as process:
+        wait_until(lambda: faults.status()[0].hits == 1, what="the compilation", deadline_s=60)
+        daemon.kill()
+        said, _ = process.communicate(timeout=60)
+    assert said == "True True\n"

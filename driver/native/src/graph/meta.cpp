@@ -75,6 +75,7 @@ GraphMeta read_meta(int fd, uint64_t length) {
         const Value value = unpack(data, "metadata of the blob");
         GraphMeta meta;
         meta.name = value.string(graph_meta::NAME);
+        meta.platform = value.string(graph_meta::PLATFORM);
         meta.operations = value.integer(graph_meta::OPERATIONS);
         if (const Value* const config = value.find(graph_meta::CONFIG)) {
             meta.profiled = config->string("PERF_COUNT") == "YES";
@@ -86,6 +87,10 @@ GraphMeta read_meta(int fd, uint64_t length) {
         return meta;
     }
     throw bad_blob("no metadata", "a metadata section");
+}
+
+std::string requirements(const std::string& platform) {
+    return format("compiler=softnpu;blob=%u;npu=%s", blob::MAJOR, platform.c_str());
 }
 
 // ---------------------------------------------------------------- dimensions

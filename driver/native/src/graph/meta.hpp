@@ -31,6 +31,7 @@ struct ArgumentMeta {
 
 struct GraphMeta {
     std::string name;
+    std::string platform;  // that it is compiled for
     bool profiled = false;
     uint64_t operations = 0;
     uint64_t unbounded_bytes = 0;         // property NPU_UNBOUNDED_BYTES, 0 without it
@@ -39,6 +40,9 @@ struct GraphMeta {
 
 // The metadata of the blob in a descriptor. INVALID_NATIVE_BINARY if it is not a blob.
 GraphMeta read_meta(int fd, uint64_t length);
+
+// The compatibility string of blobs for a platform: equal strings, and the device runs the blob.
+std::string requirements(const std::string& platform);
 
 // ---------------------------------------------------------------- dimensions
 //
