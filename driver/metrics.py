@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from softnpu.driver.context_base import ContextBase
 
 ENV_ENABLE: Final = "ZET_ENABLE_METRICS"
-"""`1`: Level Zero's metric groups (`zetMetric...`) exist, as with the real driver."""
+"""`1`, or any text without a `0` first: Level Zero's metric groups (`zetMetric...`) exist."""
 
 
 class SamplingType(enum.IntFlag):
