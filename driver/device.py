@@ -143,7 +143,7 @@ class Device:
         return PROFILING_VERSION
 
     def get_metric_groups(self) -> list[MetricGroup]:
-        """`zetMetricGroupGet`. UNSUPPORTED_FEATURE unless `ZET_ENABLE_METRICS` is 1."""
+        """`zetMetricGroupGet`. UNSUPPORTED_FEATURE unless `ZET_ENABLE_METRICS` enables metrics."""
         from softnpu.driver import metrics  # imported late: few programs use metrics
 
         self.driver._check("zetMetricGroupGet")

@@ -1,6 +1,6 @@
 """Metric groups, queries and streamers (`zet_api.h`): device counters while commands run.
 
-As with the real driver, all of it is absent unless `ZET_ENABLE_METRICS` is 1.
+As with the real driver, all of it is absent unless `ZET_ENABLE_METRICS` enables it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from softnpu.driver.context_base import ContextBase
 
 ENV_ENABLE: Final = "ZET_ENABLE_METRICS"
-"""`1`: Level Zero's metric groups (`zetMetric...`) exist, as with the real driver."""
+"""`1`, or any text without a `0` first: Level Zero's metric groups (`zetMetric...`) exist."""
 
 
 class SamplingType(enum.IntFlag):
@@ -148,8 +148,8 @@ class MetricGroup:
 
 
 def enabled() -> bool:
-    """Return whether the program has enabled metrics."""
-    return os.environ.get(ENV_ENABLE) == "1"
+    """Return whether the program has enabled metrics, as Intel's driver reads the variable."""
+    return os.environ.get(ENV_ENABLE, "")[:1] not in {"", "0"}
 
 
 def check_enabled() -> None:
@@ -160,7 +160,7 @@ def check_enabled() -> None:
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
             "metrics",
             found=f"{ENV_ENABLE} is {os.environ.get(ENV_ENABLE) or 'not set'}",
-            expected="1",
+            expected="1, or any text that does not begin with 0",
             hint="set it before the program starts",
         )
 

@@ -28,7 +28,8 @@ def check_region(
 ) -> None:
     """Reject regions that the device cannot copy, or that do not match.
 
-    As in Intel's driver, of the pitches only the target's is compared with the width; the device checks both.
+    As in Intel's driver, of the pitches only the target's is compared with the width: rows that are read may
+    overlap.
     """
     size = (target.width, target.height, target.depth)
     if not target.width or size != (source.width, source.height, source.depth):

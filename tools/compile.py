@@ -29,7 +29,7 @@ def compile_model(
         str | None,
         typer.Option(
             autocompletion=completion.platforms,
-            help="Compile for 3720, 4000 or 5010, whether it is here or not.",
+            help="Compile for 3720, 4000, 5010, 5020 or a codename (lunar-lake), whether it is here or not.",
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="Compile for this device: NPU, or NPU.N of several.")] = "NPU",
@@ -41,12 +41,14 @@ def compile_model(
     socket: SocketOption = None,
 ) -> None:
     """Compile a model and write it to a file, to be run without the model, by `softnpu infer` for example."""
+    from softnpu.emulator.platforms import check_platform
     from softnpu.plugin import Core
     from softnpu.tools.shared import inputs, progress
 
     target = Path(f"{model.stem}.blob") if output is None else output
     _check_target(model, target)
-    chosen = _config(inputs.parse_config(config), platform, weightless)
+    number = platform and check_platform(platform).number
+    chosen = _config(inputs.parse_config(config), number, weightless)
     shapes = inputs.parse_shapes(shape or [])
     # a present device would load the model, only to release it
     unloaded = {"NPU_DEFER_WEIGHTS_LOAD": "YES", **chosen}

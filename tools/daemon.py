@@ -306,12 +306,14 @@ def _check_engines(status: StatusAnswer, path: Path) -> None:
 
 
 def _device_line(engine: EngineStatus, status: StatusAnswer) -> str:
+    from softnpu.emulator.platforms import title
+
     info = engine.device
     shown = f"engine {engine.engine_pid} {engine.state}"
     if engine.state == "ready" and not engine.engine_pid:
         shown = "an engine for each session"
     return (
-        f"{device_name(engine, status)}: platform {info.platform}, {info.tiles} tiles, "
+        f"{device_name(engine, status)}: platform {title(info.platform)}, {info.tiles} tiles, "
         f"{format_bytes(info.memory_total)}, {shown}"
     )
 

@@ -87,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         _OPTION,
         action="append",
         metavar="PLATFORM",
-        help="platform of the emulated NPU: 3720, 4000 (default) or 5010; repeat for more devices",
+        help="platform of the emulated NPU: 3720, 4000 [default], 5010, 5020, codename; repeat for more",
     )
     group.addoption(
         _MISSING,

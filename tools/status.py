@@ -146,13 +146,15 @@ def _zeros(state: StatusAnswer) -> frozenset[str]:
 
 
 def _rows_of(engine: EngineStatus) -> dict[str, str | Text]:
+    from softnpu.emulator.platforms import title
+
     quiet_s = (time.monotonic_ns() - engine.heartbeat_ns) / 1e9
     modelled = {
         "clock": engine.device.clock,
         **{figure.label: figure.text(engine) for figure in _MODELLED},
     }
     return {
-        "platform": engine.device.platform,
+        "platform": title(engine.device.platform),
         "tiles": str(engine.device.tiles),
         **(modelled if engine.device.clock != "host" else {}),
         "engine pid": str(engine.engine_pid or "-"),

@@ -23,7 +23,7 @@ ENV_SPIN_US = "SOFTNPU_SPIN_US"
 ENV_LEASE = "SOFTNPU_LEASE"
 """Token of a lease: the program sees only the devices of that lease, and starts no daemon."""
 ENV_DEVICES = "SOFTNPU_DEVICES"
-"""Devices of a daemon, such as `4000` or `3720,5010`."""
+"""Devices of a daemon, such as `4000`, `3720,5010` or `lunar-lake`."""
 ENV_IDLE_S = "SOFTNPU_IDLE_S"
 """Seconds without clients until an automatically started daemon ends, or 0 for never [60]."""
 ENV_PYTHON = "SOFTNPU_PYTHON"
@@ -87,7 +87,7 @@ def asked_settings(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def devices(default: str) -> tuple[str, ...]:
-    """Return `SOFTNPU_DEVICES`: the platforms of the devices of a daemon."""
+    """Return `SOFTNPU_DEVICES`: the platforms of the devices of a daemon, numbers or codenames."""
     return tuple((os.environ.get(ENV_DEVICES) or default).split(","))
 
 

@@ -39,6 +39,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
     `clock`: which one the devices show, and whether they take the modelled time; `inference_us`: the modelled
     time of every inference, 0 for what `softnpu predict` says.
+    `devices`: numbers of platforms, or their codenames, which become numbers.
     `strict`: models that silicon is known to refuse are refused; off: what `SOFTNPU_STRICT` says.
     `leased_only`: a session sees the devices of its lease, and none without one.
     `isolate`: who has a virtual function, which is an engine: each user, or each session.
@@ -70,6 +71,9 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_groups: tuple[int, ...] = ()
     tuning: Tuning = Tuning()
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "devices", platforms.numbers(self.devices))
+
     def check(self) -> None:
         """Refuse settings that cannot work, naming the setting."""
         if not 1 <= len(self.devices) <= _MAX_DEVICES:
@@ -77,7 +81,12 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "platform", found=f"{len(self.devices)} devices", expected=f"1 to {_MAX_DEVICES}"
             )
         for number in self.devices:
-            platforms.check_platform(number)
+            if not platforms.check_platform(number).timed and self.clock is not Clock.HOST:
+                raise _bad_option(
+                    "clock",
+                    found=f"{self.clock.value} for platform {platforms.title(number)}",
+                    expected="host: no public source has the speed of that platform",
+                )
         if self.log_level not in LOG_LEVELS:
             raise _bad_option("log_level", found=repr(self.log_level), expected=" or ".join(LOG_LEVELS))
         if not is_idle_time(self.idle_timeout_s):

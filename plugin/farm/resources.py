@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE
-from softnpu.emulator.platforms import DEFAULT_PLATFORM, check_platform
+from softnpu.emulator.platforms import DEFAULT_PLATFORM, check_platform, numbers
 from softnpu.farm.errors import FarmError
 
 PREFIX = "softnpu_"
@@ -23,7 +23,8 @@ def resource(platform: str = DEFAULT_PLATFORM) -> str:
 
 def resources_of(platforms: Sequence[str]) -> dict[str, int]:
     """Return the resources of a node with devices of these platforms."""
-    return {resource(platform): platforms.count(platform) for platform in platforms}
+    known = numbers(platforms)
+    return {resource(platform): known.count(platform) for platform in known}
 
 
 def wanted(devices: float, platform: str) -> dict[str, float]:

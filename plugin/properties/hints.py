@@ -1,7 +1,8 @@
 """The performance hints of each platform: tiles and infer requests; and DMA engines, the same for all.
 
-3720 and 4000 are the tables of the NPU plugin's README. 5010 is not in them and is derived: like any device
-with few tiles it uses all for one inference under LATENCY, and two for each under THROUGHPUT.
+3720 and 4000 are the tables of the NPU plugin's README. 5010 and 5020 are not in them and are derived: like
+any device with few tiles they use all for one inference under LATENCY, at most two for each under
+THROUGHPUT.
 """
 
 from __future__ import annotations
@@ -36,4 +37,5 @@ HINTS: Final = {
     "3720": PlatformHints(tiles=2, throughput=Hint(2, 4), latency=Hint(2, 1)),
     "4000": PlatformHints(tiles=6, throughput=Hint(2, 8), latency=Hint(4, 1)),
     "5010": PlatformHints(tiles=3, throughput=Hint(2, 8), latency=Hint(3, 1)),
+    "5020": PlatformHints(tiles=1, throughput=Hint(1, 8), latency=Hint(1, 1)),
 }

@@ -56,6 +56,8 @@ def test_a_session_that_asks_for_the_daemons_settings_is_served(
     monkeypatch.setenv("SOFTNPU_INJECT", "slow=20ms:count=2,oom:after=9")
     monkeypatch.setenv("SOFTNPU_STRICT", "0")
     Driver.open(daemon.socket).destroy()
+    monkeypatch.setenv("SOFTNPU_DEVICES", "arrow-lake,Lunar Lake")
+    Driver.open(daemon.socket).destroy()
     monkeypatch.setenv("SOFTNPU_INJECT", "explode")
     assert "explode" in str(failure(lambda: Driver.open(daemon.socket), ZeResult.ERROR_INVALID_ARGUMENT))
 

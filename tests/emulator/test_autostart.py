@@ -26,7 +26,7 @@ def may_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_starts_a_daemon_that_ends_when_nobody_uses_it(
     private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SOFTNPU_DEVICES", "3720,5010")
+    monkeypatch.setenv("SOFTNPU_DEVICES", "meteor-lake,5010")
     with Driver.open() as first:
         pid = first.daemon_pid
         assert [device.info.platform for device in first.devices] == ["3720", "5010"]

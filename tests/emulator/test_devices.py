@@ -11,7 +11,7 @@ from tests.support.daemon import Daemon
 from tests.support.wire import Wire, WireContext
 from tests.support.work import LONG, barrier, check_works, execute, failure, run, waits
 
-_PLATFORMS = ("3720", "4000", "5010")
+_PLATFORMS = ("3720", "4000", "5020")
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def test_each_device_has_its_platform_its_engine_and_its_memory(daemon: Daemon, 
     infos = [device.info for device in driver.devices]
     assert tuple(info.platform for info in infos) == _PLATFORMS
     assert [info.index for info in infos] == [0, 1, 2]
-    assert [info.tiles for info in infos] == [2, 6, 3]
-    assert [info.device_id for info in infos] == [0x7D1D, 0x643E, 0xB03E]
+    assert [info.tiles for info in infos] == [2, 6, 1]
+    assert [info.device_id for info in infos] == [0x7D1D, 0x643E, 0xFD3E]
     assert len({info.uuid for info in infos}) == 3
     contexts = [device.create_context() for device in driver.devices]
     for context in contexts:

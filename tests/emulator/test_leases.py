@@ -30,7 +30,7 @@ def test_shares_of_a_device_add_up_to_one_and_leave_whole_devices_free(farm: Dae
         (msg.LeaseTake(count=0), ZeResult.ERROR_INVALID_ARGUMENT),
         (msg.LeaseTake(count=4), ZeResult.ERROR_INVALID_ARGUMENT),
         (msg.LeaseTake(count=2, platform="3720"), ZeResult.ERROR_INVALID_ARGUMENT),
-        (msg.LeaseTake(platform="5010"), ZeResult.ERROR_INVALID_ARGUMENT),
+        (msg.LeaseTake(count=2, platform="meteor-lake"), ZeResult.ERROR_INVALID_ARGUMENT),
         (msg.LeaseTake(share=0), ZeResult.ERROR_INVALID_ARGUMENT),
         (msg.LeaseTake(share=1001), ZeResult.ERROR_INVALID_ARGUMENT),
         (msg.LeaseTake(platform="x" * 60_000), ZeResult.ERROR_INVALID_ARGUMENT),

@@ -32,7 +32,7 @@ def is_right(command: cmd.Command, sizes: Mapping[int, int]) -> bool | None:
         case cmd.Copy(target, source, size):
             return _inside(target, size, sizes) and _inside(source, size, sizes)
         case cmd.CopyRegion(target, target_pitch, source, source_pitch, width, rows):
-            if not rows or not 0 < width <= min(target_pitch, source_pitch):
+            if not rows or not 0 < width <= target_pitch:
                 return False
             return all(
                 _inside(at, pitch * (rows - 1) + width, sizes)
@@ -148,7 +148,7 @@ class CommandMaker:
             return cmd.Copy(self._place(size), self._place(size), size)
         if way < 9:
             width, rows = dice.randint(1, 16), dice.randint(1, 9)
-            pitches = [dice.randint(width, 32) for _ in range(2)]
+            pitches = [dice.randint(width, 32), dice.randint(0, 32)]
             extents = [pitch * (rows - 1) + width for pitch in pitches]
             places = [self._place(extent) for extent in extents]
             return cmd.CopyRegion(places[0], pitches[0], places[1], pitches[1], width, rows)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-PLATFORMS = ("3720", "4000", "5010")
+PLATFORMS = ("3720", "4000", "5010", "5020")
 Built = tuple[list[Any], list[Any]]
 _RANDOM = np.random.default_rng(7)
 

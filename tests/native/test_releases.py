@@ -35,7 +35,7 @@ def test_no_release_of_the_document_meets_a_refusal_of_the_driver() -> None:
     assert {outcome for column in columns.values() for outcome in column.values()} == {"yes", "f16", "-"}
 
 
-SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("3720", "5010")]
+SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("3720", "5010", "5020")]
 
 
 @pytest.mark.parametrize("platform", ["4000", *SOAK])

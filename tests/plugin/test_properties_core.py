@@ -170,7 +170,7 @@ def test_memory_counts_the_allocations_of_this_process(shared_core: Core) -> Non
 def test_every_platform_has_its_hints() -> None:
     assert HINTS.keys() == PLATFORMS.keys()
     requests = {name: (hints.throughput.requests, hints.latency.requests) for name, hints in HINTS.items()}
-    assert requests == {"3720": (4, 1), "4000": (8, 1), "5010": (8, 1)}
+    assert requests == {"3720": (4, 1), "4000": (8, 1), "5010": (8, 1), "5020": (8, 1)}
     for number, hints in HINTS.items():
         assert hints.tiles == PLATFORMS[number].tiles
         assert all(1 <= hint.tiles <= hints.tiles for hint in (hints.throughput, hints.latency))

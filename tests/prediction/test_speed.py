@@ -205,6 +205,10 @@ def test_an_unmeasured_platform_has_wider_bands_and_says_so() -> None:
     ("call", "told"),
     [
         (lambda: predict(_convolution(), "4711"), ("platform to predict", "4711", "3720 or 4000 or 5010")),
+        (
+            lambda: predict(_convolution(), "5020"),
+            ("platform to predict", "5020 (Wildcat Lake)", "no public source"),
+        ),
         (lambda: predict(_convolution(), "3720", tiles=3), ("tiles of platform 3720", "3", "1 to 2")),
         (lambda: predict(_convolution(), "3720", tiles=0), ("tiles of platform 3720", "0", "1 to 2")),
         (lambda: predict(_open(), "3720"), ("input 'image' of 'open'", "[1, ?]", "static shapes")),

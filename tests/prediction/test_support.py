@@ -132,9 +132,9 @@ def test_every_rule_has_a_verifiable_source_and_a_remedy() -> None:
     ("config", "refused"),
     [
         ({}, ()),
-        ({"NPU_TILES": "2"}, ()),
-        ({"NPU_TILES": "3"}, ("3720",)),
-        ({"NPU_TILES": "6"}, ("3720", "5010")),
+        ({"NPU_TILES": "2"}, ("5020",)),
+        ({"NPU_TILES": "3"}, ("3720", "5020")),
+        ({"NPU_TILES": "6"}, ("3720", "5010", "5020")),
         ({"NPU_TILES": "7"}, tuple(PLATFORMS)),
         ({"INFERENCE_PRECISION_HINT": "f16"}, ()),
         ({"INFERENCE_PRECISION_HINT": "bf16"}, tuple(PLATFORMS)),
@@ -150,6 +150,7 @@ def test_f8_is_supported_only_on_the_newest_platform() -> None:
         "3720": "type.f8",
         "4000": "type.f8",
         "5010": "",
+        "5020": "type.f8",
     }
 
 

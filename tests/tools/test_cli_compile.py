@@ -96,9 +96,9 @@ def test_a_model_is_compiled_for_an_absent_platform(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--platform", "3721"), "NPU_PLATFORM: '3721'; expected 3720 or 4000 or 5010 or AUTO_DETECT"),
+        (("--platform", "3721"), "device platform: '3721'; expected 3720 or 4000 or 5010 or 5020"),
         (
-            ("--platform", "3720", "--config", "NPU_PLATFORM=4000"),
+            ("--platform", "arrow-lake", "--config", "NPU_PLATFORM=4000"),
             "--platform: 3720, and --config NPU_PLATFORM",
         ),
         (("--platform", "3720", "--config", "NPU_TILES=3"), "NPU_TILES: value 3; expected at most 2"),

@@ -46,7 +46,7 @@ def test_a_background_daemon_names_itself_and_its_log_can_be_read_and_cleaned(
     private_dir: Path,
 ) -> None:
     other = private_dir / "other.sock"
-    options = ("--platform", "3720", "--platform", "5010", "--memory", "1GiB")
+    options = ("--platform", "3720", "--platform", "panther-lake", "--memory", "1GiB")
     words = softnpu("daemon", *options, "--socket", other, "--idle-timeout", "30").words
     record = endpoint.read_record(other)
     assert record is not None
@@ -54,7 +54,7 @@ def test_a_background_daemon_names_itself_and_its_log_can_be_read_and_cleaned(
         lines = words.splitlines()
         assert lines[0] == f"daemon {record.pid} serves {other}"
         assert lines[1].startswith("  NPU.0: platform 3720, 2 tiles, 1.0 GiB, engine ")
-        assert lines[2].startswith("  NPU.1: platform 5010, 3 tiles, 1.0 GiB, engine ")
+        assert lines[2].startswith("  NPU.1: platform 5010 (Panther Lake), 3 tiles, 1.0 GiB, engine ")
         assert all(line.endswith(" ready") for line in lines[1:])
         first, *rest = softnpu("logs", "--socket", other).words.splitlines()
         assert "serving" in first
@@ -152,6 +152,12 @@ def test_a_daemon_rotates_a_long_log(socket: Path) -> None:
     ("arguments", "said"),
     [
         (("--platform", "1234"), "device platform: '1234'; expected 3720 or 4000 or 5010"),
+        (("--platform", "lunar-lak"), "did you mean lunar-lake?"),
+        (("--platform", "6010"), "'6010', whose tiles, clock and timer no public source has"),
+        (
+            ("--platform", "5020", "--clock", "device"),
+            "device for platform 5020 (Wildcat Lake); expected host",
+        ),
         (("--log-level", "loud"), "setting --log-level: 'loud'"),
         (("--tdr-ms", "0"), "setting --tdr-ms: 0; expected 1 or more"),
         (("--spin-us", "-1"), "setting --spin-us: -1"),

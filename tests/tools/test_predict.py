@@ -46,12 +46,14 @@ def test_the_text_has_verdict_layer_rule_source_and_remedy(refused: Path) -> Non
     rule = RULES["operation.unsupported"]
     for words in (
         "refused, 7 operations",
-        "Will it compile?\n  3720, 4000, 5010: refuses;",
+        "Will it compile?\n  3720, 4000, 5010, 5020: refuses;",
         "  refuses: operation IsNaN (opset10): the compiler does not import it  [operation.unsupported]\n"
         "    1 layer: check\n",
         f"    source: {rule.sources[0]}\n",
         f"What to change?\n  1. {rule.hint}\n",
+        "platforms: 3720 (Meteor Lake), 4000 (Lunar Lake), 5010 (Panther Lake), 5020 (Wildcat Lake)\n",
         "How fast?",
+        "5020 (Wildcat Lake), whose speed no public source has",
         "Tanh, opset1",
         "19 of 21",
     ):
@@ -156,7 +158,7 @@ def test_the_function_predicts_each_platform_and_leaves_the_model_unchanged() ->
     assert as_it_is.platforms == tuple(PLATFORMS)
     assert {support.verdict for support in as_it_is.support.values()} == {Verdict.REFUSES}
     assert "open shape" in as_it_is.speed["4000"].obstacle
-    reshaped = predict(model, ["4000"], shapes={"x": (1, 4)})
+    reshaped = predict(model, ["lunar-lake"], shapes={"x": (1, 4)})
     assert reshaped.support["4000"].verdict is Verdict.TAKES
     assert reshaped.speed["4000"].all_tiles is not None
     assert [hint for hint in reshaped.hints if hint.weight != 1] == []
@@ -168,7 +170,8 @@ def test_hints_name_their_platforms_with_refusals_first() -> None:
     hints = [hint for hint in predict(bounded, config={"NPU_TILES": "3"}).hints if hint.weight != 1]
     assert [(hint.reason.split()[0], hint.platforms) for hint in hints] == [
         ("NPU_TILES=3", ("3720",)),
-        ("bounded", ("3720", "4000", "5010")),
+        ("NPU_TILES=3", ("5020",)),
+        ("bounded", ("3720", "4000", "5010", "5020")),
     ]
     assert all(isinstance(hint, Hint) for hint in hints)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from softnpu.emulator.platforms import DEFAULT_PLATFORM
+from softnpu.emulator.platforms import DEFAULT_PLATFORM, numbers
 from softnpu.tools.farm import report
 from softnpu.tools.shared.console import JsonOption, print_line
 from softnpu.tools.shared.daemon_connection import PlatformOption, SocketOption, socket_path
@@ -36,7 +36,7 @@ def node(
     from softnpu.tools.farm.node import Node
 
     place = socket_path(socket)
-    chosen = tuple(one for one in platform or () for _ in range(devices))
+    chosen = tuple(one for one in numbers(platform or ()) for _ in range(devices))
     found = Node(place, chosen, address, tuple(context.args)).found()
     wanted = chosen or (DEFAULT_PLATFORM,) * devices
     planned = found or Node(place, wanted, address, tuple(context.args))

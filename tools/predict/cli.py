@@ -18,8 +18,8 @@ def predict(
         list[str] | None,
         typer.Option(
             autocompletion=completion.platforms,
-            metavar="NUMBER,...",
-            help="3720, 4000, 5010; all of them unless some are given.",
+            metavar="PLATFORM,...",
+            help="3720, 4000, 5010, 5020 or codenames (lunar-lake); all of them unless some are given.",
         ),
     ] = None,
     shape: ShapeOption = None,

@@ -80,9 +80,7 @@ def predict(
     unknown platform.
     """
     asked = _sections(only)
-    names = tuple(dict.fromkeys(platforms))
-    for name in names:
-        check_platform(name)
+    names = tuple(dict.fromkeys(check_platform(name).number for name in platforms))
     subject = _subject(model, shapes or {}, config or {}, samples or Samples())
     answers = {
         section.key: {platform: section.answer(subject, platform) for platform in names} for section in asked

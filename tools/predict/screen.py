@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from softnpu.emulator.platforms import title
 from softnpu.tools.predict.prediction import SECTIONS, Prediction
 from softnpu.tools.predict.section import Section
 from softnpu.tools.shared.console import format_count, out, print_line
@@ -14,6 +15,7 @@ from softnpu.tools.shared.console import format_count, out, print_line
 def show(prediction: Prediction, *, details: bool) -> None:
     """Print every section, then the proposed changes."""
     print_line(f"{prediction.model}, {format_count(prediction.operations, 'operation')}")
+    print_line(f"platforms: {', '.join(map(title, prediction.platforms))}")
     for section in _sections_of(prediction):
         _heading(section.title)
         section.show(prediction.answers[section.key], details=details)

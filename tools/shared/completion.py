@@ -7,10 +7,10 @@ from pathlib import Path
 
 def platforms(incomplete: str) -> list[str]:
     """Return the platforms that begin so; after a comma, more of them."""
-    from softnpu.emulator.platforms import PLATFORMS
+    from softnpu.emulator.platforms import CODENAMES, PLATFORMS
 
     before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in PLATFORMS if name.startswith(last)]
+    return [f"{before}{comma}{name}" for name in (*PLATFORMS, *CODENAMES) if name.startswith(last)]
 
 
 def properties(incomplete: str) -> list[str]:

@@ -25,7 +25,8 @@ PlatformOption = Annotated[
     list[str] | None,
     typer.Option(
         autocompletion=completion.platforms,
-        help="Platform of a device: 3720, 4000 (default) or 5010. Repeat for more devices.",
+        help="Platform of a device: 3720, 4000 (default), 5010, 5020 or a codename (lunar-lake). "
+        "Repeat for more devices.",
     ),
 ]
 

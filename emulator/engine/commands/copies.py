@@ -51,6 +51,13 @@ def copy_region(
 ) -> Step:
     """COPY_REGION: rows, as if all were read before one is written."""
     width, rows = command.width, command.rows
+    if not rows or not 0 < width <= command.target_pitch:
+        raise refuse(
+            ZeResult.ERROR_INVALID_SIZE,
+            "copy region",
+            found=f"{rows} rows of {width} bytes, target pitch {command.target_pitch}",
+            expected="rows, and a width of at most the target's pitch",
+        )
     to, target = _rows(space, command.target, command.target_pitch, width, rows)
     origin, source = _rows(space, command.source, command.source_pitch, width, rows)
     written = to.range(command.target.offset, extent(command.target_pitch, width, rows))
@@ -187,14 +194,10 @@ def _copy_rows_in_parts(target: Bytes, source: Bytes) -> Iterator[None]:
 
 
 def _rows(space: AddressSpace, at: cmd.MemoryAt, pitch: int, width: int, rows: int) -> tuple[Memory, Bytes]:
-    """Return the allocation, and a view of `rows` rows of `width` bytes that start `pitch` bytes apart."""
-    if not 0 < width <= pitch or not rows:
-        raise refuse(
-            ZeResult.ERROR_INVALID_SIZE,
-            "copy region",
-            found=f"{rows} rows of {width} bytes, pitch {pitch}",
-            expected="rows, and a width of at most the pitch",
-        )
+    """Return the allocation, and a view of `rows` rows of `width` bytes that start `pitch` bytes apart.
+
+    Rows that are only read may overlap.
+    """
     size = extent(pitch, width, rows)
     memory = space.resolve(at, size)
     view = memory.array[at.offset : at.offset + size]

@@ -20,7 +20,7 @@ MAX_DIMENSION: Final = 2**32 - 1
 """Dimensions of an argument are `uint32_t`."""
 VERSION: Final = 1
 """Raise it when a rule changes: models compiled strictly under other rules are compiled again."""
-ALL_PLATFORMS: Final = ("3720", "4000", "5010")
+ALL_PLATFORMS: Final = ("3720", "4000", "5010", "5020")
 
 IMPORTER: Final = Source(
     "openvinotoolkit/npu_compiler", "src/vpux_compiler/src/frontend/IE.cpp", "commit 0ccf9bf3faf8", "2025"
@@ -177,7 +177,7 @@ RULES: Final = {
             "a platform whose tests of FakeConvert are not skipped: 5010",
             "quantise to int8 for this platform",
             (_FAKE_CONVERT,),
-            ("3720", "4000"),
+            ("3720", "4000", "5020"),
         ),
         Rule(
             "type.integers-of-64-bits",
@@ -276,7 +276,7 @@ RULES: Final = {
         Rule(
             "configuration.tiles",
             Verdict.REFUSES,
-            "at most the tiles of the platform: 2 of 3720, 6 of 4000, 3 of 5010",
+            "at most the tiles of the platform: 2 of 3720, 6 of 4000, 3 of 5010, 1 of 5020",
             "ask for fewer, or leave NPU_TILES to the device",
             (_NPU_PAGE,),
         ),

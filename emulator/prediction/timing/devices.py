@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.platforms import title
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def find_device(platform: str) -> Device:
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
             "platform to predict",
-            found=repr(platform),
+            found=f"{title(platform)}, whose speed no public source has",
             expected=" or ".join(DEVICES),
         )
     return device

@@ -19,6 +19,7 @@ from softnpu.emulator.interface.environment import (
     ENV_STRICT,
 )
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.platforms import numbers
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _SHOWN: Final = 200
@@ -80,4 +81,6 @@ def _agree(name: str, value: str, own: str) -> bool:
         return injections.parse(value) == injections.parse(own)
     if name == ENV_INFERENCE_US:
         return (value.lstrip("0") or "0") == own
+    if name == ENV_DEVICES:
+        return numbers(value.split(",")) == numbers(own.split(","))
     return value == own

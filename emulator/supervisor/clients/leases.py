@@ -17,6 +17,7 @@ from softnpu.emulator.common.model_texts import listed
 from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE, Leased, LeaseStatus, LeaseTake
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
+from softnpu.emulator.platforms import numbers
 from softnpu.emulator.supervisor.engines.device import Device
 
 log = logging.getLogger(__name__)
@@ -83,10 +84,11 @@ class Leases:
                 found=f"a share of {request.share}",
                 expected=f"1 to {WHOLE_DEVICE} thousandths",
             )
+        (platform,) = numbers([request.platform])
         suited = [
             device
             for device in self._devices
-            if request.platform in ("", device.info.platform) and device.state is not DeviceState.FAILED
+            if platform in ("", device.info.platform) and device.state is not DeviceState.FAILED
         ]
         what = "devices" if not request.platform else f"devices of platform {request.platform[:16]}"
         if not 1 <= request.count <= len(suited):

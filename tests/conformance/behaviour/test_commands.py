@@ -114,6 +114,20 @@ def test_region_is_no_wider_than_the_pitch_of_its_target(rig: Rig) -> None:
     assert rig.api.read(target, 9) == bytes([0, 1, 2, 3, 8, 9, 10, 11, 0xEE])
 
 
+@pytest.mark.parametrize("pitch", [3, 1, 0])
+def test_rows_of_the_source_may_overlap(rig: Rig, pitch: int) -> None:
+    source, target, region = rig.data(bytes(range(64))), rig.host(20), CopyRegion(width=4, height=4)
+    rig.execute(copy_region((target, region, 5), (source, region, pitch)))
+    rows = [bytes(range(row * pitch, row * pitch + 4)) + bytes(1) for row in range(4)]
+    assert rig.api.read(target, 20) == b"".join(rows)
+
+
+def test_overlapping_rows_are_all_read_before_one_is_written(rig: Rig) -> None:
+    memory, region = rig.data(bytes(range(64))), CopyRegion(width=4, height=3)
+    rig.execute(copy_region((memory, region, 4), (memory + 1, region, 2)))
+    assert rig.api.read(memory, 13) == bytes([1, 2, 3, 4, 3, 4, 5, 6, 5, 6, 7, 8, 12])
+
+
 def test_timestamp_is_written_at_its_place_on_the_clock_of_the_device(rig: Rig) -> None:
     memory, command_list = rig.host(24, fill=b"\xaa"), rig.command_list()
     rig.append(command_list, timestamp(memory + 8))

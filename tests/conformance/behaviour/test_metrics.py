@@ -67,10 +67,21 @@ def metrics(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Metrics:
     return Metrics(rig)
 
 
+@pytest.mark.parametrize("value", ["true", "1", "yes", " 0"])
+def test_any_text_that_does_not_begin_with_0_asks_for_the_groups(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("ZET_ENABLE_METRICS", value)
+    assert rig.api.zet_metric_group_get(rig.device).get()
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "01"])
 def test_there_are_no_groups_unless_the_program_asks_for_them(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     monkeypatch.delenv("ZET_ENABLE_METRICS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("ZET_ENABLE_METRICS", value)
     assert rig.api.zet_metric_group_get(rig.device).result == ZeResult.ERROR_UNSUPPORTED_FEATURE
     refused = rig.api.zet_context_activate_metric_groups(rig.context, rig.device, [])
     assert refused == ZeResult.ERROR_UNINITIALIZED

@@ -24,7 +24,7 @@ Error not_active(ze_result_t result) {
 
 bool metrics_enabled() {
     const char* const value = variable(ENABLE);
-    return value != nullptr && std::string_view(value) == "1";
+    return value != nullptr && *value != '\0' && *value != '0';  // as Intel's driver reads it: also "true"
 }
 
 // ---------------------------------------------------------------- groups

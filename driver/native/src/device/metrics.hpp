@@ -1,6 +1,6 @@
 // Metric groups of a device, and their users: queries of commands, streamers of samples.
 //
-// Like the real driver's, they are absent unless ZET_ENABLE_METRICS is 1.
+// Like the real driver's, they are absent unless ZET_ENABLE_METRICS enables them.
 #pragma once
 
 #include <memory>

@@ -45,8 +45,8 @@ std::vector<Mutation> mutations_of(const void* next, const MemoryPool& memory) {
 }
 
 // Refuses regions that the device cannot copy, or that do not match.
-// As in Intel's driver, of the pitches only the target's is compared with the width here; the device checks
-// both.
+// As in Intel's driver, of the pitches only the target's is compared with the width: rows that are read may
+// overlap.
 void check_regions(const ze_copy_region_t& target, uint32_t target_pitch, const ze_copy_region_t& source,
                    bool slices) {
     if (target.width == 0 || target.width != source.width || target.height != source.height ||

@@ -31,7 +31,8 @@ const std::vector<uint64_t>& groups_of(const std::shared_ptr<Device>& device) {
 
 void check_enabled() {
     if (!metrics_enabled()) {
-        throw unsupported_feature("metrics", "ZET_ENABLE_METRICS is not 1", "1",
+        throw unsupported_feature("metrics", "ZET_ENABLE_METRICS is unset, empty or 0",
+                                  "1, or any text that does not begin with 0",
                                   "set it before the program starts");
     }
 }
