@@ -13,14 +13,24 @@ _DEVICE_BASE = 0x8000_0000
 class Block:
     """A range of a mapped segment. Handles, views, lists and submissions in flight keep it alive."""
 
-    __slots__ = ("__weakref__", "handle", "mapping", "offset", "segment", "size")
+    __slots__ = ("__weakref__", "handle", "mapping", "offset", "read_only", "segment", "size")
 
-    def __init__(self, handle: int, mapping: SharedMapping, segment: int, offset: int, size: int) -> None:
+    def __init__(
+        self,
+        handle: int,
+        mapping: SharedMapping,
+        segment: int,
+        offset: int,
+        size: int,
+        *,
+        read_only: bool = False,
+    ) -> None:
         self.handle = handle
         self.mapping = mapping
         self.segment = segment
         self.offset = offset
         self.size = size
+        self.read_only = read_only
 
     @property
     def device_address(self) -> int:
@@ -48,7 +58,7 @@ class _View:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.__array_interface__ = {
-            "data": (block.address, False),
+            "data": (block.address, block.read_only),
             "shape": (block.size,),
             "typestr": "|u1",
             "version": 3,

@@ -68,7 +68,7 @@ class CommandList(Handle):
         call = "zeCommandListAppendMemoryCopy"
         self._check_open(call)
         check_type(call, "copy, size", size, int)
-        command = cmd.Copy(self._resolve(call, target), self._resolve(call, source), size)
+        command = cmd.Copy(self._resolve_target(call, target), self._resolve(call, source), size)
         self._append(call, command, signal_event, wait_events)
 
     def append_memory_copy_region(
@@ -91,7 +91,7 @@ class CommandList(Handle):
         """
         call = "zeCommandListAppendMemoryCopyRegion"
         self._check_open(call)
-        target_at, source_at = self._resolve(call, target), self._resolve(call, source)
+        target_at, source_at = self._resolve_target(call, target), self._resolve(call, source)
         for value in (*target_region, *source_region, target_pitch, source_pitch):
             check_type(call, "copy region", value, int)
         slice_pitches = (target_slice_pitch, source_slice_pitch)
@@ -131,7 +131,8 @@ class CommandList(Handle):
             raise invalid_size(
                 call, "fill pattern", found=f"{len(pattern)} bytes", expected="1, 2 or 4 bytes"
             )
-        block, offset = self.context._memory.resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        unknown = ZeResult.ERROR_OUT_OF_DEVICE_MEMORY
+        block, offset = self.context._memory.resolve_target(call, target, unknown)
         if size > block.size - offset:
             raise uninitialized(
                 call,
@@ -149,7 +150,7 @@ class CommandList(Handle):
         """`zeCommandListAppendWriteGlobalTimestamp`: write the device clock in ticks, 8 bytes at `target`."""
         call = "zeCommandListAppendWriteGlobalTimestamp"
         self._check_open(call)
-        memory = self._resolve(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
+        memory = self._resolve_target(call, target, ZeResult.ERROR_OUT_OF_DEVICE_MEMORY)
         self._append(call, cmd.Timestamp(memory), signal_event, wait_events)
 
     def append_metric_query_begin(self, query: MetricQuery) -> None:
@@ -361,6 +362,13 @@ class CommandList(Handle):
         self, call: str, memory: MemoryRef, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED
     ) -> MemoryAt:
         block, offset = self.context._memory.resolve(call, memory, unknown)
+        self._used.append(block)
+        return MemoryAt(block.handle, offset)
+
+    def _resolve_target(
+        self, call: str, memory: MemoryRef, unknown: ZeResult = ZeResult.ERROR_UNINITIALIZED
+    ) -> MemoryAt:
+        block, offset = self.context._memory.resolve_target(call, memory, unknown)
         self._used.append(block)
         return MemoryAt(block.handle, offset)
 

@@ -174,7 +174,7 @@ class Context(ContextBase):
         self._allocations[allocation.address] = allocation
         return allocation
 
-    def import_system_memory(self, address: int, size: int) -> Allocation:
+    def import_system_memory(self, address: int, size: int, *, read_only: bool = False) -> Allocation:
         """Import memory of this process at `address`, in place (`zeMemAllocHost` with the import descriptor).
 
         It must be whole pages of a shared mapping of a file in shared memory (`memfd_create`, `shm_open`).
@@ -182,6 +182,9 @@ class Context(ContextBase):
         a submission that finds the file smaller ends with DEVICE_LOST. Raises `ZeError` with
         UNSUPPORTED_FEATURE for any other memory, which has to be copied, and with INVALID_ARGUMENT for an
         allocation of this context.
+
+        `read_only`: the device only reads it. Then any shared mapping will do, also of a file on a local
+        disk, from a page on and of any size.
         """
         from softnpu.driver.system_memory import open_system_memory  # late: few programs have such memory
 
@@ -189,12 +192,14 @@ class Context(ContextBase):
         self._check(call)
         check_type(call, "system memory, address", address, int)
         check_type(call, "system memory, size", size, int)
-        fd, offset = open_system_memory(call, address, size)
+        fd, offset = open_system_memory(call, address, size, read_only=read_only)
         try:
-            foreign = is_foreign(fd)
-            if foreign:
+            foreign = read_only or is_foreign(fd)
+            if foreign and not read_only:
                 part_of(call, f"{size} bytes at {address:#x}", fd, offset, size)
-            block = self._memory.import_part(call, fd, offset, size, address=address, foreign=foreign)
+            block = self._memory.import_part(
+                call, fd, offset, size, address=address, foreign=foreign, read_only=read_only
+            )
             return self._wrap(block, "host")
         finally:
             os.close(fd)

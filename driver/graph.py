@@ -265,8 +265,9 @@ class Graph(Handle):
     def _bound(
         self, call: str, index: int, memory: MemoryRef, strides: tuple[int, ...] | None
     ) -> BoundArgument:
-        self._argument(call, index)
-        block, offset = self.context._memory.resolve(call, memory)
+        pool = self.context._memory
+        resolve = pool.resolve if self._argument(call, index).input else pool.resolve_target
+        block, offset = resolve(call, memory)
         self._check_room(call, index, block.size - offset, strides)
         return BoundArgument(block, offset, strides)
 

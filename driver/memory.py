@@ -148,21 +148,29 @@ class MemoryPool:
         *,
         address: int = 0,
         foreign: bool,
+        read_only: bool = False,
     ) -> Block:
         """Import `size` bytes from `offset` of a memory file; the caller keeps its descriptor.
 
-        With an `address` they are already mapped there. `foreign`: others can truncate the file.
+        With an `address` they are already mapped there. `foreign`: others can truncate the file. `read_only`:
+        so can they, and the device only reads it.
         """
         if address:
             self._check_free(call, address, size)
         try:
-            linux.reserve_pages(fd, offset, size)
+            if not read_only:
+                linux.reserve_pages(fd, offset, size)
         except OSError as failure:
             raise _no_pages(call, size, failure) from failure
         with self._connection.deferred_section(), self._lock:
             self.flush()
             request = msg.MemImportPart(
-                context=self._context, kind=kind, offset=offset, size=size, foreign=foreign
+                context=self._context,
+                kind=kind,
+                offset=offset,
+                size=size,
+                foreign=foreign,
+                read_only=read_only,
             )
             answer, fds = self._connection.request(
                 call, request, msg.MemAllocated, [fd], on_late_answer=self._on_late_import
@@ -174,9 +182,8 @@ class MemoryPool:
             else:
                 mapping = self._map_foreign(call, answer, fd, offset - answer.offset)
             self._segments[answer.segment] = (mapping, 0)
-            return self._map_block(
-                call, msgspec.structs.replace(answer, fresh=False), [], size, self._to_free
-            )
+            placed = msgspec.structs.replace(answer, fresh=False)
+            return self._map_block(call, placed, [], size, self._to_free, read_only=read_only)
 
     def _map_foreign(self, call: str, answer: msg.MemAllocated, fd: int, start: int) -> SharedMapping:
         try:
@@ -267,6 +274,8 @@ class MemoryPool:
         size: int,
         end: deque[tuple[int, int, int]],
         alignment: int = 0,
+        *,
+        read_only: bool = False,
     ) -> Block:
         mapping, count = self._map(call, answer, fds, alignment)
         if not 0 <= answer.offset <= mapping.size - size:
@@ -274,7 +283,7 @@ class MemoryPool:
                 call, f"it placed {size} bytes at {answer.offset} of a segment of {mapping.size}"
             )
         self._segments[answer.segment] = (mapping, count + 1)
-        block = Block(answer.memory, mapping, answer.segment, answer.offset, size)
+        block = Block(answer.memory, mapping, answer.segment, answer.offset, size, read_only=read_only)
         bisect.insort(self._addresses, block.address)
         self._blocks[block.address] = (block.handle, weakref.ref(block))
         note = (block.handle, answer.segment, block.address)
@@ -348,6 +357,20 @@ class MemoryPool:
                 expected="an Allocation, a numpy view of one, or an address",
             )
         return self._resolve_address(call, address, unknown)
+
+    def resolve_target(
+        self, call: str, memory: object, unknown: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT
+    ) -> tuple[Block, int]:
+        """Return the same for memory that a command writes; INVALID_ARGUMENT if it is for reading only."""
+        block, offset = self.resolve(call, memory, unknown)
+        if block.read_only:
+            raise invalid_argument(
+                call,
+                describe(block.handle),
+                found="imported for reading only",
+                expected="memory that the device may write",
+            )
+        return block, offset
 
     def _resolve_address(self, call: str, address: int, unknown: ZeResult) -> tuple[Block, int]:
         if address == 0:

@@ -1,6 +1,7 @@
 """Memory of this process that the device can use in place: shared mappings of files in shared memory.
 
-Private pages are unreachable for another process, and a page of a file on disk may take any time.
+Private pages are unreachable for another process. Files on a local disk, and those that this process may not
+write, are for reading only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult
 
 
-def open_system_memory(call: str, address: int, size: int) -> tuple[int, int]:
+def open_system_memory(call: str, address: int, size: int, *, read_only: bool) -> tuple[int, int]:
     """Return the file of `size` bytes at `address`, as a new descriptor, and the offset in it.
 
     Raises `ZeError`: INVALID_NULL_POINTER, UNSUPPORTED_SIZE for none, INVALID_ARGUMENT unless they are whole
@@ -26,13 +27,15 @@ def open_system_memory(call: str, address: int, size: int) -> tuple[int, int]:
     if size <= 0:
         result = ZeResult.ERROR_UNSUPPORTED_SIZE
         raise error(call, result, "system memory", found=f"{size} bytes", expected="at least 1")
-    if address % PAGE or size % PAGE:
+    if address % PAGE or (size % PAGE and not read_only):
         raise invalid_argument(call, name, found="parts of pages", expected=f"whole pages of {PAGE} bytes")
     area = find_area(address)
     if area is None or address + size > area.end:
         raise _not_shared(call, name, "not in one mapping")
     if area.access[3] != "s" or not area.inode:
         raise _not_shared(call, name, "private pages, which no other process can reach")
+    if read_only:
+        return _open_for_reading(call, name, area, _offset(area, address), size), _offset(area, address)
     if not area.access.startswith("rw"):
         raise _not_shared(call, name, "not readable and writable")
     fd = open_mapped_file(area, os.O_RDWR)
@@ -42,6 +45,25 @@ def open_system_memory(call: str, address: int, size: int) -> tuple[int, int]:
         os.close(fd)
         raise _not_shared(call, name, f"in {area.path}, which is no shared memory")
     return fd, _offset(area, address)
+
+
+def _open_for_reading(call: str, name: str, area: Area, offset: int, size: int) -> int:
+    """Return a descriptor without write access: the daemon needs none, and judges the file system."""
+    if not area.access.startswith("r"):
+        raise _not_shared(call, name, "not readable")
+    found = open_mapped_file(area)
+    if found is None:
+        raise _not_shared(call, name, f"{area.path or 'its file'} cannot be opened")
+    try:
+        fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as failure:
+        raise _not_shared(call, name, f"{area.path} cannot be opened: {failure.strerror}") from failure
+    finally:
+        os.close(found)
+    if os.fstat(fd).st_size < offset + size:
+        os.close(fd)
+        raise _not_shared(call, name, f"behind the end of {area.path}")
+    return fd
 
 
 def _offset(area: Area, address: int) -> int:

@@ -139,12 +139,20 @@ def map_pages(fd: int, size: int, offset: int) -> ctypes.Array[ctypes.c_ubyte]:
     return _map(fd, size, mmap.PROT_READ | mmap.PROT_WRITE, offset)
 
 
+def map_pages_for_reading(fd: int, size: int, offset: int) -> ctypes.Array[ctypes.c_ubyte]:
+    """Return the same of a file open for reading. A write to them would fault nowhere and change no file."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    return _map(fd, size, protection, offset, mmap.MAP_PRIVATE | _MAP_NORESERVE)
+
+
 def _map_whole(fd: int, size: int, protection: int) -> memoryview:
     return memoryview(_map(fd, size, protection, 0)).cast("B")
 
 
-def _map(fd: int, size: int, protection: int, offset: int) -> ctypes.Array[ctypes.c_ubyte]:
-    address = _checked(_mmap(None, size, protection, mmap.MAP_SHARED, fd, offset), size)
+def _map(
+    fd: int, size: int, protection: int, offset: int, flags: int = mmap.MAP_SHARED
+) -> ctypes.Array[ctypes.c_ubyte]:
+    address = _checked(_mmap(None, size, protection, flags, fd, offset), size)
     data = (ctypes.c_ubyte * size).from_address(address)
     weakref.finalize(data, _munmap, address, size).atexit = False
     return data

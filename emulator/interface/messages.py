@@ -15,6 +15,7 @@ import msgspec
 from softnpu.emulator.interface import activity_messages as activity
 from softnpu.emulator.interface import injection_messages as inj
 from softnpu.emulator.interface import lease_messages as leases
+from softnpu.emulator.interface import memory_messages as memory
 from softnpu.emulator.interface import message
 from softnpu.emulator.interface import message_texts as texts
 from softnpu.emulator.interface import status_messages as status
@@ -39,6 +40,10 @@ Histogram = activity.Histogram
 LeaseTake = leases.LeaseTake
 Leased = leases.Leased
 LeaseStatus = leases.LeaseStatus
+MemAlloc = memory.MemAlloc
+MemImport = memory.MemImport
+MemImportPart = memory.MemImportPart
+MemFree = memory.MemFree
 Role = texts.Role
 MemoryKind = texts.MemoryKind
 QueuePriority = texts.QueuePriority
@@ -83,51 +88,6 @@ class ContextDestroy(Message, frozen=True, kw_only=True, tag="context_destroy"):
     """Destroy a context and everything created in it. Answer: `Ok`."""
 
     context: Handle
-
-
-class MemAlloc(Message, frozen=True, kw_only=True, tag="mem_alloc"):
-    """Allocate `size` bytes. `kind`: a `MemoryKind`. Answer: `MemAllocated`.
-
-    `exportable` memory has a segment of its own, whose descriptor another process may use. So has `sparse`
-    memory, which gets pages where it is used, and is charged by page.
-    """
-
-    context: Handle
-    kind: str
-    size: int
-    alignment: int = 0
-    exportable: bool = False
-    sparse: bool = False
-
-
-class MemImport(Message, frozen=True, kw_only=True, tag="mem_import"):
-    """Import memory of another process. Descriptor: the segment of an exportable allocation.
-
-    Its size must be sealed. Answer: `MemAllocated`, fresh, with the whole segment as the allocation.
-    """
-
-    context: Handle
-    kind: str
-
-
-class MemImportPart(Message, frozen=True, kw_only=True, tag="mem_import_part"):
-    """Import `size` bytes of a memory file at `offset`, whole pages. Descriptor: the file.
-
-    Its size must be sealed. Answer: `MemAllocated`, fresh: the segment is that part of the file. `foreign`:
-    the size need not be sealed, nor the part whole pages; the segment has the pages around it.
-    """
-
-    context: Handle
-    kind: str
-    offset: int
-    size: int
-    foreign: bool = False
-
-
-class MemFree(Message, frozen=True, kw_only=True, tag="mem_free"):
-    """Free any number of allocations. Answer: `Ok`."""
-
-    memory: tuple[Handle, ...]
 
 
 class QueueCreate(Message, frozen=True, kw_only=True, tag="queue_create"):

@@ -72,13 +72,15 @@ class ContextRelease(OfContext, frozen=True, kw_only=True, tag="context_release"
 class SegmentAdd(OfContext, frozen=True, kw_only=True, tag="segment_add"):
     """Descriptor: the segment, which is `size` bytes from `start` on.
 
-    `foreign`: the minimum size of its file, if others can truncate it; else 0.
+    `foreign`: the minimum size of its file, if others can truncate it; else 0. `read_only`: such a file that
+    commands only read.
     """
 
     segment: int
     size: int
     start: int = 0
     foreign: int = 0
+    read_only: bool = False
 
 
 class SegmentDrop(OfContext, frozen=True, kw_only=True, tag="segment_drop"):

@@ -391,7 +391,7 @@ _WITH_DESCRIPTORS: dict[str, Callable[[FrameMaker], Frame]] = {
     "mem_import_part": lambda maker: maker.imported(
         "mem_import_part",
         {"context": maker["contexts"], "kind": maker.dice.pick(KINDS), "offset": 0, "size": 4096}
-        | _some(maker.dice, {"foreign": (0.5, True)}),
+        | _some(maker.dice, {"foreign": (0.5, True), "read_only": (0.1, True)}),
     ),
     "mem_free": FrameMaker.freed,
     "graph_export": FrameMaker.exported,

@@ -407,7 +407,7 @@ constexpr std::string_view TAG = "mem_alloc", CONTEXT = "context", KIND = "kind"
 namespace mem_import { constexpr std::string_view TAG = "mem_import", CONTEXT = "context", KIND = "kind"; }
 namespace mem_import_part {
 constexpr std::string_view TAG = "mem_import_part", CONTEXT = "context", KIND = "kind", OFFSET = "offset",
-    SIZE = "size", FOREIGN = "foreign";
+    SIZE = "size", FOREIGN = "foreign", READ_ONLY = "read_only";
 }
 namespace mem_free { constexpr std::string_view TAG = "mem_free", MEMORY = "memory"; }
 namespace queue_create {

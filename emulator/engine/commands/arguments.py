@@ -202,7 +202,7 @@ class Arguments:
         at = command.profiling
         if at is None:
             return
-        profile = space.resolve(at, profiling.HEADER.size).range(at.offset, profiling.HEADER.size)
+        profile = space.resolve_target(at, profiling.HEADER.size).range(at.offset, profiling.HEADER.size)
         for index, bound in enumerate(self._bound):
             if profile.overlaps(self._minimum(index)):
                 raise refuse(
@@ -244,7 +244,8 @@ class Arguments:
                 size = min(size, most_bytes(argument, self._config))
             else:
                 size, alignment, steps = _extent(argument, strides)
-            memory = space.resolve(at, size, alignment)
+            find = space.resolve if argument.input else space.resolve_target
+            memory = find(at, size, alignment)
         except Refused as error:
             info = error.info
             name = f"{self._name}, argument '{argument.name}', {info.object}"

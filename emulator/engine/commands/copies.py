@@ -33,7 +33,7 @@ _WIDE_PART_BYTES = 2 * PART_BYTES  # several threads need the same time
 def copy(space: AddressSpace, running: RunningSubmission, hazards: Hazards, command: cmd.Copy) -> Step:
     """COPY: `size` bytes, as if all were read before one is written."""
     target, source, size = command.target, command.source, command.size
-    to, origin = space.resolve(target, size), space.resolve(source, size)
+    to, origin = space.resolve_target(target, size), space.resolve(source, size)
     written = to.array[target.offset : target.offset + size]
     read = origin.array[source.offset : source.offset + size]
     write_range, read_range = to.range(target.offset, size), origin.range(source.offset, size)
@@ -59,6 +59,7 @@ def copy_region(
             expected="rows, and a width of at most the target's pitch",
         )
     to, target = _rows(space, command.target, command.target_pitch, width, rows)
+    space.resolve_target(command.target, 0)
     origin, source = _rows(space, command.source, command.source_pitch, width, rows)
     written = to.range(command.target.offset, extent(command.target_pitch, width, rows))
     read = origin.range(command.source.offset, extent(command.source_pitch, width, rows))

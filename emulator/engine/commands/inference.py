@@ -268,7 +268,7 @@ class Inference:
         if at is None:
             return None
         memory = self._space.resolve(at, profiling.HEADER.size)
-        return self._space.view(at, memory.size - at.offset)
+        return self._space.target(at, memory.size - at.offset)
 
 
 def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:

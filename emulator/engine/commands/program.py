@@ -143,14 +143,14 @@ class Decoding:
             case cmd.Timestamp(at):
                 if hazards.any_reads:
                     hazards.write(*space.resolve(at, 8).range(at.offset, 8))
-                word = space.view(at, 8, 8).view(np.uint64)
+                word = space.target(at, 8, 8).view(np.uint64)
                 return partial(_write_time, word, self._platform.timer_ns_per_tick, running)
             case cmd.MetricSnapshot(at):
                 size = metrics.SNAPSHOT.size
                 if hazards.any_reads:
                     hazards.write(*space.resolve(at, size).range(at.offset, size))
                 done = Work(self._count, self._inferences, self._read, self._written)
-                return partial(running.write_metrics, space.view(at, size, 8).view(np.uint64), done)
+                return partial(running.write_metrics, space.target(at, size, 8).view(np.uint64), done)
             case cmd.EventSignal(at):
                 return partial(_signal, *_event(space, at), at, running)
             case cmd.EventReset(at):
@@ -185,7 +185,7 @@ def _size(command: cmd.Copy | cmd.Fill | cmd.CopyRegion) -> int:
 
 
 def _fill(space: AddressSpace, at: cmd.MemoryAt, size: int, pattern: bytes) -> Step:
-    view = space.view(at, size)
+    view = space.target(at, size)
     if size > PART_BYTES:
         return partial(_fill_in_parts, view, pattern)
     if size % len(pattern):

@@ -59,7 +59,9 @@ class AddressSpace:
         number, size, start = message.segment, message.size, message.start
         try:
             if message.foreign:
-                self._mappings[number] = ForeignMapping(fd, size, start, message.foreign)
+                self._mappings[number] = ForeignMapping(
+                    fd, size, start, message.foreign, read_only=message.read_only
+                )
             else:
                 self._mappings[number] = Mapping.of_sealed(fd, size, start)
         except OSError as failure:
@@ -154,9 +156,21 @@ class AddressSpace:
             )
         return memory
 
-    def view(self, at: MemoryAt, size: int, alignment: int = 1) -> Bytes:
-        """Return `size` bytes of client memory at `at`."""
+    def resolve_target(self, at: MemoryAt, size: int, alignment: int = 1) -> Memory:
+        """Return the same for a range that a command writes; refuse memory imported for reading only."""
         memory = self.resolve(at, size, alignment)
+        if memory.mapping.read_only:
+            raise refuse(
+                ZeResult.ERROR_INVALID_ARGUMENT,
+                describe(at.memory),
+                found="imported for reading only",
+                expected="memory that the device may write",
+            )
+        return memory
+
+    def target(self, at: MemoryAt, size: int, alignment: int = 1) -> Bytes:
+        """Return `size` bytes of client memory at `at`, which a command writes."""
+        memory = self.resolve_target(at, size, alignment)
         return memory.array[at.offset : at.offset + size]
 
     def graph(self, handle: int) -> EngineImage:

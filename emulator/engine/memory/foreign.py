@@ -40,7 +40,7 @@ class ForeignFile:
             object=f"shared memory {self._path()}",
             found=found,
             expected=f"{self._expected} bytes, as when it was imported",
-            hint="its owner must not cut it, nor fill up /dev/shm; open it again, with a new queue",
+            hint="its owner must not cut it, nor fill up its file system; open it again, with a new queue",
         )
 
     def _path(self) -> str:

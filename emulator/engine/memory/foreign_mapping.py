@@ -18,16 +18,18 @@ class ForeignMapping(Mapping):
 
     __slots__ = ()
 
-    def __init__(self, fd: int, size: int, start: int, expected: int) -> None:
+    def __init__(self, fd: int, size: int, start: int, expected: int, *, read_only: bool = False) -> None:
         try:
             guarding = guard()
             status = os.fstat(fd)
-            pages = address_range.map_pages(fd, size, start)
+            map_pages = address_range.map_pages_for_reading if read_only else address_range.map_pages
+            pages = map_pages(fd, size, start)
             slot = guarding.add(ctypes.addressof(pages), size)
             # finalizers run last in, first out: the range is unregistered, then its pages are unmapped
             weakref.finalize(pages, guarding.remove, slot).atexit = False
             shared = SharedMapping.of_pages(memoryview(pages).cast("B"))
             super().__init__((status.st_dev, status.st_ino), shared, start)
             self.foreign = ForeignFile(fd, expected, pages, slot)
+            self.read_only = read_only
         finally:
             os.close(fd)

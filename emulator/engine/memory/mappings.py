@@ -28,10 +28,10 @@ class Mapping:
     """A segment in this process. `shared` gives words and address, `array` the bytes for numpy.
 
     `identity` is the same for all mappings of one file; this one begins at byte `start` of it. `foreign`: the
-    file if others can truncate it.
+    file if others can truncate it. `read_only`: commands may not write it.
     """
 
-    __slots__ = ("array", "foreign", "identity", "shared", "start")
+    __slots__ = ("array", "foreign", "identity", "read_only", "shared", "start")
 
     def __init__(self, identity: tuple[int, int], shared: SharedMapping, start: int) -> None:
         self.identity = identity
@@ -39,6 +39,7 @@ class Mapping:
         self.start = start
         self.array: Bytes = np.frombuffer(self.shared.buffer, dtype=np.uint8)
         self.foreign: ForeignFile | None = None
+        self.read_only = False
 
     @classmethod
     def of_sealed(cls, fd: int, size: int, start: int = 0) -> Mapping:

@@ -52,6 +52,7 @@ class Announcements:
                 size=record.size,
                 start=record.start,
                 foreign=record.foreign,
+                read_only=record.read_only,
             ),
             [record.fd],
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from softnpu.emulator.common import address_range, linux, native_files
+from softnpu.emulator.common import address_range, linux, local_files, native_files
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.records import PAGE
@@ -99,7 +100,7 @@ class MemoryRequests:
         self._import(call, request, None)
 
     def import_part(self, call: Call, request: msg.MemImportPart) -> None:
-        if request.foreign:
+        if request.foreign or request.read_only:
             self._import_foreign(call, request)
         else:
             self._import(call, request, (request.offset, request.size))
@@ -134,13 +135,19 @@ class MemoryRequests:
         (fd,) = call.packet.take_fds(1)
         try:
             check_request(request.kind, request.size, 0)
-            _check_foreign(fd)
+            _check_guard()
+            if request.read_only:
+                _check_for_reading(fd)
+            else:
+                _check_shared(fd)
             length, offset, size = os.fstat(fd).st_size, request.offset, request.size
             if offset < 0 or offset > length or size > length - offset:
                 raise _bad_foreign(f"{size} bytes at {offset} of a file of {length} bytes")
             self.check(context, size)
-            _check_mappable(fd, offset // PAGE * PAGE)
-            allocation = context.memory.adopt_foreign(fd, size, request.kind, offset)
+            _check_mappable(fd, offset // PAGE * PAGE, request.read_only)
+            allocation = context.memory.adopt_foreign(
+                fd, size, request.kind, offset, read_only=request.read_only
+            )
             self._give(call.number, context, allocation, fresh=True)
         finally:
             close_untrusted((fd,), self._state.user.uid)
@@ -296,8 +303,8 @@ class MemoryRequests:
             )
 
 
-def _check_foreign(fd: int) -> None:
-    """Refuse files that the engine cannot guard, or whose pages may take forever, as on a user's disk."""
+def _check_guard() -> None:
+    """Refuse all files without a size seal if the engine cannot guard itself."""
     if not native_files.guard().exists():
         raise refuse(
             ZeResult.ERROR_UNSUPPORTED_FEATURE,
@@ -306,18 +313,44 @@ def _check_foreign(fd: int) -> None:
             expected="the library that guards the engine against a cut",
             hint="install softnpu where there is a C++ compiler, or import memory whose size is sealed",
         )
+
+
+def _check_shared(fd: int) -> None:
+    """Refuse files that the device cannot write, or whose pages may take long, as on a disk."""
     if not linux.is_shared_memory(fd):
         raise _bad_foreign("a file that is not in shared memory")
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
         raise _bad_foreign("a descriptor that is not open for reading and writing")
 
 
-def _check_mappable(fd: int, start: int) -> None:
+def _check_for_reading(fd: int) -> None:
+    """Refuse files whose pages another program or machine may withhold, and access that nobody needs."""
+    if not (linux.is_shared_memory(fd) or local_files.is_local(fd)) or not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise refuse(
+            ZeResult.ERROR_UNSUPPORTED_FEATURE,
+            "import for reading only",
+            found="no file of shared memory, nor of a local disk that this daemon sees",
+            expected="such a file",
+            hint="copy the data into memory of the device",
+        )
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            "import for reading only",
+            found="a descriptor that is open for writing",
+            expected="one that is open for reading only",
+        )
+
+
+def _check_mappable(fd: int, start: int, for_reading: bool) -> None:
     """Refuse files sealed against writing, by mapping a page briefly without touching it."""
     try:
-        address_range.map_pages(fd, PAGE, start)
+        if for_reading:
+            address_range.map_pages_for_reading(fd, PAGE, start)
+        else:
+            address_range.map_pages(fd, PAGE, start)
     except OSError as failure:
-        raise _bad_foreign(f"a file that cannot be mapped for writing: {failure.strerror}") from failure
+        raise _bad_foreign(f"a file that cannot be mapped: {failure.strerror}") from failure
 
 
 def _bad_foreign(found: str) -> Refused:

@@ -14,6 +14,7 @@ import psutil
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor, check_left
@@ -33,7 +34,8 @@ _BLOCK = 512  # bytes of `st_blocks`, on every file system
 class Segment:
     """A memory file from `start` on. The descriptor is ours; what waits to be sent holds it as well.
 
-    `foreign`: the bytes that the file has to have, if others can cut it; else 0.
+    `foreign`: the bytes that the file has to have, if others can cut it; else 0. `read_only`: the device may
+    not write it.
     """
 
     number: int
@@ -43,13 +45,17 @@ class Segment:
     control: bool
     start: int = 0
     foreign: int = 0
+    read_only: bool = False
 
     def __post_init__(self) -> None:
         self._held = HeldDescriptor(self.fd)
         self.fd = self._held
 
     def close(self) -> None:
-        self._held.close()
+        if not self.read_only:
+            self._held.close()
+        elif self._held.release():
+            close_untrusted((self._held,))  # it may be the last one of a large file that was removed
 
 
 @dataclass
@@ -116,7 +122,9 @@ class ContextMemory:
         self.allocated += size
         return Allocation(segment, 0, size, size, kind, size)
 
-    def adopt_foreign(self, fd: int, size: int, kind: str, offset: int) -> Allocation:
+    def adopt_foreign(
+        self, fd: int, size: int, kind: str, offset: int, *, read_only: bool = False
+    ) -> Allocation:
         """`size` bytes from `offset` of a file that others can cut; the descriptor stays the caller's.
 
         The segment has the whole pages that they lie in.
@@ -124,7 +132,7 @@ class ContextMemory:
         start = offset // PAGE * PAGE
         pages = -(-(offset - start + size) // PAGE) * PAGE
         segment = self._keep_segment(os.dup(fd), pages, control=False)
-        segment.start, segment.foreign = start, offset + size
+        segment.start, segment.foreign, segment.read_only = start, offset + size, read_only
         segment.ranges.allocate(pages, PAGE)
         self.allocated += size
         return Allocation(segment, offset - start, size, pages, kind, size)

@@ -42,6 +42,10 @@ class ContextDesc(NamedTuple):
     flags: int = 0
 
 
+FOR_READING = 4
+"""`ZE_HOST_MEM_ALLOC_FLAG_BIAS_WRITE_COMBINED`: with imported memory, the device only reads it."""
+
+
 class HostMemDesc(NamedTuple):
     """`import_fd` stands for an import structure in `pNext`, `export` for an export structure.
 

@@ -15,6 +15,7 @@ from softnpu.driver.sysman import Sysman
 from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import ExternalMemory, InitDriverType
 from tests.conformance.api.structures import (
+    FOR_READING,
     AddressRange,
     AllocationProperties,
     DeviceMemDesc,
@@ -187,7 +188,8 @@ class PythonCore(Keeper):
         if desc.import_fd is not None:
             return self._place(this.import_memory(desc.import_fd, "host"))
         if desc.system_memory is not None:
-            return self._place(this.import_system_memory(*desc.system_memory))
+            read_only = bool(desc.flags & FOR_READING)
+            return self._place(this.import_system_memory(*desc.system_memory, read_only=read_only))
         return self._place(this.alloc_host(size, alignment, _exportable(desc.export)))
 
     @answers

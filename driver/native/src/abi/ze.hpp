@@ -205,6 +205,7 @@ struct ze_device_mem_alloc_desc_t : ze_base_properties_t {
 };
 
 using ze_host_mem_alloc_desc_t = ze_flags_t;
+constexpr uint32_t ZE_HOST_MEM_ALLOC_FLAG_BIAS_WRITE_COMBINED = 1u << 2;
 
 // The import structure, and the export structure, whose `fd` is an output.
 struct ze_external_memory_fd_t : ze_base_properties_t {

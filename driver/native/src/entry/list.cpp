@@ -164,7 +164,8 @@ ZE_EXPORT ze_result_t zeCommandListAppendMemoryCopy(ze_command_list_handle_t hCo
         const auto list = lookup<CommandList>(hCommandList);
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
-        const MemoryRef target = list->context->memory()->resolve(dstptr, ZE_RESULT_ERROR_UNINITIALIZED);
+        const MemoryRef target =
+            list->context->memory()->resolve_target(dstptr, ZE_RESULT_ERROR_UNINITIALIZED);
         const MemoryRef source = list->context->memory()->resolve(srcptr, ZE_RESULT_ERROR_UNINITIALIZED);
         list->append(copy(target, source, size), events);
     });
@@ -181,6 +182,7 @@ ZE_EXPORT ze_result_t zeCommandListAppendMemoryCopyRegion(
         require_nonnull(srcRegion, "srcRegion");
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
+        list->context->memory()->resolve_target(dstptr, ZE_RESULT_ERROR_UNINITIALIZED);
         const MemoryRef target = start_of(*list, dstptr, *dstRegion, dstPitch);
         const MemoryRef source = start_of(*list, srcptr, *srcRegion, srcPitch);
         check_regions(*dstRegion, dstPitch, *srcRegion, dstSlicePitch != 0 || srcSlicePitch != 0);
@@ -202,7 +204,8 @@ ZE_EXPORT ze_result_t zeCommandListAppendMemoryFill(ze_command_list_handle_t hCo
         if (pattern_size != 1 && pattern_size != 2 && pattern_size != 4) {
             throw invalid_size("fill pattern", format("%zu bytes", pattern_size), "1, 2 or 4 bytes");
         }
-        const MemoryRef target = list->context->memory()->resolve(ptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY);
+        const MemoryRef target =
+            list->context->memory()->resolve_target(ptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY);
         if (size > target.block->size - target.offset) {
             throw uninitialized("fill", format("%zu bytes at offset %zu", size, target.offset),
                                 format("a range inside the %zu bytes of the allocation", target.block->size));
@@ -221,7 +224,8 @@ ZE_EXPORT ze_result_t zeCommandListAppendWriteGlobalTimestamp(ze_command_list_ha
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
         list->append(
-            timestamp(list->context->memory()->resolve(dstptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)),
+            timestamp(
+                list->context->memory()->resolve_target(dstptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)),
             events);
     });
 }

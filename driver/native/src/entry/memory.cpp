@@ -79,7 +79,10 @@ ZE_EXPORT ze_result_t zeMemAllocHost(ze_context_handle_t hContext, const ze_host
         require_nonnull(desc, "host_desc");
         require_nonnull(pptr, "pptr");
         if (const auto* const given = extras_of(desc->pNext).system_memory) {
-            auto block = import_system_memory(*context->memory(), given->pSystemMemory, given->size);
+            // that the host does not read it back: in Intel's driver the device does not write it then
+            const bool for_reading = (desc->flags & ZE_HOST_MEM_ALLOC_FLAG_BIAS_WRITE_COMBINED) != 0;
+            auto block =
+                import_system_memory(*context->memory(), given->pSystemMemory, given->size, for_reading);
             *pptr = context->memory()->publish(std::move(block), ZE_MEMORY_TYPE_HOST);
             return;
         }

@@ -91,7 +91,7 @@ std::pair<const uint8_t*, size_t> Graph::native_binary() {
 }
 
 void Graph::set_argument(uint32_t index, const void* const* pointer, const uint32_t* strides) {
-    argument(index);
+    const bool is_input = argument(index).input;
     if (pointer == nullptr && strides == nullptr) {
         throw invalid_argument(name_of(index), "nothing to set", "memory or strides");
     }
@@ -99,7 +99,11 @@ void Graph::set_argument(uint32_t index, const void* const* pointer, const uint3
     if (strides != nullptr) chosen = checked_strides(index, strides);
     MemoryRef memory;
     if (context->connection->was_closed()) throw context->connection->lost_error();
-    if (pointer != nullptr) memory = context->memory()->resolve(*pointer, ZE_RESULT_ERROR_INVALID_ARGUMENT);
+    if (pointer != nullptr) {
+        const MemoryPool& pool = *context->memory();
+        memory = is_input ? pool.resolve(*pointer, ZE_RESULT_ERROR_INVALID_ARGUMENT)
+                          : pool.resolve_target(*pointer, ZE_RESULT_ERROR_INVALID_ARGUMENT);
+    }
     std::lock_guard lock(mutex_);
     if (index >= arguments_.size()) return;  // destroyed meanwhile
     auto& now = arguments_[index];

@@ -174,31 +174,52 @@ Error not_shared(const std::string& name, const std::string& found) {
         "copy the data into memory of the device, or take the tensor from such a file");
 }
 
+void check_length(const std::string& name, const Area& area, int fd, uint64_t end) {
+    struct stat status;
+    if (fstat(fd, &status) != 0 || static_cast<uint64_t>(status.st_size) < end)
+        throw not_shared(name, "behind the end of " + area.path);
+}
+
+// The daemon gets no access to the file beyond reading it, and judges its file system.
+std::shared_ptr<Block> import_for_reading(MemoryPool& pool, const std::string& name, const Area& area,
+                                          uint8_t* pages, size_t size) {
+    if (area.access[0] != 'r') throw not_shared(name, "not readable");
+    Fd fd = open_mapped_file(area);
+    if (fd.valid() && (fcntl(fd.get(), F_GETFL) & O_ACCMODE) != O_RDONLY)
+        fd = Fd(open(format("/proc/self/fd/%d", fd.get()).c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) throw not_shared(name, area.path + " cannot be opened");
+    const uint64_t offset = area.offset + (reinterpret_cast<uint64_t>(pages) - area.start);
+    check_length(name, area, fd.get(), offset + size);
+    return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, true, true);
+}
+
 }  // namespace
 
-std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, size_t size) {
+std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, size_t size, bool for_reading) {
     if (address == nullptr) throw invalid_null_pointer("system memory", "null pointer", "an address");
     if (size == 0) throw unsupported_size("system memory", "0 bytes", "at least 1");
     const auto start = reinterpret_cast<uint64_t>(address);
     const std::string name = format("%zu bytes at %p", size, address);
-    if (start % schema::blob::PAGE != 0 || size % schema::blob::PAGE != 0)
+    const bool whole_pages = size % schema::blob::PAGE == 0;
+    if (start % schema::blob::PAGE != 0 || !(whole_pages || for_reading))
         throw invalid_argument(name, "parts of pages", "whole pages of 4096 bytes");
     const auto area = find_area(start);
     if (!area || size > area->end - start) throw not_shared(name, "not in one mapping");
     if (area->access[3] != 's' || area->inode == 0)
         throw not_shared(name, "private pages, which no other process can reach");
-    if (area->access.compare(0, 2, "rw") != 0) throw not_shared(name, "not readable and writable");
-    const Fd fd = open_mapped_file(*area, O_RDWR);
+    const bool writable = whole_pages && area->access.compare(0, 2, "rw") == 0;
+    if (!writable && !for_reading) throw not_shared(name, "not readable and writable");
+    const Fd fd = writable ? open_mapped_file(*area, O_RDWR) : Fd();
+    auto* const pages = static_cast<uint8_t*>(address);
+    const bool in_memory = fd.valid() && (has_fixed_size(fd.get()) || is_shared_memory(fd.get()));
+    if (for_reading && !in_memory) return import_for_reading(pool, name, *area, pages, size);
     if (!fd.valid()) throw not_shared(name, area->path + " cannot be opened");
     const uint64_t offset = area->offset + (start - area->start);
-    auto* const pages = static_cast<uint8_t*>(address);
     if (has_fixed_size(fd.get()))
         return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, false);
     if (!is_shared_memory(fd.get()))
         throw not_shared(name, "in " + area->path + ", which is no shared memory");
-    struct stat status;
-    if (fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < offset + size)
-        throw not_shared(name, "behind the end of " + area->path);
+    check_length(name, *area, fd.get(), offset + size);
     return pool.import_part(fd.get(), offset, pages, size, schema::memory_kind::HOST, true);
 }
 

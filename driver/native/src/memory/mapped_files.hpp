@@ -63,7 +63,8 @@ std::shared_ptr<Block> import_foreign_file(MemoryPool& pool, int fd, std::string
 
 // The memory as a block of this pool; the program keeps it mapped. INVALID_NULL_POINTER, UNSUPPORTED_SIZE for
 // none, INVALID_ARGUMENT for parts of pages and for what the pool has, UNSUPPORTED_FEATURE for any other
-// memory: it has to be copied.
-std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, size_t size);
+// memory: it has to be copied. `for_reading`: a shared mapping of a file on a local disk will do, or one
+// without write access, from a page on and of any size; the device cannot write it.
+std::shared_ptr<Block> import_system_memory(MemoryPool& pool, void* address, size_t size, bool for_reading);
 
 }  // namespace softnpu

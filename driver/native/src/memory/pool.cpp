@@ -111,11 +111,12 @@ std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind)
 }
 
 std::shared_ptr<Block> MemoryPool::import_part(int fd, uint64_t offset, uint8_t* address, size_t size,
-                                               std::string_view kind, bool foreign) {
+                                               std::string_view kind, bool foreign, bool read_only) {
     if (address != nullptr) check_free(address, size);
     // a file truncated meanwhile does not grow again
-    int code;
+    int code = 0;
     do {
+        if (read_only) break;
         code = fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size));
     } while (code != 0 && errno == EINTR);
     if (code != 0) {
@@ -129,9 +130,10 @@ std::shared_ptr<Block> MemoryPool::import_part(int fd, uint64_t offset, uint8_t*
         .put(mem_import_part::OFFSET, offset)
         .put(mem_import_part::SIZE, size);
     if (foreign) request.put_bool(mem_import_part::FOREIGN, true);
+    if (read_only) request.put_bool(mem_import_part::READ_ONLY, true);
     std::lock_guard lock(order_mutex_);
     Answer answer = ask(request, mem_allocated::TAG, 1, {fd});
-    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address);
+    return adopt(answer.fields, answer.fds, 0, size, false, false, 0, address, read_only);
 }
 
 void MemoryPool::check_free(const uint8_t* address, size_t size) const {
@@ -209,7 +211,7 @@ void MemoryPool::settle_interrupted() {
 
 std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index,
                                          size_t size, bool freed_by_daemon, bool exportable, size_t alignment,
-                                         uint8_t* mapped) {
+                                         uint8_t* mapped, bool read_only) {
     const uint64_t handle = answer.integer(mem_allocated::MEMORY);
     const uint64_t number = answer.integer(mem_allocated::SEGMENT);
     const size_t offset = answer.integer(mem_allocated::OFFSET);
@@ -240,7 +242,8 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
             segment.exported = std::make_unique<SessionFd>(std::move(fds[fd_index]));
         }
         auto block =
-            std::make_shared<Block>(weak_from_this(), handle, mapping, number, offset, size, freed_by_daemon);
+            std::make_shared<Block>(weak_from_this(), handle, mapping, number, offset, size, freed_by_daemon,
+                                    read_only);
         segment.blocks++;
         return block;
     } catch (...) {
@@ -300,6 +303,15 @@ MemoryRef MemoryPool::resolve(const void* address, ze_result_t unknown) const {
     const Allocation allocation = find(address, unknown);
     return {allocation.block,
             static_cast<size_t>(static_cast<const uint8_t*>(address) - allocation.block->data())};
+}
+
+MemoryRef MemoryPool::resolve_target(const void* address, ze_result_t unknown) const {
+    MemoryRef target = resolve(address, unknown);
+    if (target.block->read_only) {
+        throw invalid_argument(format("memory %#lx", target.block->handle), "imported for reading only",
+                               "memory that the device may write");
+    }
+    return target;
 }
 
 void MemoryPool::collect(Freed freed) noexcept {

@@ -45,11 +45,12 @@ class MemoryPool;
 class Block {
 public:
     Block(std::weak_ptr<MemoryPool> pool, uint64_t handle, std::shared_ptr<Mapping> mapping, uint64_t segment,
-          size_t offset, size_t size, bool freed_by_daemon)
+          size_t offset, size_t size, bool freed_by_daemon, bool read_only = false)
         : handle(handle),
           segment(segment),
           offset(offset),
           size(size),
+          read_only(read_only),
           mapping_(std::move(mapping)),
           pool_(std::move(pool)),
           freed_by_daemon_(freed_by_daemon) {}
@@ -61,6 +62,7 @@ public:
     const uint64_t segment;
     const size_t offset;
     const size_t size;
+    const bool read_only;  // the device may not write it
 
     uint8_t* data() const { return mapping_->address() + offset; }
     // The address on the device: segments lie far apart.
@@ -101,10 +103,10 @@ public:
     // Memory that another process has exported; the descriptor stays the caller's.
     std::shared_ptr<Block> import_segment(int fd, std::string_view kind);
     // Memory of this process: `offset` of a file, mapped by the program at `address`. Without an address it
-    // is mapped here; `offset` is 0 then. `foreign`: the size of the file is not sealed. INVALID_ARGUMENT for
-    // what lies in an allocation.
+    // is mapped here; `offset` is 0 then. `foreign`: the size of the file is not sealed; `read_only`: neither
+    // is it, and the device only reads it. INVALID_ARGUMENT for what lies in an allocation.
     std::shared_ptr<Block> import_part(int fd, uint64_t offset, uint8_t* address, size_t size,
-                                       std::string_view kind, bool foreign);
+                                       std::string_view kind, bool foreign, bool read_only = false);
     // A descriptor of the block's segment. INVALID_ENUMERATION for memory that is not exportable.
     Fd export_segment(const Block& block);
     // A queue of so many slots: its handle, and its ring, which the daemon frees with it.
@@ -121,6 +123,8 @@ public:
     Allocation find(const void* address, ze_result_t unknown) const;
     // As a reference; INVALID_NULL_POINTER for null.
     MemoryRef resolve(const void* address, ze_result_t unknown) const;
+    // The same for memory that a command writes; INVALID_ARGUMENT if it is for reading only.
+    MemoryRef resolve_target(const void* address, ze_result_t unknown) const;
 
     // Sends a request with the next `flush`; may be called under a lock.
     void defer(MapWriter request) noexcept;
@@ -149,7 +153,7 @@ private:
     void settle_interrupted();
     std::shared_ptr<Block> adopt(const Value& answer, std::vector<Fd>& fds, size_t fd_index, size_t size,
                                  bool freed_by_daemon, bool exportable, size_t alignment = 0,
-                                 uint8_t* mapped = nullptr);
+                                 uint8_t* mapped = nullptr, bool read_only = false);
     void collect(Freed freed) noexcept;
     void flush_locked();
     void release_segment(uint64_t segment);
