@@ -63,6 +63,15 @@ def _blocked(rig: Rig) -> Session:
     return session
 
 
+def test_a_handle_that_lives_on_keeps_no_dropped_queue(rig: Rig) -> None:
+    session, other = _blocked(rig), _blocked(rig)
+    users = session.queue.context.users
+    assert users._queues
+    rig.queues.drop(session.queue)
+    assert (users._queues, users._handles, users._count) == ({}, {}, 0)
+    assert other.queue.context.users._queues
+
+
 @pytest.mark.parametrize("waits", [True, False], ids=["with work", "without"])
 def test_a_turn_looks_at_few_queues_of_another_session(waits: bool) -> None:
     share = Share()

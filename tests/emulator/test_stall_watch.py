@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from softnpu.emulator.supervisor.children.activity import Activity, StallWatch
 from softnpu.emulator.supervisor.reactor import Reactor
+from tests.support.waiting import wait_stopped, wait_until
 
 pytestmark = pytest.mark.quick
 
@@ -32,6 +34,17 @@ def helper() -> Iterator[subprocess.Popen[str]]:
 def _end(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait()
+
+
+def test_a_process_that_was_stopped_while_it_ran_waits_for_no_file() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as runs:
+        try:
+            wait_until(lambda: Activity(runs.pid).cpu_ns() > 200_000_000)  # it has started
+            runs.send_signal(signal.SIGSTOP)
+            wait_stopped(runs.pid)
+            assert Activity(runs.pid).file_waits(runs.pid) == {}
+        finally:
+            runs.kill()
 
 
 def test_what_an_ended_process_used_still_counts(helper: subprocess.Popen[str]) -> None:

@@ -22,6 +22,7 @@ class HandleUsers:
 
     def __init__(self) -> None:
         self._queues: dict[int, set[int]] = {}
+        self._handles: dict[int, set[int]] = {}  # by queue
         self._count = 0
 
     def note(self, handle: int, queue: int) -> None:
@@ -32,9 +33,10 @@ class HandleUsers:
         elif queue in queues:
             return
         queues.add(queue)
+        self._handles.setdefault(queue, set()).add(handle)
         self._count += 1
         if self._count > _MOST_USES:
-            self._queues.clear()
+            self._clear()
 
     def take(self, handle: int) -> Collection[int] | None:
         """Remove a handle; return the queues that may have looked it up.
@@ -43,11 +45,31 @@ class HandleUsers:
         """
         if self._count > _MOST_USES:
             self._count = 0
-            self._queues.clear()
+            self._clear()
             return None
         queues = self._queues.pop(handle, ())
+        for queue in queues:
+            _remove(self._handles, queue, handle)
         self._count -= len(queues)
         return queues
+
+    def drop(self, queue: int) -> None:
+        """Forget a queue: a handle that lives long would keep all that ever used it."""
+        handles = self._handles.pop(queue, ())
+        for handle in handles:
+            _remove(self._queues, handle, queue)
+        if self._count <= _MOST_USES:
+            self._count -= len(handles)
+
+    def _clear(self) -> None:
+        self._queues.clear()
+        self._handles.clear()
+
+
+def _remove(sets: dict[int, set[int]], key: int, value: int) -> None:
+    sets[key].discard(value)
+    if not sets[key]:
+        del sets[key]
 
 
 class EngineContext:

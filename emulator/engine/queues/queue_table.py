@@ -70,6 +70,7 @@ class QueueTable:
         """Drop a queue; its running submission ends early."""
         queue.closed, queue.prepared = True, None  # a cycle that would keep memory mapped
         self._by_context[queue.context.number].pop(queue.handle)
+        queue.context.users.drop(queue.handle)
         self._leave(queue)
         queue.share.decoding.discard(queue)
         self._waiting -= max(0, queue.logged_waiting)

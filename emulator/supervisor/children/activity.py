@@ -47,14 +47,15 @@ class Activity:
         """Return threads blocked on a file: in a page fault, or `loader` in a system call.
 
         Maps each thread to its activity and CPU time; an unchanged value is the same wait. Empty where the
-        kernel does not provide it.
+        kernel does not provide it. A thread stopped while it ran, or waited for a core, looks as in a fault.
         """
         waits = {}
         folder = Path(f"/proc/{self._pid}/task")
         try:
             for name in os.listdir(folder):
                 call = (folder / name / "syscall").read_text().split()
-                if call[0] == "-1" or (int(name) == loader and call[0] in _OF_FILES):
+                blocks = call[0] == "-1" or (int(name) == loader and call[0] in _OF_FILES)
+                if blocks and _state(folder / name) not in _STOPPED:
                     used = (folder / name / "schedstat").read_text().split()[0]
                     waits[int(name)] = f"{call} {used}"
         except (OSError, IndexError):
@@ -74,11 +75,15 @@ class Activity:
         folder = Path(f"/proc/{self._pid}/task")
         try:
             for name in os.listdir(folder):
-                # the command name may hold spaces and brackets: the state follows its last bracket
-                states[int(name)] = (folder / name / "stat").read_text().rpartition(")")[2].split()[0]
+                states[int(name)] = _state(folder / name)
         except (OSError, IndexError):
             return states  # a thread or all of it has ended
         return states
+
+
+def _state(thread: Path) -> str:
+    # the command name may hold spaces and brackets: the state follows its last bracket
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 class StallWatch:

@@ -137,13 +137,14 @@ class CompilerPool:
         """End a compilation without an answer: its session is gone or has cancelled it."""
         if compilation.ended:
             return
-        with ExitStack() as steps:
-            steps.callback(compilation.close)  # whatever comes: nobody else has it any more
-            if compilation in self._waiting:
-                self._waiting.remove(compilation)
-            if compilation.worker is not None:
-                compilation.worker.current = None
-                compilation.worker.kill()
+        steps = ExitStack()  # called by `close`, the last one first: all of them, whatever one raises
+        steps.callback(compilation.close)
+        if compilation in self._waiting:
+            steps.callback(self._waiting.remove, compilation)
+        if compilation.worker is not None:
+            steps.callback(compilation.worker.kill)
+            compilation.worker.current = None
+        steps.close()
 
     def close(self, timeout_s: float) -> None:
         """End all workers; compilations in progress are abandoned."""

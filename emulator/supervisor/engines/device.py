@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 
 import msgspec
 
@@ -164,10 +166,12 @@ class Device:
 
     def _tick(self) -> None:
         """Add up the functions' counters, and end unused functions."""
-        if self._timer is not None and not self._others:
+        if self._timer is not None and not self._others and not self._ending:
             self._timer.cancel()
             self._timer = None
         self._counts.refresh()
+        for function in list(self._ending):
+            function.end(partial(self._ended, function))  # once more, after an error in it
         now = time.monotonic()
         for function in list(self._others.values()):
             if function.needed:
@@ -176,21 +180,28 @@ class Device:
                 self._end(function)
 
     def _end(self, function: VirtualFunction) -> None:
-        del self._others[function.key]
         self._unused_since.pop(function, None)
-        self._ending.append(function)
-        function.end(lambda: self._ended(function))
+        self._ending.append(self._others.pop(function.key))
+        function.end(partial(self._ended, function))
 
     def _ended(self, function: VirtualFunction) -> None:
-        self._ending.remove(function)
-        self._held.pop(function).close()
-        self._counts.end(function.page)
+        if function not in self._ending:
+            return
+        steps = ExitStack()  # called by `close`, the last one first: all of them, whatever one raises
+        steps.callback(self.function_changed)
+        steps.callback(self.on_function_gone, function)
+        steps.callback(function.page.close)
+        steps.callback(function.close, 0.0)
+        steps.callback(self._counts.end, function.page)
+        steps.callback(self._held.pop, function)
+        steps.callback(self._held[function].close)
+        steps.callback(self._remember, function)
+        steps.callback(self._ending.remove, function)
+        steps.close()
+
+    def _remember(self, function: VirtualFunction) -> None:
         self._restarts += function.restarts
         self._errors_of_ended += function.internal_errors
-        function.close(0.0)
-        function.page.close()
-        self.on_function_gone(function)
-        self.function_changed()
 
     # ------------------------------------------------------------ reports of functions
 

@@ -324,13 +324,15 @@ class VirtualFunction:
         """End the engine after an internal error; a new one is told everything again."""
         if self._engine is not None and self._engine.alive:
             self._engine.give_up(info.found, info.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY)
-        elif self.state is not DeviceState.FAILED and self._on_end is None:
-            # in its end, or before it began
-            self._engine = None
+            return
+        self._engine = None  # in its end, or before it began
+        if self.state is not DeviceState.FAILED and self._on_end is None:
             self._watchdog.end()
             if self._starting is not None:
                 self._starting.cancel()
             self._starting = self._reactor.after(_LONGEST_PAUSE_S, self.start)
+            self._loads.interrupt()
+            self._draining.finish_all()
 
     def _blame_image(self, image: Image, reason: str, suspicion: Suspicion) -> None:
         first_time = image.state is ImageState.LOADING
