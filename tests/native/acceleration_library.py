@@ -1,27 +1,33 @@
-"""Intel's NPU Acceleration Library, unmodified, on the emulated NPU: what its own tests try, counted.
+"""Intel's NPU Acceleration Library on the emulated NPU: what its own tests try, counted.
 
     softnpu run -- python -m tests.native.acceleration_library PYTHON [GROUP...]
 
 PYTHON is an interpreter with `intel-npu-acceleration-library`; docs/native.md says how to build one. Every
 case has the sizes and the bound of the library's own test of that name (`test/python` of its repository; its
-sdist has none). Models that those take from a hub are made of their configurations, with random weights.
+sdist has none). Models that those take from a hub are made of their configurations, with random weights. A
+group has a process of its own, and another one after a case that ends it.
 The file is a program of its own, which needs nothing of softnpu.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import itertools
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 Case = Callable[..., None]
+LONGEST = 300
+"""Seconds after which a case is ended."""
 GROUPS: dict[str, tuple[Case, Mapping[str, Sequence[object]], Callable[..., bool]]] = {}
 """Each group: its test, the values of each parameter, and which combinations there are."""
 
@@ -61,41 +67,85 @@ def close(reference: Any, found: Any, bound: float) -> None:
     assert parts.mean() < bound, f"1 - R2 = {parts.mean()}, not below {bound}"
 
 
-def run(names: Sequence[str]) -> int:
-    """Run groups, print how many cases of each passed and why others failed; return the number of those."""
+def serve(results: Connection, name: str, first: int) -> None:
+    """Run the cases of one group from `first` on, and send the reason why each failed, or nothing."""
     import torch
     from intel_npu_acceleration_library.backend import clear_cache, npu_available
 
     assert npu_available(), "the library finds no NPU, and would compute on the CPU"
-    failures = total = 0
+    load_groups()
+    for values in itertools.islice(combinations(name), first, None):
+        torch.manual_seed(42)
+        reason = ""
+        try:
+            GROUPS[name][0](**values)
+        except Exception as error:  # noqa: BLE001  (whatever the library raises is the result)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        clear_cache()
+        results.send(reason)
+
+
+def outcomes(name: str) -> Iterator[str]:
+    """Yield the result of each case of a group; after one that ends the process, go on in another process."""
+    start, done, total = multiprocessing.get_context("spawn"), 0, len(list(combinations(name)))
+    while done < total:
+        ours, theirs = start.Pipe()
+        process = start.Process(target=serve, args=(theirs, name, done))
+        process.start()
+        theirs.close()
+        try:
+            while done < total:
+                if not ours.poll(LONGEST):
+                    process.kill()
+                reason = ours.recv()
+                done += 1
+                yield reason
+        except EOFError:
+            process.join()
+            done += 1
+            yield f"the process ended with {process.exitcode}"
+        process.join()
+
+
+def declare_sizes() -> None:
+    """Declare sizes as wide as the library's C functions take them.
+
+    Its bindings say `int`. On Linux those on the stack come with whatever is in the upper half: the library
+    throws through Python's frames, and the process ends.
+    """
+    from intel_npu_acceleration_library.backend.bindings import lib
+
+    for function in (lib.slice, lib.convolution, lib.avg_pooling, lib.max_pooling):
+        function.argtypes = [ctypes.c_size_t if kind is ctypes.c_int else kind for kind in function.argtypes]
+
+
+def load_groups() -> None:
+    """Import the cases, which need the library."""
+    declare_sizes()
+    for cases in ("operations", "modules"):
+        importlib.import_module(f"tests.native.acceleration_{cases}")
+
+
+def run(names: Sequence[str]) -> int:
+    """Run groups, print how many cases of each passed and why others failed; return the number of those."""
+    load_groups()
+    passed = total = 0
     for name in names or GROUPS:
-        case, passed = GROUPS[name][0], 0
-        failed: dict[str, str] = {}
-        for values in combinations(name):
-            torch.manual_seed(42)
-            try:
-                case(**values)
-                passed += 1
-            except Exception as error:  # noqa: BLE001  (whatever the library raises is the result)
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                failed[str(values)] = (
-                    f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-                )
-            clear_cache()
-        print(f"| {name} | {passed} of {passed + len(failed)} |", flush=True)
-        for given, reason in failed.items():
-            print(f"    {given}: {reason[:400]}", flush=True)
-        failures += len(failed)
-        total += passed + len(failed)
-    print(f"| all | {total - failures} of {total} |")
-    return failures
+        results = list(zip(combinations(name), outcomes(name), strict=True))
+        good = sum(not reason for _, reason in results)
+        print(f"| {name} | {good} of {len(results)} |", flush=True)
+        for values, reason in results:
+            if reason:
+                print(f"    {values}: {reason[:400]}", flush=True)
+        passed, total = passed + good, total + len(results)
+    print(f"| all | {passed} of {total} |")
+    return int(passed != total)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Start the given interpreter on this folder's cases; without one, be that program."""
     if arguments and arguments[0].startswith("--cases"):
-        for cases in ("operations", "modules"):
-            importlib.import_module(f"tests.native.acceleration_{cases}")
         return run(arguments[1:])
     if not arguments:
         print(__doc__, file=sys.stderr)

@@ -257,7 +257,7 @@ def saved_models() -> None:
     model.save("model.xml")
     model.saveCompiledModel("model.blob")
     for name in ("model.xml", "model.bin", "model.blob"):
-        assert os.path.getsize(name)
+        assert os.path.isfile(name)  # the weights of a model without constants are an empty file
         os.remove(name)
 
 

@@ -26,6 +26,7 @@ from softnpu.emulator.openvino.defects import (
     invariant_updates,
     moved_elements,
     pads,
+    pooled_indices,
     quantised_subgraphs,
     rounded_states,
     saturated_sums,
@@ -162,6 +163,15 @@ DEFECTS: Final = (
         Stage.MODEL,
         moved_elements.batch_to_space,
         ("BatchToSpace",),
+    ),
+    Defect(
+        "pooled-indices",
+        "An AdaptiveMaxPool with indices of i64, used or not",
+        Harm.REFUSES,
+        "indices of i32, converted",
+        Stage.MODEL,
+        pooled_indices.adaptive_max_pool,
+        ("AdaptiveMaxPool",),
     ),
     Defect(
         "tile-repeats",

@@ -42,6 +42,12 @@ def _of_an_open_batch() -> ov.Model:
     )
 
 
+def _largest_of_each_quarter() -> ov.Model:
+    data = ops.parameter([1, 1, 4, 4], np.float32)
+    pooled = ov.opset8.adaptive_max_pool(data, ops.constant([2, 2]), "i64")
+    return model([pooled.output(0), pooled.output(1)], data)
+
+
 def _twice(compiled_by: Compile) -> str:
     """Two outputs are the input, which is of open shape. Requests run at once."""
     data = ops.parameter([-1, -1], np.float32)
@@ -70,6 +76,13 @@ FAULTS: dict[str, Fault] = {
         _of_an_open_batch,
         Step([np.ones((2, 3, 2), np.float32)], [np.full((2, 1, 3, 2), np.tanh(0.5))]),
         rtol=1e-5,
+    ),
+    "pooled-indices": steps(
+        _largest_of_each_quarter,
+        Step(
+            [np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)],
+            [np.array([[[[5, 7], [13, 15]]]], np.float32), np.array([[[[5, 7], [13, 15]]]])],
+        ),
     ),
     "loop-invariant-updates": steps(
         _updated_in_a_loop,
