@@ -124,7 +124,8 @@ class Supervisor:
                 device.start()
             self._compilers.start()
             if self._sysfs is not None:
-                self._sysfs.begin(self.reactor, self.devices)
+                self._sysfs.begin(self.devices)
+                self._sysfs.keep_current(self.reactor)
             untrusted_fds.prepare()
             self._listener.setblocking(False)
             self.reactor.watch(self._listener.fileno(), self._accept)

@@ -1,11 +1,16 @@
-"""C++ programs that use the driver as any program would."""
+"""C and C++ programs that use the driver as any program would."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.conftest import StartDaemon
-from tests.native.conftest import RunProgram
+from tests.native.conftest import ROOT, RunProgram, finished
 from tests.support.waiting import wait_until
 
 
@@ -63,3 +68,18 @@ def test_destroying_many_objects_costs_no_more_than_creating_them(
     start_daemon()
     made, ended = map(float, program("many_objects", "40000").split())
     assert ended < 2 * made
+
+
+def test_hello_npu_in_c_builds_by_the_line_in_it(
+    start_daemon: StartDaemon, surroundings: dict[str, str], tmp_path: Path, digits: Path
+) -> None:
+    daemon = start_daemon()
+    source = ROOT / "tools" / "examples" / "hello_npu.c"
+    lines = re.findall(r"^ \*     (?!softnpu)(.+)", source.read_text(), re.MULTILINE)
+    assert "\n".join(lines) in (ROOT / "docs" / "native.md").read_text()
+    line = "\n".join(["set -eu", *lines]).replace("python", shlex.quote(sys.executable))
+    shutil.copy(source, tmp_path)
+    subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True, timeout=60)
+    said = finished([tmp_path / "hello_npu", digits], surroundings).stdout
+    assert re.fullmatch(r"device: Intel.*\nclass \d of 10, score 0\.\d{6}\n", said)
+    assert daemon.engine().inferences == 1

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import DataTable, Static
+from textual.widgets import DataTable, Label, Static
 
 from softnpu.driver import Lease
 from softnpu.tools.top.app import TopApp
+from softnpu.tools.top.history import History
 from softnpu.tools.top.screens import HelpScreen, SessionScreen, SortScreen
 from tests.conftest import OpenContext, StartDaemon, StartPython
 from tests.support.cli import softnpu
 from tests.support.waiting import DEADLINE_S
 from tests.support.work import Loaded
 
-_SIZE = (80, 24)
+_SIZE = (70, 24)
 _CLIENT = """
 driver = Driver.open(given["socket"])
 context = driver.devices[0].create_context()
@@ -66,7 +68,11 @@ def test_devices_sessions_and_models_and_the_keys_of_htop(
         await _until(pilot, lambda: app.view is not None)
         assert f"daemon {daemon.pid}" in _shown(app, "head")
         assert "2 sessions" in _shown(app, "head"), "it has none of its own"
-        assert [line.split()[0] for line in _shown(app, "devices").splitlines()] == ["NPU.0", "NPU.1"]
+        lines = _shown(app, "devices").splitlines()
+        assert [line.split()[0] for line in lines[::2]] == ["NPU.0", "NPU.1"]
+        assert all(line.endswith("  the last 60 s") for line in lines[1::2])
+        assert max(len(line.rstrip()) for line in (*lines, _shown(app, "keys"))) <= _SIZE[0]
+        await _until(pilot, lambda: "▁" in _shown(app, "devices"))
         assert "mem 5." in _shown(app, "devices")
         assert len(_shown(app).splitlines()) == 2
 
@@ -89,6 +95,7 @@ def test_devices_sessions_and_models_and_the_keys_of_htop(
         facts = str(app.screen.query_one("#facts", Static).render())
         assert f"{client.pid}, user " in facts
         assert "5.0 MiB" in facts
+        assert re.search(r"the last [\d.]+ m?s:", str(app.screen.query_one("#span", Label).render()))
         await pilot.press("escape", "question_mark")
         assert isinstance(app.screen, HelpScreen)
         await pilot.press("escape", "tab")
@@ -105,6 +112,18 @@ def test_devices_sessions_and_models_and_the_keys_of_htop(
     _run(app, steps)
     assert app.return_code == 0
     assert daemon.status().session_count == 1
+
+
+def test_a_minute_of_a_device_is_a_line_of_thirty_columns() -> None:
+    history = History()
+    assert history.line() == " " * 30
+    for second in range(100, 104):
+        history.add(second, 1.0, (second - 100) / 3)
+    assert history.line() == " " * 28 + "▃█"
+    history.add(113, 10.0, 0.5)  # a slow answer fills its time
+    assert history.line() == " " * 23 + "▃█▅▅▅▅▅"
+    history.add(173, 1.0, 0.0)
+    assert history.line() == " " * 29 + "▁"
 
 
 def test_leases_are_listed_in_a_table(start_daemon: StartDaemon) -> None:

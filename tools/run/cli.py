@@ -26,6 +26,9 @@ def run(
     private: Annotated[
         bool, typer.Option("--private", help="A daemon for this program alone, which ends with it.")
     ] = False,
+    node: Annotated[
+        bool, typer.Option("--node", help="Show it the NPU in /sys and /dev too, as monitors look for it.")
+    ] = False,
     socket: SocketOption = None,
 ) -> None:
     """Run any program, in an environment in which it finds the emulated NPU.
@@ -33,6 +36,8 @@ def run(
     The exit code is the program's; 127 when it is not found, 126 when it cannot be executed.
     """
     from softnpu.driver import native_library
+    from softnpu.emulator.interface.environment import TRACE_VARIABLE
+    from softnpu.tools.run.node import run_with_node
 
     library = native_library.find()
     if private and socket is not None:
@@ -40,19 +45,24 @@ def run(
     from softnpu.tools.trace.record import record, wanted_file
 
     output = wanted_file(os.environ)
+    if node and output is not None:
+        raise UsageError("option --node", found=f"given with {TRACE_VARIABLE}", expected="one of both")
+
+    def start(variables: Mapping[str, str], path: Path) -> int:
+        if node:
+            return run_with_node(command, variables, path)
+        return watch(command, variables) if output is None else record(command, variables, path, output)
+
     if not private:
         path = socket_path(socket)
         variables = environment_for(library, path, platform, os.environ)
-        if output is None:
+        if output is None and not node:
             _replace(command, variables)
-        raise typer.Exit(record(command, variables, path, output))
+        raise typer.Exit(start(variables, path))
     settings: dict[str, Any] = {"devices": tuple(platform)} if platform else {}
     with private_daemon(**settings) as daemon:
         variables = library.environment(daemon.socket, daemon.environment(os.environ))
-        if output is None:
-            code = watch(command, variables)
-        else:
-            code = record(command, variables, daemon.socket, output)
+        code = start(variables, daemon.socket)
     raise typer.Exit(code)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from softnpu.emulator.common.file_claim import FileClaim, try_lock
 
-PATTERNS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*")
+PATTERNS: Final = ("softnpu-private-*", "softnpu-stress-*", "softnpu-bench-*", "softnpu-node-*")
 REPORTS: Final = "reports"
 """Reports of a failed stress run, for the user."""
 _LOCK: Final = "in-use.lock"

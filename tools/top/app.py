@@ -12,12 +12,12 @@ from softnpu.tools.shared.console import format_bytes, format_count, format_time
 from softnpu.tools.shared.monitor.programs import Programs
 from softnpu.tools.shared.monitor.sample import Monitor, Sample
 from softnpu.tools.shared.monitor.views import DeviceView, View
+from softnpu.tools.top.history import SPAN_S, History
 from softnpu.tools.top.screens import KEYS, SessionScreen
 from softnpu.tools.top.table_app import TableApp
 from softnpu.tools.top.tables import LISTINGS
 
-_HISTORY: Final = 60
-_BAR: Final = 16
+_BAR: Final = 10
 
 
 class TopApp(TableApp):
@@ -34,6 +34,7 @@ class TopApp(TableApp):
         self._programs = Programs()
         self._before: Sample | None = None
         self._history: dict[int, deque[float]] = {}
+        self._devices: dict[str, History] = {}
 
     def ask(self) -> View | Exception:
         """Ask the daemon."""
@@ -42,10 +43,16 @@ class TopApp(TableApp):
 
     def take(self, view: View) -> None:
         """Store the view, and the shares of the last minute."""
+        if self._before is None or self._before.status.pid != view.sample.status.pid:
+            # the first rates are those since the daemon's start: no history
+            self._devices = {device.name: History() for device in view.devices}
+        else:
+            for device in view.devices:
+                self._devices[device.name].add(view.sample.at, view.interval_s, device.utilisation)
         self._before, self.view = view.sample, view
         kept = {}
         for session in view.sessions:
-            history = self._history.get(session.session, deque(maxlen=_HISTORY))
+            history = self._history.get(session.session, deque(maxlen=max(1, round(SPAN_S / self._delay_s))))
             history.append(session.share)
             kept[session.session] = history
         self._history = kept
@@ -64,9 +71,13 @@ class TopApp(TableApp):
         return f"daemon {state.pid}, up {format_time(state.uptime_s)}, {sessions}"
 
     def lines(self) -> Text:
-        """Return the devices."""
+        """Return the devices, each with its history below."""
         assert self.view is not None
-        return Text("\n").join(_device_line(device) for device in self.view.devices)
+        lines = []
+        for device in self.view.devices:
+            history = Text(f"{'':6}", no_wrap=True).append(self._devices[device.name].line(), "green")
+            lines += [_device_line(device), history.append(f"  the last {SPAN_S:.0f} s", "dim")]
+        return Text("\n").join(lines)
 
     def close(self) -> None:
         """End the connection."""
@@ -80,7 +91,8 @@ class TopApp(TableApp):
         for told, shown in zip(self.view.sample.sessions, self.view.sessions, strict=True):
             if str(shown.session) == key:
                 command = self._programs.command(told)
-                self.push_screen(SessionScreen(shown, command, self._history.get(shown.session, ())))
+                history = self._history.get(shown.session, ())
+                self.push_screen(SessionScreen(shown, command, history, self._delay_s))
 
 
 def _device_line(device: DeviceView) -> Text:

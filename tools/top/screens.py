@@ -47,11 +47,14 @@ class SessionScreen(ModalScreen[None]):
 
     BINDINGS = [_CLOSE]
 
-    def __init__(self, session: SessionView, command: Sequence[str], history: Sequence[float]) -> None:
+    def __init__(
+        self, session: SessionView, command: Sequence[str], history: Sequence[float], delay_s: float
+    ) -> None:
         super().__init__()
         self.session = session
         self._command = command
         self._history = history
+        self._delay_s = delay_s
 
     def compose(self) -> ComposeResult:
         """Build the window."""
@@ -60,7 +63,7 @@ class SessionScreen(ModalScreen[None]):
             window.border_subtitle = "Esc: back"
             with VerticalScroll():
                 yield Static(id="facts")
-            yield Label("its share of the device's time:")
+            yield Label(id="span")
             yield Sparkline(self._history, id="history")
 
     def on_mount(self) -> None:
@@ -85,6 +88,8 @@ class SessionScreen(ModalScreen[None]):
         for name, value in facts.items():
             text.append(f"{name:12}", "bold").append(f"{printable(str(value))}\n")
         self.query_one("#facts", Static).update(text)
+        span = format_time(len(history) * self._delay_s)
+        self.query_one("#span", Label).update(f"its share of the device's time, the last {span}:")
         self.query_one("#history", Sparkline).data = [*history]
 
 

@@ -102,7 +102,7 @@ class TableApp(App[None]):
         for key, name in _HINTS:
             if name == "Open" and not self.opens:
                 continue
-            keys.append(key, "bold").append(f" {name}  ", "reverse")
+            keys.append(key, "bold").append(f" {name} ", "reverse")
         yield Static(keys, id="keys")
 
     def on_mount(self) -> None:

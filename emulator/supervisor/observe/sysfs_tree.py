@@ -24,6 +24,7 @@ from softnpu.emulator.interface import daemon_files
 from softnpu.emulator.interface.messages import DeviceInfo
 from softnpu.emulator.interface.records import StatusWord
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.supervisor.observe import pmt
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class _Folder(NamedTuple):
     device: SysfsDevice
     fd: int
     freq: int
+    telemetry: int
+    """-1: of a platform without known telemetry."""
 
 
 class SysfsTree:
@@ -67,7 +70,7 @@ class SysfsTree:
             raise _unusable(self._path, error.strerror or str(error)) from error
         self._mark = -1
         self._folders: list[_Folder] = []
-        self._written: dict[tuple[int, str], str] = {}
+        self._written: dict[tuple[int, str], str | bytes] = {}
         self._busy: dict[int, int] = {}
         self._failed = False
         self._timer: Timer | None = None
@@ -118,15 +121,18 @@ class SysfsTree:
 
     # ------------------------------------------------------------ the files
 
-    def begin(self, reactor: Reactor, devices: Sequence[SysfsDevice]) -> None:
-        """Make the tree, and keep its files current."""
+    def begin(self, devices: Sequence[SysfsDevice]) -> None:
+        """Make the tree, with current files."""
         try:
             for device in devices:
                 self._add(device)
         except OSError as error:
             raise _unusable(self._path, error.strerror or str(error)) from error
-        self._timer = reactor.every(PERIOD_S, self._tick)
-        self._tick()
+        self.update()
+
+    def keep_current(self, reactor: Reactor) -> None:
+        """Write changed files in intervals, until `close`."""
+        self._timer = reactor.every(PERIOD_S, self.update)
 
     def _add(self, device: SysfsDevice) -> None:
         info = device.info
@@ -136,7 +142,7 @@ class SysfsTree:
         at = f"devices/pci0000:00/{slot}"
         folder = self._folder(at)
         freq = self._folder(f"{at}/freq")
-        self._folders.append(_Folder(device, folder, freq))
+        self._folders.append(_Folder(device, folder, freq, self._add_telemetry(info, at)))
         accel_folder = self._folder(f"{at}/accel/{accel}")
         self._folder("bus/pci/drivers/intel_vpu", keep=False)
         self._link(f"../../../../{at}", f"bus/pci/drivers/intel_vpu/{slot}")
@@ -163,7 +169,20 @@ class SysfsTree:
         for name in ("hw_max_freq", "hw_efficient_freq", "hw_min_freq"):
             self._write(freq, name, str(info.core_clock_mhz))
 
-    def _tick(self) -> None:
+    def _add_telemetry(self, info: DeviceInfo, at: str) -> int:
+        """Make the folder of the processor's telemetry; its descriptor, or -1."""
+        known = pmt.identity(info)
+        if known is None:
+            return -1
+        telem = f"telem{info.index}"
+        folder = self._folder(f"{at}/intel_pmt/{telem}")
+        self._link(f"../../{at}/intel_pmt/{telem}", f"class/intel_pmt/{telem}")
+        for name, text in known.items():
+            self._write(folder, name, text)
+        return folder
+
+    def update(self) -> None:
+        """Write the files whose content has changed."""
         for folder in self._folders:
             device = folder.device
             busy_us = device.counter(StatusWord.BUSY) // 1000
@@ -175,8 +194,10 @@ class SysfsTree:
             self._guarded(folder.fd, "npu_memory_utilization", str(device.memory_used))
             self._guarded(folder.fd, "npu_current_frequency_mhz", clock)
             self._guarded(folder.freq, "current_freq", clock)
+            if folder.telemetry >= 0:
+                self._guarded(folder.telemetry, "telem", pmt.telemetry(device.info, works))
 
-    def _guarded(self, folder: int, name: str, text: str) -> None:
+    def _guarded(self, folder: int, name: str, text: str | bytes) -> None:
         """Write a file; a file system that is full or gone is logged once, and tried again."""
         try:
             self._write(folder, name, text)
@@ -185,7 +206,7 @@ class SysfsTree:
                 log.error("%s: %s is not current: %s", self._path, name, error)
             self._failed = True
 
-    def _write(self, folder: int, name: str, text: str) -> None:
+    def _write(self, folder: int, name: str, text: str | bytes) -> None:
         """Replace a file atomically; a link of its name is not followed."""
         if self._written.get((folder, name)) == text:
             return
@@ -196,7 +217,7 @@ class SysfsTree:
             os.unlink(temporary, dir_fd=folder)
             fd = os.open(temporary, _NEW_FILE, 0o644, dir_fd=folder)
         try:
-            os.write(fd, f"{text}\n".encode())
+            os.write(fd, text if isinstance(text, bytes) else f"{text}\n".encode())
         finally:
             os.close(fd)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -234,6 +255,8 @@ class SysfsTree:
         for folder in self._folders:
             os.close(folder.fd)
             os.close(folder.freq)
+            if folder.telemetry >= 0:
+                os.close(folder.telemetry)
         self._folders.clear()
         for remove in (*(self._remover(name) for name in _TOP), self._remove_mark, self._remove_root):
             try:
