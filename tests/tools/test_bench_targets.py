@@ -202,7 +202,7 @@ def test_a_page_shows_every_figure_its_verdict_and_the_curves(tmp_path: Path) ->
     text = page_file.read_text()
     assert "1 of 2 targets met" in text
     assert "submit: round trip asleep, two cores: 3 of semaphore pair, target 1.15" in text
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 4
     assert "clients: inference" in text
     assert text.count(">missed</span>") == text.count(">met</span>") == 1
 
