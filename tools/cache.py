@@ -61,7 +61,7 @@ def list_entries(dir: DirOption = None, json_output: JsonOption = False) -> None
     directory = _directory(dir)
     entries = [maintenance.describe(entry) for entry in _entries(directory)]
     if json_output:
-        print_json([_as_json(described) for described in entries])
+        print_json({"models": [_as_json(described) for described in entries]})
         return
     if entries:
         out.print(_table(entries))

@@ -58,7 +58,7 @@ def doctor(
             if not json_output:
                 _print(finding)
     if json_output:
-        print_json([finding._asdict() for finding in findings])
+        print_json({"findings": [finding._asdict() for finding in findings]})
     if any(finding.state == "failed" for finding in findings):
         raise typer.Exit(1)
 

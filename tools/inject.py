@@ -102,7 +102,7 @@ def status(json_output: JsonOption = False, socket: SocketOption = None) -> None
 
     states = faults.status(path)
     if json_output:
-        print_json(states)
+        print_json({"injections": states})
     elif states:
         out.print(_table(states))
     else:

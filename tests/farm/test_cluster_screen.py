@@ -68,7 +68,7 @@ def test_the_screen_shows_nodes_leases_and_rates_and_survives_deaths(
     actor = ray.remote(public.Predictor).options(**options).remote(public.Model.of(model_path()))
     ray.get(actor.__call__.remote({"image": images[:1]}), timeout=WITHIN_S)
 
-    told = json.loads(_printed("farm", "status", "--address", address, "--json"))
+    told = json.loads(_printed("farm", "status", "--address", address, "--json"))["nodes"]
     assert {node["state"] for node in told} == {"alive"}
     assert [lease["share"] for node in told for lease in node["leases"]] == [1.0]
     printed = _printed("status", "--farm", "--address", address)

@@ -43,7 +43,7 @@ from softnpu.tools.bench import (
 from softnpu.tools.bench.client import ClientAnswer, client
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.requests import run_in_turn
-from softnpu.tools.bench.result import Measurement, absolute, compared
+from softnpu.tools.bench.result import Figures, Measurement, absolute, compared
 from softnpu.tools.bench.rounds import interleave, percentile, split
 from softnpu.tools.bench.worker import Worker
 from softnpu.tools.shared.failures import ToolError
@@ -63,8 +63,8 @@ def bench(private_dir: Path) -> Bench:
     def run(*arguments: str | Path, **environment: str) -> list[Measurement]:
         words = softnpu("bench", "--json", *arguments, TMPDIR=str(folder), **environment).words
         assert list(folder.iterdir()) == []
-        assert all(list(row) == _KEYS for row in json.loads(words))
-        return msgspec.json.decode(words, type=list[Measurement])
+        assert all(list(row) == _KEYS for row in json.loads(words)["figures"])
+        return msgspec.json.decode(words, type=Figures).figures
 
     return run
 
@@ -254,7 +254,7 @@ def test_only_check_fails_on_a_missed_target_and_flags_may_precede_the_name(
     def code(*arguments: str) -> int:
         finished = CliRunner().invoke(cli.app, arguments)
         if "--json" in arguments:
-            assert [row["ok"] for row in json.loads(finished.stdout)] == [True, False]
+            assert [row["ok"] for row in json.loads(finished.stdout)["figures"]] == [True, False]
         else:
             assert "missed" in finished.stdout
         assert finished.stderr.endswith(missed) is ("--check" in arguments)
@@ -272,7 +272,7 @@ def test_completed_measurements_are_shown_when_others_fail(monkeypatch: pytest.M
     monkeypatch.setattr(submit, "run", run)
     finished = CliRunner().invoke(cli.app, ["submit", "--json"])
     assert isinstance(finished.exception, ToolError)
-    assert [row["metric"] for row in json.loads(finished.stdout)] == ["first"]
+    assert [row["metric"] for row in json.loads(finished.stdout)["figures"]] == ["first"]
 
 
 def test_without_a_command_all_benchmarks_run_even_if_native_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_without_a_command_all_benchmarks_run_even_if_native_cannot(monkeypatch:
         finished = CliRunner().invoke(cli.app, [*arguments, "--json"])
         assert finished.exit_code == 0
         assert "not measured: C++ compiler: none" in finished.stderr
-        return [row["bench"] for row in json.loads(finished.stdout)]
+        return [row["bench"] for row in json.loads(finished.stdout)["figures"]]
 
     shortly = [
         *("submit", "infer", "infer", "clients", "clients", "load", "memory", "lists", "copy", "recovery")
@@ -309,7 +309,7 @@ def test_without_a_command_all_benchmarks_run_even_if_native_cannot(monkeypatch:
 def test_lists_copies_and_recovery_are_measured(arguments: tuple[str, ...]) -> None:
     finished = CliRunner().invoke(cli.app, [*arguments, "--json"])
     assert finished.exit_code == 0, finished.output
-    assert {row["bench"] for row in json.loads(finished.output)} == {arguments[0]}
+    assert {row["bench"] for row in json.loads(finished.output)["figures"]} == {arguments[0]}
 
 
 def test_a_bound_applies_to_the_ratio_or_without_a_peer_to_the_value() -> None:
@@ -336,7 +336,7 @@ def test_two_saved_runs_are_compared_by_their_ratios(tmp_path: Path) -> None:
             absolute("infer", "outputs that differ", "outputs", 0, exactly=0),
             *more,
         ]
-        (tmp_path / name).write_bytes(msgspec.json.encode(rows))
+        (tmp_path / name).write_bytes(msgspec.json.encode(Figures(rows)))
         return tmp_path / name
 
     before = run("before", 10, 10, 10, absolute("copy", "gone", "ms", 1))

@@ -24,7 +24,7 @@ from softnpu.tools.bench import (
     tokens,
     weights,
 )
-from softnpu.tools.bench.result import Measurement, absolute, compared
+from softnpu.tools.bench.result import Figures, Measurement, absolute, compared
 from softnpu.tools.bench.scale_point import Point
 from softnpu.tools.shared.failures import ToolError
 from tests.support.cli import softnpu
@@ -196,13 +196,13 @@ def test_a_page_shows_every_figure_its_verdict_and_the_curves(tmp_path: Path) ->
     points = [absolute("scale", "clients: inference", "us", value, size=value) for value in (4, 64)]
     runs = [tmp_path / "round trips", tmp_path / "growth"]
     for path, rows in zip(runs, ([_MET, _MISSED], points), strict=True):
-        path.write_bytes(msgspec.json.encode(rows))
+        path.write_bytes(msgspec.json.encode(Figures(rows)))
     page_file = tmp_path / "page.html"
     softnpu("bench", "page", *runs, "-o", page_file).words  # noqa: B018 - it must go well
     text = page_file.read_text()
     assert "1 of 2 targets met" in text
     assert "submit: round trip asleep, two cores: 3 of semaphore pair, target 1.15" in text
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 4
     assert "clients: inference" in text
     assert text.count(">missed</span>") == text.count(">met</span>") == 1
 
@@ -211,7 +211,7 @@ def test_a_benchmark_writes_its_page_beside_its_document(tmp_path: Path) -> None
     page_file = tmp_path / "page.html"
     short = ("lists", "-n", "5", "--rounds", "3")
     finished = softnpu("bench", *short, "--json", "--html", page_file)
-    rows = msgspec.json.decode(finished.words, type=list[Measurement])
+    rows = msgspec.json.decode(finished.words, type=Figures).figures
     assert all(row.metric in page_file.read_text() for row in rows)
     complaint = softnpu("bench", "--html", tmp_path / "none" / "page.html", *short).misuse
     assert "no such directory" in complaint
@@ -236,7 +236,7 @@ def test_a_comparison_names_the_slowed_figure_and_size(tmp_path: Path) -> None:
             ),
             compared("clients", "m: fewest inferences of 64 processes", "1", values[0], "mean of all", 10),
         ]
-        (tmp_path / name).write_bytes(msgspec.json.encode(rows))
+        (tmp_path / name).write_bytes(msgspec.json.encode(Figures(rows)))
         return str(tmp_path / name)
 
     before, after = run("before", 10, 10, 10), run("after", 8, 10, 20)

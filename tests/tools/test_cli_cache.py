@@ -76,7 +76,7 @@ def test_ls_as_json_has_every_entry_the_least_recently_used_first(cache: ModelCa
     first, second = store(cache, "a"), cache.key(b"b", b"configuration")
     assert cache.store(second, PAYLOAD)
     cache.load(first)
-    listed = json.loads(softnpu("cache", "ls", "--dir", directory, "--json").words)
+    listed = json.loads(softnpu("cache", "ls", "--dir", directory, "--json").words)["models"]
     assert [(entry["key"], entry["model"]) for entry in listed] == [(second, None), (first, "a")]
     assert listed[0]["size"] == len(PAYLOAD) + 80
     assert listed[1]["description"] == {"model": "a", "platform": "4000"}

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -137,7 +138,7 @@ def test_a_seed_determines_the_numbers(digits: Path) -> None:
 
 @_needs_daemon
 def test_values_come_from_a_file_and_give_an_open_input_its_shape(mixed: Path, tmp_path: Path) -> None:
-    values = {
+    values: dict[str, Any] = {
         "ids": np.arange(12, dtype=np.int64).reshape(3, 4),
         "mask": np.ones((3, 4), bool),
         "half": np.full((3, 4), 0.5, np.float16),
@@ -146,8 +147,13 @@ def test_values_come_from_a_file_and_give_an_open_input_its_shape(mixed: Path, t
     for name, array in values.items():
         np.save(tmp_path / f"{name}.npy", array)
         options.append(f"--input={name}={tmp_path / name}.npy")
-    words = softnpu("infer", mixed, *options).words
-    assert _row(words, "total")[2:] == ["3x4", "0.5", "6", "11.5"]
+    np.savez(tmp_path / "all.npz", **values)
+    np.savez(tmp_path / "ids.npz", ids=values["ids"].astype(np.int32))
+    ids = f"--input=ids={tmp_path}/ids.npz"
+    for given in (options, [f"--inputs={tmp_path}/all.npz"], [ids, *options[1:]]):
+        words = softnpu("infer", mixed, *given, "--compare", "CPU").words
+        assert _row(words, "total")[2:] == ["3x4", "0.5", "6", "11.5"]
+        assert _EQUAL in words
 
 
 def test_the_second_device_is_named(start_daemon: StartDaemon, private_dir: Path, digits: Path) -> None:
@@ -200,7 +206,7 @@ def test_a_wrong_number_fails_the_comparison_and_names_its_output(
         (("--shape", "image=1,0,8,8"), "--shape image: '1,0,8,8'; expected positive integers"),
         (("--shape", "image=1", "--shape", "image=2"), "--shape image: given twice; expected once"),
         (("--shape", "x=1"), "--shape x: the model has no such input; expected one of: image"),
-        (("--input", "image"), "--input: 'image'; expected NAME=FILE.npy"),
+        (("--input", "x=values.npy"), "--inputs x: the model has no such input; expected one of: image"),
         (("--compare", "TPU"), "--compare: 'TPU'; expected a device that OpenVINO has here: CPU"),
         (("--config", "SPEED"), "--config: 'SPEED'; expected KEY=VALUE"),
         (
@@ -227,6 +233,7 @@ def test_a_file_without_an_array_for_the_input_is_refused(digits: Path, tmp_path
         return softnpu("infer", digits, "--input", f"image={file}").complaint
 
     assert complaint() == f"{file}: No such file or directory"
+    assert softnpu("infer", digits, "--input", file).complaint == complaint()
     with file.open("wb") as opened:
         np.savez(opened, np.zeros(3))
     archive = file.read_bytes()

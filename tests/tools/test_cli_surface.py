@@ -116,8 +116,19 @@ def test_commands_that_print_figures_accept_json() -> None:
 
 
 @pytest.mark.usefixtures("cli_daemon")
-@pytest.mark.parametrize("arguments", ["status", "status --watch --count 1", "infer {digits}", "demo"])
-def test_a_json_object_has_its_version(arguments: str) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "status",
+        "status --watch --count 1",
+        "infer {digits}",
+        "demo",
+        "inject status",
+        "models ls",
+        "cache ls",
+    ],
+)
+def test_every_json_document_is_an_object_with_its_version(arguments: str) -> None:
     words = arguments.format(digits=model_path()).split()
     document = json.loads(softnpu(*words, "--json").words)
     assert next(iter(document.items())) == ("json_version", 1)

@@ -35,7 +35,7 @@ CHECKS = {
 
 
 def _findings(done: Finished) -> dict[str, dict[str, str]]:
-    return {finding["check"]: finding for finding in json.loads(done.out)}
+    return {finding["check"]: finding for finding in json.loads(done.out)["findings"]}
 
 
 def _only(check: Callable[[Path], Iterator[doctor.Finding]], place: Path = Path("/none")) -> doctor.Finding:

@@ -52,7 +52,7 @@ def test_every_option_reaches_the_daemon(driver: Driver) -> None:
     said = softnpu("inject", "slow", "--value", "3x", "--count", "*", *arguments).words
     told = f"slow 3x, every operation, probability 0.25 with seed 7, device 0, session {driver.session}"
     assert said == f"injection 1: {told}\n"
-    (state,) = json.loads(softnpu("inject", "status", "--json").words)
+    (state,) = json.loads(softnpu("inject", "status", "--json").words)["injections"]
     expected = {"id": 1, "kind": "slow", "state": "active", "matched": 0, "hits": 0, "value": "3x"}
     chosen = {"device": 0, "sessions": [driver.session], "count": None, "probability": 0.25, "seed": 7}
     assert state == {**expected, **chosen, "after": 0}

@@ -138,7 +138,8 @@ def test_the_command_line_lists_every_model_and_whether_it_is_cached() -> None:
     row = next(line for line in shown.splitlines() if "magika" in line)
     assert "bytes 1x2048" in row
     assert "yes" in row
-    listed = {entry["name"]: entry for entry in json.loads(softnpu("models", "ls", "--json").words)}
+    document = json.loads(softnpu("models", "ls", "--json").words)
+    listed = {entry["name"]: entry for entry in document["models"]}
     assert listed.keys() == CATALOGUE.keys()
     assert (listed["magika"]["path"], listed["magika"]["shapes"]) == (str(path), {"bytes": [1, 2048]})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -22,6 +23,18 @@ _QUIET = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--enable-logging=stderr",
 )  # fmt: skip
+_PHONE = 360
+_MEASURE = """<script>
+const every = (names) => [...document.querySelectorAll(names)].map((each) => each.getBoundingClientRect());
+const top_of = (names) => Math.round(every(names)[0].top);
+const [verdict, facts, details] = [".verdict", "dl.facts", "details"].map(top_of);
+for (const each of document.querySelectorAll("details")) each.open = true;
+console.log("measured " + JSON.stringify({
+  verdict, facts, details, page: document.documentElement.scrollWidth,
+  smallest: Math.min(...every("figure div > svg:not(.graph) text").map((it) => it.height).filter((it) => it)),
+  plots: every("figure div > svg:not(.graph)").filter((each) => each.width).length,
+}));
+</script>"""
 _DARK = "--blink-settings=preferredColorScheme=0"
 # attributes that could make a browser fetch something: none may lead out of the page
 _REFERENCE = re.compile(r"""(?:src|href|url|@import)\s*[=(]?\s*["']?([^"')\s>]+)""")
@@ -93,6 +106,28 @@ def test_a_report_opens_without_a_network_and_follows_light_and_dark(good: Path,
     assert (said, also_said) == ("", "")
     assert _brightness(dark) < 60
     assert _brightness(light) > 180
+
+
+def _measured_on_a_phone(page: Path, folder: Path) -> dict[str, float]:
+    """Open all parts of the page in a frame of a phone's size; return measures of elements, in pixels."""
+    inner, outer = folder / "inner.html", folder / "outer.html"
+    inner.write_text(page.read_text() + _MEASURE)
+    outer.write_text(f'<iframe src="{inner.name}" width="{_PHONE}" height="2900" style="border: 0"></iframe>')
+    said = _opened(outer, folder)[1]
+    found = re.search(r"measured (\{.*?\})", said)
+    assert found, said
+    return dict(json.loads(found[1].replace('\\"', '"')))
+
+
+@_needs_daemon
+def test_a_report_is_readable_on_a_phone_its_verdict_first(good: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    softnpu("report", good, "-o", page, "-n", "2").words  # noqa: B018 - it must go well
+    found = _measured_on_a_phone(page, tmp_path)
+    assert found["page"] <= _PHONE
+    assert found["smallest"] >= 9
+    assert found["plots"] == 3
+    assert found["verdict"] < found["facts"] < found["details"] < 800
 
 
 @_needs_daemon

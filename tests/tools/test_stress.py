@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -79,7 +80,7 @@ def test_results_of_several_seeds_are_one_document_despite_an_interruption(
     arguments = ["stress", "--clients", "1", "--seeds", "4-5,9", "--model", str(digits), "--json"]
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 128 + signal.SIGINT
-    results = msgspec.json.decode(done.stdout, type=list[StressResult])
+    results = [msgspec.convert(each, StressResult) for each in json.loads(done.stdout)["results"]]
     assert [result.seed for result in results] == [4, 5]
     assert results[1].repeat == f"softnpu stress --clients 1 --seconds 20 --seed 5 --model {digits}"
 

@@ -13,7 +13,7 @@ import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from softnpu.tools.bench.result import Measurement
+from softnpu.tools.bench.result import Figures, Measurement
 from softnpu.tools.shared.failures import ToolError
 
 _MORE_IS_BETTER: Final = ("1/s", "1", "GiB/s")
@@ -50,7 +50,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def read(path: Path) -> list[Measurement]:
     """Read the output of `softnpu bench --json`. Raise `ToolError` for anything else."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Measurement])
+        return msgspec.json.decode(path.read_bytes(), type=Figures).figures
     except OSError as error:
         raise ToolError(
             f"run {path}", found=error.strerror or str(error), expected="a readable file"

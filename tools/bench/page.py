@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.shared.pages import plotting, rendering
 
-_WIDTH: Final = 8.0
 _COLUMNS: Final = 3
 
 
@@ -53,7 +54,12 @@ def _targets(rows: Sequence[Measurement]) -> str:
     costs = [(row, cost) for row in rows if (cost := cost_of_target(row)) is not None]
     if not costs:
         return ""
-    figure, axes = plotting.figure(_WIDTH, 0.8 + 0.25 * len(costs))
+    return plotting.both(lambda width: _bars(costs, width))
+
+
+def _bars(costs: Sequence[tuple[Measurement, float]], width: float) -> str:
+    is_narrow = width < plotting.WIDE
+    figure, axes = plotting.figure(width, 0.8 + (0.45 if is_narrow else 0.25) * len(costs))
     colours = ["--series-1" if row.ok else "--series-2" for row, _ in costs]
     places = range(len(costs))
     axes.barh(
@@ -64,7 +70,7 @@ def _targets(rows: Sequence[Measurement]) -> str:
         height=0.7,
     )
     axes.axvline(1, color=plotting.COLOURS["--soft"], linewidth=1)
-    axes.set_yticks(list(places), [_label(row) for row, _ in costs], fontsize=8)
+    axes.set_yticks(list(places), [_label(row, "\n" if is_narrow else " ") for row, _ in costs], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, min(4.0, max(1.2, *(cost for _, cost in costs)) + 0.1))
     axes.tick_params(axis="y", length=0)
@@ -72,8 +78,8 @@ def _targets(rows: Sequence[Measurement]) -> str:
     return plotting.svg(figure)
 
 
-def _label(row: Measurement) -> str:
-    return f"{row.bench}: {row.metric}, {row.peer}".replace("OpenVINO CPU", "CPU")
+def _label(row: Measurement, gap: str) -> str:
+    return f"{row.bench}:{gap}{row.metric},{gap}{row.peer}".replace("OpenVINO CPU", "CPU")
 
 
 def _curves(rows: Sequence[Measurement]) -> str:
@@ -84,8 +90,14 @@ def _curves(rows: Sequence[Measurement]) -> str:
             curves.setdefault((row.metric, row.unit), {})[row.size] = row.value
     if not curves:
         return ""
-    lines = -(-len(curves) // _COLUMNS)
-    figure, axes = plotting.figure(_WIDTH * 1.2, 2.2 * lines, _COLUMNS, lines)
+    return plotting.both(lambda width: _grid(curves, width))
+
+
+def _grid(curves: Mapping[tuple[str, str], Mapping[int, float]], width: float) -> str:
+    columns = _COLUMNS if width == plotting.WIDE else 1
+    lines = -(-len(curves) // columns)
+    figure, axes = plotting.figure(width * 1.2, 2.2 * lines, columns, lines)
+    axes = np.asarray(axes)
     for spot, ((metric, unit), curve) in zip(axes.flat, curves.items(), strict=False):
         _curve(spot, metric, unit, curve)
     for spot in list(axes.flat)[len(curves) :]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from softnpu.tools.bench.result import Measurement
+from softnpu.tools.bench.result import Figures, Measurement
 from softnpu.tools.shared.console import out, print_json
 
 
@@ -19,7 +19,7 @@ def show(measurements: Iterable[Measurement], json: bool) -> list[Measurement]:
             rows.append(measurement)
     finally:
         if json:
-            print_json(rows)
+            print_json(Figures(rows))
         elif rows:
             out.print(table(rows))
     return rows

@@ -26,6 +26,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
 
 
+class Figures(msgspec.Struct, frozen=True):
+    """The document of a run."""
+
+    figures: list[Measurement]
+
+
 def compared(
     bench: str,
     metric: str,

@@ -34,7 +34,7 @@ def show(address: str, json_output: bool) -> None:
 
     found = look_once(address)
     if json_output:
-        print_json(found.nodes)
+        print_json({"nodes": found.nodes})
         return
     if not found.nodes:
         raise ToolError(

@@ -24,8 +24,8 @@ _COMMANDS: Final = """\
 
 Written by `python -m softnpu.tools.generators.documents .` from the command line itself.
 
-Every command that prints figures takes `--json` and prints one document then. If that is an object, its first
-field is `json_version`, 1: the number grows when a field goes or changes its meaning, not when one is added.
+Every command that prints figures takes `--json` and prints one document then, an object whose first field is
+`json_version`, 1: the number grows when a field goes or changes its meaning, not when one is added.
 
 Exit codes: 0, 1 for a failure that is reported in one line on stderr, 2 for wrong usage (options, properties,
 variables), 130 after Ctrl-C, which leaves nothing behind. `-h` is short for `--help` everywhere.

@@ -34,8 +34,8 @@ def infer(
         typer.Option(
             "--input",
             "--inputs",
-            metavar="NAME=FILE.npy",
-            help="Values of an input; others are random. Repeatable.",
+            metavar="[NAME=]FILE",
+            help="A .npz file with inputs by name, a .npy file or a picture; others are random. Repeatable.",
         ),
     ] = None,
     n: CountOption = 20,
@@ -66,11 +66,10 @@ def infer(
     from softnpu.tools.infer import show as report
     from softnpu.tools.shared import inputs
 
-    files = inputs.parse_pairs("--input", input or [], "NAME=FILE.npy")
     job = inference_run.Job(
         model=model,
         shapes=inputs.parse_shapes(shape or []),
-        files={name: Path(file) for name, file in files.items()},
+        inputs=input or (),
         config=_config(config or [], precision, profile),
         seed=seed,
         count=n,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ import openvino as ov
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.plugin import CompiledModel, Core, InferRequest
+from softnpu.tools.compare import feeds
+from softnpu.tools.compare.feeds import Port
+from softnpu.tools.compare.graph import names_in
 from softnpu.tools.shared import inputs, progress
 from softnpu.tools.shared.cpu_reference import compile_reference
 from softnpu.tools.shared.failures import ToolError, UsageError
@@ -28,14 +31,14 @@ _BLOB = b"SNPUBLOB"
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make: a model file or blob, its inputs, OpenVINO properties, the number of timed inferences.
+    """A run to make: a model file or blob, its `--input`s, OpenVINO properties, how many inferences to time.
 
     `source_model` is the model that a blob was compiled from. With `profile` the run has its layers.
     """
 
     model: Path
     shapes: dict[str, Shape] = field(default_factory=dict)
-    files: dict[str, Path] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
     config: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     count: int = 20
@@ -94,17 +97,23 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
     `softnpu.driver.ZeError` for the plugin's errors.
     """
     core = Core(socket)
-    arrays = {name: inputs.load_array(name, path) for name, path in job.files.items()}
-    shapes: dict[str, Shape] = {}
     if job.is_blob:
         compiled = core.import_model(job.model, device, job.config, model=_source_model(core, job))
+        ports = _ports_of_blob(compiled)
+        feed = _feed(job, ports, [(spec.name, *spec.names) for spec in compiled.signature.outputs])
+        shapes = {port.names[0]: array.shape for port, array in zip(ports, feed, strict=True)}
     else:
-        shapes = _static_shapes(core.read_model(job.model), job, arrays)
+        model = core.read_model(job.model)
+        ports = _ports_of(model, job)
+        feed = _feed(job, ports, [port.names for port in model.outputs], names_in(model))
+        shapes = {
+            port.names[0]: array.shape
+            for own, port, array in zip(model.inputs, ports, feed, strict=True)
+            if own.partial_shape.is_dynamic or _requested(job, port.names) is not None
+        }
         compiled = _compile(core, job, device, shapes)
     request = compiled.create_infer_request()
-    given = _write_inputs(job, arrays, compiled, request)
-    if job.is_blob:
-        shapes = {name: array.shape for name, array in given.items()}
+    _write_inputs(feed, request)
     names = [spec.name for spec in compiled.signature.outputs]
     status = compiled.context.device.get_status
     staged_before = status().staged_bytes
@@ -114,7 +123,7 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
         precision=compiled.meta.precision,
         config=compiled.meta.config,
         shapes=shapes,
-        inputs=given,
+        inputs={port.names[0]: array for port, array in zip(ports, feed, strict=True)},
         outputs={name: np.array(request.get_output_tensor(at).data) for at, name in enumerate(names)},
         compile_s=compiled.compile_ms / 1e3,
         load_s=compiled.load_ms / 1e3,
@@ -139,46 +148,61 @@ def _compile(core: Core, job: Job, device: str, shapes: dict[str, Shape]) -> Com
         return core.compile_model(job.model, device, job.config, shapes=shapes, progress=stages)
 
 
-def _write_inputs(
-    job: Job, arrays: Mapping[str, Array], compiled: CompiledModel, request: InferRequest
-) -> dict[str, Array]:
-    """Fill every input with the user's or random values; return these by name."""
-    written: dict[str, Array] = {}
-    random = np.random.default_rng(job.seed)
-    _check_names(job, compiled)
-    for port, spec in zip(compiled.inputs, compiled.signature.inputs, strict=True):
-        tensor = request.get_tensor(port)
-        array = _array_for(job, arrays, port, spec.name)
-        if array is None:
-            shape = _shape_of_input(job, port, spec.name)
-            array = inputs.random_array(random, spec.name, tensor.data.dtype, shape)
+def _ports_of(model: ov.Model, job: Job) -> list[Port]:
+    """Return the inputs of a model, with the requested shapes."""
+    ports = []
+    for at, port in enumerate(model.inputs):
+        names = list(dict.fromkeys((_name(port, at), *sorted(port.names), port.node.friendly_name)))
+        shape = _requested(job, names)
+        partial = port.partial_shape if shape is None else ov.PartialShape(list(shape))
+        ports.append(Port(names, port.element_type.to_dtype(), partial))
+    return ports
+
+
+def _ports_of_blob(compiled: CompiledModel) -> list[Port]:
+    return [
+        Port((spec.name, *spec.names), port.element_type.to_dtype(), port.partial_shape)
+        for port, spec in zip(compiled.inputs, compiled.signature.inputs, strict=True)
+    ]
+
+
+def _feed(
+    job: Job, ports: Sequence[Port], outputs: Sequence[Collection[str]], others: Collection[str] = ()
+) -> Sequence[Array]:
+    """Return the user's or random values of every input."""
+    known = [port.names for port in ports]
+    for name in job.shapes:
+        inputs.position(f"--shape {name}", name, known)
+    given = feeds.read(job.inputs, ports)
+    feeds.check_names(given, ports, outputs, others)
+    random = [port for port in ports if given.arrays.keys().isdisjoint(port.names)]
+    shapes = {port.names[0]: _shape_of_input(job, port) for port in random}
+    return feeds.make(given, ports, 1, job.seed, shapes).steps[0]
+
+
+def _write_inputs(feed: Sequence[Array], request: InferRequest) -> None:
+    for index, array in enumerate(feed):
+        tensor = request.get_input_tensor(index)
         if tuple(tensor.shape) != array.shape:
             tensor.shape = ov.Shape(array.shape)
         # the request's tensors lie in device memory: values written here are not copied again
         np.copyto(tensor.data, array)
-        written[spec.name] = array
-    return written
 
 
-def _check_names(job: Job, compiled: CompiledModel) -> None:
-    """Reject names that the compiled model does not have."""
-    known = [(spec.name, *spec.names) for spec in compiled.signature.inputs]
-    for option, given in (("--shape", job.shapes), ("--input", job.files)):
-        for name in given:
-            inputs.position(f"{option} {name}", name, known)
+def _requested(job: Job, names: Collection[str]) -> Shape | None:
+    return next((shape for key, shape in job.shapes.items() if key in names), None)
 
 
-def _shape_of_input(job: Job, port: Any, name: str) -> Shape:
+def _shape_of_input(job: Job, port: Port) -> Shape:
     """Return the shape of random values: the input's own, or within it that of --shape."""
-    given = next((shape for key, shape in job.shapes.items() if key in (name, *port.names)), None)
-    partial = port.partial_shape
+    name, partial = port.names[0], port.shape
+    given = _requested(job, port.names)
     if given is None and partial.is_dynamic:
-        found, expected = f"shape {partial}", "a static shape"
         raise ToolError(
             f"model {job.model}, input '{name}'",
-            found=found,
-            expected=expected,
-            hint=f"give one with --shape {name}={_example(port)}",
+            found=f"shape {partial}",
+            expected="a static shape",
+            hint=f"give one with --shape {name}={_example(partial)}",
         )
     if given is not None and not partial.compatible(ov.PartialShape(list(given))):
         raise UsageError(f"--shape {name}", found=f"{list(given)}", expected=f"one within {partial}")
@@ -252,65 +276,20 @@ _PRECISION = "INFERENCE_PRECISION_HINT"
 _ALL_THREADS = ("INFERENCE_NUM_THREADS", "0")  # our form of OpenVINO's default
 
 
-def _static_shapes(model: ov.Model, job: Job, arrays: Mapping[str, Array]) -> dict[str, Shape]:
-    """Return shapes to compile with: the requested ones, else those of arrays where the model is open.
-
-    Reject names that the model does not have, and an input left without a static shape.
-    """
-    for option, names in (("--shape", job.shapes), ("--input", job.files)):
-        for name in names:
-            _position(model, name, option)
-    shapes = dict(job.shapes)
-    for position, port in enumerate(model.inputs):
-        if port.partial_shape.is_static or any(_is_named(port, name) for name in shapes):
-            continue
-        given = next((name for name in arrays if _is_named(port, name)), None)
-        if given is None:
-            name = _name(port, position)
-            raise ToolError(
-                f"model {job.model}, input '{name}'",
-                found=f"shape {port.partial_shape}",
-                expected="a static shape",
-                hint=f"give one with --shape {name}={_example(port)}",
-            )
-        shapes[given] = arrays[given].shape
-    return shapes
-
-
-def _array_for(job: Job, arrays: Mapping[str, Array], port: Any, name: str) -> Array | None:
-    """Return the user's array for this input, checked; None when there is none."""
-    for key, array in arrays.items():
-        if key == name or key in port.names:
-            fits = port.partial_shape.compatible(ov.PartialShape(list(array.shape)))
-            shape = array.shape if fits else _extents(port.partial_shape)
-            inputs.check_array(key, job.files[key], array, port.element_type.to_dtype(), shape)
-            return array
-    return None
-
-
-def _position(model: ov.Model, name: str, option: str = "input") -> int:
+def _position(model: ov.Model, name: str) -> int:
     known = ((_name(port, at), *port.names, port.node.friendly_name) for at, port in enumerate(model.inputs))
-    return inputs.position(f"{option} {name}", name, known)
-
-
-def _is_named(port: Any, name: str) -> bool:
-    return name in port.names or name == port.node.friendly_name
+    return inputs.position(f"input {name}", name, known)
 
 
 def _name(port: Any, position: int) -> str:
     return str(min(port.names, default=port.node.friendly_name or position))
 
 
-def _extents(partial: Any) -> list[Any]:
-    return list(partial.to_shape()) if partial.is_static else [str(dimension) for dimension in partial]
-
-
-def _example(port: Any) -> str:
-    """Return the port's shape with 1 for open dimensions."""
-    rank = port.partial_shape.rank
-    if rank.is_dynamic:
+def _example(partial: ov.PartialShape) -> str:
+    """Return the shape with 1 for open dimensions."""
+    if partial.rank.is_dynamic:
         return "1,..."
-    return ",".join(str(d.get_length()) if d.is_static else "1" for d in port.partial_shape)
+    return ",".join(str(d.get_length()) if d.is_static else "1" for d in partial)
 
 
 def _timed(infer: Callable[[], object], count: int) -> tuple[float, list[float]]:

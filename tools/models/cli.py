@@ -21,7 +21,7 @@ def list_models(json_output: JsonOption = False) -> None:
     """List the models, their packages, licences and static input shapes, and whether the cache has them."""
     paths = {name: cached(entry) for name, entry in CATALOGUE.items()}
     if json_output:
-        print_json([_described(entry, paths[name]) for name, entry in CATALOGUE.items()])
+        print_json({"models": [_described(entry, paths[name]) for name, entry in CATALOGUE.items()]})
         return
     from rich.text import Text
 

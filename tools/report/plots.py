@@ -31,17 +31,23 @@ def time_by_layer(gathered: Gathered) -> str:
     """Plot bars: the slowest layers, in the colour of the unit that a real device would use."""
     rows = sorted(gathered.layers, key=lambda layer: -layer.seconds)[:_MOST_LAYERS]
     colours = [_UNIT_SERIES.get(layer.unit, "--series-3") for layer in rows]
-    names = [_short(layer.name) for layer in rows]
     return _bars(
-        names, [layer.seconds for layer in rows], [format_time(layer.seconds) for layer in rows], colours
+        [layer.name for layer in rows],
+        [layer.seconds for layer in rows],
+        [format_time(layer.seconds) for layer in rows],
+        colours,
     )
 
 
 def roofline(gathered: Gathered) -> str:
     """Plot the layers below the two lines that bound them; skip those without an operation count."""
+    return plotting.both(lambda width: _roofline(gathered, width))
+
+
+def _roofline(gathered: Gathered, width: float) -> str:
     counted = [layer for layer in gathered.layers if layer.work.operations and layer.seconds]
     roof = gathered.roof
-    figure, axes = plotting.figure(8.0, 4.2)
+    figure, axes = plotting.figure(width, 4.2)
     ends = _ends(counted, roof.ridge)
     axes.plot(
         [ends[0], roof.ridge, ends[1]],
@@ -74,7 +80,16 @@ def _ends(counted: Sequence[LayerTime], ridge: float) -> tuple[float, float]:
 
 
 def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], colours: Sequence[str]) -> str:
-    figure, axes = plotting.figure(8.0, 0.5 + 0.27 * len(names))
+    return plotting.both(lambda width: _bars_of(width, names, values, texts, colours))
+
+
+def _bars_of(
+    width: float, names: Sequence[str], values: Sequence[float], texts: Sequence[str], colours: Sequence[str]
+) -> str:
+    is_narrow = width < plotting.WIDE
+    names = [_short(name, 14 if is_narrow else 38) for name in names]
+    texts = [text.partition(",")[0] for text in texts] if is_narrow else texts
+    figure, axes = plotting.figure(width, 0.5 + 0.27 * len(names))
     places = range(len(names))
     axes.barh(
         places,
@@ -85,7 +100,7 @@ def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], c
     axes.set_yticks(list(places), names)
     axes.invert_yaxis()
     longest = max(values, default=1.0) * 1e3
-    axes.set_xlim(0, longest * 1.3)
+    axes.set_xlim(0, longest * (1.8 if is_narrow else 1.3))
     for place, value, text in zip(places, values, texts, strict=True):
         axes.text(
             value * 1e3 + longest * 0.01,
@@ -100,5 +115,5 @@ def _bars(names: Sequence[str], values: Sequence[float], texts: Sequence[str], c
     return plotting.svg(figure)
 
 
-def _short(name: str, most: int = 38) -> str:
+def _short(name: str, most: int) -> str:
     return name if len(name) <= most else f"…{name[1 - most :]}"

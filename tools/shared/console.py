@@ -52,19 +52,17 @@ def print_line(text: str, *, console: Console = out, style: str = "") -> None:
 
 
 def print_json(document: Any) -> None:
-    """Print structs, dictionaries, lists, texts and numbers as one document; bytes as hex."""
+    """Print a struct or a dictionary as one document; bytes as hex. A list is a field of one."""
     typer.echo(json_text(document, indent=2))
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
-    """Return a document as JSON; an object begins with `json_version`."""
+    """Return a document as JSON, which begins with `json_version`."""
     import msgspec
 
     # a message's tag is no field of the document
     plain = msgspec.to_builtins(document, builtin_types=(bytes,))
-    if isinstance(plain, dict):
-        plain = {"json_version": JSON_VERSION} | plain
-    return json.dumps(plain, indent=indent, default=bytes.hex)
+    return json.dumps({"json_version": JSON_VERSION} | plain, indent=indent, default=bytes.hex)
 
 
 def make_table(title: str | None, *headings: str, right: tuple[str, ...] = (), names: str = "") -> PlainTable:

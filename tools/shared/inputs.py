@@ -98,7 +98,7 @@ def check_array(name: str, path: Path, array: Array, dtype: npt.DTypeLike, shape
         raise ToolError(
             f"--input {name}, {path}",
             found=f"{array.dtype} {list(array.shape)}",
-            expected=f"{expected} {list(shape)}",
+            expected=f"{expected} [{', '.join(map(str, shape))}]",
         )
 
 

@@ -69,7 +69,7 @@ def stress(
     finally:
         # failures are reported even if a later run is interrupted
         if json_output:
-            print_json(results if seeds is not None else results[0] if results else None)
+            print_json(results[0] if results and seeds is None else {"results": results})
     failed = [result.seed for result in results if not result.passed]
     if seeds is not None:
         checked = sum(result.results_checked for result in results)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from softnpu.tools.shared.pages.rendering import require
@@ -14,6 +14,18 @@ COLOURS: Final = {
     "--ink": "#010101", "--soft": "#020202", "--line": "#030303", "--series-1": "#040404",
     "--series-2": "#050505", "--series-3": "#060606", "--series-4": "#070707",
 }  # fmt: skip
+
+
+WIDE: Final = 8.0
+NARROW: Final = 3.6
+"""Widths in inches of a plot for a desk, and of one for a phone."""
+
+
+def both(draw: Callable[[float], str]) -> str:
+    """Draw a plot for wide and for narrow screens, of which the page shows the one that fits."""
+    return "".join(
+        f'<div class="{name}">{draw(width)}</div>' for name, width in (("broad", WIDE), ("narrow", NARROW))
+    )
 
 
 def figure(width: float, height: float, columns: int = 1, rows: int = 1) -> Any:
