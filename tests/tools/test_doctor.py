@@ -30,6 +30,7 @@ CHECKS = {
     "native parts",
     "device",
     "OpenVINO",
+    "compiler",
     "f16",
 }
 

@@ -73,7 +73,7 @@ def test_rates_span_two_answers_of_one_daemon() -> None:
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ToolError, match=r"ray: not installed.*pip install 'softnpu\[ray\]'"):
+    with pytest.raises(ToolError, match=r"ray: not installed.*pip install 'softnpu\[ray,tools\]'"):
         FarmApp("auto", 1.0)
     with pytest.raises(ToolError, match="not installed"):
         look_once("auto")
