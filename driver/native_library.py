@@ -21,7 +21,7 @@ LOADER_NAME = "libze_loader.so.1"
 AUDIT_NAME = "libsoftnpu_audit.so"
 """Makes OpenVINO find the compiler of the loader's file in the place of Intel's library."""
 ENV_COMPILER = "SOFTNPU_COMPILER"
-"""`plugin`: OpenVINO finds a compiler for its plugin, installed or not; `driver`: it finds none [auto]."""
+"""`plugin`: OpenVINO's plugin finds a compiler, installed or not; `driver`: none [auto]."""
 _CHANGED = ("LD_AUDIT", "LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", ENV_SOCKET, ENV_PYTHON)
 
 

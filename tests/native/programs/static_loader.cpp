@@ -1,5 +1,5 @@
-// What Intel's static loader does at its border: it loads the machine's loader, initialises it, takes the tables
-// of functions, and exchanges callbacks for the end of either.
+// What Intel's static loader does at its border: it loads the machine's loader, initialises it, takes the
+// tables of functions, and exchanges callbacks for the end of either.
 #include <dlfcn.h>
 
 #include <string>
@@ -81,19 +81,23 @@ int main() {
     const auto init = entry<decltype(zeInitDrivers)>("zeGetGlobalProcAddrTable", 1);
     expect(init(&drivers, nullptr, &desc) == ZE_RESULT_SUCCESS && drivers == 1, "zeInitDrivers");
     ze_driver_handle_t driver = nullptr;
-    expect(entry<decltype(zeDriverGet)>("zeGetDriverProcAddrTable", 0)(&drivers, &driver) == 0, "zeDriverGet");
+    expect(entry<decltype(zeDriverGet)>("zeGetDriverProcAddrTable", 0)(&drivers, &driver) == 0,
+           "zeDriverGet");
     uint32_t devices = 1;
     ze_device_handle_t device = nullptr;
-    expect(entry<decltype(zeDeviceGet)>("zeGetDeviceProcAddrTable", 0)(driver, &devices, &device) == 0, "get");
+    expect(entry<decltype(zeDeviceGet)>("zeGetDeviceProcAddrTable", 0)(driver, &devices, &device) == 0,
+           "get");
     void* original = nullptr;
     const auto translate = of<ze_result_t(uint32_t, void*, void**)>("zelLoaderTranslateHandleInternal");
     expect(translate(1, device, &original) == ZE_RESULT_SUCCESS && original == device, "the same handle");
 
     // what has no result returns no object, and what was wrong is told
     expect(of<void*()>("zerGetDefaultContext")() == nullptr, "no default context");
-    expect(of<void*(void*)>("zeDriverGetDefaultContext")(driver) == nullptr, "no default context of a driver");
+    expect(of<void*(void*)>("zeDriverGetDefaultContext")(driver) == nullptr,
+           "no default context of a driver");
     expect(of<void*(uint32_t)>("zerTranslateIdentifierToDeviceHandle")(0) == nullptr, "no device");
-    expect(of<uint32_t(void*)>("zerTranslateDeviceHandleToIdentifier")(device) == UINT32_MAX, "no identifier");
+    expect(of<uint32_t(void*)>("zerTranslateDeviceHandleToIdentifier")(device) == UINT32_MAX,
+           "no identifier");
     const char* told = nullptr;
     expect(of<ze_result_t(const char**)>("zerGetLastErrorDescription")(&told) == ZE_RESULT_SUCCESS, "told");
     expect(std::strstr(told, "an NPU does not have it") != nullptr, told);

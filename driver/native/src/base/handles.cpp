@@ -22,9 +22,9 @@ uint8_t epoch_of(uint64_t handle) { return handle >> 48 & 0xff; }
 
 const char* kind_name(Kind kind) {
     static const char* const names[] = {
-        "object",         "driver",          "device", "context",      "command queue", "command list",
-        "fence",          "event pool",      "event",  "graph",        "build log",     "query network",
-        "profiling pool", "profiling query", "engine", "metric group", "metric",        "metric query pool",
+        "object",         "driver",          "device",   "context",      "command queue", "command list",
+        "fence",          "event pool",      "event",    "graph",        "build log",     "query network",
+        "profiling pool", "profiling query", "engine",   "metric group", "metric",        "metric query pool",
         "metric query",   "metric streamer", "compiler", "executable",   "profile",       "compiler log"};
     return names[static_cast<size_t>(kind)];
 }

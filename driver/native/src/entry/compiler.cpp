@@ -1,6 +1,6 @@
-// The compiler library that OpenVINO loads for a compiler in its plugin: the calls of Intel's, answered by the
-// daemon's compiler. The audit library (../../audit) makes OpenVINO find it here. Here are the compiler and the
-// profiles, in compiler_models.cpp what it compiles.
+// The compiler library that OpenVINO loads for a compiler in its plugin: the calls of Intel's, answered by
+// the daemon's compiler. The audit library (../../audit) makes OpenVINO find it here. Here are the compiler
+// and the profiles, in compiler_models.cpp what it compiles.
 #include <dlfcn.h>
 #include <unistd.h>
 

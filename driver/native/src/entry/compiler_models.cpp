@@ -107,8 +107,8 @@ vcl_result_t create_separated(const char* call, vcl_compiler_handle_t compiler,
             give(*graph, room);
             if (is_init(*graph)) continue;
             if (executable != nullptr)
-                *executable = new_handle<vcl_executable_handle_t>(
-                    std::make_shared<Executable>(owner, *graph));
+                *executable =
+                    new_handle<vcl_executable_handle_t>(std::make_shared<Executable>(owner, *graph));
             return;
         }
         throw unknown_error("compiler", "init graphs without an end", "a main graph");

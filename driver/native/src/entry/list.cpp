@@ -224,8 +224,7 @@ ZE_EXPORT ze_result_t zeCommandListAppendWriteGlobalTimestamp(ze_command_list_ha
         const Events events = events_of(hSignalEvent, numWaitEvents, phWaitEvents);
         list->check_open();
         list->append(
-            timestamp(
-                list->context->memory()->resolve_target(dstptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)),
+            timestamp(list->context->memory()->resolve_target(dstptr, ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)),
             events);
     });
 }

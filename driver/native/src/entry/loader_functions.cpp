@@ -1,5 +1,5 @@
-// The functions of a loader itself: those that programs call, and those by which Intel's static loader, which is
-// part of a program, uses the loader of the machine.
+// The functions of a loader itself: those that programs call, and those by which Intel's static loader, which
+// is part of a program, uses the loader of the machine.
 #include <array>
 #include <cstdint>
 #include <map>
@@ -67,8 +67,8 @@ ALIAS(zelLoaderTranslateHandleInternal, zelLoaderTranslateHandle)(uint32_t, void
 
 // ---------------------------------------------------------------- what a static loader calls first
 //
-// It then takes the tables of functions, and registers its end below. It goes without zelLoaderGetContext, which
-// is not here: that gives the loader's own C++ object.
+// It then takes the tables of functions, and registers its end below. It goes without zelLoaderGetContext,
+// which is not here: that gives the loader's own C++ object.
 
 ZE_EXPORT ze_result_t zeLoaderInit() { return ZE_RESULT_SUCCESS; }
 

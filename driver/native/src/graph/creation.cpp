@@ -62,7 +62,10 @@ Answer import_blob(const Context& context, const ze_graph_desc_t& desc, uint32_t
         return context.connection->request(request, graph_created::TAG, 1, {blob.get()}, Timeout::compiler);
     } catch (const Error& failure) {
         // OpenVINO hides the reason, and goes on without a graph
-        if (desc.inputSize > 4 && std::memcmp(desc.pInput, "\x7f" "ELF", 4) == 0)
+        if (desc.inputSize > 4 && std::memcmp(desc.pInput,
+                                              "\x7f"
+                                              "ELF",
+                                              4) == 0)
             log_once(failure.info().text());
         throw;
     }

@@ -30,8 +30,8 @@ private:
     std::shared_ptr<Block> block_;
 };
 
-// A raw profile of `size` bytes as records of this type, as the C structures lie in memory. NOT_AVAILABLE if it
-// is none.
+// A raw profile of `size` bytes as records of this type, as the C structures lie in memory. NOT_AVAILABLE if
+// it is none.
 std::string profile_data(const uint8_t* raw, size_t size, uint32_t type, uint64_t clock_mhz);
 
 // The profile of the last inference that was executed with this query.

@@ -241,9 +241,8 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
         if (exportable && fd_index < fds.size()) {
             segment.exported = std::make_unique<SessionFd>(std::move(fds[fd_index]));
         }
-        auto block =
-            std::make_shared<Block>(weak_from_this(), handle, mapping, number, offset, size, freed_by_daemon,
-                                    read_only);
+        auto block = std::make_shared<Block>(weak_from_this(), handle, mapping, number, offset, size,
+                                             freed_by_daemon, read_only);
         segment.blocks++;
         return block;
     } catch (...) {
