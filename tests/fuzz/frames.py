@@ -133,6 +133,14 @@ class FrameMaker:
             return Frame(tag, fields, wrong="no descriptor")
         return Frame(tag, fields, [self.dice.pick(self._exports)])
 
+    def imported_part(self) -> Frame:
+        part = {"context": self["contexts"], "kind": self.dice.pick(KINDS), "offset": 0, "size": 4096}
+        more = _some(self.dice, {"foreign": (0.5, True), "read_only": (0.1, True)})
+        frame = self.imported("mem_import_part", part | more)
+        if "read_only" in more:
+            frame.wrong = "a descriptor that is open for writing"
+        return frame
+
     def freed(self) -> Frame:
         usable = [handle for handle, held in self.held.memory.items() if not held.ring]
         count = min(len(usable), self.dice.pick((1, 1, 1, 2, 5)))
@@ -388,11 +396,7 @@ _WITH_DESCRIPTORS: dict[str, Callable[[FrameMaker], Frame]] = {
     "mem_import": lambda maker: maker.imported(
         "mem_import", {"context": maker["contexts"], "kind": maker.dice.pick(KINDS)}
     ),
-    "mem_import_part": lambda maker: maker.imported(
-        "mem_import_part",
-        {"context": maker["contexts"], "kind": maker.dice.pick(KINDS), "offset": 0, "size": 4096}
-        | _some(maker.dice, {"foreign": (0.5, True), "read_only": (0.1, True)}),
-    ),
+    "mem_import_part": FrameMaker.imported_part,
     "mem_free": FrameMaker.freed,
     "graph_export": FrameMaker.exported,
     "graph_create": lambda maker: maker.of_an_ir("graph_create"),

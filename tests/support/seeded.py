@@ -14,7 +14,7 @@ EVERY = 7  # inferences
 def outputs(inference):
     arguments = inference._image.loaded.meta.arguments
     places = zip(inference._command.arguments, arguments)
-    return [inference._space.view(at, it.byte_size, it.alignment) for at, it in places if not it.input]
+    return [inference._space.target(at, it.byte_size, it.alignment) for at, it in places if not it.input]
 
 
 def skipped(runner, queue, program, honest):

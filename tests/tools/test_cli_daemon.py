@@ -53,7 +53,7 @@ def test_a_background_daemon_names_itself_and_its_log_can_be_read_and_cleaned(
     try:
         lines = words.splitlines()
         assert lines[0] == f"daemon {record.pid} serves {other}"
-        assert lines[1].startswith("  NPU.0: platform 3720, 2 tiles, 1.0 GiB, engine ")
+        assert lines[1].startswith("  NPU.0: platform 3720 (Meteor Lake), 2 tiles, 1.0 GiB, engine ")
         assert lines[2].startswith("  NPU.1: platform 5010 (Panther Lake), 3 tiles, 1.0 GiB, engine ")
         assert all(line.endswith(" ready") for line in lines[1:])
         first, *rest = softnpu("logs", "--socket", other).words.splitlines()
@@ -152,7 +152,7 @@ def test_a_daemon_rotates_a_long_log(socket: Path) -> None:
     ("arguments", "said"),
     [
         (("--platform", "1234"), "device platform: '1234'; expected 3720 or 4000 or 5010"),
-        (("--platform", "lunar-lak"), "did you mean lunar-lake?"),
+        (("--platform", "lunar-lak"), "Did you mean lunar-lake?"),
         (("--platform", "6010"), "'6010', whose tiles, clock and timer no public source has"),
         (
             ("--platform", "5020", "--clock", "device"),
@@ -267,7 +267,7 @@ def test_status_shows_the_daemon_its_devices_and_who_uses_them(
     client.tell()
     rows = {line.split("  ")[1]: line.split() for line in words.splitlines() if line.startswith("  ")}
     assert f"daemon {daemon.pid} at {daemon.socket}" in words
-    assert rows["platform"][-2:] == ["4000", "3720"]
+    assert rows["platform"][-6:] == ["4000", "(Lunar", "Lake)", "3720", "(Meteor", "Lake)"]
     assert rows["state"][-2:] == ["ready", "ready"]
     assert rows["memory used"][-4:] == ["0", "B", "5.0", "MiB"]
     assert rows["contexts"][-2:] == ["0", "1"]

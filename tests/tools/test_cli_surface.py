@@ -125,11 +125,11 @@ def test_commands_that_print_figures_accept_json() -> None:
         "demo",
         "inject status",
         "models ls",
-        "cache ls",
+        "cache ls --dir {cache}",
     ],
 )
-def test_every_json_document_is_an_object_with_its_version(arguments: str) -> None:
-    words = arguments.format(digits=model_path()).split()
+def test_every_json_document_is_an_object_with_its_version(arguments: str, tmp_path: Path) -> None:
+    words = arguments.format(digits=model_path(), cache=tmp_path).split()
     document = json.loads(softnpu(*words, "--json").words)
     assert next(iter(document.items())) == ("json_version", 1)
 
