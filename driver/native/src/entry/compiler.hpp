@@ -53,8 +53,8 @@ public:
     ~OwnContext() {
         try {
             context->retire();
-        } catch (const Error&) {
-            // the daemon is gone, and the context with it
+        } catch (...) {
+            // the daemon is gone, or cannot be asked: the context ends with the session
         }
     }
     std::shared_ptr<Context> context;

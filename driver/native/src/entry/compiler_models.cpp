@@ -121,6 +121,7 @@ VCL vclAllocatedExecutableCreate(vcl_compiler_handle_t compiler, vcl_executable_
                                  const vcl_allocator_t* allocator, uint8_t** blob, uint64_t* size) {
     const auto room = [&]() -> Room {
         require_nonnull(allocator, "allocator");
+        require_nonnull(reinterpret_cast<void*>(allocator->allocate), "allocate");
         return allocator->allocate;
     };
     return create_in("vclAllocatedExecutableCreate", compiler, desc, room, blob, size);

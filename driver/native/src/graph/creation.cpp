@@ -19,6 +19,7 @@ using namespace schema;
 namespace {
 
 constexpr int CHAIN_LIMIT = 20;
+constexpr char ELF[] = {0x7f, 'E', 'L', 'F'};  // how the blobs of Intel's compiler begin
 
 constexpr std::string_view CACHE_STATUS = "ZE DynamicCaching cache_status_t: ";
 
@@ -62,10 +63,7 @@ Answer import_blob(const Context& context, const ze_graph_desc_t& desc, uint32_t
         return context.connection->request(request, graph_created::TAG, 1, {blob.get()}, Timeout::compiler);
     } catch (const Error& failure) {
         // OpenVINO hides the reason, and goes on without a graph
-        if (desc.inputSize > 4 && std::memcmp(desc.pInput,
-                                              "\x7f"
-                                              "ELF",
-                                              4) == 0)
+        if (desc.inputSize > sizeof ELF && std::memcmp(desc.pInput, ELF, sizeof ELF) == 0)
             log_once(failure.info().text());
         throw;
     }
