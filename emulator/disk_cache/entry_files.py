@@ -120,8 +120,11 @@ def exclusive(directory: Path, deadline_s: float) -> Iterator[None]:
 
 def payload_digest(key: str, payload: bytes | memoryview) -> bytes:
     """The 80 characters behind a payload: 64 over the payload, 16 over the key, so that a name cannot lie."""
-    threads = blake3.AUTO if len(payload) >= _THREADS_FROM else 1
-    return blake3(payload, max_threads=threads).hexdigest().encode() + _key_digest(key)
+    return _hasher(payload).hexdigest().encode() + _key_digest(key)
+
+
+def _hasher(payload: bytes | memoryview) -> blake3:
+    return blake3(payload, max_threads=blake3.AUTO if len(payload) >= _THREADS_FROM else 1)
 
 
 def _key_digest(key: str) -> bytes:
@@ -134,8 +137,8 @@ def encode(key: str, payload: bytes | memoryview, note: Mapping[str, str] | None
         return [payload, payload_digest(key, payload)]
     text = msgspec.json.encode({_utf8(name): _utf8(value) for name, value in note.items()})
     tail = text + len(text).to_bytes(_NOTE_LENGTH, "little")
-    content = blake3(payload, max_threads=blake3.AUTO if len(payload) >= _THREADS_FROM else 1)
-    return [payload, tail, content.update(tail).hexdigest().encode() + _key_digest(key + _NOTED)]
+    digest = _hasher(payload).update(tail).hexdigest().encode()
+    return [payload, tail, digest + _key_digest(key + _NOTED)]
 
 
 def _utf8(text: str) -> str:
