@@ -4,6 +4,12 @@
 
 namespace softnpu {
 
+namespace {
+
+constexpr size_t MAX_UNREPORTED = 1024;
+
+}  // namespace
+
 void Recording::submitted(const std::shared_ptr<Progress>& progress, uint64_t sequence) {
     std::lock_guard lock(mutex_);
     const auto of_gone = [](const auto& entry) { return entry.first->is_destroyed(); };
@@ -24,12 +30,6 @@ bool Recording::in_flight() {
     last_.erase(std::remove_if(last_.begin(), last_.end(), over), last_.end());
     return !last_.empty();
 }
-
-namespace {
-
-constexpr size_t MAX_UNREPORTED = 1024;
-
-}  // namespace
 
 void Outcomes::note(uint64_t sequence, uint32_t result) {
     if (result == ZE_RESULT_SUCCESS) return;

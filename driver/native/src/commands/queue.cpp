@@ -47,7 +47,7 @@ std::shared_ptr<CommandQueue> CommandQueue::create_after(const std::shared_ptr<C
                                                          const std::shared_ptr<Context>& context) {
     auto queue = create(context, lost->options);
     if (lost->background_) queue->set_workload(true);
-    queue->lost_ = lost;
+    queue->predecessor_ = lost;
     lost->take_in_flight();  // nothing of it runs any more
     return queue;
 }
@@ -65,9 +65,9 @@ CommandQueue::CommandQueue(std::shared_ptr<Context> of, const QueueOptions& opti
       progress_(std::make_shared<Progress>(ring_)) {}
 
 void CommandQueue::retire() {
-    if (lost_ != nullptr) {
-        runtime().handles.remove_owned_by(lost_);
-        lost_->retire();
+    if (predecessor_ != nullptr) {
+        runtime().handles.remove_owned_by(predecessor_);
+        predecessor_->retire();
     }
     {
         std::lock_guard lock(mutex_);
@@ -107,7 +107,7 @@ void CommandQueue::keep_submissions() {
 void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& lists,
                            const std::shared_ptr<Fence>& fence) {
     if (context->connection->has_ended()) throw context->connection->lost_error();
-    // made before the session was lost, it is not one of another queue for the program
+    // one made before the session was lost is refused for that reason, and not as one of another queue
     if (fence != nullptr) context->check_session(*fence->queue->context);
     // as the real driver does: the work runs, and then the fence of another queue is an error
     Fence* const own = fence != nullptr && fence->queue.get() == this ? fence.get() : nullptr;
@@ -151,7 +151,7 @@ void CommandQueue::submit_part(Part part, Fence* fence, const std::shared_ptr<Ex
                 break;
             }
         }
-        ended.clear();
+        ended.clear();  // frees its objects before the wait, and without the lock
         wait_for_room(part.size());
     }
     // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
@@ -160,7 +160,7 @@ void CommandQueue::submit_part(Part part, Fence* fence, const std::shared_ptr<Ex
 }
 
 bool CommandQueue::synchronize(uint64_t timeout) {
-    check_lost();
+    check_predecessors();
     const uint64_t tail = tail_;
     try {
         return wait_for_all(tail, timeout);
@@ -193,10 +193,10 @@ bool CommandQueue::wait_for_all(uint64_t tail, uint64_t timeout) {
     return true;
 }
 
-void CommandQueue::check_lost() {
-    if (lost_ == nullptr) return;
-    lost_->check_lost();
-    lost_->throw_unreported();
+void CommandQueue::check_predecessors() {
+    if (predecessor_ == nullptr) return;
+    predecessor_->check_predecessors();
+    predecessor_->throw_unreported();
 }
 
 void CommandQueue::throw_unreported() {

@@ -93,8 +93,8 @@ private:
     void check_not_retired() const;
     void keep_submissions();
     bool wait_for_all(uint64_t tail, uint64_t timeout);
-    // Throws, once, the unreported failure of submissions of a lost session.
-    void check_lost();
+    // Throws, once, the failure that the queues in whose place it is have not reported.
+    void check_predecessors();
     void throw_unreported();
     // Takes the objects used by the submissions in flight.
     std::deque<Submission> take_in_flight();
@@ -116,7 +116,7 @@ private:
     const std::shared_ptr<Block> ring_;
     const uint32_t slots_;
     const std::shared_ptr<Progress> progress_;
-    std::shared_ptr<CommandQueue> lost_;  // in whose place it is
+    std::shared_ptr<CommandQueue> predecessor_;  // of a lost session; this queue is in its place
     std::atomic<bool> retired_{false};
     std::atomic<bool> background_{false};
     std::atomic<uint32_t> waiters_{0};

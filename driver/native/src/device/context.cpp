@@ -39,7 +39,7 @@ std::shared_ptr<Context> Context::create_after(std::shared_ptr<Context> lost,
         for (const auto& device : driver->devices)
             if (device->info.index == made->device->info.index) context->make(device);
     }
-    context->lost_ = std::move(lost);
+    context->predecessor_ = std::move(lost);
     return context;
 }
 
@@ -68,9 +68,9 @@ const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) co
 }
 
 void Context::retire() {
-    if (lost_ != nullptr) {
-        runtime().handles.remove_owned_by(lost_);
-        lost_->retire();
+    if (predecessor_ != nullptr) {
+        runtime().handles.remove_owned_by(predecessor_);
+        predecessor_->retire();
     }
     {
         std::lock_guard lock(on_device_mutex_);
@@ -116,7 +116,8 @@ void Context::check_session(const std::shared_ptr<Connection>& other) const {
 }
 
 void Context::free(const void* address) {
-    for (const Context* context = lost_.get(); context != nullptr; context = context->lost_.get()) {
+    for (const Context* context = predecessor_.get(); context != nullptr;
+         context = context->predecessor_.get()) {
         const OnDevice* const made = context->made_.load(std::memory_order_acquire);
         if (made != nullptr && made->memory->has(address)) return made->memory->free(address);
     }

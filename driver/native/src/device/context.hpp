@@ -92,7 +92,7 @@ private:
     mutable std::atomic<const OnDevice*> made_{nullptr};
     mutable std::mutex idle_mutex_;
     Idle idle_;
-    std::shared_ptr<Context> lost_;
+    std::shared_ptr<Context> predecessor_;  // of a lost session; this context is in its place
     std::atomic<bool> retired_{false};
     std::atomic<uint64_t> last_ticket_{0};
     std::mutex fences_mutex_;

@@ -1,6 +1,6 @@
-// The compiler library that OpenVINO loads for a compiler in its plugin: the calls of Intel's, answered by
-// the daemon's compiler. The audit library (../../audit) makes OpenVINO find it here. Here are the compiler
-// and the profiles, in compiler_models.cpp what it compiles.
+// The library that OpenVINO loads for a compiler in its plugin: the functions of Intel's library, answered by
+// the daemon's compiler. The audit library (../../audit) makes OpenVINO find it here. This file has compilers
+// and profiles; compiler_models.cpp has the models that they compile.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -65,7 +65,7 @@ namespace {
 
 constexpr vcl_version_info_t COMPILER_API{7, 10};  // OpenVINO 2026.4 asks for no older one
 constexpr vcl_version_info_t PROFILING_API{2, 0};
-constexpr std::string_view COMPATIBILITY = "COMPATIBILITY_CHECK";  // an option whose value is such a string
+constexpr std::string_view COMPATIBILITY = "COMPATIBILITY_CHECK";  // its value: a compatibility string
 
 class Profile : public Object {
 public:
@@ -80,9 +80,9 @@ public:
     std::string layers, tasks;
 };
 
-// ---------------------------------------------------------------- whether to be there
+// ---------------------------------------------------------------- whether to serve as compiler
 
-// Whether the file of this address is OpenVINO without a compiler library of its own beside it.
+// Whether this address lies in an OpenVINO that has no compiler library of its own beside it.
 bool brings_no_compiler(const void* caller) {
     Dl_info info{};
     if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return false;
@@ -93,8 +93,8 @@ bool brings_no_compiler(const void* caller) {
     return access((beside + "_loader.so").c_str(), F_OK) != 0 && access((beside + ".so").c_str(), F_OK) != 0;
 }
 
-// Refuses to be a compiler that this OpenVINO would not find on a machine with an NPU: then it asks the
-// driver's compiler, which copies no weights. Not without a device, where it has no other.
+// Refuses if this OpenVINO would find no compiler library on a machine with an NPU: then it asks the driver's
+// compiler, which copies no weights. Does not refuse without a device, where OpenVINO has no other compiler.
 void check_wanted(const vcl_device_desc_t* device, const void* caller) {
     const char* const chosen = variable("SOFTNPU_COMPILER");
     const std::string_view choice = chosen == nullptr || *chosen == '\0' ? "auto" : chosen;
@@ -116,7 +116,7 @@ void check_wanted(const vcl_device_desc_t* device, const void* caller) {
                               "with SOFTNPU_COMPILER=plugin softnpu gives it one");
 }
 
-// Without a string: whether strings are checked at all.
+// Refuses another device's compatibility string. Null asks whether strings are checked at all: they are.
 void check_requirements(const Device& device, const char* found) {
     const std::string expected = requirements(device.info.platform);
     if (found == nullptr || found == expected) return;

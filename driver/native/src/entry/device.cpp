@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t FILL_PATTERN = 4;
 constexpr uint32_t PCI_DEVICE = 0x0b;  // where the NPU sits on the real platforms, 0000:00:0b.0
 
-// Fills a structure of properties, all of it but `stype` and `pNext`.
+// Zeroes a structure of properties, all of it but `stype` and `pNext`.
 template <class T>
 void clear_body(T& properties) {
     const ze_base_properties_t head{properties.stype, properties.pNext};
@@ -209,6 +209,7 @@ ZE_EXPORT ze_result_t zeDevicePciGetPropertiesExt(ze_device_handle_t hDevice,
         clear_body(*pProperties);
         pProperties->bus = device->info.index;
         pProperties->device = PCI_DEVICE;
+        // -1: unknown
         pProperties->genVersion = -1;
         pProperties->width = -1;
         pProperties->maxBandwidth = -1;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint8_t UUID[16] = {0x01, 0x7d, 0xe9, 0x31, 0x6b, 0x4d, 0x4f, 0xd4,
                               0xaa, 0x9b, 0x5b, 0xed, 0x77, 0xfc, 0x8e, 0x89};
-// a time in seconds, as the real driver has that of its build: OpenVINO has GOPS of drivers since May 2024
+// a time in seconds, as in the real driver: OpenVINO reports GOPS for drivers built since May 2024
 constexpr uint32_t DRIVER_VERSION = 1'780'000'000;
 
 // The handle of the driver; the reason of a failure goes to stderr.
@@ -19,7 +19,7 @@ uint64_t opened() {
         return open_driver();
     } catch (const Error& failure) {
         log_failure(failure);
-        // no session was lost: there is no driver
+        // DEVICE_LOST ends a session, and here there was none yet
         if (failure.result() != ZE_RESULT_ERROR_DEVICE_LOST) throw;
         ErrorInfo info = failure.info();
         info.result = ZE_RESULT_ERROR_UNINITIALIZED;

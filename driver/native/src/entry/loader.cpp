@@ -11,9 +11,9 @@ using namespace softnpu;
 
 // One function for all: it reads no argument.
 extern "C" ze_result_t softnpu_unsupported() {
-    return softnpu::guarded("function", []() -> ze_result_t {
-        throw softnpu::unsupported_feature("function", "an NPU does not have it",
-                                           "a function of docs/level-zero.md that is supported");
+    return guarded("function", []() -> ze_result_t {
+        throw unsupported_feature("function", "an NPU does not have it",
+                                  "a function of docs/level-zero.md that is supported");
     });
 }
 
@@ -37,7 +37,7 @@ using Function = void (*)();
 
 struct Entry {
     Function function;
-    uint32_t minor;  // of the version 1.x that brought it
+    uint32_t minor;  // of the version 1.x that added it
 };
 
 template <class F>
@@ -49,14 +49,15 @@ constexpr Entry absent(uint32_t minor = 0) { return {nullptr, minor}; }
 
 template <size_t N>
 ze_result_t fill(const char* call, uint32_t version, void* table, const Entry (&entries)[N]) {
-    return softnpu::guarded(call, [&] {
-        softnpu::require_nonnull(table, "pDdiTable");
+    return guarded(call, [&] {
+        require_nonnull(table, "pDdiTable");
         if (version >> 16 != ZE_API_VERSION >> 16) {
-            throw softnpu::unsupported_version(
-                call, softnpu::format("version %u.%u", version >> 16, version & 0xffff), "version 1.x");
+            throw unsupported_version(call, format("version %u.%u", version >> 16, version & 0xffff),
+                                      "version 1.x");
         }
         auto* const slots = static_cast<Function*>(table);
         for (size_t index = 0; index < N; ++index) {
+            // an older table ends here, or has other functions from here on
             if (entries[index].minor > (version & 0xffff)) break;
             if (entries[index].function != nullptr) slots[index] = entries[index].function;
         }
