@@ -84,6 +84,7 @@ class CommandQueue(Handle):
         call = "zeCommandQueueExecuteCommandLists"
         self._check(call)
         self._connection.check(call)
+        # the usual case: one list and a fence, without the general checks
         if type(fence) is Fence and type(lists) is list and len(lists) == 1:
             recorded = self._plain(lists[0], fence)
             if recorded is not None:
@@ -148,12 +149,12 @@ class CommandQueue(Handle):
     def _submit_part(
         self, call: str, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
     ) -> None:
-        needed = len(filled) - self._ring.slots
         while True:
             with self._lock:
-                # read once: exactly the results up to there have been read
-                has_room = self._results.was_read(self._tail + needed)
-                if has_room or self._release_ended() >= self._tail + needed:
+                # a slot is free when the result of its last use was read; a ring with room is filled at once
+                last_use = self._tail + len(filled) - self._ring.slots
+                has_room = self._results.was_read(last_use)
+                if has_room or self._release_ended() >= last_use:
                     self._fill_slots(filled, fence, execution)
                     if failpoints.active is not None:
                         failpoints.hit("client.submit")
@@ -164,7 +165,7 @@ class CommandQueue(Handle):
                     if has_room and not self._progress.destroyed:
                         self._release_ended()
                     return
-            self._wait_until_over(call, self._tail + needed, FOREVER)
+            self._wait_until_over(call, last_use, FOREVER)
             self._check(call)
 
     def synchronize(self, timeout_ns: int = FOREVER) -> bool:
@@ -208,7 +209,7 @@ class CommandQueue(Handle):
         self._check("CommandQueue.describe")
         return describe_ring(self.handle, self._tail, self._ring)
 
-    # ------------------------------------------------------------
+    # ------------------------------------------------------------ results and slots
 
     def _check_alive(self, call: str, sequence: int) -> None:
         """Raise `ZeError`: DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed."""

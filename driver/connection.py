@@ -29,19 +29,19 @@ A = TypeVar("A", bound=msg.Message)
 ANSWER_S = 30.0
 """Seconds that the daemon may take to answer; every progress message restarts the clock."""
 LONG_ANSWER_S = 600.0
-"""The same while a compiler or the device works, which may be silent for long. The supervisor watches them
-and answers for one that makes no progress.
+"""The same while a compiler or the device works, which may be silent for long. The supervisor watches them,
+and answers in their place if they make no progress.
 """
 _COMPILER_REQUESTS = (msg.GraphCreate, msg.GraphImport, msg.GraphExport, msg.GraphQuery, msg.CompilerOptions)
 _LONG_REQUESTS = (msg.GraphInitialize, msg.QueueDestroy, msg.ContextDestroy, *_COMPILER_REQUESTS)
 _NO_ROOM = (errno.EMFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)
 _NO_TRACE = memoryview(bytes(8)).cast("Q")
-_generation = 0
+_epoch = 0  # forks of this process: a connection belongs to the process that opened it
 
 
 def _count_fork() -> None:
-    global _generation
-    _generation += 1
+    global _epoch
+    _epoch += 1
 
 
 os.register_at_fork(after_in_child=_count_fork)
@@ -73,7 +73,7 @@ class Connection:
         self.name = name
         self._answer_s = answer_s
         self._channel = Channel(sock)
-        self._generation = _generation
+        self._epoch = _epoch
         self._pid = os.getpid()
         self._numbers = itertools.count(1)
         self._send_lock = threading.Lock()
@@ -138,7 +138,7 @@ class Connection:
             self._run_deferred()
 
     def _run_deferred(self) -> None:
-        while self._deferred and self._generation == _generation:
+        while self._deferred and self._epoch == _epoch:
             try:
                 call = self._deferred.popleft()
             except IndexError:
@@ -202,13 +202,13 @@ class Connection:
 
     def post(self, message: msg.Message) -> None:
         """Send a request without waiting for the answer; a dead daemon is not an error."""
-        if self._lost is None and not self._closed and self._generation == _generation:
+        if self._lost is None and not self._closed and self._epoch == _epoch:
             with self.deferred_section(), contextlib.suppress(ZeError):
                 self._send("", self._next_number(), message, ())
 
     def check(self, call: str) -> None:
         """Raise `ZeError` unless this process can use the connection."""
-        if self._generation != _generation:
+        if self._epoch != _epoch:
             raise uninitialized(
                 call,
                 "driver",
@@ -264,7 +264,7 @@ class Connection:
             with self._changed:
                 self._changed.notify_all()
 
-    # ------------------------------------------------------------
+    # ------------------------------------------------------------ sending, and waiting for answers
 
     def _abandon(self, number: int, pending: _Pending) -> None:
         """Stop waiting for this answer; the next reader of the socket handles it."""
@@ -294,17 +294,17 @@ class Connection:
         try:
             encoded = msg.encode(message)
         except (TypeError, ValueError, OverflowError) as failure:
-            self._pending.pop(number, None)
+            self._pending.pop(number, None)  # not sent: there will be no answer
             raise _bad_field(call, message) from failure
         try:
             with self._send_lock:
                 self._channel.send(number, encoded, fds)
         except Refused as refused:
-            self._pending.pop(number, None)  # not sent: there will be no answer
+            self._pending.pop(number, None)
             raise ZeError(call, refused.info) from refused
         except OSError as failure:
             if fds and not isinstance(failure, ConnectionError):
-                self._pending.pop(number, None)  # as above
+                self._pending.pop(number, None)
                 raise _bad_descriptor(call, fds, failure) from failure
             self._note_peer_closed(isinstance(failure, ConnectionError))
             raise self._mark_lost(call, failure.strerror or str(failure)) from failure

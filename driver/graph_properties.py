@@ -188,8 +188,8 @@ class ArgumentProperties(Record, frozen=True, kw_only=True):
 
     Dynamic dimensions are given by their upper bounds, or by what `argument_bounds` reports instead.
 
-    The build flags apply before compilation: the precision of the network, and its dimensions, are those of
-    the memory. The layout is the default for that number of dimensions.
+    The build flags apply before compilation, so the network has the precision and the dimensions of the
+    memory. The layout is the default for that number of dimensions.
     """
 
     name: str
@@ -260,7 +260,8 @@ def argument_properties(meta: ArgumentMeta, config: Mapping[str, str]) -> Argume
 
 
 def _name(meta: ArgumentMeta) -> str:
-    # programs pair the two arguments of a state by what follows the prefixes: both are truncated alike
+    # the names of a state's two arguments differ in their prefixes only, by which programs pair them: what
+    # follows ASSIGN must be cut to the length that it has after READ_VALUE
     room = MAX_NAME - 1
     name = meta.node_name or meta.name
     return cut(name, room - len(READ_VALUE) + len(ASSIGN) if name.startswith(ASSIGN) else room)
