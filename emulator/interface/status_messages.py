@@ -11,7 +11,7 @@ from softnpu.emulator.interface.message import Message
 
 
 class Clock(enum.StrEnum):
-    """The times of a device: the host's, those of silicon, or both, one waiting."""
+    """The clock of a device: the host's, or a modelled one; a paced device also takes the modelled time."""
 
     HOST = "host"
     DEVICE = "device"
@@ -62,7 +62,7 @@ class FunctionStatus(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One device: engine process, counters since the daemon started, memory in bytes.
 
-    `engine_pid`, `state`: of its primary function, that of the daemon's owner; everything else of all
+    `engine_pid`, `state`: of its primary function, that of the daemon's owner; the rest covers all of its
     functions. `functions`: at most 64, those visible to the asking user. `running`: submissions that the
     engine executes now. `queued`: those that have not ended. `device_clock_ns`: its modelled clock. `late`:
     inferences of a paced device that took longer than modelled; `unmodelled`: those without a time.

@@ -21,7 +21,8 @@ class TraceRole(enum.StrEnum):
 class TraceStart(Message, frozen=True, kw_only=True, tag="trace_start"):
     """Begin a trace, with rings of `records` records (a power of two). Answer: `TraceStarted`.
 
-    It ends with `TraceStop`, with the connection, or after 10 s without `TraceRings`.
+    `layers`: with the layers of inferences. It ends with `TraceStop`, with the connection, or after 10 s
+    without `TraceRings`.
     """
 
     records: int = DEFAULT_RECORDS
@@ -49,7 +50,10 @@ class TraceStarted(Message, frozen=True, kw_only=True, tag="trace_started"):
 
 
 class TraceRing(msgspec.Struct, frozen=True, kw_only=True):
-    """A ring. `role`: a `TraceRole`. `session`: of a client, `device`: of an engine. `name`: its program."""
+    """A ring and its writer. `role`: a `TraceRole`. `name`: the program.
+
+    `session`: if it is a client's. `device`: if it is an engine's.
+    """
 
     ring: int
     role: str

@@ -31,9 +31,9 @@ from softnpu.emulator.links.bounds import BadMessageError
 class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
     """Compile an IR for `platform`. Descriptors and fields as in `GraphCreate`. Outcome: `Compiled`.
 
-    `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does. `digests_length`:
-    length of a last descriptor, with digests of constants that the worker has computed for its cache; for its
-    sandboxed process alone.
+    `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does. `digests_length`: only
+    from the worker to its sandboxed process: the length of a last descriptor, with the digests of constants
+    that the worker has computed for its cache.
     """
 
     platform: str
@@ -115,8 +115,10 @@ class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
 
 
 class Started(Message, frozen=True, kw_only=True, tag="started"):
-    """A process that works for the worker: in its first frame, for no request, what loads all that jobs need;
-    for a request what does that job.
+    """A process that works for the worker.
+
+    For request 0, in the worker's first frame: the one that loads what all jobs need. For any other: the one
+    that does this job.
     """
 
     pid: int
@@ -131,7 +133,7 @@ def job_of(kind: type[J], request: Message, **fields: object) -> J:
 
 
 Job = CompileJob | ImportJob | ExportJob | QueryJob | OptionsJob
-"""`shared`: others than the daemon's user may use the daemon, so that user's debuggers see no job."""
+"""`shared`, in all of them: the daemon has other users, whose jobs debuggers of its own user must not see."""
 Result = Compiled | GraphExported | GraphQueried | CompilerOptionsAnswer
 Outcome = Progress | Result | Failed
 

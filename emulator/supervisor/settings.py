@@ -20,7 +20,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_TDR_MS = 2000
 DEFAULT_COMMAND_LIMIT_S = 600.0
 _MAX_DEVICES = 8
-_MAX_ID = 2**32 - 2  # the last one stands for "no user"
+_MAX_ID = 2**32 - 2  # 2**32 - 1 stands for "no user"
 
 
 class Isolation(enum.StrEnum):
@@ -121,6 +121,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                 found=error.found,
                 expected=error.expected,
             ) from error
+        # each refuses a bad value of its variable
         environment.self_check()
         environment.strict()
         environment.native_turns()

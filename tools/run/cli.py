@@ -91,7 +91,7 @@ def _github_line(name: str, value: str) -> str:
 def environment_for(
     library: NativeLibrary, path: Path, platforms: list[str] | None, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment for programs that use the daemon at `place`; start one if allowed and needed.
+    """Return the environment for programs that use the daemon at `path`; start one if allowed and needed.
 
     A daemon that runs there refuses other settings than the platforms and the variables in `base` ask for.
     """

@@ -1,4 +1,4 @@
-"""Runs a program and writes a trace of the meantime."""
+"""Runs a program, and writes a trace of all processes meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def record(
     layers: bool = False,
     records: int = DEFAULT_RECORDS,
 ) -> int:
-    """Run a program that uses the daemon at `place`, write its trace, and return its exit code."""
+    """Run a program that uses the daemon at `path`, write its trace, and return its exit code."""
     from softnpu.driver import Driver
     from softnpu.tools.trace.collector import POLL_S, collecting
 

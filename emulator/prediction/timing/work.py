@@ -42,7 +42,7 @@ VECTOR: Final = 32
 class Work:
     """One group's work on some or all tiles of a platform.
 
-    `dpu_us`, `shave_elements`, ... are zero for unused units. `ddr_bytes` are the constants, the model's
+    `macs` and `dpu_cycles` are zero for other units than the DPU. `ddr_bytes` are the constants, the model's
     inputs and outputs, and what does not fit into CMX.
     """
 

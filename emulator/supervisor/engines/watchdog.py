@@ -59,7 +59,7 @@ class WatchedDevice(Protocol):
 
 
 class Watchdog:
-    """Watches one device's engine. `hang_s`: time without progress; `limit_s`: per command, 0 for none."""
+    """Watches one device's engine. `tdr_ms`: a hang lasts so long; `limit_s`: per command, 0 for none."""
 
     def __init__(
         self, device: WatchedDevice, reactor: Reactor, tuning: Tuning, tdr_ms: int, limit_s: float

@@ -37,14 +37,14 @@ class ImageState(enum.Enum):
 
 @dataclass
 class Image:
-    """One blob, its placement (encoded, if any) and the sources of its weights, whose files are
-    parked. Owns the descriptors.
+    """One blob, its placement (encoded, if any) and the sources of its weights, whose files are parked.
+
+    Owns the descriptors.
 
     `owner`: the user whose descriptors they are. `deferred`: its weights are compared with the digests in the
     blob whenever an engine loads it. `files`: where its descriptors count.
-    `loader`: the process that asked for it to be loaded, as its `ban_key`, with `hint` and for
-    `session`. `record`: where the
-    engine counts its inferences. `made`: when, by `time.monotonic`.
+    `loader`: the process that asked for it to be loaded, as its `ban_key`, with `hint` and for `session`.
+    `record`: where the engine counts its inferences. `made`: when, by `time.monotonic`.
     """
 
     number: int
