@@ -10,12 +10,13 @@ from softnpu.emulator.supervisor.state.images import Image, ImageState
 
 pytestmark = pytest.mark.quick
 
-_BLOB = Compiled(blob_digest=b"a", placement_digest=b"", blob_length=1, placement_length=0, files=())
+_BLOB = Compiled(blob_digest=b"a", blob_length=1)
 
 
 @pytest.mark.parametrize("info", [None, ErrorInfo(result=1, object="graph", found="a defect")])
 def test_a_waiter_that_fails_keeps_no_other_one_waiting(info: ErrorInfo | None) -> None:
-    image, heard = Image(1, (b"a",), _BLOB, (), [], 0), list[str]()
+    image = Image(number=1, key=(b"a",), answer=_BLOB, weights=(), fds=[], owner=0)
+    heard: list[str] = []
 
     def fail(_info: ErrorInfo | None, _ms: float) -> None:
         heard.append("fails")

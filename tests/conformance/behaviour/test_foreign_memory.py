@@ -1,4 +1,4 @@
-"""Shared memory files that their owner can truncate: both drivers import them; the cost of truncation."""
+"""Shared memory files that their owner can truncate: both drivers import them; what a truncation costs."""
 
 from __future__ import annotations
 
