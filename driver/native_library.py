@@ -21,8 +21,17 @@ LOADER_NAME = "libze_loader.so.1"
 AUDIT_NAME = "libsoftnpu_audit.so"
 """Makes OpenVINO find the compiler of the loader's file in the place of Intel's library."""
 ENV_COMPILER = "SOFTNPU_COMPILER"
-"""`plugin`: OpenVINO's plugin finds a compiler, installed or not; `driver`: none [auto]."""
-_CHANGED = ("LD_AUDIT", "LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", ENV_SOCKET, ENV_PYTHON)
+"""`plugin`: OpenVINO's plugin finds a compiler, installed or not; `driver`: none; `installed`:
+what lies beside it [auto].
+"""
+_TUNABLES = "GLIBC_TUNABLES"
+_STATIC_TLS = "glibc.rtld.optional_static_tls"
+_TLS_BYTES = 8192
+"""With an audit library glibc reserves thread-local memory before it knows the program's libraries.
+
+Its reserve of 512 bytes is too small for an allocator such as jemalloc (3 KiB): the program would not start.
+"""
+_CHANGED = ("LD_AUDIT", _TUNABLES, "LD_LIBRARY_PATH", "ZE_ENABLE_ALT_DRIVERS", ENV_SOCKET, ENV_PYTHON)
 
 
 @dataclass(frozen=True)
@@ -42,16 +51,24 @@ class NativeLibrary:
         folders = _ahead(str(self.loader.parent), base.get("LD_LIBRARY_PATH", ""), ":")
         drivers = _ahead(str(self.driver), base.get("ZE_ENABLE_ALT_DRIVERS", ""), ",")
         audit = self.driver.with_name(AUDIT_NAME)
-        audits = {"LD_AUDIT": _ahead(str(audit), base.get("LD_AUDIT", ""), ":")} if audit.exists() else {}
+        audited = audit.exists() and base.get(ENV_COMPILER) != "installed"
         return {
             **base,
-            **audits,
+            **(_audited(audit, base) if audited else {}),
             "LD_LIBRARY_PATH": folders,
             "ZE_ENABLE_ALT_DRIVERS": drivers,
             ENV_SOCKET: str(socket),
             ENV_PYTHON: sys.executable,
             ENV_SAVED_ENV: json.dumps({name: before.get(name, "") for name in _CHANGED}),
         }
+
+
+def _audited(audit: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a program that has the audit library."""
+    tunables = base.get(_TUNABLES, "")
+    if f"{_STATIC_TLS}=" not in tunables:
+        tunables = ":".join(part for part in (tunables, f"{_STATIC_TLS}={_TLS_BYTES}") if part)
+    return {"LD_AUDIT": _ahead(str(audit), base.get("LD_AUDIT", ""), ":"), _TUNABLES: tunables}
 
 
 def find() -> NativeLibrary:

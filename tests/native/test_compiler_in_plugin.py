@@ -11,7 +11,7 @@ import openvino
 import pytest
 
 from softnpu.driver import faults
-from softnpu.driver.native_library import ENV_COMPILER
+from softnpu.driver.native_library import ENV_COMPILER, NativeLibrary
 from tests.conftest import StartDaemon
 from tests.native.conftest import OPENVINO, Run, client
 from tests.native.test_weightless import WEIGHTLESS
@@ -167,3 +167,28 @@ def test_the_death_of_the_daemon_ends_a_compilation(
         daemon.kill()
         said, _ = process.communicate(timeout=60)
     assert said == "True True\n"
+
+
+def test_a_preloaded_allocator_leaves_the_program_startable(native: NativeLibrary, tmp_path: Path) -> None:
+    """With an audit library glibc has 512 bytes of static TLS for libraries; jemalloc needs 3 KiB."""
+    source, library = tmp_path / "allocator.cpp", tmp_path / "allocator.so"
+    source.write_text(
+        'extern "C" __attribute__((tls_model("initial-exec"))) thread_local char state[4096] = {};\n'
+        'extern "C" char* touch() { return state; }\n'
+    )
+    subprocess.run(["c++", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60)
+    surroundings = native.environment(tmp_path / "npu.sock", os.environ)
+    assert "LD_AUDIT" in surroundings
+    done = subprocess.run(
+        ["true"],
+        env={**surroundings, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    chosen = {**os.environ, "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=600", ENV_COMPILER: "installed"}
+    kept = native.environment(tmp_path / "npu.sock", chosen)
+    assert kept["GLIBC_TUNABLES"] == chosen["GLIBC_TUNABLES"]
+    assert kept.get("LD_AUDIT") == os.environ.get("LD_AUDIT")

@@ -27,6 +27,7 @@ SHOW = "import sys; print(sys.argv[1:])"
 START = "from softnpu.tools.start import main; main()"
 CHANGED = (
     "LD_AUDIT=",
+    "GLIBC_TUNABLES=",
     "LD_LIBRARY_PATH=",
     "ZE_ENABLE_ALT_DRIVERS=",
     "SOFTNPU_SOCKET=",

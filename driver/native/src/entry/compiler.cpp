@@ -103,9 +103,9 @@ void check_wanted(const vcl_device_desc_t* device, const void* caller) {
         throw unsupported_feature("compiler in the plugin", "SOFTNPU_COMPILER=driver",
                                   "NPU_COMPILER_TYPE=DRIVER", "or unset the variable");
     }
-    if (choice != "auto") {
+    if (choice != "auto" && choice != "installed") {
         throw invalid_argument("variable SOFTNPU_COMPILER", "'" + std::string(choice) + "'",
-                               "auto, plugin or driver");
+                               "auto, plugin, driver or installed");
     }
     const bool offline = device == nullptr || device->deviceID == 0;
     Runtime& here = runtime();
