@@ -37,7 +37,8 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.check_notes import NoteFile
 
 _FRAMES: Final = 16
-_OURS: Final = tuple(f"{Path(file).parent}{os.sep}" for file in (__file__, notes.__file__))
+_FOLDERS: Final = (Path(__file__).parent, Path(notes.__file__).parent, Path(__file__).parents[1] / "plugin")
+_OURS: Final = tuple(f"{folder}{os.sep}" for folder in _FOLDERS)
 _NOT_SHOWN: Final = (*_OURS, "<frozen ")
 _KINDS: Final[dict[type[Handle], str]] = {
     Allocation: "memory",

@@ -122,7 +122,7 @@ class HostEvent(Note, frozen=True, tag="event"):
 class Access(msgspec.Struct, frozen=True, array_like=True):
     """Bytes of client memory: the allocation's handle, and where they lie in which file.
 
-    `name`: of the argument, if it is one.
+    `name`: of the argument, if it is one. `dynamic`: it may use fewer bytes than these.
     """
 
     memory: int
@@ -131,6 +131,7 @@ class Access(msgspec.Struct, frozen=True, array_like=True):
     start: int
     end: int
     name: str = ""
+    dynamic: bool = False
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True):
@@ -227,6 +228,9 @@ class NoteFile:
 _FREED: Final = 3
 _FRAME: Final = re.compile(r'\s*File "(.*)", line (\d+) in (.*)')
 
+_ADDRESS: Final = re.compile(r"(/.+)\((?:([^+)]+)\+0x[0-9a-f]+|\+(0x[0-9a-f]+))\).*")
+_NOT_SHOWN: Final = ("libsoftnpu_guard.so", "libze_softnpu.so", "libze_loader.so.1", "libc.so.6")
+
 
 def read_touched(path: Path) -> Iterator[Touched]:
     """Yield what the program has touched: lines of `driver/native/guard/access_watch.cpp`."""
@@ -236,6 +240,8 @@ def read_touched(path: Path) -> Iterator[Touched]:
         if not line.startswith("@"):
             if found := _FRAME.fullmatch(line):
                 frames.append(f"{found[1]}:{found[2]} {found[3]}")
+            elif (found := _ADDRESS.fullmatch(line)) and not found[1].endswith(_NOT_SHOWN):
+                frames.append(f"{found[1]}+{found[3]} ?" if found[3] else f"{found[1]} {found[2]}")
             continue
         if len(head) == 4:
             t, address, write, mode = head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.check.rig import HALF, MOMENT_NS, Rig, barrier, copy, fill, held, infer, let_go, program
+from tests.check.rig import BYTES, HALF, MOMENT_NS, Rig, barrier, copy, fill, held, infer, let_go, program
 from tests.conformance.models import SIZE
 
 # ------------------------------------------------------------ bytes that nobody wrote
@@ -45,6 +45,14 @@ def written_too_late(rig: Rig, right: bool) -> None:
     source, target = rig.memory(None), rig.memory()
     order = [fill(source), barrier, copy(target, source)]
     rig.submit(rig.one, *(order if right else order[::-1])).host_synchronize()
+
+
+@program("uninitialised-read")
+def written_by_another_queue(rig: Rig, right: bool) -> None:
+    source, target, event = rig.memory(None), rig.memory(), rig.event()
+    fence = rig.submit(rig.one, copy(target, source, wait_events=[event]))
+    rig.submit(rig.two, fill(source, BYTES if right else HALF, signal_event=event))
+    fence.host_synchronize()
 
 
 # ------------------------------------------------------------ lifetimes

@@ -201,6 +201,18 @@ def infer_then_copy(rig: Rig, right: bool) -> None:
 
 
 @program("host-access-in-flight")
+def known_by_another_queue(rig: Rig, right: bool) -> None:
+    """The host waits for a queue that has waited for the other one; if wrong, for one that has not."""
+    memory, other = rig.memory(), rig.memory()
+    event, gate = rig.event(), rig.event()
+    rig.submit(rig.one, fill(memory, signal_event=event, wait_events=[] if right else [gate]))
+    second = rig.submit(rig.two, fill(other, wait_events=[event] if right else []))
+    second.host_synchronize()
+    _ = int(memory.view()[0])
+    gate.host_signal()
+
+
+@program("host-access-in-flight")
 def read_output(rig: Rig, right: bool) -> None:
     memory, other = rig.memory(), rig.memory()
     fence, event = held(rig, copy(other, memory))

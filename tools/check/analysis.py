@@ -109,7 +109,7 @@ class Analysis:
             case notes.Completed():
                 self._complete(t, note)
             case notes.HostEvent():
-                self._host_event(note)
+                self._host_event(t, note)
             case notes.Program():
                 self._programs[file, note.program] = note
             case notes.Turn():
@@ -140,10 +140,27 @@ class Analysis:
             work = self._work.get((*queue, sequence))
             if work is not None and work.completed_ns == _NEVER:
                 work.completed_ns = t
-                self._host = join(self._host, work.end)
+                self._learn(t, work.end)
         self._completed[queue] = max(self._completed[queue], note.sequence)
 
-    def _host_event(self, note: notes.HostEvent) -> None:
+    def _learn(self, t: int, clock: Clock) -> None:
+        """The host knows that all of this is over: also the submissions that others have waited for."""
+        before, self._host = self._host, join(self._host, clock)
+        if self._host is not before:
+            for queue in self._host:
+                self._complete_known(t, queue)
+
+    def _complete_known(self, t: int, queue: Queue) -> None:
+        """Complete the submissions of a queue of which every command is known to be over."""
+        sequence = self._completed[queue] + 1
+        while (work := self._work.get((*queue, sequence))) is not None and work.done:
+            if work.end.get(queue, 0) > self._host.get(queue, 0):
+                return
+            work.completed_ns = min(t, work.completed_ns)
+            self._completed[queue] = sequence
+            sequence += 1
+
+    def _host_event(self, t: int, note: notes.HostEvent) -> None:
         event = self._book.events.get((note.session, note.memory, note.offset))
         if event is None:
             return  # no command uses it
@@ -152,7 +169,7 @@ class Analysis:
         elif note.what == "reset":
             self._events.pop(event, None)
         else:
-            self._host = join(self._host, self._events.get(event, NOTHING))
+            self._learn(t, self._events.get(event, NOTHING))
 
     def _signal(self, event: tuple[str, int], clock: Clock) -> None:
         """Signal an event. If it was signalled already, its waiters know of no more than both signals."""
@@ -192,6 +209,7 @@ class Analysis:
             work.done = note.done
             timeline = self._timelines[work.session, work.queue]
             work.end = with_queue(timeline.others, (work.session, work.queue), timeline.count)
+            self._complete_known(note.t, (work.session, work.queue))
 
     def _advance_to_signal(self, work: Work, event: tuple[str, int]) -> None:
         commands = () if work.program is None else work.program.commands

@@ -6,8 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.tools.check.findings import Frames, Place
+from softnpu.tools.check.symbols import names_of
 
 _UNKNOWN = "unknown process"
 
@@ -44,7 +47,11 @@ class Notebook:
                 self.lines.append((note.t, path.name, note))
         for path in sorted(folder.glob("touched-*.txt")):
             file = path.name.replace("touched-", "client-").replace(".txt", ".jsonl")
-            self.lines += [(note.t, file, note) for note in notes.read_touched(path)]
+            touched = list(notes.read_touched(path))
+            names = names_of(frame for access in touched for frame in access.frames)
+            for access in touched:
+                frames = tuple(names.get(frame, frame) for frame in access.frames)
+                self.lines.append((access.t, file, msgspec.structs.replace(access, frames=frames)))
         self.lines.sort(key=lambda line: line[0])
         self._collect()
 
@@ -73,9 +80,10 @@ class Notebook:
 
     def _collect(self) -> None:
         programs: dict[tuple[str, int], notes.Program] = {}
-        for _, file, note in self.lines:
-            if isinstance(note, notes.Site):
-                self._sites[file, note.site] = note.frames
+        sites = [(file, note) for _, file, note in self.lines if isinstance(note, notes.Site)]
+        names = names_of(frame for _, site in sites for frame in site.frames)
+        for file, site in sites:
+            self._sites[file, site.site] = tuple(names.get(frame, frame) for frame in site.frames)
         for t, file, note in self.lines:
             match note:
                 case notes.Session(session=session, pid=pid, program=program):

@@ -1,9 +1,12 @@
-// Tells when the program itself uses memory that a device may be using: for `softnpu check`. Watched pages are
-// protected; the first access to them is written down with the thread's Python frames, opens them, and goes on.
+// Tells when the program itself uses memory that a device may be using: for `softnpu check`. Watched pages
+// are protected; the first access to them is written down with the thread's Python frames, opens them, and
+// goes on.
 //
-// A line is `@ TIME ADDRESS WRITE MODE` (decimal), then what Python writes about its frames. The handler uses
-// atomics, mprotect and write alone, and no lock: it runs in any thread at any instruction.
+// A line is `@ TIME ADDRESS WRITE MODE` (decimal), then the frames: of Python as it
+// writes them, then of C++ as the C library does. The handler uses
+// atomics, mprotect, write and an unwinder that was loaded before: it runs in any thread at any instruction.
 
+#include <execinfo.h>
 #include <sys/mman.h>
 #include <sys/ucontext.h>
 #include <unistd.h>
@@ -19,6 +22,7 @@ namespace {
 
 constexpr size_t SLOTS = 1 << 16;
 constexpr uintptr_t PAGE = 4096;
+constexpr int FRAMES = 16;
 
 // What may not be done with a region: nothing is denied, writing, everything, everything for good (freed).
 enum Mode : int { OPEN = 0, READ_ONLY = 1, CLOSED = 2, FREED = 3 };
@@ -72,6 +76,8 @@ void tell(uintptr_t address, bool writes, int mode) {
     if (write(file, line, end - line) < 0) return;
     void* const thread = get_thread == nullptr ? nullptr : get_thread();
     if (thread != nullptr && dump_frames != nullptr) dump_frames(file, thread);
+    void* addresses[FRAMES];
+    backtrace_symbols_fd(addresses, backtrace(addresses, FRAMES), file);
 }
 
 bool open_region(uintptr_t address, bool writes) {
@@ -124,6 +130,8 @@ extern "C" {
 int softnpu_watch_install(int file, GetThread thread, DumpFrames frames) {
     get_thread = thread;
     dump_frames = frames;
+    void* warm[2];
+    backtrace(warm, 2);  // loads the unwinder, which a handler must not
     if (output.exchange(file) >= 0) return 0;
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
@@ -132,7 +140,8 @@ int softnpu_watch_install(int file, GetThread thread, DumpFrames frames) {
     return sigaction(SIGSEGV, &action, &previous) == 0 ? 0 : errno;
 }
 
-// Watches `size` bytes, which begin and end with pages of their own; returns a number, -1 if the table is full.
+// Watches `size` bytes, which begin and end with pages of their own; returns a number, -1 if the table is
+// full.
 long softnpu_watch_add(uintptr_t start, size_t size) {
     for (size_t slot = 0; slot < SLOTS; slot++) {
         if (regions[slot].taken.exchange(true)) continue;

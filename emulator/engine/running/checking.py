@@ -13,7 +13,7 @@ import numpy as np
 
 from softnpu.emulator.engine.commands.arguments import argument_ranges
 from softnpu.emulator.engine.commands.program import Program
-from softnpu.emulator.engine.commands.steps import Pause
+from softnpu.emulator.engine.commands.steps import EventWait, Pause
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.engine.queues.queue import EngineQueue
@@ -51,8 +51,8 @@ class CheckedRunner(Runner):
     def _run_steps(self, queue: EngineQueue, program: Program) -> Pause | None:
         number, commands = self._described(queue, program)
         session, sequence, first = queue.context.session, queue.completed + 1, queue.step
-        if first == 0 and queue.parts is None:
-            self._note_unwritten(queue, commands)
+        if queue.parts is None:
+            self._note_unwritten(queue, program, commands)
         turn = notes.Turn(
             t=time.monotonic_ns(),
             session=session,
@@ -95,12 +95,24 @@ class CheckedRunner(Runner):
             self._programs[id(program)] = program, self._described_programs, commands
         return self._described_programs, commands
 
-    def _note_unwritten(self, queue: EngineQueue, commands: Sequence[notes.Command]) -> None:
-        """Note the bytes that a command will read and nobody has written, earlier commands included."""
+    def _note_unwritten(
+        self, queue: EngineQueue, program: Program, commands: Sequence[notes.Command]
+    ) -> None:
+        """Note the bytes that a command will read and nobody has written, earlier commands included.
+
+        Not behind a wait that is not over: others may write them until then.
+        """
         written: dict[str, list[tuple[int, int]]] = {}
         space = queue.context.space
         for number, command in enumerate(commands):
+            if command.step < queue.step:
+                continue
+            step = program.steps[command.step] if command.step < len(program.steps) else None
+            if isinstance(step, EventWait) and not step.event.signalled:
+                return
             for access in command.reads:
+                if access.end == access.start or access.dynamic:
+                    continue
                 for start, end in _without(access.start, access.end, written.get(access.file, ())):
                     found = _unwritten(space, access, start, end)
                     if found is None:
@@ -182,7 +194,9 @@ def _execution(space: AddressSpace, command: cmd.GraphExecute, kind: str, step: 
     writes: list[Access] = []
     bound = argument_ranges(space, command, image.meta)
     for argument, at, where in bound:
-        access = Access(at.memory, at.offset, _file(where), where.start, where.end, argument.name)
+        access = Access(
+            at.memory, at.offset, _file(where), where.start, where.end, argument.name, argument.is_dynamic
+        )
         (reads if argument.input else writes).append(access)
     return notes.Command(kind, step, tuple(reads), tuple(writes), graph=command.graph, model=image.meta.name)
 
