@@ -17,6 +17,7 @@
 
 #include "base/clock.hpp"
 #include "base/environment.hpp"
+#include "interface/schema.hpp"
 #include "session/trace.hpp"
 
 extern "C" {
@@ -202,7 +203,7 @@ void allow(uint64_t queue, uint64_t sequence) {
 }
 
 int open_file(const char* role, const char* suffix) {
-    const char* const folder = variable("SOFTNPU_CHECK");
+    const char* const folder = variable(schema::environment::CHECK);
     const std::string path = std::string(folder) + "/" + role + "-" + std::to_string(getpid()) + "n" + suffix;
     return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 }
@@ -232,7 +233,7 @@ uint64_t number_of(const Object& object) {
 std::atomic<bool> active{false};
 
 void begin(uint64_t session) noexcept {
-    const char* const folder = variable("SOFTNPU_CHECK");
+    const char* const folder = variable(schema::environment::CHECK);
     if (folder == nullptr || *folder == '\0') return;
     try {
         if (notes == nullptr) {
