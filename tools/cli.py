@@ -15,6 +15,7 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.common.home import ensure_home
 from softnpu.tools import clean, daemon, docs, doctor, logs, status
 from softnpu.tools import compile as compiling
+from softnpu.tools.check import cli as checking
 from softnpu.tools.compare import cli as compare
 from softnpu.tools.demo import cli as demo
 from softnpu.tools.infer import cli as infer
@@ -63,6 +64,7 @@ app.command("compare")(compare.compare)
 app.command("report")(model_report.report)
 # everything after the program's name belongs to the program: none of its options is parsed as ours
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("check", context_settings={"allow_interspersed_args": False})(checking.check)
 app.command("env")(run.env)
 app.command("doctor")(doctor.doctor)
 app.command("stress")(stress.stress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 
 from softnpu.emulator.arithmetic import library
 from softnpu.emulator.common import failpoints, linux, log_lines, native_files, sandbox
+from softnpu.emulator.interface import check_notes
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
@@ -38,6 +40,7 @@ def main(arguments: list[str]) -> int:
         if not isinstance(setup, link.Setup):
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
         states_fd, page_fd, staging_fd = packet.take_fds(3)
+    _begin_notes()  # before the sandbox: it opens a file for writing
     ready = link.Ready(missing_protections=sandbox.enter(_policy(setup)))
     memory_limit.begin(setup.session_memory)
     engine = Engine(channel, setup, (states_fd, page_fd, staging_fd), ready)
@@ -45,6 +48,15 @@ def main(arguments: list[str]) -> int:
     os.close(page_fd)
     engine.run()
     return 0
+
+
+def _begin_notes() -> None:
+    """If programs are checked, let the runner note what it runs."""
+    folder = check_notes.folder()
+    if folder is not None:
+        from softnpu.emulator.engine.running import checking, runner
+
+        runner.make = functools.partial(checking.CheckedRunner, check_notes.NoteFile(folder, "engine"))
 
 
 def _policy(setup: link.Setup) -> sandbox.Policy:

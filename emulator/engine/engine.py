@@ -28,9 +28,9 @@ from softnpu.emulator.engine.queues.context import EngineContext
 from softnpu.emulator.engine.queues.queue import EngineQueue, Place
 from softnpu.emulator.engine.queues.queue_table import LOOK_NS, MANY, QueueTable
 from softnpu.emulator.engine.queues.scheduler import Scheduler
+from softnpu.emulator.engine.running import runner
 from softnpu.emulator.engine.running.faults import InjectedFaults
 from softnpu.emulator.engine.running.overlap import Overlap
-from softnpu.emulator.engine.running.runner import Runner
 from softnpu.emulator.engine.share import Share
 from softnpu.emulator.engine.supervisor_channel import SupervisorChannel
 from softnpu.emulator.interface import trace
@@ -97,7 +97,7 @@ class Engine:
         self._resumed = False  # every existing object has been announced
         self._poll_due_ns = 0
         self._overlap = Overlap(self._queues, self._counters, setup.after_reset)
-        self._runner = Runner(
+        self._runner = runner.make(
             self,
             self._queues,
             self._scheduler,

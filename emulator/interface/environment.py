@@ -42,6 +42,8 @@ ENV_ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE"
 """Directory where engines cache what OpenVINO compiled. If empty, nothing is cached."""
 ENV_NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS"
 """`0`: engines run every submission in Python, for comparisons and debugging."""
+ENV_CHECK = "SOFTNPU_CHECK"
+"""Folder for the notes of drivers and engines, set by `softnpu check`. Empty: none are written."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """The previous values of changed variables, in JSON. Set by `softnpu run` and `env`."""
 

@@ -42,6 +42,7 @@ _COMMANDS = (
     "predict",
     "compare",
     "report",
+    "check",
     "run",
     "env",
     "doctor",

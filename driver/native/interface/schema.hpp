@@ -32,6 +32,7 @@ constexpr const char* INFERENCE_US = "SOFTNPU_INFERENCE_US";
 constexpr const char* STRICT = "SOFTNPU_STRICT";
 constexpr const char* ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE";
 constexpr const char* NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS";
+constexpr const char* CHECK = "SOFTNPU_CHECK";
 constexpr const char* SAVED_ENV = "SOFTNPU_SAVED_ENV";
 constexpr std::string_view OF_DAEMON[] = {"PATH", "HOME", "TMPDIR", "LANG", "TZ", "CXX", "GLIBC_TUNABLES"};
 constexpr std::string_view PREFIXES_OF_DAEMON[] = {"LC_", "XDG_", "SOFTNPU_", "ONEDNN_", "DNNL_"};

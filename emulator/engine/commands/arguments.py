@@ -11,7 +11,7 @@ import bisect
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -239,11 +239,7 @@ class Arguments:
         strides: tuple[int, ...] | None,
     ) -> _Bound:
         try:
-            if argument.is_dynamic:
-                size, alignment, steps = _dynamic_size(space, at, argument, strides), argument.alignment, None
-                size = min(size, most_bytes(argument, self._config))
-            else:
-                size, alignment, steps = _extent(argument, strides)
+            size, alignment, steps = _size_in_memory(space, at, argument, strides, self._config)
             find = space.resolve if argument.input else space.resolve_target
             memory = find(at, size, alignment)
         except Refused as error:
@@ -258,6 +254,32 @@ class Arguments:
             shape = (*argument.shape, alignment)
             strided = np.lib.stride_tricks.as_strided(view, shape, (*steps, 1))
         return _Bound(argument, memory.range(at.offset, size), view, strided)
+
+
+def argument_ranges(
+    space: AddressSpace, command: cmd.GraphExecute, meta: GraphMeta
+) -> list[tuple[ArgumentMeta, cmd.MemoryAt, Range]]:
+    """Return the arguments of an execution, where they lie, and the bytes they span at most."""
+    strides = dict(command.strides)
+    found = []
+    for index, (at, argument) in enumerate(zip(command.arguments, meta.arguments, strict=True)):
+        size = _size_in_memory(space, at, argument, strides.get(index), meta.config)[0]
+        found.append((argument, at, space.resolve(at, size).range(at.offset, size)))
+    return found
+
+
+def _size_in_memory(
+    space: AddressSpace,
+    at: cmd.MemoryAt,
+    argument: ArgumentMeta,
+    strides: tuple[int, ...] | None,
+    config: Mapping[str, str],
+) -> tuple[int, int, tuple[int, ...] | None]:
+    """Return the most bytes of an argument in client memory, its alignment, and its strides in bytes."""
+    if argument.is_dynamic:
+        size = min(_dynamic_size(space, at, argument, strides), most_bytes(argument, config))
+        return size, argument.alignment, None
+    return _extent(argument, strides)
 
 
 class _RangeSet:

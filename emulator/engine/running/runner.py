@@ -460,3 +460,7 @@ def _wait_of(queue: EngineQueue) -> EventWait | None:
     steps = () if queue.program is None else queue.program.steps
     step = steps[queue.step] if queue.step < len(steps) else None
     return step if isinstance(step, EventWait) else None
+
+
+make: Callable[..., Runner] = Runner
+"""What makes the runner of this engine."""

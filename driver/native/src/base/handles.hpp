@@ -58,6 +58,16 @@ public:
     // Called once, without any lock, when the object is destroyed by its handle or with its owner.
     virtual void retire() {}
 
+    // For `softnpu check`: its number in the daemon, 0 if it has none there; where an event lies; the object
+    // with which it ends.
+    struct Noted {
+        uint64_t number = 0;
+        uint64_t memory = 0;
+        uint64_t offset = 0;
+        const Object* parent = nullptr;
+    };
+    virtual Noted noted() const { return {}; }
+
 private:
     friend class HandleTable;
 

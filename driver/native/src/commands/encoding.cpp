@@ -95,6 +95,32 @@ Command execute(Inference inference) {
     return command;
 }
 
+std::vector<std::pair<const uint8_t*, check::Denied>> uses_of(const std::vector<Command>& commands) {
+    std::vector<std::pair<const uint8_t*, check::Denied>> uses;
+    const auto data = [](const KeepAlive& block) { return static_cast<const Block*>(block.get())->data(); };
+    for (const auto& command : commands) {
+        if (command.inference) {
+            const auto& arguments = command.inference->arguments;
+            for (size_t index = 0; index < arguments.size(); ++index) {
+                const auto denied = index < command.inference->inputs ? check::WRITING : check::EVERYTHING;
+                uses.emplace_back(arguments[index].memory.block->data(), denied);
+            }
+            continue;
+        }
+        CommandHead head{};
+        std::memcpy(&head, command.bytes.data(), sizeof head);
+        switch (head.type) {
+            case command_type::COPY:
+            case command_type::COPY_REGION:
+                uses.emplace_back(data(command.keep_alive[1]), check::WRITING);
+                [[fallthrough]];
+            case command_type::MEMORY_FILL:
+            case command_type::TIMESTAMP: uses.emplace_back(data(command.keep_alive[0]), check::EVERYTHING);
+        }
+    }
+    return uses;
+}
+
 Encoded encode(const std::vector<Command>& commands) {
     Encoded encoded;
     encoded.bytes.assign(sizeof(CommandBufferHeader), '\0');

@@ -9,6 +9,7 @@
 
 #include "interface/schema.hpp"
 #include "memory/pool.hpp"
+#include "session/check.hpp"
 
 namespace softnpu {
 
@@ -31,6 +32,7 @@ struct Inference {
     uint64_t graph = 0;
     uint64_t id = 0;
     std::vector<Argument> arguments;
+    size_t inputs = 0;  // the first arguments
     MemoryRef profile;  // may be empty
     KeepAlive on_device;
 };
@@ -55,6 +57,9 @@ Command copy_region(const MemoryRef& target, uint64_t target_pitch, const Memory
                     uint64_t source_pitch, uint64_t width, uint64_t rows);
 Command graph_initialize(uint64_t graph, KeepAlive on_device);
 Command execute(Inference inference);
+
+// The memory that commands read or write, by its address.
+std::vector<std::pair<const uint8_t*, check::Denied>> uses_of(const std::vector<Command>& commands);
 
 // A whole command buffer, and everything that it refers to.
 struct Encoded {

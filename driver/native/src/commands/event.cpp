@@ -1,6 +1,7 @@
 #include "commands/event.hpp"
 
 #include "commands/progress.hpp"
+#include "session/check.hpp"
 #include "session/waiting.hpp"
 
 namespace softnpu {
@@ -23,16 +24,26 @@ Event::Event(std::shared_ptr<EventPool> pool, uint32_t index)
 }
 
 void Event::host_signal() {
+    if (check::on()) check::event(*this, "signal");
     record().host_signal();
     // a queue that waits for an event is not asleep: the doorbell is rung in any case
     pool_->context->ring_doorbell();
 }
 
-void Event::host_reset() { record().host_reset(); }
+void Event::host_reset() {
+    if (check::on()) check::event(*this, "reset");
+    record().host_reset();
+}
 
 bool Event::query() {
     look_at_tracked();
-    return record().signalled();
+    return seen();
+}
+
+bool Event::seen() const {
+    const bool signalled = record().signalled();
+    if (signalled && check::on()) check::event(*this, "seen");
+    return signalled;
 }
 
 bool Event::wait(uint64_t timeout) {
@@ -43,7 +54,7 @@ bool Event::wait(uint64_t timeout) {
     };
     const auto sleep = [&](uint64_t ns) { word.sleep(ns); };
     wait_until(over, sleep, timeout, *pool_->context->connection, spin_);
-    return word.signalled();
+    return seen();
 }
 
 void Event::track(std::function<Tracked()> tracked) {

@@ -47,6 +47,7 @@ public:
     bool wait(uint64_t timeout);
 
     const MemoryRef& memory() const { return memory_; }
+    Noted noted() const override { return {0, memory_.block->handle, memory_.offset, pool_.get()}; }
     const Context& context() const { return *pool_->context; }
     // A command of this recording signals the event.
     void add_signaller(std::weak_ptr<Recording> recording);
@@ -58,6 +59,8 @@ private:
     using Recordings = std::set<std::weak_ptr<Recording>, std::owner_less<std::weak_ptr<Recording>>>;
 
     EventRecord record() const { return EventRecord(memory_.data()); }
+    // Whether it is signalled, which the program is told.
+    bool seen() const;
     bool will_be_signalled();
     // Whether what is tracked may still signal the event.
     bool look_at_tracked();

@@ -1,6 +1,5 @@
 #include "commands/fence.hpp"
 
-#include "session/trace.hpp"
 #include "session/waiting.hpp"
 
 namespace softnpu {
@@ -32,7 +31,7 @@ bool Fence::wait(uint64_t timeout) {
         queue->mark_lost(*execution);
         throw;
     }
-    trace::completed(queue->handle(), last);
+    note_completed(queue->handle(), last);
     // the device signals the fence before it counts the submission as ended
     if (fence.is_signalled(ticket)) {
         const bool succeeded = fence.result() == ZE_RESULT_SUCCESS;

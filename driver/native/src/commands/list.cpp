@@ -52,6 +52,7 @@ void CommandList::close() {
 }
 
 void CommandList::reset() {
+    if (check::on() && !is_immediate()) check::ended(KIND, *this, true);
     {
         std::lock_guard lock(mutex_);
         reset_locked();
@@ -80,6 +81,10 @@ void CommandList::record(std::vector<Command> commands, const std::shared_ptr<Ev
 
 void CommandList::record_locked(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
     for (auto& command : commands) commands_.push_back(std::move(command));
+    if (check::on()) {
+        const check::Append append = check::append();
+        appends_.resize(commands_.size() + (signal == nullptr ? 0 : 1), append);
+    }
     if (signal == nullptr) return;
     commands_.push_back(event_signal(signal->memory()));
     signal->add_signaller(recording_);
@@ -101,10 +106,12 @@ void CommandList::encode_locked() {
     std::memcpy(buffer_->data(), encoded.bytes.data(), encoded.bytes.size());
     size_ = static_cast<uint32_t>(encoded.bytes.size());
     keep_alive_ = std::make_shared<const std::vector<KeepAlive>>(std::move(encoded.keep_alive));
+    if (check::on()) noted_ = check::recorded(*this, appends_, uses_of(commands_));
 }
 
 void CommandList::reset_locked() {
     commands_.clear();
+    appends_.clear();
     keep_alive_.reset();
     if (watched_) {
         // what is in flight keeps both
@@ -115,7 +122,7 @@ void CommandList::reset_locked() {
     closed_ = false;
 }
 
-Recorded CommandList::recorded_locked() { return {buffer_, size_, keep_alive_, Claim(recording_)}; }
+Recorded CommandList::recorded_locked() { return {buffer_, size_, keep_alive_, Claim(recording_), noted_}; }
 
 // ---------------------------------------------------------------- immediate lists
 

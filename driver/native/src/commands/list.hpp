@@ -73,7 +73,9 @@ private:
     uint32_t size_ = 0;
     std::shared_ptr<const std::vector<KeepAlive>> keep_alive_;
     std::shared_ptr<Recording> recording_ = std::make_shared<Recording>();
-    bool watched_ = false;  // an event knows the recording
+    bool watched_ = false;                // an event knows the recording
+    std::vector<check::Append> appends_;  // one a command, while the program is checked
+    std::shared_ptr<const check::Recording> noted_;
 };
 
 // An immediate command list: every append runs at once, on a queue of its own.

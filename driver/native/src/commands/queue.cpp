@@ -31,6 +31,12 @@ std::string_view priority_name(uint32_t priority) {
 
 }  // namespace
 
+void note_completed(uint64_t queue, uint64_t sequence) noexcept {
+    if (trace::joined.load(std::memory_order_relaxed) == 0) return;
+    trace::completed(queue, sequence);
+    if (check::on()) check::completed(queue, sequence);
+}
+
 std::shared_ptr<CommandQueue> CommandQueue::create(const std::shared_ptr<Context>& context,
                                                    const QueueOptions& options) {
     MapWriter request(queue_create::TAG);
@@ -186,7 +192,7 @@ bool CommandQueue::wait_for_all(uint64_t tail, uint64_t timeout) {
         unreported = outcomes_.take_unreported(tail);
     }
     ended.clear();
-    trace::completed(handle_, tail);
+    note_completed(handle_, tail);
     context->memory()->flush();
     check_alive(tail);
     if (unreported) throw failure(unreported->first, unreported->second);
@@ -291,7 +297,7 @@ void CommandQueue::fill_slots(Part part, Fence* fence, const std::shared_ptr<Exe
         execution->last = last;
     }
     if (fence != nullptr) fence->arm(execution);
-    trace::submitted(handle_, first, last);
+    if (trace::joined.load(std::memory_order_relaxed) != 0) note(part, first, fence);
     uint64_t sequence = first;
     for (const auto& entry : part) {
         Slot made{};
@@ -307,6 +313,15 @@ void CommandQueue::fill_slots(Part part, Fence* fence, const std::shared_ptr<Exe
     }
     tail_ = last;
     store64(ring() + ring_header::TAIL, last);
+}
+
+// For a trace, and for `softnpu check`.
+void CommandQueue::note(Part part, uint64_t first, const Fence* fence) const {
+    trace::submitted(handle_, first, first + part.size() - 1);
+    if (!check::on()) return;
+    std::vector<std::shared_ptr<const check::Recording>> lists;
+    for (const auto& entry : part) lists.push_back(entry.noted);
+    check::submitted(handle_, first, lists, fence);
 }
 
 // Records what the next submissions use and who waits for them: all of it or nothing.

@@ -9,6 +9,7 @@
 #include "commands/encoding.hpp"
 #include "commands/progress.hpp"
 #include "device/context.hpp"
+#include "session/check.hpp"
 #include "session/waiting.hpp"
 
 namespace softnpu {
@@ -22,6 +23,7 @@ struct Recorded {
     uint32_t size = 0;
     std::shared_ptr<const std::vector<KeepAlive>> keep_alive;
     Claim claim;
+    std::shared_ptr<const check::Recording> noted;  // while the program is checked
 };
 
 struct QueueOptions {
@@ -30,6 +32,9 @@ struct QueueOptions {
     bool turbo = false;
     uint32_t slots = 256;
 };
+
+// The program knows that this submission of a queue, and those before it, have ended.
+void note_completed(uint64_t queue, uint64_t sequence) noexcept;
 
 class CommandQueue : public Object {
 public:
@@ -60,6 +65,7 @@ public:
     // ---- for fences and lists
 
     uint64_t handle() const { return handle_; }
+    Noted noted() const override { return {handle_, 0, 0, context.get()}; }
     // Whether submission `sequence` has ended or will never run.
     bool is_over(uint64_t sequence) const { return retired_ || progress_->has_ended(sequence); }
     // DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed.
@@ -100,6 +106,7 @@ private:
     std::deque<Submission> take_in_flight();
     // The next ones: called with the lock.
     void fill_slots(Part part, Fence* fence, const std::shared_ptr<Execution>& execution);
+    void note(Part part, uint64_t first, const Fence* fence) const;
     void track(Part part, const std::shared_ptr<Execution>& execution);
     void read_results(uint64_t last);
     // The objects of ended submissions; released without a lock.

@@ -226,6 +226,7 @@ ze_result_t append_execute(ze_command_list_handle_t hCommandList, ze_graph_handl
         list->check_open();
         Inference inference;
         inference.arguments = graph->arguments();
+        for (const auto& argument : graph->meta.arguments) inference.inputs += argument.input;
         if (graph->meta.profiled) {
             if (query == nullptr) {
                 throw invalid_null_handle("profiling query", "none", "a query: the graph is profiled");

@@ -38,6 +38,7 @@ public:
     const GraphMeta meta;
 
     void retire() override;
+    Noted noted() const override { return {on_device->handle, 0, 0, context.get()}; }
     void initialize();
 
     uint32_t property_flags() const;

@@ -7,6 +7,7 @@
 
 #include "base/error_info.hpp"
 #include "interface/schema.hpp"
+#include "session/check.hpp"
 
 namespace softnpu {
 
@@ -65,6 +66,7 @@ Mapping::~Mapping() {
 }
 
 Block::~Block() {
+    if (check::on()) check::memory_gone(data());
     if (const auto pool = pool_.lock()) pool->collect({handle, segment, freed_by_daemon_});
 }
 
@@ -90,14 +92,21 @@ void MemoryPool::add_sparse_sizes(const std::set<size_t>& sizes) {
 std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, size_t alignment,
                                             bool exportable) {
     flush();
+    // while a program is checked, its memory has whole pages of its own
+    const bool checked = check::on() && kind != memory_kind::CONTROL && size != 0;
+    if (checked) alignment = std::max(alignment, check::PAGE);
+    const size_t whole = checked ? (size + check::PAGE - 1) / check::PAGE * check::PAGE : size;
     MapWriter request(mem_alloc::TAG);
-    request.put(mem_alloc::CONTEXT, context_).put(mem_alloc::KIND, kind).put(mem_alloc::SIZE, size);
+    request.put(mem_alloc::CONTEXT, context_).put(mem_alloc::KIND, kind).put(mem_alloc::SIZE, whole);
     if (alignment != 0) request.put(mem_alloc::ALIGNMENT, alignment);
     if (exportable) request.put_bool(mem_alloc::EXPORTABLE, true);
     std::lock_guard lock(order_mutex_);
-    if (!exportable && sparse_sizes_.count(size) != 0) request.put_bool(mem_alloc::SPARSE, true);
+    const bool sparse = !exportable && sparse_sizes_.count(size) != 0;
+    if (sparse) request.put_bool(mem_alloc::SPARSE, true);
     Answer answer = ask(request, mem_allocated::TAG);
-    return adopt(answer.fields, answer.fds, 0, size, false, exportable, alignment);
+    auto block = adopt(answer.fields, answer.fds, 0, size, false, exportable, alignment);
+    if (checked && !sparse) check::fill_unwritten(block->data(), size);
+    return block;
 }
 
 std::shared_ptr<Block> MemoryPool::import_segment(int fd, std::string_view kind) {
@@ -256,6 +265,7 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
 void* MemoryPool::publish(std::shared_ptr<Block> block, ze_memory_type_t type) {
     std::unique_lock lock(address_mutex_);
     uint8_t* const address = block->data();
+    if (check::on()) check::memory_made(block->handle, address, block->size);
     allocations_[address] = Allocation{std::move(block), type, ++last_id_};
     return address;
 }
@@ -276,6 +286,7 @@ void MemoryPool::free(const void* address) {
                 "what zeMemAllocHost, zeMemAllocDevice or zeMemAllocShared gave in this context");
         }
         freed = std::move(allocation->second.block);
+        if (check::on()) check::memory_ended(freed->handle, freed->data());
         allocations_.erase(allocation);
     }
     freed.reset();

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "base/fd.hpp"
+#include "session/check.hpp"
 #include "session/trace.hpp"
 
 namespace softnpu {
@@ -15,6 +16,7 @@ std::atomic<Runtime*> current{nullptr};
 void start_in_child() {
     close_session_fds_in_child();
     trace::forget_in_child();
+    check::forget_in_child();
     Runtime* const parent = current.load();
     // the parent's runtime stays as it is: its locks may be held by threads that do not exist here
     current.store(new Runtime(static_cast<uint8_t>(parent->epoch + 1)));

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/handles.hpp"
+#include "session/check.hpp"
 
 namespace softnpu {
 
@@ -41,11 +42,13 @@ std::shared_ptr<T> lookup(H handle) {
 
 template <class H, class T>
 H new_handle(std::shared_ptr<T> object) {
+    if (check::on()) check::made(T::KIND, *object);
     return reinterpret_cast<H>(runtime().handles.add(T::KIND, std::move(object)));
 }
 
 template <class T, class H>
 std::shared_ptr<T> remove(H handle) {
+    if (check::on()) check::ended(T::KIND, *lookup<T>(handle));
     return std::static_pointer_cast<T>(runtime().handles.remove(T::KIND, reinterpret_cast<uint64_t>(handle)));
 }
 

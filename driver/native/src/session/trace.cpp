@@ -105,6 +105,7 @@ void Ring::close() noexcept {
 
 constexpr uint64_t NONE = 0;
 thread_local uint32_t thread_number = 0;
+thread_local const char* call = nullptr;
 
 // Plain atomics: a forked child finds no lock that a thread of its parent holds.
 std::atomic<Ring*> current{nullptr};
@@ -120,7 +121,7 @@ uint32_t this_thread() {
 
 void leave() {
     Ring* const ring = current.exchange(nullptr);
-    joined = false;
+    joined &= static_cast<uint8_t>(~RING);
     if (ring != nullptr) ring->close();
 }
 
@@ -134,7 +135,7 @@ void join(Connection& connection, uint64_t number) {
         return;
     }
     current = ring;
-    joined = true;
+    joined |= RING;
 }
 
 // Joins a new trace, or leaves one that has ended; one thread does it, the others continue.
@@ -170,7 +171,7 @@ bool waits(const char* call) {
 }
 
 void write_about(uint16_t kind, uint64_t first, uint64_t second, uint64_t third) noexcept {
-    if (!joined.load(std::memory_order_relaxed)) return;
+    if ((joined.load(std::memory_order_relaxed) & RING) == 0) return;
     schema::TraceRecord record{};
     record.kind = kind;
     record.time = now_ns();
@@ -183,7 +184,7 @@ void write_about(uint16_t kind, uint64_t first, uint64_t second, uint64_t third)
 }  // namespace
 
 std::atomic<const uint64_t*> word{&NONE};
-std::atomic<bool> joined{false};
+std::atomic<uint8_t> joined{0};
 
 void watch(const std::shared_ptr<Connection>& connection, const Fd* page_file) noexcept {
     while (joining.exchange(true)) sched_yield();
@@ -209,7 +210,7 @@ void watch(const std::shared_ptr<Connection>& connection, const Fd* page_file) n
 void forget_in_child() noexcept {
     word = &NONE;
     current = nullptr;
-    joined = false;
+    joined = 0;
     joining = false;
     seen = 0;
     session = nullptr;
@@ -224,7 +225,10 @@ void completed(uint64_t queue, uint64_t sequence) noexcept {
     write_about(trace_kind::COMPLETE, queue, sequence, 0);
 }
 
+const char* current_call() noexcept { return call == nullptr ? "a call" : call; }
+
 Call::Call(const char* name) noexcept : name_(name), may_wait_(waits(name)), begun_((follow(), now_ns())) {
+    call = name;
     if (!may_wait_) return;
     schema::TraceRecord record{};
     record.kind = trace_kind::CALL;

@@ -17,12 +17,13 @@ namespace trace {
 
 // The word of the daemon's status page, or one that stays 0.
 extern std::atomic<const uint64_t*> word;
-// Whether this process has a ring, which it gives back when the trace is over.
-extern std::atomic<bool> joined;
+// Whether this process has a ring, which it gives back when the trace is over, and whether it is checked.
+enum : uint8_t { RING = 1, CHECKED = 2 };
+extern std::atomic<uint8_t> joined;
 
 inline bool wanted() {
     return __atomic_load_n(word.load(std::memory_order_relaxed), __ATOMIC_RELAXED) != 0 ||
-           joined.load(std::memory_order_relaxed);
+           joined.load(std::memory_order_relaxed) != 0;
 }
 
 // From now on the traces of this session's daemon; its status page may be missing.
@@ -33,6 +34,9 @@ void forget_in_child() noexcept;
 void submitted(uint64_t queue, uint64_t first, uint64_t last) noexcept;
 // This process knows that submission of a queue, and those before it, have ended.
 void completed(uint64_t queue, uint64_t sequence) noexcept;
+
+// The call that this thread makes, if it is traced or checked.
+const char* current_call() noexcept;
 
 // A call of the program, between its construction and `end`.
 class Call {

@@ -1,0 +1,424 @@
+"""What this driver notes for `softnpu check`: objects, lists, submissions, and what the program waits for.
+
+Only a process with `SOFTNPU_CHECK` imports this module. It replaces methods, so that other processes have no
+branch for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from softnpu.driver.access_watch import PAGE, AccessWatch, Denied
+from softnpu.driver.block import Block, view_of
+from softnpu.driver.command_list import CommandList
+from softnpu.driver.command_list_immediate import CommandListImmediate
+from softnpu.driver.command_queue import CommandQueue
+from softnpu.driver.connection import Connection
+from softnpu.driver.context import Context
+from softnpu.driver.event import Event, EventPool
+from softnpu.driver.fence import Fence
+from softnpu.driver.graph import Graph
+from softnpu.driver.handle import Handle
+from softnpu.driver.memory import Allocation, MemoryPool
+from softnpu.driver.submissions import Submission
+from softnpu.emulator.interface import check_notes as notes
+from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface.check_notes import NoteFile
+
+_FRAMES: Final = 16
+_FOLDERS: Final = (Path(__file__).parent, Path(notes.__file__).parent, Path(__file__).parents[1] / "plugin")
+_OURS: Final = tuple(f"{folder}{os.sep}" for folder in _FOLDERS)
+_NOT_SHOWN: Final = (*_OURS, "<frozen ")
+_KINDS: Final[dict[type[Handle], str]] = {
+    Allocation: "memory",
+    CommandList: "list",
+    CommandListImmediate: "list",
+    CommandQueue: "queue",
+    Fence: "fence",
+    Event: "event",
+    EventPool: "event pool",
+    Graph: "graph",
+    Context: "context",
+}
+
+_file: NoteFile | None = None
+_watch: AccessWatch | None = None
+_graphs: weakref.WeakValueDictionary[tuple[int, int], Graph] = weakref.WeakValueDictionary()
+_sessions: dict[int, int] = {}  # by connection
+_sites: dict[tuple[str, ...], int] = {}
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+
+
+def begin(connection: Connection, session: int) -> None:
+    """Note a new session; from the first one on all objects are noted."""
+    global _file, _watch
+    directory = notes.folder()
+    assert directory is not None
+    with _lock:
+        _sessions[id(connection)] = session
+        if _file is None:
+            _file = NoteFile(directory, "client")
+            _watch = AccessWatch(directory)
+            _replace_methods()
+    program = Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
+    _write(notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=program))
+
+
+def _write(note: notes.AnyNote) -> None:
+    if _file is not None:
+        _file.write(note)
+
+
+def _in_child() -> None:
+    """Forget the parent's sessions: the child opens its own."""
+    global _file, _lock
+    _lock = threading.Lock()
+    directory = notes.folder()
+    if _file is not None and _watch is not None and directory is not None:
+        _file = NoteFile(directory, "client")
+        _watch.begin(directory)
+    _sessions.clear()
+    _sites.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def _site() -> int:
+    """Return the number of the place in the program that has called the driver."""
+    frames: list[str] = []
+    frame = sys._getframe(2)
+    while frame is not None and len(frames) < _FRAMES:
+        code = frame.f_code
+        if not code.co_filename.startswith(_NOT_SHOWN):
+            frames.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back  # type: ignore[assignment]
+    key = tuple(frames)
+    number = _sites.get(key)
+    if number is None:
+        with _lock:
+            number = _sites.setdefault(key, len(_sites) + 1)
+        _write(notes.Site(t=time.monotonic_ns(), site=number, frames=key))
+    return number
+
+
+def _session(connection: Connection) -> int:
+    return _sessions.get(id(connection), 0)
+
+
+# ------------------------------------------------------------ objects
+
+
+def _identify(handle: Any) -> int:
+    """Return the number of an object in the notes: the daemon's handle if it has one, else our own."""
+    if isinstance(handle, Allocation):
+        return handle._blocks[0].handle
+    if isinstance(handle, CommandQueue | Graph | Context):
+        return handle.handle
+    return next(_numbers)
+
+
+def _wrap_register(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def register(handle: Any, owner: Any, connection: Connection, *args: Any) -> None:
+        original(handle, owner, connection, *args)
+        kind = _KINDS.get(type(handle))
+        if kind is None:
+            return
+        handle._check_connection = connection
+        handle._check_id = number = _identify(handle)
+        block = handle._blocks[0] if kind == "memory" else None
+        if kind == "graph":
+            _graphs[id(connection), number] = handle
+        _write(
+            notes.Made(
+                t=time.monotonic_ns(),
+                session=_session(connection),
+                kind=kind,
+                id=number,
+                site=_site(),
+                size=0 if block is None else block.size,
+                address=0 if block is None else block.address,
+                memory=handle._block.handle if kind == "event" else 0,
+                offset=handle._offset if kind == "event" else 0,
+                parent=getattr(owner, "_check_id", 0),
+            )
+        )
+
+    return register
+
+
+def _wrap_destroy(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def destroy(handle: Any) -> None:
+        if not handle.destroyed and (kind := _KINDS.get(type(handle))) is not None:
+            _note_end(handle, kind)
+            if kind == "memory" and _watch is not None:
+                _watch.free(handle.address)
+        original(handle)
+
+    return destroy
+
+
+def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
+    _write(
+        notes.Ended(
+            t=time.monotonic_ns(),
+            session=_session(handle._check_connection),
+            kind=kind,
+            id=handle._check_id,
+            site=_site(),
+            reset=reset,
+        )
+    )
+
+
+def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
+    """Give each allocation pages of its own, watch them, and mark them as unwritten."""
+
+    @functools.wraps(original)
+    def allocate(
+        pool: MemoryPool, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
+    ) -> Block:
+        if kind == "control" or size in pool.sparse_sizes or size <= 0:
+            return original(pool, call, kind, size, alignment, exportable)
+        block = original(pool, call, kind, -(-size // PAGE) * PAGE, max(alignment, PAGE), exportable)
+        block.size = size
+        view_of(block)[: size - size % 8].view(np.uint64)[:] = notes.UNWRITTEN
+        if _watch is not None:
+            _watch.add(block)
+        return block
+
+    return allocate
+
+
+def _wrap_collect(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def collect(pool: MemoryPool, end: Any, note: tuple[int, int, int]) -> None:
+        if _watch is not None:
+            _watch.remove(note[2], mapped=not pool.closed)
+        original(pool, end, note)
+
+    return collect
+
+
+def _wrap_close(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def close(pool: MemoryPool) -> None:
+        for address in list(pool._blocks):
+            if _watch is not None:
+                _watch.remove(address, mapped=True)
+        original(pool)
+
+    return close
+
+
+# ------------------------------------------------------------ lists
+
+
+def _wrap_record(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def record(commands: Any, call: str, recorded: Any, signal_event: Any) -> None:
+        before = len(commands._commands)
+        original(commands, call, recorded, signal_event)
+        sites = commands.__dict__.setdefault("_check_sites", [])
+        del sites[before:]
+        sites += [(call, _site())] * (len(commands._commands) - before)
+
+    return record
+
+
+def _wrap_encode(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def encode(commands: Any, call: str) -> None:
+        original(commands, call)
+        if commands._submission is None:
+            return
+        recording = next(_numbers)
+        commands._submission.recording._check_key = commands._check_id, recording
+        commands._submission.recording._check_uses = _uses(commands)
+        _write(
+            notes.Recorded(
+                t=time.monotonic_ns(),
+                session=_session(commands._check_connection),
+                list=commands._check_id,
+                recording=recording,
+                calls=tuple(commands.__dict__.get("_check_sites", ())),
+            )
+        )
+
+    return encode
+
+
+def _uses(commands: Any) -> dict[int, Denied]:
+    """Return what a list denies the program while it runs, by address of the allocation."""
+    blocks = {block.handle: block for block in commands._used if isinstance(block, Block)}
+    uses: dict[int, Denied] = {}
+
+    def add(at: cmd.MemoryAt, denied: Denied) -> None:
+        block = blocks.get(at.memory)
+        if block is not None:
+            uses[block.address] = max(denied, uses.get(block.address, Denied.NOTHING))
+
+    for command in commands._commands:
+        match command:
+            case cmd.Fill(at) | cmd.Timestamp(at):
+                add(at, Denied.EVERYTHING)
+            case cmd.Copy() | cmd.CopyRegion():
+                add(command.target, Denied.EVERYTHING)
+                add(command.source, Denied.WRITING)
+            case cmd.GraphExecute():
+                graph = _graphs.get((id(commands._check_connection), command.graph))
+                arguments = () if graph is None else graph.meta.arguments
+                for at, argument in zip(command.arguments, arguments, strict=False):
+                    add(at, Denied.WRITING if argument.input else Denied.EVERYTHING)
+            case _:
+                pass
+    return uses
+
+
+def _wrap_reset(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def reset(commands: Any) -> None:
+        if not commands.destroyed and type(commands) is CommandList:
+            _note_end(commands, "list", reset=True)
+        original(commands)
+        commands._check_sites = []
+
+    return reset
+
+
+# ------------------------------------------------------------ submissions and their ends
+
+
+def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def fill(queue: Any, filled: list[Submission], fence: Any, execution: Any) -> None:
+        keys = tuple(getattr(each.recording, "_check_key", (0, 0)) for each in filled)
+        _write(
+            notes.Submitted(
+                t=time.monotonic_ns(),
+                session=_session(queue._connection),
+                queue=queue.handle,
+                first=queue._tail + 1,
+                recordings=keys,
+                site=_site(),
+                fence=0 if fence is None else fence._check_id,
+            )
+        )
+        if _watch is not None:
+            for sequence, each in enumerate(filled, queue._tail + 1):
+                _watch.use(id(queue._progress), sequence, getattr(each.recording, "_check_uses", {}))
+        original(queue, filled, fence, execution)
+
+    return fill
+
+
+def _note_completed(queue: Any, sequence: int) -> None:
+    if sequence:
+        if _watch is not None:
+            _watch.over(id(queue._progress), sequence)
+        _write(
+            notes.Completed(
+                t=time.monotonic_ns(),
+                session=_session(queue._connection),
+                queue=queue.handle,
+                sequence=sequence,
+            )
+        )
+
+
+def _wrap_queue_wait(original: Callable[..., bool]) -> Callable[..., bool]:
+    @functools.wraps(original)
+    def wait(queue: CommandQueue, call: str, sequence: int, timeout_ns: int) -> bool:
+        done = original(queue, call, sequence, timeout_ns)
+        if done:
+            _note_completed(queue, sequence)
+        return done
+
+    return wait
+
+
+def _wrap_fence_wait(original: Callable[..., bool]) -> Callable[..., bool]:
+    @functools.wraps(original)
+    def wait(fence: Any, call: str, timeout_ns: int) -> bool:
+        execution = fence._execution
+        try:
+            done = original(fence, call, timeout_ns)
+        except Exception:
+            if execution.is_over():  # it failed: the program knows its end
+                _note_completed(fence.queue, execution.last)
+            raise
+        if done:
+            _note_completed(fence.queue, execution.last)
+        return done
+
+    return wait
+
+
+def _wrap_event(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(event: Any, *args: Any) -> Any:
+            site = _site()
+            if what != "seen":  # before others can see it
+                _note_event(event, what, site)
+            result = original(event, *args)
+            if what == "seen" and result:
+                _note_event(event, what, site)
+                if _watch is not None:
+                    _watch.all_over()
+            return result
+
+        return call
+
+    return wrap
+
+
+def _note_event(event: Any, what: str, site: int) -> None:
+    if event.destroyed:
+        return
+    _write(
+        notes.HostEvent(
+            t=time.monotonic_ns(),
+            session=_session(event._check_connection),
+            id=event._check_id,
+            memory=event._block.handle,
+            offset=event._offset,
+            what=what,
+            site=site,
+        )
+    )
+
+
+def _replace_methods() -> None:
+    for owner, name, wrap in (
+        (Handle, "_register", _wrap_register),
+        (Handle, "destroy", _wrap_destroy),
+        (MemoryPool, "allocate", _wrap_allocate),
+        (MemoryPool, "_collect", _wrap_collect),
+        (MemoryPool, "close", _wrap_close),
+        (CommandList, "_record", _wrap_record),
+        (CommandList, "_encode", _wrap_encode),
+        (CommandList, "reset", _wrap_reset),
+        (CommandQueue, "_fill_slots", _wrap_fill),
+        (CommandQueue, "_wait_until_over", _wrap_queue_wait),
+        (Fence, "_wait", _wrap_fence_wait),
+        (Event, "host_signal", _wrap_event("signal")),
+        (Event, "host_reset", _wrap_event("reset")),
+        (Event, "host_synchronize", _wrap_event("seen")),
+        (Event, "query_status", _wrap_event("seen")),
+    ):
+        setattr(owner, name, wrap(vars(owner)[name]))

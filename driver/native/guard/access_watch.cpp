@@ -1,0 +1,170 @@
+// Tells when the program itself uses memory that a device may be using: for `softnpu check`. Watched pages
+// are protected; the first access to them is written down with the thread's Python frames, opens them, and
+// goes on.
+//
+// A line is `@ TIME ADDRESS WRITE MODE` (decimal), then the frames: of Python as it
+// writes them, then of C++ as the C library does. The handler uses
+// atomics, mprotect, write and an unwinder that was loaded before: it runs in any thread at any instruction.
+
+#include <execinfo.h>
+#include <sys/mman.h>
+#include <sys/ucontext.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+
+namespace {
+
+constexpr size_t SLOTS = 1 << 16;
+constexpr uintptr_t PAGE = 4096;
+constexpr int FRAMES = 16;
+
+// What may not be done with a region: nothing is denied, writing, everything, everything for good (freed).
+enum Mode : int { OPEN = 0, READ_ONLY = 1, CLOSED = 2, FREED = 3 };
+
+// A region is valid while `start` is not 0: it is stored last and cleared first.
+struct Region {
+    std::atomic<bool> taken;
+    std::atomic<uintptr_t> start, size;
+    std::atomic<int> mode;
+};
+
+using GetThread = void* (*)();
+using DumpFrames = void (*)(int file, void* thread);
+
+Region regions[SLOTS];
+std::atomic<size_t> used;  // all regions are below it
+std::atomic<int> output{-1};
+GetThread get_thread = nullptr;
+DumpFrames dump_frames = nullptr;
+struct sigaction previous;
+
+uintptr_t pages_of(uintptr_t size) { return (size + PAGE - 1) & ~(PAGE - 1); }
+
+bool protect(const Region& region, int mode) {
+    const int allowed = mode == OPEN ? PROT_READ | PROT_WRITE : mode == READ_ONLY ? PROT_READ : PROT_NONE;
+    return mprotect(reinterpret_cast<void*>(region.start.load()), pages_of(region.size), allowed) == 0;
+}
+
+char* put(char* at, uint64_t number) {
+    char digits[20];
+    int count = 0;
+    do {
+        digits[count++] = static_cast<char>('0' + number % 10);
+        number /= 10;
+    } while (number != 0);
+    while (count > 0) *at++ = digits[--count];
+    *at++ = ' ';
+    return at;
+}
+
+void tell(uintptr_t address, bool writes, int mode) {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    char line[96] = "@ ";
+    char* end = put(line + 2, static_cast<uint64_t>(now.tv_sec) * 1000000000 + now.tv_nsec);
+    end = put(end, address);
+    end = put(end, writes ? 1 : 0);
+    end = put(end, static_cast<uint64_t>(mode));
+    end[-1] = '\n';
+    const int file = output.load();
+    if (write(file, line, end - line) < 0) return;
+    void* const thread = get_thread == nullptr ? nullptr : get_thread();
+    if (thread != nullptr && dump_frames != nullptr) dump_frames(file, thread);
+    void* addresses[FRAMES];
+    backtrace_symbols_fd(addresses, backtrace(addresses, FRAMES), file);
+}
+
+bool open_region(uintptr_t address, bool writes) {
+    const size_t count = used.load();
+    for (size_t slot = 0; slot < count; slot++) {
+        Region& region = regions[slot];
+        const uintptr_t start = region.start.load();
+        if (start == 0 || address < start || address - start >= pages_of(region.size)) continue;
+        const int mode = region.mode.exchange(OPEN);
+        if (mode != OPEN) tell(address, writes, mode);
+        // two threads may fault at once: the second finds an open region, and tries again
+        return protect(region, OPEN);
+    }
+    return false;
+}
+
+bool is_write(const void* context) {
+#if defined(__x86_64__)
+    return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2) != 0;
+#else
+    (void)context;
+    return false;
+#endif
+}
+
+void pass_on(int number, siginfo_t* info, void* context) {
+    if ((previous.sa_flags & SA_SIGINFO) != 0) {
+        previous.sa_sigaction(number, info, context);
+    } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
+        signal(number, SIG_DFL);
+        if (info->si_code <= 0) raise(number);  // sent by a process; a fault repeats by itself
+    } else {
+        previous.sa_handler(number);
+    }
+}
+
+void on_fault(int number, siginfo_t* info, void* context) {
+    const int saved = errno;
+    const bool opened = info->si_code == SEGV_ACCERR &&
+                        open_region(reinterpret_cast<uintptr_t>(info->si_addr), is_write(context));
+    errno = saved;
+    if (!opened) pass_on(number, info, context);
+}
+
+}  // namespace
+
+extern "C" {
+
+// Handles SIGSEGV and writes to `file`; the two functions are Python's, or null. Returns 0 or an errno.
+int softnpu_watch_install(int file, GetThread thread, DumpFrames frames) {
+    get_thread = thread;
+    dump_frames = frames;
+    void* warm[2];
+    backtrace(warm, 2);  // loads the unwinder, which a handler must not
+    if (output.exchange(file) >= 0) return 0;
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    return sigaction(SIGSEGV, &action, &previous) == 0 ? 0 : errno;
+}
+
+// Watches `size` bytes, which begin and end with pages of their own; returns a number, -1 if the table is
+// full.
+long softnpu_watch_add(uintptr_t start, size_t size) {
+    for (size_t slot = 0; slot < SLOTS; slot++) {
+        if (regions[slot].taken.exchange(true)) continue;
+        regions[slot].mode.store(OPEN);
+        regions[slot].size.store(size);
+        regions[slot].start.store(start);
+        size_t count = used.load();
+        while (count <= slot && !used.compare_exchange_weak(count, slot + 1)) {
+        }
+        return static_cast<long>(slot);
+    }
+    return -1;
+}
+
+// Changes what is denied.
+void softnpu_watch_set(long slot, int mode) {
+    if (regions[slot].mode.exchange(mode) != mode) protect(regions[slot], mode);
+}
+
+// Forgets a region; `mapped`: its pages are still there, and are opened.
+void softnpu_watch_remove(long slot, int mapped) {
+    if (mapped != 0 && regions[slot].mode.exchange(OPEN) != OPEN) protect(regions[slot], OPEN);
+    regions[slot].start.store(0);
+    regions[slot].taken.store(false);
+}
+}

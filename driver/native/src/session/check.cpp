@@ -1,0 +1,436 @@
+#include "session/check.hpp"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "base/clock.hpp"
+#include "base/environment.hpp"
+#include "interface/schema.hpp"
+#include "session/trace.hpp"
+
+extern "C" {
+int softnpu_watch_install(int file, void* (*thread)(), void (*frames)(int, void*));
+long softnpu_watch_add(uintptr_t start, size_t size);
+void softnpu_watch_set(long slot, int mode);
+void softnpu_watch_remove(long slot, int mapped);
+}
+
+namespace softnpu::check {
+
+namespace {
+
+constexpr uint64_t UNWRITTEN = 0xA5C3F00D5EED1E55ull;
+constexpr int FREED = 3;
+constexpr int FRAMES = 24, SHOWN = 12;
+
+using GetThread = void* (*)();
+using DumpFrames = void (*)(int, void*);
+
+// Never destroyed: programs call the driver from destructors of static objects.
+struct Notes {
+    std::mutex mutex;
+    int file = -1;
+    uint64_t session = 0;
+    uint64_t last = 0;  // number of an object or a recording
+    std::unordered_map<const void*, uint64_t> numbers;
+    std::map<std::string, uint32_t> sites;
+    std::unordered_map<const uint8_t*, long> slots;
+    std::unordered_map<const uint8_t*, std::map<std::pair<uint64_t, uint64_t>, int>> uses;
+    std::map<uint64_t, std::vector<std::pair<uint64_t, const uint8_t*>>> in_flight;
+    GetThread get_thread = nullptr;
+    DumpFrames dump_frames = nullptr;
+};
+
+Notes* notes = nullptr;
+
+std::string quoted(const std::string& text) {
+    std::string out = "\"";
+    for (const char letter : text) {
+        const auto byte = static_cast<unsigned char>(letter);
+        if (letter == '"' || letter == '\\') out += '\\';
+        if (byte < 0x20) {
+            char escaped[8];
+            std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
+            out += escaped;
+        } else {
+            out += letter;
+        }
+    }
+    return out + '"';
+}
+
+// One line; its fields in the order in which they are put.
+class Line {
+public:
+    explicit Line(const char* tag) : text_("{\"n\":\"" + std::string(tag) + "\"") { put("t", now_ns()); }
+    Line& put(const char* name, uint64_t value) { return raw(name, std::to_string(value)); }
+    Line& put(const char* name, const std::string& value) { return raw(name, quoted(value)); }
+    Line& raw(const char* name, const std::string& value) {
+        text_ += ",\"" + std::string(name) + "\":" + value;
+        return *this;
+    }
+    // Called with the lock.
+    void write() {
+        text_ += "}\n";
+        size_t done = 0;
+        while (done < text_.size()) {
+            const ssize_t written = ::write(notes->file, text_.data() + done, text_.size() - done);
+            if (written <= 0) return;
+            done += static_cast<size_t>(written);
+        }
+    }
+
+private:
+    std::string text_;
+};
+
+const char* kind_of(Kind kind) {
+    switch (kind) {
+        case Kind::context: return "context";
+        case Kind::command_queue: return "queue";
+        case Kind::command_list: return "list";
+        case Kind::fence: return "fence";
+        case Kind::event_pool: return "event pool";
+        case Kind::event: return "event";
+        case Kind::graph: return "graph";
+        default: return nullptr;
+    }
+}
+
+// ---------------------------------------------------------------- places in the program
+
+// The Python frames of this thread, innermost first, if it runs Python.
+void add_python_frames(std::vector<std::string>& frames) {
+    if (notes->get_thread == nullptr || notes->dump_frames == nullptr) return;
+    void* const thread = notes->get_thread();
+    if (thread == nullptr) return;
+    static thread_local const int file = memfd_create("softnpu-frames", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, 0) != 0 || lseek(file, 0, SEEK_SET) != 0) return;
+    notes->dump_frames(file, thread);
+    char text[8192];
+    const ssize_t size = pread(file, text, sizeof text - 1, 0);
+    if (size <= 0) return;
+    text[size] = '\0';
+    for (char* line = std::strtok(text, "\n"); line != nullptr; line = std::strtok(nullptr, "\n")) {
+        char* const name = std::strstr(line, "File \"");
+        char* const number = std::strstr(line, "\", line ");
+        char* const function = number == nullptr ? nullptr : std::strstr(number, " in ");
+        if (name == nullptr || function == nullptr) continue;
+        const std::string place(name + 6, static_cast<size_t>(number - name - 6));
+        const std::string at(number + 8, static_cast<size_t>(function - number - 8));
+        frames.push_back(place + ":" + at + " " + (function + 4));
+        if (frames.size() == SHOWN) return;
+    }
+}
+
+// The frames outside of this library: module, offset, and the nearest exported name.
+void add_native_frames(std::vector<std::string>& frames) {
+    void* addresses[FRAMES];
+    const int count = backtrace(addresses, FRAMES);
+    Dl_info ours{};
+    dladdr(reinterpret_cast<void*>(&add_native_frames), &ours);
+    for (int index = 0; index < count && frames.size() < SHOWN; ++index) {
+        Dl_info info{};
+        auto* const address = static_cast<char*>(addresses[index]) - 1;
+        if (dladdr(address, &info) == 0 || info.dli_fbase == ours.dli_fbase) continue;
+        char offset[32];
+        std::snprintf(offset, sizeof offset, "+0x%zx ",
+                      static_cast<size_t>(address - static_cast<char*>(info.dli_fbase)));
+        std::string name = "?";
+        if (info.dli_sname != nullptr) {
+            int status = 0;
+            char* const readable = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
+            name = readable == nullptr ? info.dli_sname : readable;
+            std::free(readable);
+        }
+        frames.push_back(std::string(info.dli_fname == nullptr ? "?" : info.dli_fname) + offset + name);
+    }
+}
+
+// Called with the lock.
+uint32_t site() {
+    std::vector<std::string> frames;
+    add_python_frames(frames);
+    add_native_frames(frames);
+    std::string list;
+    for (const auto& frame : frames) list += (list.empty() ? "" : ",") + quoted(frame);
+    const auto [known, is_new] = notes->sites.emplace(list, static_cast<uint32_t>(notes->sites.size() + 1));
+    if (is_new) Line("site").put("site", known->second).raw("frames", "[" + list + "]").write();
+    return known->second;
+}
+
+// ---------------------------------------------------------------- memory in flight
+
+// Called with the lock.
+void apply(const uint8_t* address) {
+    const auto slot = notes->slots.find(address);
+    if (slot == notes->slots.end()) return;
+    int denied = 0;
+    const auto uses = notes->uses.find(address);
+    if (uses != notes->uses.end()) {
+        for (const auto& [submission, mode] : uses->second) denied = std::max(denied, mode);
+    }
+    softnpu_watch_set(slot->second, denied);
+}
+
+// Called with the lock.
+void allow(uint64_t queue, uint64_t sequence) {
+    auto& flight = notes->in_flight[queue];
+    std::vector<std::pair<uint64_t, const uint8_t*>> left;
+    for (const auto& [number, address] : flight) {
+        if (number > sequence) {
+            left.emplace_back(number, address);
+            continue;
+        }
+        const auto uses = notes->uses.find(address);
+        if (uses == notes->uses.end()) continue;
+        uses->second.erase({queue, number});
+        apply(address);
+    }
+    flight.swap(left);
+}
+
+int open_file(const char* role, const char* suffix) {
+    const char* const folder = variable(schema::environment::CHECK);
+    const std::string path = std::string(folder) + "/" + role + "-" + std::to_string(getpid()) + "n" + suffix;
+    return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+}
+
+// Runs `body` with the lock; what has no memory is not noted.
+template <class F>
+void noting(F&& body) noexcept {
+    if (notes == nullptr) return;
+    try {
+        std::lock_guard lock(notes->mutex);
+        if (notes->file >= 0) body();
+    } catch (...) {
+    }
+}
+
+// Called with the lock.
+uint64_t number_of(const Object& object) {
+    const uint64_t own = object.noted().number;
+    if (own != 0) return own;
+    const auto [known, is_new] = notes->numbers.emplace(&object, notes->last + 1);
+    if (is_new) ++notes->last;
+    return known->second;
+}
+
+}  // namespace
+
+std::atomic<bool> active{false};
+
+void begin(uint64_t session) noexcept {
+    const char* const folder = variable(schema::environment::CHECK);
+    if (folder == nullptr || *folder == '\0') return;
+    try {
+        if (notes == nullptr) {
+            notes = new Notes;
+            void* warm[2];
+            backtrace(warm, 2);  // loads what unwinds, before a signal handler needs it
+            notes->get_thread =
+                reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
+            notes->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
+        }
+        {
+            std::lock_guard lock(notes->mutex);
+            if (notes->file < 0) {
+                notes->file = open_file("client", ".jsonl");
+                softnpu_watch_install(open_file("touched", ".txt"), notes->get_thread, notes->dump_frames);
+            }
+            notes->session = session;
+        }
+        noting([&] {
+            Line("session")
+                .put("session", session)
+                .put("pid", static_cast<uint64_t>(getpid()))
+                .put("program", std::string(program_invocation_short_name))
+                .write();
+        });
+        active = true;
+        trace::joined |= trace::CHECKED;
+    } catch (...) {
+    }
+}
+
+void forget_in_child() noexcept {
+    notes = nullptr;  // the parent's stay: their lock may be held
+    active = false;
+}
+
+void made(Kind kind, const Object& object) noexcept {
+    const char* const name = kind_of(kind);
+    if (name == nullptr) return;
+    noting([&] {
+        const Object::Noted noted = object.noted();
+        notes->numbers.erase(&object);  // of another one that lay there
+        Line("made")
+            .put("session", notes->session)
+            .put("kind", std::string(name))
+            .put("id", number_of(object))
+            .put("site", site())
+            .put("memory", noted.memory)
+            .put("offset", noted.offset)
+            .put("parent", noted.parent == nullptr ? 0 : number_of(*noted.parent))
+            .write();
+    });
+}
+
+void ended(Kind kind, const Object& object, bool reset) noexcept {
+    const char* const name = kind_of(kind);
+    if (name == nullptr) return;
+    noting([&] {
+        Line("ended")
+            .put("session", notes->session)
+            .put("kind", std::string(name))
+            .put("id", number_of(object))
+            .put("site", site())
+            .raw("reset", reset ? "true" : "false")
+            .write();
+    });
+}
+
+void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept {
+    noting([&] {
+        Line("made")
+            .put("session", notes->session)
+            .put("kind", std::string("memory"))
+            .put("id", handle)
+            .put("site", site())
+            .put("size", size)
+            .put("address", reinterpret_cast<uint64_t>(address))
+            .write();
+    });
+}
+
+void fill_unwritten(uint8_t* address, size_t size) noexcept {
+    for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
+        std::memcpy(address + at, &UNWRITTEN, sizeof UNWRITTEN);
+    noting([&] {
+        const long slot = softnpu_watch_add(reinterpret_cast<uintptr_t>(address), size);
+        if (slot >= 0) notes->slots[address] = slot;
+    });
+}
+
+void memory_ended(uint64_t handle, const uint8_t* address) noexcept {
+    noting([&] {
+        Line("ended")
+            .put("session", notes->session)
+            .put("kind", std::string("memory"))
+            .put("id", handle)
+            .put("site", site())
+            .write();
+        const auto slot = notes->slots.find(address);
+        if (slot != notes->slots.end()) softnpu_watch_set(slot->second, FREED);
+    });
+}
+
+void memory_gone(const uint8_t* address) noexcept {
+    noting([&] {
+        notes->uses.erase(address);
+        const auto slot = notes->slots.find(address);
+        if (slot == notes->slots.end()) return;
+        softnpu_watch_remove(slot->second, 1);
+        notes->slots.erase(slot);
+    });
+}
+
+Append append() noexcept {
+    Append made{trace::current_call(), 0};
+    noting([&] { made.site = site(); });
+    return made;
+}
+
+std::shared_ptr<const Recording> recorded(const Object& list, const std::vector<Append>& appends,
+                                          std::vector<std::pair<const uint8_t*, Denied>> uses) noexcept {
+    std::shared_ptr<const Recording> result;
+    noting([&] {
+        auto recording = std::make_shared<Recording>();
+        recording->list = number_of(list);
+        recording->number = ++notes->last;
+        recording->uses = std::move(uses);
+        std::string calls;
+        for (const Append& each : appends)
+            calls += (calls.empty() ? "[" : ",[") + quoted(each.call) + "," + std::to_string(each.site) + "]";
+        Line("recorded")
+            .put("session", notes->session)
+            .put("list", recording->list)
+            .put("recording", recording->number)
+            .raw("calls", "[" + calls + "]")
+            .write();
+        result = std::move(recording);
+    });
+    return result;
+}
+
+void submitted(uint64_t queue, uint64_t first, const std::vector<std::shared_ptr<const Recording>>& lists,
+               const Object* fence) noexcept {
+    noting([&] {
+        std::string recordings;
+        uint64_t sequence = first;
+        for (const auto& list : lists) {
+            const Recording none, &each = list == nullptr ? none : *list;
+            recordings += (recordings.empty() ? "[" : ",[") + std::to_string(each.list) + "," +
+                          std::to_string(each.number) + "]";
+            for (const auto& [address, denied] : each.uses) {
+                if (notes->slots.count(address) == 0) continue;
+                int& mode = notes->uses[address][{queue, sequence}];
+                mode = std::max<int>(mode, denied);
+                notes->in_flight[queue].emplace_back(sequence, address);
+                apply(address);
+            }
+            ++sequence;
+        }
+        Line("submitted")
+            .put("session", notes->session)
+            .put("queue", queue)
+            .put("first", first)
+            .raw("recordings", "[" + recordings + "]")
+            .put("site", site())
+            .put("fence", fence == nullptr ? 0 : number_of(*fence))
+            .write();
+    });
+}
+
+void completed(uint64_t queue, uint64_t sequence) noexcept {
+    if (sequence == 0) return;
+    noting([&] {
+        allow(queue, sequence);
+        Line("completed")
+            .put("session", notes->session)
+            .put("queue", queue)
+            .put("sequence", sequence)
+            .write();
+    });
+}
+
+void event(const Object& event, const char* what) noexcept {
+    noting([&] {
+        const Object::Noted noted = event.noted();
+        Line("event")
+            .put("session", notes->session)
+            .put("id", number_of(event))
+            .put("memory", noted.memory)
+            .put("offset", noted.offset)
+            .put("what", std::string(what))
+            .put("site", site())
+            .write();
+        if (std::strcmp(what, "seen") != 0) return;
+        // it may be the end of anything in flight
+        for (auto& [queue, flight] : notes->in_flight) allow(queue, UINT64_MAX);
+    });
+}
+
+}  // namespace softnpu::check

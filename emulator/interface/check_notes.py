@@ -1,0 +1,258 @@
+"""Notes of `softnpu check`: what drivers and engines write down for the analysis, as lines of JSON.
+
+Each process appends to files of its own in the folder that `SOFTNPU_CHECK` names. A line is written by one
+system call, so that a killed process leaves whole lines. Times are CLOCK_MONOTONIC in nanoseconds; they order
+the notes of all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from softnpu.emulator.interface.environment import ENV_CHECK
+
+UNWRITTEN: Final = 0xA5C3F00D_5EED1E55
+"""What a driver writes into each 8 bytes of fresh memory: who finds it there reads what nobody wrote."""
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="n"):
+    """One line. `t`: when."""
+
+    t: int
+
+
+class Session(Note, frozen=True, tag="session"):
+    """A driver has connected: the process, and its number in the daemon."""
+
+    session: int
+    pid: int
+    program: str
+
+
+class Site(Note, frozen=True, tag="site"):
+    """A place in a program: frames `file:line function`, innermost first. Others refer to its number."""
+
+    site: int
+    frames: tuple[str, ...]
+
+
+class Made(Note, frozen=True, tag="made"):
+    """An object exists. `kind`: memory, list, queue, fence, event, graph or context; `id` by the driver.
+
+    `size` and `address` are those of memory in the program; `memory` and `offset` say where an event lies;
+    `parent` is the context of a queue, the pool of an event.
+    """
+
+    session: int
+    kind: str
+    id: int
+    site: int
+    size: int = 0
+    address: int = 0
+    memory: int = 0
+    offset: int = 0
+    parent: int = 0
+
+
+class Ended(Note, frozen=True, tag="ended"):
+    """The program has destroyed or freed an object; `reset`: it has emptied a list instead."""
+
+    session: int
+    kind: str
+    id: int
+    site: int
+    reset: bool = False
+
+
+class Touched(Note, frozen=True, tag="touched"):
+    """The program has used memory in flight (`freed`: freed memory) at an address of its own."""
+
+    address: int
+    write: bool
+    freed: bool
+    frames: tuple[str, ...]
+
+
+class Recorded(Note, frozen=True, tag="recorded"):
+    """A list was closed, as number `recording`: for each of its commands the call and its site."""
+
+    session: int
+    list: int
+    recording: int
+    calls: tuple[tuple[str, int], ...]
+
+
+class Submitted(Note, frozen=True, tag="submitted"):
+    """Submissions from `first` on are about to be visible to the device, one for each of `recordings`."""
+
+    session: int
+    queue: int
+    first: int
+    recordings: tuple[tuple[int, int], ...]
+    site: int
+    fence: int = 0
+
+
+class Completed(Note, frozen=True, tag="completed"):
+    """The program knows that the queue's submissions up to `sequence` have ended."""
+
+    session: int
+    queue: int
+    sequence: int
+
+
+class HostEvent(Note, frozen=True, tag="event"):
+    """The host has signalled or reset an event, or `seen` it signalled; `id` is its event's."""
+
+    session: int
+    id: int
+    memory: int
+    offset: int
+    what: str
+    site: int
+
+
+class Access(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes of client memory: the allocation's handle, and where they lie in which file.
+
+    `name`: of the argument, if it is one. `dynamic`: it may use fewer bytes than these.
+    """
+
+    memory: int
+    offset: int
+    file: str
+    start: int
+    end: int
+    name: str = ""
+    dynamic: bool = False
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True):
+    """A command: `step` is its step in the engine's program, `event` what it signals, resets or waits for."""
+
+    kind: str
+    step: int
+    reads: tuple[Access, ...] = ()
+    writes: tuple[Access, ...] = ()
+    event: Access | None = None
+    graph: int = 0
+    model: str = ""
+
+
+class Program(Note, frozen=True, tag="program"):
+    """A decoded command buffer, of this process."""
+
+    program: int
+    commands: tuple[Command, ...]
+
+
+class Turn(Note, frozen=True, tag="turn"):
+    """The engine begins or continues a submission at step `first`."""
+
+    session: int
+    queue: int
+    sequence: int
+    program: int
+    first: int
+
+
+class TurnEnd(Note, frozen=True, tag="turn_end"):
+    """It has run the steps before `last`. `done`: all. `failure`: why it failed."""
+
+    last: int
+    done: bool
+    failure: str = ""
+
+
+class Signalled(Note, frozen=True, tag="signalled"):
+    """The running submission has signalled the event at this place."""
+
+    file: str
+    start: int
+
+
+class Unwritten(Note, frozen=True, tag="unwritten"):
+    """Command `command` of the submission is about to read `count` bytes, from `first` on, nobody wrote."""
+
+    session: int
+    queue: int
+    sequence: int
+    command: int
+    access: Access
+    first: int
+    count: int
+
+
+AnyNote = (
+    Session | Site | Made | Ended | Touched | Recorded | Submitted | Completed | HostEvent
+    | Program | Turn | TurnEnd | Signalled | Unwritten
+)  # fmt: skip
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyNote] = msgspec.json.Decoder(AnyNote)
+
+
+def folder() -> Path | None:
+    """Return the folder for notes; None if nothing is checked."""
+    named = os.environ.get(ENV_CHECK)
+    return Path(named) if named else None
+
+
+class NoteFile:
+    """The notes of this process, from any of its threads."""
+
+    def __init__(self, directory: Path, role: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(directory / f"{role}-{os.getpid()}.jsonl", flags, 0o600)
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def write(self, note: AnyNote) -> None:
+        """Append a note. A full disk ends the notes, not the program: the analysis says so."""
+        line = _encoder.encode(note) + b"\n"
+        with self._lock:
+            while line and (written := os.write(self._fd, line)) > 0:
+                line = line[written:]
+
+
+_FREED: Final = 3
+_FRAME: Final = re.compile(r'\s*File "(.*)", line (\d+) in (.*)')
+
+_ADDRESS: Final = re.compile(r"(/.+)\((?:([^+)]+)\+0x[0-9a-f]+|\+(0x[0-9a-f]+))\).*")
+_NOT_SHOWN: Final = ("libsoftnpu_guard.so", "libze_softnpu.so", "libze_loader.so.1", "libc.so.6")
+
+
+def read_touched(path: Path) -> Iterator[Touched]:
+    """Yield what the program has touched: lines of `driver/native/guard/access_watch.cpp`."""
+    head: list[int] = []
+    frames: list[str] = []
+    for line in (*path.read_text(errors="replace").splitlines(), "@"):
+        if not line.startswith("@"):
+            if found := _FRAME.fullmatch(line):
+                frames.append(f"{found[1]}:{found[2]} {found[3]}")
+            elif (found := _ADDRESS.fullmatch(line)) and not found[1].endswith(_NOT_SHOWN):
+                frames.append(f"{found[1]}+{found[3]} ?" if found[3] else f"{found[1]} {found[2]}")
+            continue
+        if len(head) == 4:
+            t, address, write, mode = head
+            freed = mode == _FREED
+            yield Touched(t=t, address=address, write=write == 1, freed=freed, frames=tuple(frames))
+        head, frames = [int(word) for word in line[1:].split()], []
+
+
+def read(path: Path) -> Iterator[AnyNote]:
+    """Yield the notes of a file; an unfinished last line is left out."""
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield _decoder.decode(line)

@@ -1,0 +1,91 @@
+"""The analysis finds exactly what is unordered, in random runs; outputs and suppressions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from softnpu.emulator.interface.check_notes import NoteFile
+from softnpu.tools.check import analysis, output
+from softnpu.tools.check.findings import Finding, Findings, Kind, Place
+from softnpu.tools.shared.failures import ToolError
+from tests.check.random_runs import Run, found_pairs
+
+
+def check_run(seed: int, folder: Path) -> None:
+    folder.mkdir()
+    file = NoteFile(folder, "run")
+    run = Run(seed, file)
+    file.close()
+    assert found_pairs(folder, "race") == run.races, f"seed {seed}"
+    assert found_pairs(folder, "list-order") == run.lists, f"seed {seed}"
+    shutil.rmtree(folder)
+
+
+def test_random_runs_have_no_miss_and_no_invention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "_PRUNE_AT", 4)
+    for seed in range(200):
+        check_run(seed, tmp_path / str(seed))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_hundred_thousand_random_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "_PRUNE_AT", 16)
+    for seed in range(1000, 101_000):
+        check_run(seed, tmp_path / str(seed))
+
+
+def some_findings(folder: Path) -> Findings:
+    findings = Findings(submissions=3)
+    frames = (f"{folder}/app.py:12 write", f"{folder}/app.py:40 main")
+    places = (
+        Place("zeCommandListAppendMemoryFill writes", "app.py (17)", frames),
+        Place("made", "app.py (17)"),
+    )
+    for _ in range(2):
+        findings.add(Finding(Kind.RACE, "two queues", places, "wait in between"))
+    return findings
+
+
+def test_files_have_each_cause_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    findings = some_findings(tmp_path)
+    output.write_json(tmp_path / "found.json", findings)
+    (entry,) = json.loads((tmp_path / "found.json").read_text())["findings"]
+    assert (entry["kind"], entry["count"]) == ("race", 2)
+    output.write_sarif(tmp_path / "found.sarif", findings)
+    (run,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["race"]
+    (result,) = run["results"]
+    physical = result["locations"][0]["physicalLocation"]
+    assert (physical["artifactLocation"]["uri"], physical["region"]["startLine"]) == ("app.py", 12)
+    assert result["occurrenceCount"] == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("race */app.py:* write", 0),
+        ("* */app.py:40 *", 0),
+        ("race */other.py:*  # not this one", 1),
+        ("list-order */app.py:*", 1),
+        ("# nothing", 1),
+    ],
+)
+def test_suppressions_match_frames(line: str, left: int, tmp_path: Path) -> None:
+    file = tmp_path / "suppressions"
+    file.write_text(line + "\n")
+    findings = some_findings(tmp_path)
+    assert output.suppress(findings, output.read_suppressions(file)) == 1 - left
+    assert len(findings.found) == left
+
+
+def test_a_wrong_suppression_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "suppressions"
+    file.write_text("# races\nraces *\n")
+    with pytest.raises(ToolError, match=r"line 2.*'races \*'.*race, host-access-in-flight"):
+        output.read_suppressions(file)

@@ -1,0 +1,123 @@
+"""Every wrong program is found, at the right place; of the right ones none is reported."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softnpu.driver.native_library import NativeLibrary
+from tests.check.programs import KINDS, PROGRAMS
+from tests.native.building import build, compile_program
+from tests.support.cli import softnpu
+
+OPENVINO = """
+import sys
+import numpy as np, openvino as ov
+core = ov.Core()
+queue = ov.AsyncInferQueue(core.compile_model(sys.argv[1], "NPU"), 2)
+for _ in range(12):
+    queue.start_async([np.ones((1, 1, 8, 8), np.float32)])
+queue.wait_all()
+"""
+ROOT = Path(__file__).parents[2]
+ALSO = {
+    "nobody_signals": {"destroyed-in-flight"},
+    "each_waits_for_the_other": {"destroyed-in-flight"},
+    "destroy_context": {"never-signalled"},
+    "written_too_late": {"list-order"},
+}
+"""What else is wrong with a program whose queue is destroyed so that it ends."""
+
+Findings = dict[tuple[str, str], set[str]]
+
+
+@pytest.fixture(scope="session")
+def native() -> NativeLibrary:
+    """The libraries, built once for each state of the sources."""
+    return build()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What is found in one run of all programs."""
+    output = tmp_path_factory.mktemp("check") / "findings.json"
+    program = ROOT / "tests" / "check" / "programs.py"
+    done = softnpu(
+        "check",
+        "--json",
+        output,
+        "--",
+        sys.executable,
+        "-P",
+        program,
+        PYTHONPATH=str(ROOT),
+        SOFTNPU_SOCKET="",
+    )
+    assert done.code == 1, (done.out, done.err)
+    return json.loads(output.read_text())
+
+
+@pytest.fixture(scope="module")
+def found(report: Any) -> Findings:
+    """The kinds of findings, by program and form."""
+    kinds: Findings = defaultdict(set)
+    for finding in report["findings"]:
+        frames = [frame.split()[-1] for place in finding["places"] for frame in place["frames"]]
+        name = next((frame for frame in frames if frame in PROGRAMS), "none")
+        form = next((frame for frame in frames if frame in ("wrong_form", "right_form")), "none")
+        kinds[name, form].add(finding["kind"])
+    return kinds
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_wrong_program_is_found(name: str, found: Findings) -> None:
+    kinds = found.get((name, "wrong_form"), set())
+    assert KINDS[name] in kinds
+    assert kinds <= {KINDS[name]} | ALSO.get(name, set())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_right_program_is_not_reported(name: str, found: Findings) -> None:
+    assert (name, "right_form") not in found
+
+
+def test_everything_found_belongs_to_a_program(found: Findings) -> None:
+    assert not [key for key in found if "none" in key]
+
+
+@pytest.mark.timeout(600)
+def test_native_programs_are_found_alike(native: NativeLibrary, tmp_path: Path) -> None:
+    made = compile_program("wrong", native, tmp_path, "-g", "-O0")
+    output = tmp_path / "findings.json"
+    folder = str(native.driver.parent)
+    done = softnpu("check", "--json", output, "--", made, SOFTNPU_SOCKET="", SOFTNPU_NATIVE_DIR=folder)
+    assert (done.code, done.out) == (1, "done\n"), done.err
+    found = json.loads(output.read_text())["findings"]
+    places = [
+        [frame.split()[-1] for place in finding["places"] for frame in place["frames"]] for finding in found
+    ]
+    kinds = [finding["kind"].replace("-", "_") for finding in found]
+    assert sorted(kinds) == [
+        "destroyed_in_flight", "freed_in_flight", "host_access_in_flight", "list_order", "race",
+        "uninitialised_read", "use_after_free",
+    ]  # fmt: skip
+    assert all(kind in names and "wrong_form" in names for kind, names in zip(kinds, places, strict=True))
+    assert not [names for names in places if "right_form" in names]
+
+
+def test_unmodified_openvino_is_clean(native: NativeLibrary, digits: Path, tmp_path: Path) -> None:
+    output = tmp_path / "findings.json"
+    folder = str(native.driver.parent)
+    done = softnpu(
+        "check", "--json", output, "--", sys.executable, "-P", "-c", OPENVINO, digits,
+        SOFTNPU_SOCKET="", SOFTNPU_NATIVE_DIR=folder,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    report = json.loads(output.read_text())
+    assert (report["findings"], report["not_checked"]) == ([], [])
+    assert report["submissions"] >= 12

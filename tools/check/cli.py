@@ -1,0 +1,75 @@
+"""`softnpu check`: run a program, and say what it does wrong with the NPU."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softnpu.tools.shared.daemon_connection import PlatformOption
+
+
+def check(
+    command: Annotated[list[str], typer.Argument(help="The program and its arguments, after --.")],
+    platform: PlatformOption = None,
+    as_device: Annotated[
+        bool,
+        typer.Option(
+            "--as-device", help="Accept what is right only because this device runs lists in order."
+        ),
+    ] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write the findings as JSON.", dir_okay=False),
+    ] = None,
+    sarif: Annotated[
+        Path | None,
+        typer.Option("--sarif", metavar="FILE", help="Also write them as SARIF 2.1.0.", dir_okay=False),
+    ] = None,
+    suppressions: Annotated[
+        Path | None,
+        typer.Option(
+            "--suppressions",
+            metavar="FILE",
+            help="Findings to leave out, a pattern a line.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    exit_code: Annotated[
+        int, typer.Option("--exit-code", help="Exit code when something is found.", min=0, max=125)
+    ] = 1,
+) -> None:
+    """Run a program on a device of its own that watches it: races, lifetimes, reads of what nobody wrote.
+
+    The exit code is the program's if it fails, else --exit-code if something is found.
+    """
+    from softnpu.driver import native_library
+    from softnpu.emulator.interface.environment import ENV_CHECK, ENV_NATIVE_TURNS
+    from softnpu.tools.check import output
+    from softnpu.tools.check.analysis import analyse
+    from softnpu.tools.shared.private_daemon import private_daemon
+    from softnpu.tools.shared.program import watch
+
+    patterns = output.read_suppressions(suppressions) if suppressions is not None else []
+    for path in (json, sarif):
+        if path is not None:
+            output.check_writable(path)
+    settings = {"devices": tuple(platform)} if platform else {}
+    with tempfile.TemporaryDirectory(prefix="softnpu-check-") as folder:
+        os.environ[ENV_CHECK] = folder
+        os.environ[ENV_NATIVE_TURNS] = "0"  # what C++ runs is not noted
+        with private_daemon(**settings) as daemon:
+            library = native_library.find()
+            code = watch(command, library.environment(daemon.socket, daemon.environment(os.environ)))
+        findings = analyse(Path(folder), as_device=as_device)
+    left_out = output.suppress(findings, patterns)
+    output.show(findings, left_out)
+    if json is not None:
+        output.write_json(json, findings)
+    if sarif is not None:
+        output.write_sarif(sarif, findings)
+    raise typer.Exit(code or (exit_code if findings.found else 0))

@@ -1,0 +1,76 @@
+"""Findings: what is wrong, where, who else was involved, and what would mend it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+Frames = tuple[str, ...]
+"""A place in a program: `file:line function`, innermost first."""
+
+
+class Kind(enum.StrEnum):
+    """The kind of a finding; its value is its name in files and suppressions."""
+
+    RACE = "race"
+    HOST_ACCESS = "host-access-in-flight"
+    LIST_ORDER = "list-order"
+    UNINITIALISED = "uninitialised-read"
+    USE_AFTER_FREE = "use-after-free"
+    FREED_IN_FLIGHT = "freed-in-flight"
+    DESTROYED_IN_FLIGHT = "destroyed-in-flight"
+    RESET_IN_FLIGHT = "reset-in-flight"
+    NEVER_SIGNALLED = "never-signalled"
+
+
+MEANING: dict[Kind, str] = {
+    Kind.RACE: "Two accesses to the same bytes, one a write, that nothing orders.",
+    Kind.HOST_ACCESS: "The program uses memory that the device may be using, before it waits.",
+    Kind.LIST_ORDER: "Two commands of one list use the same bytes, and no barrier or event orders them.",
+    Kind.UNINITIALISED: "The device reads bytes that neither host nor device wrote.",
+    Kind.USE_AFTER_FREE: "A submission uses memory that was freed before.",
+    Kind.FREED_IN_FLIGHT: "Memory is freed while the device may still use it.",
+    Kind.DESTROYED_IN_FLIGHT: "An object is destroyed while the device may still use it.",
+    Kind.RESET_IN_FLIGHT: "A command list is reset while the device may still execute it.",
+    Kind.NEVER_SIGNALLED: "A command waits for an event that nothing signals.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One party of a finding: what it does, in which process, and from where."""
+
+    what: str
+    process: str
+    frames: Frames = ()
+
+
+@dataclass(slots=True)
+class Finding:
+    """One cause. `count`: how often it was met. `mend`: what would have prevented it."""
+
+    kind: Kind
+    title: str
+    places: tuple[Place, ...]
+    mend: str
+    count: int = 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is equal for findings with one cause."""
+        return self.kind, tuple((place.what, place.frames) for place in self.places)
+
+
+@dataclass(slots=True)
+class Findings:
+    """All findings, each cause once, and what the analysis could not see."""
+
+    found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
+    submissions: int = 0
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding, or count it if its cause is known."""
+        known = self.found.setdefault(finding.key, finding)
+        if known is not finding:
+            known.count += 1

@@ -1,0 +1,120 @@
+"""The notes of a run, merged by time, with the tables that tell who and where."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from softnpu.emulator.interface import check_notes as notes
+from softnpu.tools.check.findings import Frames, Place
+from softnpu.tools.check.symbols import names_of
+
+_UNKNOWN = "unknown process"
+
+
+@dataclass(slots=True)
+class Object:
+    """An object of a program: where it was made, and when and where it ended."""
+
+    kind: str
+    frames: Frames
+    size: int = 0
+    address: int = 0
+    made_ns: int = 0
+    parent: int = 0
+    ended_ns: int | None = None
+    ended: Frames = ()
+    resets: list[tuple[int, Frames]] = field(default_factory=list)
+
+
+class Notebook:
+    """All notes in `lines`: (time, file, note), by time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lines: list[tuple[int, str, notes.AnyNote]] = []
+        self.processes: dict[int, str] = {}
+        self.objects: dict[tuple[int, str, int], Object] = {}
+        self.calls: dict[tuple[int, int, int], tuple[tuple[str, Frames], ...]] = {}
+        self.events: dict[tuple[int, int, int], tuple[str, int]] = {}
+        self.event_ids: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+        self._memory: dict[str, list[tuple[int, int, Object]]] = defaultdict(list)
+        self._sites: dict[tuple[str, int], Frames] = {}
+        for path in sorted(folder.glob("*.jsonl")):
+            for note in notes.read(path):
+                self.lines.append((note.t, path.name, note))
+        for path in sorted(folder.glob("touched-*.txt")):
+            file = path.name.replace("touched-", "client-").replace(".txt", ".jsonl")
+            touched = list(notes.read_touched(path))
+            names = names_of(frame for access in touched for frame in access.frames)
+            for access in touched:
+                frames = tuple(names.get(frame, frame) for frame in access.frames)
+                self.lines.append((access.t, file, msgspec.structs.replace(access, frames=frames)))
+        self.lines.sort(key=lambda line: line[0])
+        self._collect()
+
+    def frames(self, file: str, site: int) -> Frames:
+        """Return a place in the program that wrote this file."""
+        return self._sites.get((file, site), ())
+
+    def process(self, session: int) -> str:
+        """Return the program and pid of a session."""
+        return self.processes.get(session, _UNKNOWN)
+
+    def memory(self, session: int, handle: int) -> Place | None:
+        """Return where an allocation was made, if its process said so."""
+        found = self.objects.get((session, "memory", handle))
+        if found is None:
+            return None
+        return Place(f"memory of {found.size:,} bytes, allocated", self.process(session), found.frames)
+
+    def memory_at(self, file: str, t: int, address: int) -> tuple[int, int, Object] | None:
+        """Return session, handle and allocation at an address of a process at that time."""
+        found = None
+        for session, handle, memory in self._memory[file]:
+            if memory.made_ns <= t and memory.address <= address < memory.address + memory.size:
+                found = session, handle, memory  # the last one: addresses are used again
+        return found
+
+    def _collect(self) -> None:
+        programs: dict[tuple[str, int], notes.Program] = {}
+        sites = [(file, note) for _, file, note in self.lines if isinstance(note, notes.Site)]
+        names = names_of(frame for _, site in sites for frame in site.frames)
+        for file, site in sites:
+            self._sites[file, site.site] = tuple(names.get(frame, frame) for frame in site.frames)
+        for t, file, note in self.lines:
+            match note:
+                case notes.Session(session=session, pid=pid, program=program):
+                    self.processes[session] = f"{program} ({pid})"
+                case notes.Made():
+                    frames = self.frames(file, note.site)
+                    made = Object(note.kind, frames, note.size, note.address, t, note.parent)
+                    self.objects[note.session, note.kind, note.id] = made
+                    if note.kind == "event":
+                        self.event_ids[note.session, note.memory, note.offset].append((t, note.id))
+                    if note.kind == "memory":
+                        self._memory[file].append((note.session, note.id, made))
+                case notes.Ended():
+                    ended = self.objects.get((note.session, note.kind, note.id))
+                    if ended is not None and note.reset:
+                        ended.resets.append((t, self.frames(file, note.site)))
+                    elif ended is not None and ended.ended_ns is None:
+                        ended.ended_ns, ended.ended = t, self.frames(file, note.site)
+                case notes.Recorded():
+                    self.calls[note.session, note.list, note.recording] = tuple(
+                        (call, self.frames(file, site)) for call, site in note.calls
+                    )
+                case notes.Program():
+                    programs[file, note.program] = note
+                case notes.Turn():
+                    self._learn_events(note.session, programs.get((file, note.program)))
+                case _:
+                    pass
+
+    def _learn_events(self, session: int, program: notes.Program | None) -> None:
+        for command in () if program is None else program.commands:
+            if command.event is not None:
+                at = command.event
+                self.events[session, at.memory, at.offset] = at.file, at.start

@@ -1,0 +1,155 @@
+"""Findings for people, as JSON, and as SARIF; suppressions."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from softnpu.tools.check.findings import MEANING, Finding, Findings, Frames, Kind, Place
+from softnpu.tools.shared.console import err, format_count, print_line
+from softnpu.tools.shared.failures import ToolError
+
+_VERSION: Final = 1
+_SHOWN: Final = 3
+_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before the program runs."""
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ToolError(
+            f"file {path}", found=f"{path.parent} cannot be written", expected="a folder that can"
+        )
+
+
+def read_suppressions(path: Path) -> list[tuple[str, str]]:
+    """Return (kind, pattern) of each line `KIND PATTERN`; `#` begins a comment."""
+    found = []
+    kinds = [kind.value for kind in Kind]
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = line.split("#")[0].strip()
+        if not text:
+            continue
+        kind, _, pattern = text.partition(" ")
+        if kind not in (*kinds, "*") or not pattern.strip():
+            raise ToolError(
+                f"{path}, line {number}",
+                found=f"'{text}'",
+                expected="a kind or *, a space, a pattern of a frame, as 'race */app.py:* main'",
+                hint=f"kinds: {', '.join(kinds)}",
+            )
+        found.append((kind, pattern.strip()))
+    return found
+
+
+def suppress(findings: Findings, patterns: Sequence[tuple[str, str]]) -> int:
+    """Remove findings of which a frame matches a pattern; return how many."""
+    left_out = [key for key, finding in findings.found.items() if _matches(finding, patterns)]
+    for key in left_out:
+        del findings.found[key]
+    return len(left_out)
+
+
+def _matches(finding: Finding, patterns: Sequence[tuple[str, str]]) -> bool:
+    frames = [frame for place in finding.places for frame in place.frames]
+    return any(
+        kind in (finding.kind.value, "*") and any(fnmatch.fnmatchcase(frame, pattern) for frame in frames)
+        for kind, pattern in patterns
+    )
+
+
+def show(findings: Findings, left_out: int) -> None:
+    """Print the findings on stderr: stdout belongs to the program."""
+    for finding in findings.found.values():
+        times = f" ({finding.count} times)" if finding.count > 1 else ""
+        print_line(f"{finding.kind.value}: {finding.title}{times}", console=err)
+        for place in finding.places:
+            print_line(f"  {_near(place.what)}: {place.process}", console=err)
+            for frame in place.frames[:_SHOWN]:
+                print_line(f"      {_near(frame)}", console=err)
+        print_line(f"  mend: {finding.mend}", console=err)
+        print_line("", console=err)
+    for line in findings.unseen:
+        print_line(f"not checked: {line}", console=err)
+    hidden = f", {format_count(left_out, 'finding')} suppressed" if left_out else ""
+    print_line(
+        f"softnpu check: {format_count(len(findings.found), 'finding')} in "
+        f"{format_count(findings.submissions, 'submission')}{hidden}",
+        console=err,
+    )
+
+
+def _near(text: str) -> str:
+    """Return a text with paths below the working directory relative to it."""
+    return text.replace(f"{Path.cwd()}{os.sep}", "")
+
+
+def write_json(path: Path, findings: Findings) -> None:
+    """Write an object with `version`, `findings`, `not_checked` and `submissions`."""
+    entries = [
+        {
+            "kind": finding.kind.value,
+            "title": finding.title,
+            "count": finding.count,
+            "mend": finding.mend,
+            "places": [
+                {"what": place.what, "process": place.process, "frames": list(place.frames)}
+                for place in finding.places
+            ],
+        }
+        for finding in findings.found.values()
+    ]
+    whole = {
+        "version": _VERSION,
+        "findings": entries,
+        "not_checked": findings.unseen,
+        "submissions": findings.submissions,
+    }
+    path.write_text(json.dumps(whole, indent=2) + "\n")
+
+
+def write_sarif(path: Path, findings: Findings) -> None:
+    """Write SARIF 2.1.0, which code hosts show in reviews."""
+    results = [_result(finding) for finding in findings.found.values()]
+    used = sorted({finding.kind for finding in findings.found.values()})
+    driver = {
+        "name": "softnpu check",
+        "rules": [{"id": kind.value, "shortDescription": {"text": MEANING[kind]}} for kind in used],
+    }
+    run = {"tool": {"driver": driver}, "results": results}
+    path.write_text(json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n")
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    located = [place for place in finding.places if place.frames]
+    return {
+        "ruleId": finding.kind.value,
+        "level": "error",
+        "message": {"text": f"{finding.title}. To mend it, {finding.mend}."},
+        "locations": [_location(place) for place in located[:1]],
+        "relatedLocations": [_location(place) for place in located[1:]],
+        "stacks": [_stack(place.frames) for place in located],
+        "occurrenceCount": finding.count,
+    }
+
+
+def _location(place: Place) -> dict[str, Any]:
+    return {**_physical(place.frames[0]), "message": {"text": f"{place.what}: {place.process}"}}
+
+
+def _stack(frames: Frames) -> dict[str, Any]:
+    return {"frames": [{"location": _physical(frame)} for frame in frames]}
+
+
+def _physical(frame: str) -> dict[str, Any]:
+    """Return a SARIF location of a frame `file:line function`."""
+    place, _, _ = frame.rpartition(" ")
+    file, _, line = place.rpartition(":")
+    path = Path(file)
+    name = path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.as_posix()
+    region = {"startLine": int(line)} if line.isdecimal() and int(line) else {}
+    return {"physicalLocation": {"artifactLocation": {"uri": name}, **({"region": region} if region else {})}}
