@@ -16,6 +16,7 @@ import socket
 import stat
 import struct
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 202)
@@ -49,6 +50,10 @@ _wait_call.argtypes = (
 _wait_call.restype = ctypes.c_long
 _wake_call = ctypes.PyDLL(None).syscall
 _wake_call.restype = None
+_SYS_CLOSE_RANGE, _UNSHARE, _TOP_DESCRIPTOR = 436, 2, 2**32 - 1
+_close_range_call = ctypes.CDLL(None, use_errno=True).syscall
+_close_range_call.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+_close_range_call.restype = ctypes.c_long
 _Pointer = ctypes.c_void_p
 _reserve_call = ctypes.CDLL(None, use_errno=True).fallocate
 _reserve_call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -91,6 +96,19 @@ def memory_fence() -> None:
         _fence_lock.release()
     else:
         threading.Lock().acquire(blocking=False)
+
+
+def leave_descriptors(keep: Sequence[int]) -> None:
+    """Give this thread a descriptor table of its own, with the streams and `keep`; raises `OSError`.
+
+    The others are not closed: they were never in it.
+    """
+    first = _LAST_STREAM + 1
+    for fd in (*sorted(keep), _TOP_DESCRIPTOR + 1):
+        if first < fd and _close_range_call(_SYS_CLOSE_RANGE, first, fd - 1, _UNSHARE) == -1:
+            error = ctypes.get_errno()
+            raise OSError(error, f"close_range: {os.strerror(error)}")
+        first = fd + 1
 
 
 def above_streams(fd: int) -> int:
