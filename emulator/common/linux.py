@@ -283,3 +283,22 @@ def peer_of(connection: socket.socket) -> Credentials:
     """Return the peer of a connected Unix socket (`SO_PEERCRED`)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Credentials(*_CREDENTIALS.unpack(raw))
+
+
+_SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
+_MOST_GROUPS = 65536  # of a process; Python asks for 256
+_getsockopt = ctypes.CDLL(None, use_errno=True).getsockopt
+
+
+def groups_of_peer(connection: socket.socket) -> set[int]:
+    """Return all groups of the process at the other end of a Unix socket, as it was when it connected.
+
+    Those of its account are others, and their server may not answer.
+    """
+    groups = (ctypes.c_uint32 * _MOST_GROUPS)()
+    size = ctypes.c_uint32(ctypes.sizeof(groups))
+    at = ctypes.byref(size)
+    if _getsockopt(connection.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, groups, at) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"groups of a peer: {os.strerror(error)}")
+    return {peer_of(connection).gid, *groups[: size.value // 4]}
