@@ -6,6 +6,7 @@ import errno
 import fcntl
 import itertools
 import os
+import resource
 from contextlib import suppress
 
 import pytest
@@ -43,6 +44,18 @@ def test_a_session_has_a_limit_that_does_not_touch_another(start_daemon: StartDa
         check_works(two)
         full.destroy()
         assert one.alloc_host(8 * MIB).size == 8 * MIB
+
+
+def test_memory_beyond_the_limit_of_file_sizes_is_refused_and_the_session_goes_on(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon()
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (8 * MIB, 8 * MIB))
+        error = failure(lambda: context.alloc_host(16 * MIB), ZeResult.ERROR_OUT_OF_HOST_MEMORY)
+        assert "ulimit -f" in str(error)
+        check_works(context)
 
 
 @pytest.mark.parametrize("end", ["free", "destroy", "death"])
