@@ -24,6 +24,9 @@ _DAEMON_MODULE = "softnpu.emulator.autostart"
 _WITHIN_S = 60.0
 _CONNECT_S = 5.0
 _PAUSE_S = 0.01
+_LOOK_S = 0.05
+_OTHERS_S = 10.0
+"""To start a daemon takes others a few seconds, at most: one who takes longer was stopped."""
 
 
 class DaemonLauncher:
@@ -161,9 +164,7 @@ class DaemonLauncher:
                 hint=f"choose another place with {ENV_SOCKET}",
             ) from failure
         try:
-            if not file_claim.lock_before(gate, self._end):
-                raise self._failed(f"another process has been starting it for {_WITHIN_S:g} s")
-            outcome = self._try()
+            outcome = self._wait_for_others(gate)
             while not isinstance(outcome, socket.socket):
                 self._run_starter()
                 outcome = self._try()
@@ -172,6 +173,18 @@ class DaemonLauncher:
         finally:
             os.close(gate)
         return outcome
+
+    def _wait_for_others(self, gate: int) -> socket.socket | str:
+        """Wait until nobody else starts a daemon, or one accepts: who starts it may have been stopped.
+
+        After a while go on beside others: of several daemons the first one to lock the socket serves.
+        """
+        end = time.monotonic() + _OTHERS_S
+        while not file_claim.lock_before(gate, min(end, time.monotonic() + _LOOK_S)):
+            outcome = self._try()
+            if isinstance(outcome, socket.socket) or time.monotonic() >= end:
+                return outcome
+        return self._try()
 
     def _run_starter(self) -> None:
         import subprocess  # imported late: most daemons run already

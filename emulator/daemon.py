@@ -177,7 +177,7 @@ def _prepare_folder(settings: DaemonSettings) -> None:
 
 def configure_logging(level: str) -> None:
     """Log lines of the daemon go to stderr, of each level at most 2000 in 10 s below `error`."""
-    log_lines.begin(level)
+    log_lines.begin(level, waits=False)
     for handler in logging.getLogger().handlers:
         handler.addFilter(LineLimit())
 

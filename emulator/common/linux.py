@@ -16,6 +16,7 @@ import socket
 import stat
 import struct
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 202)
@@ -49,6 +50,10 @@ _wait_call.argtypes = (
 _wait_call.restype = ctypes.c_long
 _wake_call = ctypes.PyDLL(None).syscall
 _wake_call.restype = None
+_SYS_CLOSE_RANGE, _UNSHARE, _TOP_DESCRIPTOR = 436, 2, 2**32 - 1
+_close_range_call = ctypes.CDLL(None, use_errno=True).syscall
+_close_range_call.argtypes = (ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+_close_range_call.restype = ctypes.c_long
 _Pointer = ctypes.c_void_p
 _reserve_call = ctypes.CDLL(None, use_errno=True).fallocate
 _reserve_call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -91,6 +96,19 @@ def memory_fence() -> None:
         _fence_lock.release()
     else:
         threading.Lock().acquire(blocking=False)
+
+
+def leave_descriptors(keep: Sequence[int]) -> None:
+    """Give this thread a descriptor table of its own, with the streams and `keep`; raises `OSError`.
+
+    The others are not closed: they were never in it.
+    """
+    first = _LAST_STREAM + 1
+    for fd in (*sorted(keep), _TOP_DESCRIPTOR + 1):
+        if first < fd and _close_range_call(_SYS_CLOSE_RANGE, first, fd - 1, _UNSHARE) == -1:
+            error = ctypes.get_errno()
+            raise OSError(error, f"close_range: {os.strerror(error)}")
+        first = fd + 1
 
 
 def above_streams(fd: int) -> int:
@@ -265,3 +283,22 @@ def peer_of(connection: socket.socket) -> Credentials:
     """Return the peer of a connected Unix socket (`SO_PEERCRED`)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Credentials(*_CREDENTIALS.unpack(raw))
+
+
+_SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
+_MOST_GROUPS = 65536  # of a process; Python asks for 256
+_getsockopt = ctypes.CDLL(None, use_errno=True).getsockopt
+
+
+def groups_of_peer(connection: socket.socket) -> set[int]:
+    """Return all groups of the process at the other end of a Unix socket, as it was when it connected.
+
+    Those of its account are others, and their server may not answer.
+    """
+    groups = (ctypes.c_uint32 * _MOST_GROUPS)()
+    size = ctypes.c_uint32(ctypes.sizeof(groups))
+    at = ctypes.byref(size)
+    if _getsockopt(connection.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, groups, at) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"groups of a peer: {os.strerror(error)}")
+    return {peer_of(connection).gid, *groups[: size.value // 4]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,9 @@ def is_local(fd: int) -> bool:
 
     A user may mount anything in a namespace of their own; such a mount is unknown here.
     """
+    # what has no path is no file: an inotify or epoll descriptor would list all that it watches as well
+    if not os.readlink(f"/proc/self/fd/{fd}").startswith("/"):
+        return False
     mount = _mount_of(fd)
     if mount is None:
         return False

@@ -2,7 +2,9 @@
 
 `fstat` and `close` may wait for the server of a FUSE or network file system, `close` also for the peer of a
 TCP socket with SO_LINGER. Memory files are told by their seals, which the kernel answers without a file
-system, and are closed at once. Everything else is closed in a thread: a close that hangs holds no number.
+system, and are closed at once if they have few pages: the last one of gigabytes takes seconds, as does the
+last file of a tmpfs that is mounted nowhere any more. Everything else is closed in a thread: a close that
+hangs holds no number.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from softnpu.emulator.common import linux
@@ -29,6 +32,8 @@ _MOST_THREADS = 64  # of one owner: each hangs in at most one close
 _MOST_WAITING = 64  # of which the oldest waits for longer than a close takes that does not hang
 _HANGS_S = 1.0
 _MOST_EVER_WAITING = 1024
+_BLOCK = 512  # bytes of `st_blocks`
+_FEW_BYTES = 16 << 20  # given back within some milliseconds
 
 
 class _Closer:
@@ -56,7 +61,7 @@ def close_untrusted(fds: Sequence[int], owner: int = NOBODY) -> None:
     """Close all. `owner`: the user who sent them, whose descriptors never wait for another's."""
     slow = []
     for fd in fds:
-        if linux.is_memory_file(fd):
+        if _is_small_memory(fd):
             os.close(fd)
         else:
             slow.append(fd)
@@ -80,6 +85,7 @@ def prepare() -> None:
     Threads need little memory from now on, and `lacks_room` knows what there is.
     """
     global _table
+    _device_of_memory_files()
     _table = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     threading.stack_size(_STACK_SIZE)
     threading.Thread(target=_close_stranded, name="closer", daemon=True).start()
@@ -150,6 +156,26 @@ def _close(fd: int) -> None:
         finally:
             one.detach()
     os.close(fd)
+
+
+def _is_small_memory(fd: int) -> bool:
+    if not linux.is_memory_file(fd):
+        return False
+    status = os.fstat(fd)
+    try:
+        return status.st_blocks * _BLOCK <= _FEW_BYTES and status.st_dev == _device_of_memory_files()
+    except OSError:  # no descriptor to ask with
+        return False
+
+
+@cache
+def _device_of_memory_files() -> int:
+    """The file system of all memory files without huge pages; no user has mounted it, or ends it."""
+    fd = os.memfd_create("", os.MFD_CLOEXEC)
+    try:
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)
 
 
 def _is_socket(fd: int) -> bool:

@@ -5,6 +5,7 @@ All of it handles bytes only; `do` has models inspected in a process without wri
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -27,6 +28,8 @@ from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Job
 
+log = logging.getLogger(__name__)
+
 Do = Callable[[Job, Sequence[int], Send], JobResult]
 """Runs a job in the process that inspects models."""
 
@@ -47,7 +50,11 @@ def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> Jo
         elif entry.model is not None:
             made = compile_job.result(entry.model, request, stages)
         else:
-            made = _stored(_checked(_build(request, fds, stages, do)), entry, request, stages)
+            made = _checked(_build(request, fds, stages, do))
+            if file_identities(fds[1:]) == identities:
+                made = _stored(made, entry, request, stages)
+            else:  # perhaps the model of other weights than the key's
+                log.warning("%s is not stored: its weights were written to while it was compiled", subject)
     return _with_files(made, identities)
 
 

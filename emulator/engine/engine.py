@@ -454,7 +454,7 @@ class Engine:
 
     def _drop_segment(self, message: link.SegmentDrop) -> None:
         mapping = self._contexts[message.context].space.drop_segment(message.segment)
-        if not message.sparse:
+        if not message.reported:
             return
         report = link.SegmentUnmapped(context=message.context, segment=message.segment)
         if mapping is None:

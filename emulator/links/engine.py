@@ -84,10 +84,10 @@ class SegmentAdd(OfContext, frozen=True, kw_only=True, tag="segment_add"):
 
 
 class SegmentDrop(OfContext, frozen=True, kw_only=True, tag="segment_drop"):
-    """Drop a segment. One that is `sparse` is answered by `SegmentUnmapped`."""
+    """Drop a segment; what is to be `reported` is answered by `SegmentUnmapped`."""
 
     segment: int
-    sparse: bool = False
+    reported: bool = False
 
 
 class Placed(msgspec.Struct, frozen=True, array_like=True):

@@ -21,6 +21,7 @@ _SHORTAGES = frozenset(
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EAGAIN,
+        errno.EFBIG,  # RLIMIT_FSIZE
         errno.ETOOMANYREFS,  # descriptors in flight in unread sockets
     }
 )
@@ -49,6 +50,14 @@ class DaemonErrors(InternalErrors):
 
 
 def _shortage_info(error: Exception) -> ErrorInfo:
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return ErrorInfo(
+            result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+            object="daemon",
+            found=str(error),
+            expected="memory files as large as what is asked for",
+            hint="raise the limit of file sizes (ulimit -f) of the daemon, or ask for less at once",
+        )
     return ErrorInfo(
         result=ZeResult.ERROR_OUT_OF_HOST_MEMORY,
         object="daemon",

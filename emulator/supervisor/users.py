@@ -6,14 +6,12 @@ and root may always connect and may command it; others may if the owner allows t
 
 from __future__ import annotations
 
-import errno
 import os
-import pwd
 import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from softnpu.emulator.common import untrusted_fds
+from softnpu.emulator.common import linux, untrusted_fds
 from softnpu.emulator.common.linux import Credentials
 from softnpu.emulator.interface.messages import UserStatus
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -21,31 +19,10 @@ from softnpu.emulator.supervisor.descriptors_in_flight import UserFlights, user_
 from softnpu.emulator.supervisor.limits import SEGMENTS_IN_ALL, Quota, ResourceLimits, loads
 from softnpu.emulator.supervisor.reactor import ChildShare
 
-_SO_PEERGROUPS = 59  # asm-generic/socket.h; Python has no name for it
-_LONGEST_OPTION = 1024  # bytes; Python asks for no more
 _UNREAD_BYTES = 64 * 1024 * 1024
 _METRIC_STREAMS = 16
 _UNMAPPING = 64  # each is tried again every few milliseconds
 _DELAYED = 64
-
-
-def _groups_of(peer: Credentials, connection: socket.socket) -> set[int]:
-    """Return all groups of the process at the other end of a socket, as it was when it connected."""
-    try:
-        groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _LONGEST_OPTION)
-    except OSError as error:
-        # more than 256 groups: take those of the account
-        if error.errno != errno.ERANGE:
-            raise
-        return {peer.gid, *_groups_of_account(peer.uid, peer.gid)}
-    return {peer.gid, *memoryview(groups).cast("I")}
-
-
-def _groups_of_account(uid: int, gid: int) -> list[int]:
-    try:
-        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
-    except KeyError:
-        return [gid]
 
 
 class FunctionKey(NamedTuple):
@@ -167,7 +144,7 @@ class Users:
     def admit(self, peer: Credentials, connection: socket.socket) -> User:
         """Return the user of a new connection; refuses one whom the owner has not allowed."""
         may_command = peer.uid in (os.getuid(), 0)
-        if not may_command and peer.uid not in self._allowed and not self._in_allowed_group(peer, connection):
+        if not may_command and peer.uid not in self._allowed and not self._in_allowed_group(connection):
             raise refuse(
                 ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
                 "connection",
@@ -181,8 +158,8 @@ class Users:
             self._users[peer.uid] = user
         return user
 
-    def _in_allowed_group(self, peer: Credentials, connection: socket.socket) -> bool:
-        return bool(self._groups) and not self._groups.isdisjoint(_groups_of(peer, connection))
+    def _in_allowed_group(self, connection: socket.socket) -> bool:
+        return bool(self._groups) and not self._groups.isdisjoint(linux.groups_of_peer(connection))
 
     def drop_idle(self) -> None:
         """Drop the users who hold nothing."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from softnpu.driver import Context, GraphSource
+from softnpu.emulator.blob.weight_files import file_identities
 from softnpu.plugin.errors import BlobError
 from softnpu.plugin.exported import exporting
 from softnpu.plugin.exported.importing import import_cached
@@ -22,13 +23,16 @@ from softnpu.plugin.properties import ModelProperties
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """The entry of one model in CACHE_DIR."""
+    """The entry of one model in CACHE_DIR. `content`: its digest, `files`: the identities of its files."""
 
     cache: ModelCache
     key: str
+    content: bytes
+    files: tuple[bytes, ...]
     context: Context
     source: GraphSource
     properties: ModelProperties
+    log: logging.Logger
 
     @classmethod
     def find(
@@ -44,7 +48,10 @@ class CacheEntry:
         cache = ModelCache.of(properties, log)
         if cache is None:
             return None
-        return cls(cache, cache.key(source, properties, config, shapes), context, source, properties)
+        files = _files(source)
+        content = cache.content(source)
+        key = cache.key(source, content, properties, config, shapes)
+        return cls(cache, key, content, files, context, source, properties, log)
 
     def load_or_claim(self, claim: ExitStack, hint: bytes) -> LoadedModel | None:
         """Import the entry as a graph with this hint (`expected_graphs`).
@@ -60,9 +67,23 @@ class CacheEntry:
 
     def store(self, loaded: LoadedModel) -> None:
         """Export a compiled model into the cache, if possible."""
+        if not self._is_unchanged():
+            self.log.warning(
+                "CACHE_DIR: model '%s' is not stored: its files were written to while it was compiled",
+                self.source.name,
+            )
+            return
         weightless = keeps_no_weights(self.properties)
         extra = {KEY_TEXT: self.key}
         self.cache.store(self.key, lambda path: exporting.export_entry(loaded, extra, weightless, path))
+
+    def _is_unchanged(self) -> bool:
+        """Return whether what was compiled is the model of the key."""
+        files = _files(self.source)
+        if files != self.files:
+            return False
+        # a file may change again with the same time stamp: its digest is kept only once it is old enough
+        return not any(files) or self.cache.content(self.source) == self.content
 
     def _import(self, hint: bytes, path: Path) -> LoadedModel:
         loaded = import_cached(self.context, path, self.properties, self.source, hint)
@@ -70,3 +91,7 @@ class CacheEntry:
         if extra.pop(KEY_TEXT, "") != self.key:
             raise BlobError(f"exported model {path}: it is another model; expected the one of its name")
         return replace(loaded, extra=extra)
+
+
+def _files(source: GraphSource) -> tuple[bytes, ...]:
+    return file_identities([source.xml_fd, *(file.fd for file in source.weights)])

@@ -97,14 +97,15 @@ class ModelCache:
     def key(
         self,
         source: GraphSource,
+        content: bytes,
         properties: ModelProperties,
         config: Mapping[str, str],
         shapes: Mapping[str, Sequence[int]] | None,
     ) -> str:
-        """Return the name of a model's entry: a digest of its content and everything else that matters."""
+        """Return the name of a model's entry: a digest of its `content` and everything else that matters."""
         parts = _KeyParts(
             name=without_number(source.name) if _is_in_memory(source) else source.name,
-            content=self._content(source),
+            content=content,
             platform=properties.info.platform,
             config=dict(config),
             shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
@@ -178,7 +179,8 @@ class ModelCache:
                 if path.lstat().st_mtime < oldest:
                     path.unlink()
 
-    def _content(self, source: GraphSource) -> bytes:
+    def content(self, source: GraphSource) -> bytes:
+        """Return the digest of a model, with its weights."""
         if _is_in_memory(source):
             xml = without_numbers(os.pread(source.xml_fd, source.xml_length, 0))
             hasher = blake3(blake3(xml).digest())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from softnpu.driver import Driver, ZeError, ZeResult
+from softnpu.driver import Driver, ZeError, ZeResult, launch
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.environment import of_daemon
-from tests.conftest import StartPython
+from tests.conftest import StartDaemon, StartPython
 from tests.support import program_environment
 from tests.support.waiting import wait_gone, wait_until
 from tests.support.work import check_works, failure
@@ -40,6 +42,35 @@ def test_a_client_starts_a_daemon_that_ends_when_nobody_uses_it(
     wait_gone(pid)
     wait_until(lambda: not (private_dir / "npu.sock").exists())
     assert not endpoint.lock_path(private_dir / "npu.sock").exists()
+
+
+@pytest.fixture
+def others_start(private_dir: Path) -> Iterator[None]:
+    """Hold the lock of a process that starts a daemon, as one does that was stopped."""
+    gate = os.open(private_dir, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(gate, fcntl.LOCK_EX)
+    yield
+    os.close(gate)
+
+
+@pytest.mark.usefixtures("others_start")
+def test_a_daemon_serves_while_the_process_that_started_it_is_stopped(
+    start_daemon: StartDaemon, start_python: StartPython
+) -> None:
+    client = start_python("say('ready')\nwith Driver.open() as driver: say(driver.daemon_pid); hear()")
+    assert client.hear() == "ready"
+    daemon = start_daemon()
+    assert client.hear() == daemon.pid
+    client.tell()
+    client.finish()
+
+
+@pytest.mark.usefixtures("others_start")
+def test_a_client_starts_a_daemon_beside_a_process_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_OTHERS_S", 0.1)
+    with Driver.open() as driver:
+        pid = driver.daemon_pid
+    wait_gone(pid)
 
 
 def test_six_clients_at_once_start_one_daemon(start_python: StartPython) -> None:

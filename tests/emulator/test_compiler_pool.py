@@ -65,10 +65,12 @@ class Client:
         self._context = WireContext(wire).handle
         self._model = model
 
-    def begin(self, cache: Path | None = None) -> int:
-        """Request a compilation; return the request's number."""
-        weights = self._model.with_suffix(".bin").read_bytes()
-        weights_fd = linux.sealed_copy("weights", weights)
+    def begin(self, cache: Path | None = None, weights: Path | None = None) -> int:
+        """Request a compilation, with weights in memory or in this file; return the request's number."""
+        if weights is None:
+            weights_fd = linux.sealed_copy("weights", self._model.with_suffix(".bin").read_bytes())
+        else:
+            weights_fd = os.open(weights, os.O_RDONLY)
         with GraphSource.from_xml(self._model.stem, self._model.read_bytes(), weights_fd) as source:
             request = msg.GraphCreate(
                 context=self._context,
@@ -152,6 +154,25 @@ def test_each_job_has_a_process_of_its_own(start_daemon: StartDaemon, start_clie
         seen.append(of_job)
     assert len(set(seen)) == 2
     assert daemon.status().compiler_pids == (pid,)
+
+
+def test_what_was_compiled_of_changed_weights_is_not_stored(
+    start_daemon: StartDaemon, start_client: StartClient, digits: Path, tmp_path: Path
+) -> None:
+    """It may be another model under the key of this one: every later compilation would have it."""
+    daemon = start_daemon(failpoints="compiler.completing=stop")
+    pid, client, cache = spare(daemon), start_client(daemon), tmp_path / "cache"
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(digits.with_suffix(".bin").read_bytes())
+    number = client.begin(cache, weights)
+    of_job = wait_until(lambda: forked_by(forked_by(pid)), what="the process of the job")
+    wait_stopped(of_job)
+    os.utime(weights)  # as a write does
+    os.kill(of_job, signal.SIGCONT)
+    client.finish(number)
+    assert not list(cache.iterdir())
+    client.finish(client.begin(cache, weights))
+    assert len(list(cache.iterdir())) == 1
 
 
 def test_a_worker_serves_all_caches_of_its_user(daemon: Daemon, client: Client, tmp_path: Path) -> None:

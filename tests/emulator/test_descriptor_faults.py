@@ -148,7 +148,12 @@ def test_a_process_that_cannot_be_started_leaves_no_descriptor(monkeypatch: pyte
             module.start(module.ChildProgram.ENGINE).abandon()
 
         # one that was started and cannot be told ends with its channel
-        _at_each_line(raiser, play, 3)
+        try:
+            play()  # which makes what starts all
+            _at_each_line(raiser, play, 3)
+        finally:
+            for spawner in module._spawners:
+                spawner.close()
 
 
 @pytest.mark.parametrize("speaks", [True, False])

@@ -9,8 +9,10 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -192,6 +194,50 @@ def test_a_socket_is_closed_without_waiting_for_its_peer() -> None:
     with receiver:
         untrusted_fds.close_untrusted([fd], 7)
         wait_until(lambda: not untrusted_fds._closers, 20, "its closing")
+
+
+def _hugetlb() -> int:
+    return os.memfd_create("huge", os.MFD_HUGETLB)
+
+
+def _large() -> int:
+    fd = memfd("large", 17 << 20)
+    os.posix_fallocate(fd, 0, 17 << 20)
+    return fd
+
+
+def _of_a_mounted_tmpfs() -> int:
+    fd, path = tempfile.mkstemp(dir="/dev/shm")
+    os.unlink(path)
+    return fd
+
+
+@pytest.mark.parametrize(
+    ("make", "is_at_once"),
+    [
+        (partial(memfd, "small", 1 << 30), True),
+        (_large, False),
+        (_hugetlb, False),
+        (_of_a_mounted_tmpfs, False),
+    ],
+)
+def test_what_takes_long_to_give_back_is_closed_in_a_thread(
+    make: Callable[[], int], is_at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last descriptor of three gigabytes kept all clients of a daemon waiting for two seconds."""
+    close, closers = os.close, {}
+
+    def noted(fd: int) -> None:
+        closers[fd] = threading.get_ident()
+        close(fd)
+
+    fd = make()
+    untrusted_fds._device_of_memory_files()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.close", noted)
+        untrusted_fds.close_untrusted([fd], 7)
+        wait_until(lambda: not untrusted_fds._closers, what="its closing")
+    assert (closers[fd] == threading.get_ident()) == is_at_once
 
 
 def test_room_for_descriptors_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,22 @@ def test_who_sends_files_that_hang_again_and_again_is_refused(
 
 
 @pytest.mark.fuse
+def test_processes_are_started_while_files_that_hang_wait_to_be_closed(
+    start_daemon: StartDaemon, open_wire: OpenWire, weights: HungFile
+) -> None:
+    """A new process would close them as well, and the supervisor wait for it."""
+    daemon = start_daemon(interpreter=True)
+    wire, other = open_wire(daemon), open_wire(daemon)
+    fd = weights.open(os.O_RDWR)
+    weights.hang()
+    for _ in range(20):
+        wire.send(msg.Status(), [fd] * 16)
+    other.ask(msg.Status(), msg.StatusAnswer)
+    daemon.kill_engine()
+    WireContext(other).check_works()
+
+
+@pytest.mark.fuse
 def test_a_compilation_whose_weights_hang_ends(wire: Wire, weights: HungFile, private_dir: Path) -> None:
     context = WireContext(wire)
     request, fds = _request(context, weights, private_dir)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 from pathlib import Path
 
 import pytest
 
 from softnpu.driver import ZeResult
+from softnpu.emulator.common import local_files
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.commands import MemoryAt
@@ -83,3 +85,15 @@ def test_only_files_of_this_machine_that_are_open_for_reading_are_accepted(
     for fd in (read_end, write_end, reading, writing, folder, by_name, made):
         os.close(fd)
     wire_context.check_works()
+
+
+def test_what_a_descriptor_watches_is_not_listed(monkeypatch: pytest.MonkeyPatch, on_disk: Path) -> None:
+    """With 150,000 watches of an inotify descriptor that kept all clients waiting for 0.7 s."""
+    file = os.open(on_disk, os.O_RDONLY)
+    assert local_files.is_local(file)
+    reader, writer = os.pipe()
+    with select.epoll() as poller:
+        monkeypatch.setattr(local_files, "_mount_of", None)
+        assert not any(map(local_files.is_local, (poller.fileno(), reader, writer)))
+    for fd in (file, reader, writer):
+        os.close(fd)

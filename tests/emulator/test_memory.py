@@ -6,6 +6,8 @@ import errno
 import fcntl
 import itertools
 import os
+import resource
+from contextlib import suppress
 
 import pytest
 
@@ -42,6 +44,50 @@ def test_a_session_has_a_limit_that_does_not_touch_another(start_daemon: StartDa
         check_works(two)
         full.destroy()
         assert one.alloc_host(8 * MIB).size == 8 * MIB
+
+
+def test_memory_beyond_the_limit_of_file_sizes_is_refused_and_the_session_goes_on(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon()
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (8 * MIB, 8 * MIB))
+        error = failure(lambda: context.alloc_host(16 * MIB), ZeResult.ERROR_OUT_OF_HOST_MEMORY)
+        assert "ulimit -f" in str(error)
+        check_works(context)
+
+
+@pytest.mark.parametrize("end", ["free", "destroy", "death"])
+def test_large_memory_is_kept_until_no_engine_maps_it(start_daemon: StartDaemon, end: str) -> None:
+    """Who has the last hold of gigabytes gives them back for a second: that is a thread, not the engine."""
+    daemon = start_daemon(tdr_ms=600_000)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        memory = context.alloc_host(32 * MIB)
+        assert _large_segments(daemon) == 1
+        with daemon.stopped_engine():
+            match end:
+                case "free":
+                    memory.destroy()
+                case "destroy":
+                    context.destroy()
+                case "death":
+                    driver.destroy()
+                    wait_until(lambda: not daemon.status().session_count)
+            assert daemon.status().engines[0].state == "ready"
+            assert _large_segments(daemon) == 1
+        wait_until(lambda: not _large_segments(daemon), what="the end of its segment")
+
+
+def _large_segments(daemon: Daemon) -> int:
+    """Return how many segments of 16 MiB or more the supervisor has."""
+    sizes = []
+    for entry in os.scandir(f"/proc/{daemon.pid}/fd"):
+        with suppress(FileNotFoundError):
+            if "softnpu-memory" in os.readlink(entry.path):
+                sizes.append(os.stat(entry.path).st_size)
+    return sum(size >= 16 * MIB for size in sizes)
 
 
 def test_a_device_has_a_limit_for_all_sessions_together(start_daemon: StartDaemon) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
 import struct
 import threading
@@ -112,6 +114,18 @@ def test_a_daemon_inherits_nothing_of_the_program_but_a_short_list(
     assert started.keys() >= {"PATH", "ONEDNN_MAX_CPU_ISA", "LC_ALL", "SOFTNPU_IDLE_S"}
     assert not program_environment.intruders(started)
     assert not program_environment.marks_in(tmp_path)
+
+
+def test_a_daemon_serves_while_the_process_that_started_it_is_stopped(
+    surroundings: dict[str, str], private_dir: Path, start_daemon: StartDaemon
+) -> None:
+    gate = os.open(private_dir, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(gate, fcntl.LOCK_EX)
+    environment = {**surroundings, "SOFTNPU_AUTOSTART": "1"}
+    with client("print('ready', flush=True)\n" + INIT, environment, "ready") as process:
+        start_daemon()
+        assert process.communicate()[0].split() == FOUND
+    os.close(gate)
 
 
 def test_daemon_that_cannot_be_started_is_reported_with_its_reason(run: Run) -> None:

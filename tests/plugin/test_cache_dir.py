@@ -16,10 +16,11 @@ from openvino.properties import CacheMode
 
 from softnpu.driver import GraphSource
 from softnpu.driver.cache_options import ENV_CACHE_DIR
-from softnpu.plugin import CompiledModel, Core
+from softnpu.plugin import CompiledModel, Core, compilation
 from softnpu.plugin.exported import exporting
 from softnpu.plugin.exported.blob_file import BlobFile
 from softnpu.plugin.exported.model_cache import SETTLED_NS, ModelCache
+from softnpu.plugin.loaded_model import LoadedModel
 from tests.conftest import StartPython
 from tests.plugin.weights_files import INPUT, SIZE, dense_model, write_dense
 from tests.support.cases import case
@@ -187,13 +188,33 @@ def test_other_weights_and_other_shapes_make_other_entries(
     assert again.inputs[0].shape == ov.Shape([3, SIZE])
 
 
+def test_what_was_compiled_of_changed_weights_is_not_stored(
+    shared_core: Core, ir: Path, folder: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be another model under the key of this one, for ever."""
+    weights, compiling = ir.with_suffix(".bin"), compilation._compile
+    right = weights.read_bytes()
+
+    def changed(*arguments: Any) -> LoadedModel:
+        weights.write_bytes(right[:-4] + bytes(4))
+        return compiling(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compilation, "_compile", changed)
+        shared_core.compile_model(ir, "NPU", config)
+    assert not _entries(folder)
+    weights.write_bytes(right)
+    assert not _check(shared_core.compile_model(ir, "NPU", config))
+    assert _check(shared_core.compile_model(ir, "NPU", config))
+
+
 def test_the_digest_of_weights_is_cached_by_file(ir: Path, folder: Path) -> None:
     folder.mkdir()
 
     def content(settled_ns: int = 0) -> bytes:
         cache = ModelCache(folder, logging.getLogger("test"), settled_ns=settled_ns)
         with GraphSource.from_ir(ir) as source:
-            return cache._content(source)
+            return cache.content(source)
 
     before = content(SETTLED_NS)
     assert not list(folder.iterdir()), "it may change again with the same time stamp"

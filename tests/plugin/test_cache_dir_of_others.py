@@ -63,7 +63,7 @@ def _cache(folder: Path) -> ModelCache:
 
 def _content(cache: ModelCache, ir: Path) -> bytes:
     with GraphSource.from_ir(ir) as source:
-        return cache._content(source)
+        return cache.content(source)
 
 
 def _is_right(compiled: CompiledModel, seed: int = 0) -> bool:

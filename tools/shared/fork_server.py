@@ -7,6 +7,7 @@ Requests come over a SOCK_SEQPACKET socket. When that closes, the server and all
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -222,7 +223,8 @@ class _Server:
                 return
             if not pid:
                 return
-            self._requests.send(msgspec.json.encode(Exited(pid=pid, status=status)))
+            with contextlib.suppress(ConnectionError):  # the other end is gone, which `serve` sees next
+                self._requests.send(msgspec.json.encode(Exited(pid=pid, status=status)))
 
 
 if __name__ == "__main__":

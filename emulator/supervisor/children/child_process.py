@@ -11,10 +11,13 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.supervisor.children.spawner import Spawned, Spawner
 
 
 class ChildProgram(enum.StrEnum):
@@ -76,9 +79,31 @@ def take(program: ChildProgram) -> ChildProcess:
 
 def start(program: ChildProgram) -> ChildProcess:
     """Return a new process of this program. Raises `OSError`."""
+    variables, more_fds = failpoints.inherited()
+    process, fds = _spawner(more_fds).start(partial(_start, program, variables, more_fds))
+    try:
+        return ChildProcess(process, socket.socket(fileno=fds[0]), fds[1])
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+
+
+_spawners: Final[list[Spawner]] = []  # the last one serves
+
+
+def _spawner(keep: Sequence[int]) -> Spawner:
+    if not _spawners or not _spawners[-1].serves or _spawners[-1].keep != tuple(keep):
+        _spawners.append(Spawner(keep))
+    return _spawners[-1]
+
+
+def _start(program: ChildProgram, variables: dict[str, str], more_fds: Sequence[int]) -> Spawned:
+    """Return a new process with its channel and output, in the thread of a spawner."""
     output, their_output = os.pipe()
     try:
-        return ChildProcess(*_started(program, their_output), output)
+        process, channel = _started(program, their_output, variables, more_fds)
+        return Spawned(process, [channel.detach(), output])
     except BaseException:
         os.close(output)
         raise
@@ -86,12 +111,13 @@ def start(program: ChildProgram) -> ChildProcess:
         os.close(their_output)
 
 
-def _started(program: ChildProgram, output: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    variables, more_fds = failpoints.inherited()
+def _started(
+    program: ChildProgram, output: int, variables: dict[str, str], more_fds: Sequence[int]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
     if program is ChildProgram.ENGINE:
         # the user's choices come last and win
         variables[_TUNABLES] = ":".join(filter(None, (_HUGE_PAGES, os.environ.get(_TUNABLES))))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with theirs:
             process = subprocess.Popen(

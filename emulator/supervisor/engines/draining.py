@@ -11,7 +11,7 @@ OnDropped = Callable[[], None]
 
 
 class Draining:
-    """Contexts, queues and sparse segments on their way out of one engine.
+    """Contexts, queues and large or sparse segments on their way out of one engine.
 
     Each is added once and finished once: by the report of the engine, or by its end.
     """
@@ -27,7 +27,7 @@ class Draining:
 
     @property
     def is_unmapping(self) -> bool:
-        """Whether the engine may still map sparse memory that was freed."""
+        """Whether the engine may still map memory that was freed."""
         return bool(self._segments or self._contexts)
 
     def queues(self) -> Iterator[Queue]:

@@ -9,6 +9,7 @@ from collections import deque
 from typing import NamedTuple
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.state.usage import QueueUsage
@@ -141,7 +142,7 @@ class QueueStates:
     def close(self) -> None:
         self._map.close()
         os.close(self.fd)
-        os.close(self.staging)
+        close_untrusted((self.staging,))  # who has the last one gives its pages back, which takes a while
 
 
 def _image_at(state: int) -> int:

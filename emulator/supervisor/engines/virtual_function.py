@@ -377,7 +377,7 @@ class VirtualFunction:
 
     @property
     def is_unmapping(self) -> bool:
-        """Whether the engine may still map sparse memory that was freed."""
+        """Whether the engine may still map memory that was freed."""
         return self._draining.is_unmapping
 
     @property
@@ -449,13 +449,13 @@ class VirtualFunction:
         else:
             self._post(link.ContextDrop(context=context.number))
 
-    def drop_sparse_segment(self, context: Context, segment: int, on_unmapped: Callable[[], None]) -> None:
-        """Remove a sparse segment; call `on_unmapped` once the engine no longer maps it."""
+    def drop_segment(self, context: Context, segment: int, on_unmapped: Callable[[], None]) -> None:
+        """Remove a segment; call `on_unmapped` once the engine no longer maps it."""
         self._draining.add_segment(context, segment, on_unmapped)
         if self._engine is None:
             self._draining.finish_segment(context.number, segment)
         else:
-            self._post(link.SegmentDrop(context=context.number, segment=segment, sparse=True))
+            self._post(link.SegmentDrop(context=context.number, segment=segment, reported=True))
 
     def _check_usable(self) -> None:
         if self.state is DeviceState.FAILED:

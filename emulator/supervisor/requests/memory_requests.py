@@ -251,7 +251,8 @@ class MemoryRequests:
         if allocation.sparse:
             # a submission that waits may use it for a while: the addresses count until the engine is done
             context.unmapping[segment] = allocation.size
-            function.drop_sparse_segment(
+        if allocation.sparse or segment in context.memory.unmapping:
+            function.drop_segment(
                 context, segment, self._state.reactor.guarded(partial(self._unmapped, context, segment))
             )
         elif ended:
@@ -259,6 +260,7 @@ class MemoryRequests:
         self._state.count(context)
 
     def _unmapped(self, context: Context, segment: int) -> None:
+        context.memory.unmapped(segment)
         context.unmapping.pop(segment, None)
         self._state.count(context)
 

@@ -26,6 +26,7 @@ _ARENA_FIRST = 64 * 1024
 _ARENA_LAST = 2 * 1024 * 1024
 _ARENA_ITEM = 256 * 1024
 _CHECKED_FROM = 16 * 1024 * 1024
+_LARGE = 16 * 1024 * 1024
 _HEADROOM = 256 * 1024 * 1024
 _BLOCK = 512  # bytes of `st_blocks`, on every file system
 
@@ -52,10 +53,8 @@ class Segment:
         self.fd = self._held
 
     def close(self) -> None:
-        if not self.read_only:
-            self._held.close()
-        elif self._held.release():
-            close_untrusted((self._held,))  # it may be the last one of a large file that was removed
+        if self._held.release():
+            close_untrusted((self._held,))  # who has the last one gives its pages back, which takes a while
 
 
 @dataclass
@@ -77,10 +76,17 @@ class Allocation:
 
 @dataclass
 class ContextMemory:
-    """All segments of one context."""
+    """All segments of one context.
+
+    `unmapping`: large ones that were freed. They are kept until no engine maps them: an engine that had the
+    last hold of gigabytes would give them back for a second, in which it serves nobody. `mapped`: an engine
+    may have the context.
+    """
 
     segments: dict[int, Segment] = field(default_factory=dict)
     sparse: dict[int, Allocation] = field(default_factory=dict)
+    unmapping: dict[int, Segment] = field(default_factory=dict)
+    mapped: bool = True
     allocated: int = 0
     _next: int = 1
 
@@ -145,9 +151,25 @@ class ContextMemory:
         self.allocated -= allocation.counted
         if not segment.ranges.empty:
             return False
-        del self.segments[segment.number]
-        segment.close()
+        self._end(segment.number)
         return True
+
+    def _end(self, number: int) -> None:
+        if self.mapped and self.segments[number].size >= _LARGE:
+            self.unmapping[number] = self.segments.pop(number)
+        else:
+            self.segments.pop(number).close()
+
+    def unmapped(self, *numbers: int) -> None:
+        """Close freed segments that no engine maps any longer; harmless when repeated."""
+        for number in numbers:
+            if number in self.unmapping:
+                self.unmapping.pop(number).close()
+
+    def let_go(self) -> None:
+        """Note that no engine has the context any longer."""
+        self.mapped = False
+        self.unmapped(*self.unmapping)
 
     def count_pages(self) -> int:
         """Count what sparse allocations use now; how many bytes more that is."""
@@ -159,12 +181,15 @@ class ContextMemory:
         return self.allocated - before
 
     def close_some(self, most: int) -> int:
-        """Close up to `most` segments, at the end of the context; return their number."""
+        """Close up to `most` segments, at the end of the context; return their number.
+
+        Large ones are closed once no engine maps them.
+        """
         self.sparse.clear()
         self.allocated = 0
         count = min(most, len(self.segments))
         for _ in range(count):
-            self.segments.popitem()[1].close()
+            self._end(next(reversed(self.segments)))
         return count
 
     def _place(self, reserved: int, alignment: int, control: bool) -> tuple[Segment, int, bool]:

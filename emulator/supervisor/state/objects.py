@@ -105,11 +105,13 @@ class Context:
         if self.doorbell < 0:
             return
         self.bytes.set(self.memory.allocated)
-        self.segments.set(1 + len(self.memory.segments))  # the doorbell is a descriptor too
+        # the doorbell is a descriptor too
+        self.segments.set(1 + len(self.memory.segments) + len(self.memory.unmapping))
         self.address_space.set(self.memory.address_space + sum(self.unmapping.values()))
 
     def give_back(self) -> None:
-        """Clear its accounts: its memory is unused."""
+        """Clear its accounts, and close what was kept for the engine: its memory is unused."""
+        self.memory.let_go()
         for account in (self.bytes, self.segments, self.address_space):
             account.close()
 

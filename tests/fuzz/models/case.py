@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13
 
@@ -22,6 +23,8 @@ from tests.fuzz.models.values import SMALL, bytes_of, name_of, of_array
 _MOST_OUTPUTS = 7
 _WIDE = ("i64", "u64", "f64")
 """Types that OpenVINO's CPU device computes in 32 bits, but must pass through unchanged."""
+_LONG = 0.06
+"""The share of the models that take milliseconds: only such inferences begin before their turn."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ def make(key: Key) -> Case:
     model = _model(dice, graph)
     _layouts(dice, model)
     sizes = opened(dice, model)
+    if not model.is_dynamic() and Dice("long", key.seed, key.number).chance(_LONG):
+        _prolong(model)
     # by their original names, before renaming: indices must stay in their ranges
     limits = [graph.bounds.get(port.get_node().get_friendly_name()) for port in model.inputs]
     name_unnamed(model)
@@ -171,6 +176,20 @@ def _layouts(dice: Dice, model: ov.Model) -> None:
                 parameter.set_layout(
                     ov.Layout("N" + "?" * (rank - 1) if dice.chance(0.9) else "?" * (rank - 1) + "N")
                 )
+
+
+def _prolong(model: ov.Model) -> None:
+    """Add an input, a million numbers to compute of it, and an output that shows some of them."""
+    given = opset13.parameter([1, 8, 1], ov.Type.f32)
+    value = opset13.multiply(
+        given, opset13.constant(np.linspace(-2, 2, 512 * 256, dtype=np.float32).reshape(512, 1, 256))
+    )
+    for operation in (opset13.sin, opset13.erf, opset13.sin, opset13.erf):
+        value = operation(value)
+    begin, end, step = (opset13.constant([number]) for number in (255, 256, 1))
+    shown = opset13.slice(value, begin, end, step, opset13.constant([2]))
+    model.add_parameters([given])
+    model.add_results([opset13.result(shown)])
 
 
 def described(case: Case) -> list[str]:

@@ -127,7 +127,9 @@ class Lane:
                 told = "known" if finding.known else "FOUND"
                 counts[f"{way.api} {told} {verdict.kind}"] += 1
                 findings.append(finding)
-            if self._engine().restarts != before.restarts:
+            after = self._engine()
+            counts["inferences begun before their turn"] += max(0, after.overlapped - before.overlapped)
+            if after.restarts != before.restarts:
                 self._settle(way)
         return findings
 

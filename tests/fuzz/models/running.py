@@ -227,26 +227,37 @@ class Runner:
         return [steps]
 
     def _many(self, reset: bool) -> list[list[Step]]:
+        """Run all steps twice on each request, which take turns at being the first.
+
+        So an inference that may begin early, beside the one before, follows and is followed by one that may
+        not.
+        """
         case = self._case
         count = len(case.steps)
-        turns = count if case.stateful else count + 1
+        turns = count if case.stateful else 2 * count
         requests = [self.request() for _ in range(_REQUESTS)]
-        rounds: list[list[Step | None]] = [[None] * count for _ in requests]
+        found: list[list[Step]] = [[] for _ in requests]
         for turn in range(turns):
-            started = []
-            for number, request in enumerate(requests):
+            order = [(turn + place) % _REQUESTS for place in range(_REQUESTS)]
+            failed: dict[int, Step] = {}
+            for number in order:
                 at = turn if case.stateful else (turn + number) % count
                 try:
-                    request.start_async(dict(enumerate(case.steps[at])))
-                    started.append((request, number, at))
+                    requests[number].start_async(dict(enumerate(case.steps[at])))
                 except Exception as error:  # noqa: BLE001
-                    rounds[number][at] = self._refuse("infer", error)
+                    failed[number] = self._refuse("infer", error)
             if reset and turn == min(1, turns - 1):
                 os.kill(self._job.engine_pid, signal.SIGKILL)
-            for request, number, at in started:
-                rounds[number][at] = self.step(request, lambda: None)
-        missing = Refusal("infer", "nothing", "this step was not run", typed=False)
-        return [[missing if step is None else step for step in steps] for steps in rounds]
+            for number in order:
+                found[number].append(failed.get(number) or self.step(requests[number], lambda: None))
+        if case.stateful:
+            return found
+        rounds = []
+        for number, steps in enumerate(found):
+            first = -number % count  # the turn of step 0
+            ordered = [[steps[(turn + at) % turns] for at in range(count)] for turn in (first, first + count)]
+            rounds += ordered
+        return rounds
 
 
 RUNS = ("one", "shared", "fresh", "inplace", "set", "many", "queue", "handover", "remote", "reset")

@@ -113,27 +113,29 @@ std::vector<std::string> environment_of_daemon() {
 
 constexpr uint64_t SECOND = 1000000000;
 constexpr uint64_t START_NS = 60 * SECOND;
+// To start a daemon takes others a few seconds, at most: one who takes longer was stopped.
+constexpr uint64_t OTHERS_NS = 10 * SECOND;
+constexpr useconds_t PAUSE_US = 10000;  // flock has no time-out
 constexpr const char* DAEMON_MODULE = "softnpu.emulator.autostart";
 
 Error no_daemon(const std::string& path, const std::string& found, const std::string& hint) {
     return uninitialized("daemon at " + path, found, "a running daemon", hint);
 }
 
-// Serialises clients: one starts the daemon, the others connect to it afterwards.
-Fd lock_folder(const std::string& path, uint64_t end) {
+// What serialises clients: one starts the daemon, the others connect to it afterwards.
+Fd open_folder(const std::string& path) {
     Fd gate(open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!gate.valid()) {
         throw no_daemon(path, folder_of(path) + ": " + errno_text(errno),
                         "choose another path with SOFTNPU_SOCKET");
     }
-    while (flock(gate.get(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR) throw no_daemon(path, "flock: " + errno_text(errno), "");
-        if (now_ns() > end) {
-            throw no_daemon(path, "another process has been starting it for 60 s", "read " + path + ".log");
-        }
-        usleep(10000);  // flock has no time-out
-    }
     return gate;
+}
+
+bool lock(const Fd& gate, const std::string& path) {
+    if (flock(gate.get(), LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK && errno != EINTR) throw no_daemon(path, "flock: " + errno_text(errno), "");
+    return false;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -285,8 +287,17 @@ Attempt Launch::attempt() {
 }
 
 Fd Launch::start() {
-    const Fd gate = lock_folder(endpoint_.path, end_);
-    Attempt tried = attempt();
+    const Fd gate = open_folder(endpoint_.path);
+    // one who starts a daemon may have been stopped, and after a while this goes on beside others: of several
+    // daemons the first one to lock the socket serves
+    const uint64_t others_end = now_ns() + OTHERS_NS;
+    Attempt tried;
+    while (!lock(gate, endpoint_.path) && now_ns() < others_end) {
+        tried = attempt();
+        if (tried.socket.valid()) return std::move(tried.socket);
+        usleep(PAUSE_US);
+    }
+    tried = attempt();
     while (!tried.socket.valid()) {
         run_starter(endpoint_.path);
         tried = attempt();

@@ -1,0 +1,77 @@
+"""Processes are started by a thread that has none of the supervisor's descriptors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from softnpu.emulator.supervisor.children import spawner
+from softnpu.emulator.supervisor.children.spawner import Spawned, Spawner
+from tests.support.waiting import wait_gone, wait_until
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[int]:
+    with open(tmp_path / "kept", "w") as file:
+        yield file.fileno()
+
+
+@pytest.fixture
+def starter(kept: int) -> Iterator[Spawner]:
+    one = Spawner((kept,))
+    yield one
+    one.close()
+
+
+def _start(*command: str) -> Spawned:
+    reader, writer = os.pipe()
+    try:
+        return Spawned(subprocess.Popen(command, stdout=writer), [reader])
+    finally:
+        os.close(writer)
+
+
+def test_it_has_no_descriptor_but_those_that_it_keeps(starter: Spawner, kept: int) -> None:
+    folder = f"/proc/self/task/{starter._thread.native_id}/fd"
+    reader, writer = os.pipe()
+    mine = {os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder) if int(fd) > 2}
+    assert len(mine) == 2
+    assert os.readlink(f"/proc/self/fd/{kept}") in mine
+    for fd in (reader, writer):
+        os.close(fd)
+
+
+def test_a_process_and_its_descriptors_are_handed_over(starter: Spawner) -> None:
+    for _ in range(3):
+        process, fds = starter.start(partial(_start, "echo", "hello"))
+        with process, os.fdopen(fds[0]) as output:
+            assert output.read() == "hello\n"
+
+
+def test_what_cannot_be_started_is_an_error_and_the_next_one_is_started(starter: Spawner) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        starter.start(partial(_start, "/nowhere/to/be/found"))
+    test_a_process_and_its_descriptors_are_handed_over(starter)
+
+
+def test_what_is_started_too_late_is_ended(starter: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids: list[int] = []
+
+    def late() -> Spawned:
+        wait_until(lambda: starter._is_late)
+        started = _start("sleep", "600")
+        pids.append(started.process.pid)
+        return started
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spawner, "_STARTED_S", 0.05)
+        with pytest.raises(TimeoutError, match="has not started"):
+            starter.start(late)
+    assert not starter.serves
+    wait_until(lambda: bool(pids))
+    wait_gone(pids[0])
