@@ -46,7 +46,6 @@ seen = {
     "end": int((telemetry / "size").read_text()) == (telemetry / "telem").stat().st_size == 0x20,
     "rest": [number("npu_current_frequency_mhz"), work_point()],
     "others": sorted(set(os.listdir("/sys/class")) | set(os.listdir("/dev"))),
-    "fs": os.path.ismount("/dev/shm") and os.listdir("/sys/fs") != [],
 }
 with Driver.open(os.environ["SOFTNPU_SOCKET"]) as driver:
     context = driver.devices[0].create_context()
@@ -87,7 +86,6 @@ def test_monitors_find_live_figures_and_nobody_else_does(
         "node": True,
         "guid": "0x3072005",
         "end": True,
-        "fs": True,
         "rest": [0, 0],
         "works": [clock, clock // 25 | cli_daemon.engine().device.tiles << 16],
         "busy": True,
@@ -118,6 +116,18 @@ def test_a_user_has_the_view_by_a_namespace_of_its_own(folder: Path) -> None:
     )
     user = os.geteuid()
     assert (done.stderr, done.stdout) == ("", f"{user} ['accel0'] {[str(user), str(user), '1']}\n")
+
+
+def test_mounts_within_mounts_of_the_machine_are_shown_as_well(folder: Path) -> None:
+    inner = "mount -t tmpfs tmpfs /dev/shm && mkdir /dev/shm/inner && mount -t tmpfs tmpfs /dev/shm/inner"
+    prepare = f'{inner} && touch /dev/shm/inner/file && exec "$@"'
+    enter = f"node_view.enter(Path({str(folder)!r}), own_users=True)"
+    done = _view(
+        folder,
+        f"import os; {enter}; print(os.listdir('/dev/shm/inner'))",
+        *("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", prepare, "-"),
+    )
+    assert (done.stderr, done.stdout) == ("", "['file']\n")
 
 
 def test_a_machine_that_forbids_namespaces_is_named_with_the_way_out(folder: Path) -> None:
