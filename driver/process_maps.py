@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from softnpu.emulator.common import linux
+
 _MAPS = "/proc/self/maps"
 _PATH_MAX = 4096
 
@@ -80,19 +82,27 @@ def open_mapped_file(area: Area, access: int = os.O_RDONLY) -> int | None:
             fd = os.open(name, access | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             continue
-        if _is_file(fd, area):
+        if is_file(fd, area):
             return fd
         os.close(fd)
     # a memory file, or a removed one: this process may still have it open
     for name in os.listdir("/proc/self/fd"):
         try:
-            if _is_file(int(name), area):
+            if is_file(int(name), area):
                 return os.dup(int(name))
         except OSError:
             continue
     return None
 
 
-def _is_file(fd: int, area: Area) -> bool:
+def is_file(fd: int, area: Area) -> bool:
+    """Whether it is the very file that is mapped."""
     info = os.fstat(fd)
-    return info.st_ino == area.inode and (os.major(info.st_dev), os.minor(info.st_dev)) == area.device
+    if info.st_ino != area.inode:
+        return False
+    if not linux.is_layered(fd):
+        return (os.major(info.st_dev), os.minor(info.st_dev)) == area.device
+    # Two layers may have a file of the same number; on an overlay a file that was written after it had been
+    # mapped is another one of the same number. To look at a private page that may be written would copy it.
+    is_copied = area.access[3] == "p" and "w" in area.access
+    return not is_copied and linux.is_same_page(area.start, fd, area.offset)

@@ -6,10 +6,11 @@ write, are for reading only.
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 from softnpu.driver.errors import ZeError, error, invalid_argument, null_pointer
-from softnpu.driver.process_maps import Area, find_area, open_mapped_file
+from softnpu.driver.process_maps import Area, find_area, is_file, open_mapped_file
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult
@@ -51,19 +52,29 @@ def _open_for_reading(call: str, name: str, area: Area, offset: int, size: int) 
     """Return a descriptor without write access: the daemon needs none, and judges the file system."""
     if not area.access.startswith("r"):
         raise _not_shared(call, name, "not readable")
-    found = open_mapped_file(area)
-    if found is None:
+    fd = open_mapped_file(area)
+    if fd is not None and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+        fd = _reopened(fd, area)
+    if fd is None:
         raise _not_shared(call, name, f"{area.path or 'its file'} cannot be opened")
-    try:
-        fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as failure:
-        raise _not_shared(call, name, f"{area.path} cannot be opened: {failure.strerror}") from failure
-    finally:
-        os.close(found)
     if os.fstat(fd).st_size < offset + size:
         os.close(fd)
         raise _not_shared(call, name, f"behind the end of {area.path}")
     return fd
+
+
+def _reopened(fd: int, area: Area) -> int | None:
+    """Return the same file open for reading; None if that is another one, as on an overlay."""
+    try:
+        again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    if is_file(again, area):
+        return again
+    os.close(again)
+    return None
 
 
 def _offset(area: Area, address: int) -> int:

@@ -73,6 +73,7 @@ def list_entries(dir: DirOption = None, json_output: JsonOption = False) -> None
 def verify(
     dir: DirOption = None,
     fix: Annotated[bool, typer.Option("--fix", help="Remove the bad ones.")] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Check the digest of every compiled model. Exit code 1 if any is bad, also when it was removed."""
     from softnpu.emulator.disk_cache import maintenance
@@ -80,15 +81,22 @@ def verify(
     directory = _directory(dir)
     entries = _entries(directory)
     bad = dict(maintenance.bad_entries(entries))
-    for entry, reason in bad.items():
-        print_line(f"bad: {entry.path}: {reason}")
-    print_line(f"{_models(entries)} checked, {len(bad)} bad")
+    if not json_output:
+        for entry, reason in bad.items():
+            print_line(f"bad: {entry.path}: {reason}")
+        print_line(f"{_models(entries)} checked, {len(bad)} bad")
+    removed: list[Entry] = []
+    kept: list[Entry] = []
     if bad and fix:
         names = {(entry.key, entry.created_ns) for entry in bad}
         removed, kept = maintenance.remove(
             directory, lambda now: [entry for entry in now if (entry.key, entry.created_ns) in names]
         )
-        _print_removed(removed, kept)
+        if not json_output:
+            _print_removed(removed, kept)
+    if json_output:
+        reasons = [{**_brief(entry), "reason": reason} for entry, reason in bad.items()]
+        print_json({"checked": len(entries), "bad": reasons, **_removed(removed, kept)})
     if bad:
         raise typer.Exit(1)
 
@@ -104,6 +112,7 @@ def prune(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Remove compiled models, the least recently used first. Models in use stay."""
     from softnpu.emulator.disk_cache import maintenance
@@ -119,13 +128,18 @@ def prune(
 
     if dry_run:
         chosen = choose(_entries(directory))
+        if json_output:
+            print_json({"would_remove": [_brief(entry) for entry in chosen]})
+            return
         for entry in chosen:
             print_line(f"would remove {entry.path}")
         print_line(f"{_models(chosen)}, {format_bytes(sum(entry.size for entry in chosen))}")
-    elif directory.is_dir():
-        _print_removed(*maintenance.remove(directory, choose))
+        return
+    removed, kept = maintenance.remove(directory, choose) if directory.is_dir() else ([], [])
+    if json_output:
+        print_json(_removed(removed, kept))
     else:
-        _print_removed([], [])
+        _print_removed(removed, kept)
 
 
 @app.command()
@@ -201,6 +215,14 @@ def _as_json(described: EntryDescription) -> dict[str, Any]:
         "last_used": _iso(entry.used_ns),
         "description": parts,
     }
+
+
+def _brief(entry: Entry) -> dict[str, Any]:
+    return {"key": entry.key, "path": str(entry.path), "size": entry.size}
+
+
+def _removed(removed: list[Entry], kept: list[Entry]) -> dict[str, Any]:
+    return {"removed": [_brief(entry) for entry in removed], "kept": [_brief(entry) for entry in kept]}
 
 
 def _iso(time_ns: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from softnpu.tools.shared import completion
-from softnpu.tools.shared.console import format_bytes, format_time, print_line
+from softnpu.tools.shared.console import JsonOption, format_bytes, format_time, print_json, print_line
 from softnpu.tools.shared.daemon_connection import SocketOption
 from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.model_options import ConfigOption, ShapeOption
@@ -38,6 +38,7 @@ def compile_model(
     weightless: Annotated[
         bool, typer.Option("--weightless", help="Leave the weights out: they stay in the model's file.")
     ] = False,
+    json_output: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
     """Compile a model and write it to a file, to be run without the model, by `softnpu infer` for example."""
@@ -55,16 +56,23 @@ def compile_model(
     with progress.stages() as stages:
         compiled = Core(socket).compile_model(model, device, unloaded, shapes=shapes, progress=stages)
         stages.end()
-    print_line(
-        f"compiled '{compiled.meta.name}' for platform {compiled.meta.platform} in"
-        f" {format_time(compiled.compile_ms / 1e3)}: {_origin(compiled, str(stages))}"
-    )
+    cached = compiled.get_property("LOADED_FROM_CACHE")
+    name, chip, spent = compiled.meta.name, compiled.meta.platform, compiled.compile_ms / 1e3
+    if not json_output:
+        origin = "from the driver's cache" if cached else stages
+        print_line(f"compiled '{name}' for platform {chip} in {format_time(spent)}: {origin}")
     started = time.perf_counter()
     compiled.export_model(target)
     taken = time.perf_counter() - started
+    size, command = target.stat().st_size, _next(compiled, target, model if weightless else None)
+    if json_output:
+        document = {"model": name, "platform": chip, "origin": "cache" if cached else "compiled"}
+        times = {"compile_s": spent, "stages_s": stages.seconds, "write_s": taken}
+        print_json({**document, **times, "file": str(target), "size": size, "weightless": weightless})
+        return
     inside = "without weights" if weightless else "with all weights"
-    print_line(f"wrote {target}, {format_bytes(target.stat().st_size)}, {inside}, in {format_time(taken)}")
-    print_line(f"run it with: {_next(compiled, target, model if weightless else None)}")
+    print_line(f"wrote {target}, {format_bytes(size)}, {inside}, in {format_time(taken)}")
+    print_line(f"run it with: {command}")
 
 
 def _check_target(model: Path, target: Path) -> None:
@@ -87,10 +95,6 @@ def _config(given: Mapping[str, str], platform: str | None, weightless: bool) ->
                 option, found=f"{value}, and --config {name}={config[name]}", expected="one value"
             )
     return config
-
-
-def _origin(compiled: CompiledModel, stages: str) -> str:
-    return "from the driver's cache" if compiled.get_property("LOADED_FROM_CACHE") else stages
 
 
 def _next(compiled: CompiledModel, target: Path, model: Path | None) -> str:

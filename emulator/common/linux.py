@@ -16,6 +16,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ _NOT_DUMPED = 1 << 34
 _LAST_STREAM = 2
 _KEEP_SIZE = 1
 _TMPFS = 0x01021994
+_LAYERED = (0x794C7630, 0x9123683E)  # overlay, btrfs
 
 SEALS_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """The size can never change again, so a mapping can never fault: what both sides may write."""
@@ -57,6 +59,14 @@ _close_range_call.restype = ctypes.c_long
 _Pointer = ctypes.c_void_p
 _reserve_call = ctypes.CDLL(None, use_errno=True).fallocate
 _reserve_call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_map_call = ctypes.CDLL(None, use_errno=True).mmap
+_map_call.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+)  # fmt: skip
+_map_call.restype = ctypes.c_void_p
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_unmap_call = ctypes.CDLL(None, use_errno=True).munmap
+_unmap_call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _trim_call = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
 
 
@@ -79,6 +89,37 @@ def futex_wait(address: int, expected: int, timeout_ns: int) -> None:
 def futex_wake(address: int) -> None:
     """Wake every thread of every process that sleeps on the 32-bit word at `address`."""
     _wake_call(_SYS_FUTEX, _Pointer(address), _FUTEX_WAKE, _ALL_WAITERS)
+
+
+def is_same_page(address: int, fd: int, offset: int) -> bool:
+    """Whether the page mapped at `address` is the one at `offset` of a file; False if that is not known.
+
+    A sleeper on a word of one mapping is woken through the other one only if the page is the same: the kernel
+    knows a futex by the page that it lies in. Both only read.
+    """
+    word = os.pread(fd, 4, offset)  # at `address` it may be cut off
+    if len(word) < 4:
+        return False
+    page = _map_call(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, fd, offset)
+    if page == _MAP_FAILED:
+        return False
+    limit, slept = _Timespec(1, 0), []
+
+    def sleep() -> None:
+        expected = int.from_bytes(word, "little")
+        slept.append(_wait_call(_SYS_FUTEX, address, _FUTEX_WAIT, expected, ctypes.byref(limit), None, 0))
+
+    woke = False
+    try:
+        sleeper = threading.Thread(target=sleep)
+        sleeper.start()
+        while not slept:
+            woke = _wait_call(_SYS_FUTEX, page, _FUTEX_WAKE, 1, None, None, 0) == 1 or woke
+            time.sleep(50e-6)
+        sleeper.join()
+    finally:
+        _unmap_call(page, mmap.PAGESIZE)
+    return woke and slept == [0]
 
 
 _fence_lock = threading.Lock()
@@ -211,6 +252,12 @@ def is_shared_memory(fd: int) -> bool:
     if not 0 <= fd < 1 << 31 or not is_memory_file(fd) or _fstatfs(fd, ctypes.byref(system)) != 0:
         return False
     return system.type == _TMPFS and stat.S_ISREG(os.fstat(fd).st_mode)
+
+
+def is_layered(fd: int) -> bool:
+    """Whether its file system has a device for itself and one for each layer or subvolume."""
+    system = _FileSystem()
+    return _fstatfs(fd, ctypes.byref(system)) == 0 and system.type in _LAYERED
 
 
 def map_shared(fd: int, size: int, offset: int = 0) -> mmap.mmap:

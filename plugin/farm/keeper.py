@@ -69,12 +69,12 @@ class DaemonKeeper:
                 )
             time.sleep(_LOOK_S)
 
-    def close(self) -> None:
-        """Shut the daemon down, and wait for it."""
+    def close(self, within_s: float = _END_S) -> None:
+        """Shut the daemon down, and wait for it; it is killed after this time."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -89,6 +89,7 @@ class DaemonKeeper:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                start_new_session=True,  # Ctrl-C is for this process, which would restart it
             )
 
     def _pause(self) -> float:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from softnpu.driver import Driver
+from softnpu.emulator.platforms import PLATFORMS, describe
+from softnpu.emulator.supervisor.observe import pmt
 from tests.conftest import StartDaemon
 from tests.support.daemon import DaemonRefused
 from tests.support.waiting import wait_until
@@ -51,6 +54,24 @@ def test_monitors_find_both_generations_of_names_and_current_figures(
     assert [path.name for path in device.iterdir() if path.name.startswith(".")] == []
     daemon.stop()
     assert not tree.exists()
+
+
+def test_intel_npu_smi_finds_clock_and_tiles_of_every_platform_and_nothing_behind_them() -> None:
+    # GUID, work point, unit of the clock, temperatures: tools/intel-npu-smi of intel/linux-npu-driver
+    known = {
+        "3720": ("0x130670b2", 0x68, 100 / 3, 0x98),
+        "4000": ("0x3072005", 0x18, 25, 0x70),
+        "5010": ("0x3086000", 0x18, 25, 0x78),
+        "5020": ("0x308d000", 0x18, 25, 0x78),
+    }
+    assert {*known} == {*PLATFORMS}
+    for number, (guid, work_point, unit, temperatures) in known.items():
+        info = describe(0, number, 1 << 30)
+        assert (pmt.identity(info) or {}).get("guid") == guid
+        region = pmt.telemetry(info, works=True)
+        (word,) = struct.unpack_from("<Q", region, work_point)
+        assert (round((word & 0xFF) * unit), word >> 16 & 0xFF) == (info.core_clock_mhz, info.tiles)
+        assert len(region) < temperatures + 8
 
 
 def test_a_tree_that_a_killed_daemon_left_is_taken_over_and_links_in_it_are_not_followed(

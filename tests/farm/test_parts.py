@@ -208,19 +208,35 @@ def _serving(socket: Path, other_than: int = 0) -> int:
     return record.pid if record is not None and there else 0
 
 
-def test_ctrl_c_ends_a_node_whose_ray_does_not_end(private_dir: Path) -> None:
+@pytest.mark.parametrize("keep_daemon", [False, True])
+def test_ctrl_c_ends_a_node_whose_ray_and_daemon_do_not_end(private_dir: Path, keep_daemon: bool) -> None:
     ray = private_dir / "ray"
     ray.write_text("#!/bin/sh\ntrap '' TERM INT\necho up\nwhile :; do sleep 1; done\n")
     ray.chmod(0o755)
     code = (
         "import sys; from pathlib import Path; from softnpu.tools.farm.node import Node\n"
+        "from softnpu.farm import keeper\n"
+        "keeper.DaemonKeeper.close.__defaults__ = (3600.0,)\n"  # without Ctrl-C it has its time
         "where = Path(sys.argv[1])\n"
-        "sys.exit(Node(where / 'npu.sock', ('4000',)).run(keep_daemon=False))"
+        f"sys.exit(Node(where / 'npu.sock', ('4000',)).run({keep_daemon}))"
     )
     environment = {**os.environ, "PATH": f"{private_dir}:{os.environ['PATH']}"}
     command = [sys.executable, "-P", "-c", code, str(private_dir)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as node:
-        assert node.stdout is not None
-        assert node.stdout.readline() == "up\n"
-        node.send_signal(signal.SIGINT)
-        assert node.wait(60) == 130
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as node:
+        try:
+            assert node.stdout is not None
+            assert node.stdout.readline() == "up\n"
+            daemon = 0
+            if keep_daemon:
+                daemon = wait_until(lambda: _serving(private_dir / "npu.sock"), what="the daemon")
+                assert os.getpgid(daemon) != node.pid, "Ctrl-C must not end it before Ray"
+                os.kill(daemon, signal.SIGSTOP)
+            os.killpg(node.pid, signal.SIGINT)  # as a terminal does
+            assert node.wait(60) == 130
+            if keep_daemon:
+                wait_gone(daemon)
+        except BaseException:
+            os.killpg(node.pid, signal.SIGKILL)
+            raise

@@ -189,7 +189,7 @@ def test_a_model_that_cannot_be_measured_is_refused(private_dir: Path) -> None:
     complaint = softnpu("bench", "infer", "resnet").misuse
     assert (
         complaint == "model resnet: no such file; expected a file, or one of "
-        "digits, magika, minilm, ppocr-det, silero-vad, yolov8n"
+        "digits, magika, minilm, ppocr-det, romanizer, silero-vad, yolov8n"
     )
     data = ops.parameter([-1, 4], ov.Type.f32, name="data")
     path = private_dir / "open.xml"

@@ -108,6 +108,11 @@ def test_verify_finds_the_bad_one_and_removes_it_only_when_asked(cache: ModelCac
     assert "2 compiled models checked, 1 bad" in done.out
     assert set(keys(directory)) == {good, bad}
 
+    done = softnpu("cache", "verify", "--dir", directory, "--json")
+    said = json.loads(done.out)
+    assert (done.code, said["checked"], said["removed"]) == (1, 2, [])
+    assert [(entry["path"], bool(entry["reason"])) for entry in said["bad"]] == [(str(path), True)]
+
     done = softnpu("cache", "verify", "--dir", directory, "--fix")
     assert done.code == 1
     assert "removed 1 compiled model" in done.out
@@ -136,8 +141,11 @@ def test_prune_by_age_uses_the_last_use(cache: ModelCache, directory: Path) -> N
     age(cache, new, 29)
     words = softnpu("cache", "prune", "--older-than", "30d", "--dry-run", "--dir", directory).words
     assert f"would remove {directory / old}" in words
-    assert keys(directory) == [old, new]
-    assert "removed 1" in softnpu("cache", "prune", "--older-than", "30d", "--dir", directory).words
+    size = entry_files.entries(directory)[0].size
+    old_ones = ("cache", "prune", "--older-than", "30d", "--dir", directory, "--json")
+    said = [json.loads(softnpu(*old_ones, *more).words) for more in (["--dry-run"], [])]
+    chosen = [{"key": old, "path": str(directory / old), "size": size}]
+    assert [said[0]["would_remove"], said[1]["removed"], said[1]["kept"]] == [chosen, chosen, []]
     assert keys(directory) == [new]
 
 

@@ -38,8 +38,11 @@ def test_compiling_into_a_file_named_after_the_model_loads_nothing(
     daemon: Daemon, digits: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(private_dir)
-    assert "wrote digits.blob" in softnpu("compile", digits).words
-    assert (private_dir / "digits.blob").is_file()
+    said = json.loads(softnpu("compile", digits, "--json").words)
+    shown = [said[name] for name in ("model", "platform", "file", "weightless")]
+    assert shown == ["digits", "4000", "digits.blob", False]
+    assert said["size"] == (private_dir / "digits.blob").stat().st_size
+    assert (said["origin"], "pack" in said["stages_s"]) in (("compiled", True), ("cache", False))
     assert "loaded" not in daemon.log
     assert daemon.engine().inferences == 0
 

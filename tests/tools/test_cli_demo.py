@@ -35,6 +35,7 @@ def test_the_requested_number_of_processes_does_the_work() -> None:
     assert len({client["pid"] for client in found["clients"]}) == 3
     assert sum(client["images"] for client in found["clients"]) == found["images"] == 359
     assert (found["identical"], found["largest_difference"]) == (True, 0.0)
+    assert found["staged_by_driver"] == found["staged_by_engine"] == 0
 
 
 def test_a_missing_daemon_that_may_not_be_started_is_one_line() -> None:

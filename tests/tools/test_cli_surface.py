@@ -108,7 +108,8 @@ def test_commands_that_print_figures_accept_json() -> None:
     found = dict(_all_commands(typer.main.get_group(cli.app)))
     figures = [
         "demo", "infer", "predict", "compare", "doctor", "stress", "status", "bench", "inject status",
-        "models ls", "cache ls", "blob inspect", "blob check",
+        "models ls", "cache ls", "cache verify", "cache prune", "blob inspect", "blob check", "compile",
+        "trace run", "trace attach",
         *(f"bench {name}" for name in found[("bench",)].commands if name != "page"),
     ]  # fmt: skip
     for name in figures:
@@ -127,6 +128,11 @@ def test_commands_that_print_figures_accept_json() -> None:
         "inject status",
         "models ls",
         "cache ls --dir {cache}",
+        "cache verify --dir {cache}",
+        "cache prune --all --dir {cache}",
+        "cache prune --all --dry-run --dir {cache}",
+        "compile {digits} -o {cache}/out.blob",
+        "trace attach --seconds 0 -o {cache}/trace.json",
     ],
 )
 def test_every_json_document_is_an_object_with_its_version(arguments: str, tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ def test_without_a_defect_every_number_is_equal(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", ["silero-vad", "ppocr-det"])
-def test_a_speech_and_a_segmentation_model_are_equal(name: str) -> None:
+@pytest.mark.parametrize("name", ["silero-vad", "ppocr-det", "romanizer"])
+def test_a_speech_a_segmentation_and_a_decoder_model_are_equal(name: str) -> None:
     shapes = [f"{port}={','.join(map(str, shape))}" for port, shape in lookup(name).shapes.items()]
     options = [word for shape in shapes for word in ("--shape", shape)]
     assert _EQUAL in softnpu("compare", get(name), *options).words

@@ -14,6 +14,7 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
+from softnpu.plugin import Core
 from softnpu.tools.models.catalogue import CATALOGUE, lookup
 from softnpu.tools.models.errors import UnknownModelError, WeightsError
 from softnpu.tools.models.fetch import DIRECTORY_VARIABLE, get
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.timeout(400)
 
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 # Upper bound of random values of an input; 1 for others.
-_VALUE_LIMIT = {"bytes": 257, "input_ids": 30522, "attention_mask": 2, "token_type_ids": 2}
+_VALUE_LIMIT = {
+    "bytes": 257, "input_ids": 30522, "attention_mask": 2, "token_type_ids": 2, "prefix": 160, "src_mask": 0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
@@ -50,7 +53,9 @@ def test_a_model_runs_on_the_cpu_with_the_static_shapes_of_the_catalogue(name: s
 
 
 def test_an_unknown_name_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(UnknownModelError, match=r"'resnet'.*magika, minilm, ppocr-det, silero-vad, yolov8n"):
+    with pytest.raises(
+        UnknownModelError, match=r"'resnet'.*magika, minilm, ppocr-det, romanizer, silero-vad, yolov8n"
+    ):
         get("resnet")
 
 
@@ -93,6 +98,33 @@ def test_minilm_puts_similar_sentences_closer_than_dissimilar_ones_whatever_the_
     assert abs(bread @ markets) < 0.2
     padded = _embedding(minilm, "a man is eating food .", padding=50)
     np.testing.assert_allclose(padded, food, atol=1e-5)
+
+
+@pytest.mark.usefixtures("cli_daemon")
+def test_the_romanizer_writes_names_on_the_device_with_its_state_fed_back() -> None:
+    path = get("romanizer")
+    tokens = json.loads((path.parent / "vocab.json").read_text(encoding="utf-8"))["tokens"]
+    encoder = ov.Core().compile_model(path.parent / "encoder.onnx", "CPU", _F32)
+    core = Core()
+    decoder = core.compile_model(path, "NPU", shapes=lookup("romanizer").shapes)
+
+    def latin(arabic: str) -> str:
+        source = [tokens.index(part) for part in ("<UNK_COUNTRY>", "<ROLE_UNKNOWN>", *arabic, "<EOS>")]
+        length = len(source)
+        memory, _, hidden = encoder([np.array([source]), np.zeros((1, length), bool)]).values()
+        memory = np.pad(memory, [(0, 0), (0, 40 - length), (0, 0)])
+        padding = np.arange(40)[None] >= length
+        letters, token = "", tokens.index("<BOS>")
+        while len(letters) < 32:
+            scores, hidden = decoder([np.array([[token]]), memory, padding, hidden]).values()
+            token = int(scores[0].argmax())
+            if tokens[token] == "<EOS>":
+                break
+            letters += tokens[token]
+        return letters
+
+    assert [latin("محمد"), latin("صلاح")] == ["Mohamed", "Salah"]
+    core.unload_plugin()
 
 
 def test_a_weight_that_does_not_fit_the_configuration_is_refused() -> None:

@@ -88,6 +88,11 @@ def test_samples_are_lines_of_json_and_rates_span_two_samples(
 ) -> None:
     model = Loaded(open_context(cli_daemon), digits)
     model.infer(model.context.create_command_queue())
+    once = json.loads(softnpu("status", "--json").words)
+    assert 0 < once["sessions"][0]["share"] <= 1
+    assert 0 < once["utilisation"][0] <= 1
+    counts = {each["of"]: sum(each["counts"]) for each in once["histograms"]}
+    assert counts["inference"] == cli_daemon.engine().inferences > 0
     lines = softnpu("status", "0.2", "--watch", "--count", "2", "--json").words.splitlines()
     documents = [json.loads(line) for line in lines]
     assert len(documents) == 2

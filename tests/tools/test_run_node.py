@@ -14,7 +14,8 @@ from softnpu.tools.run import node_view
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
 
-# reads as nputop, qmassa and btop (class/accel), intel-npu-smi (bus/pci, intel_pmt), and a device plugin
+# reads as nputop, glances, aitop (class/accel), xtop, lspci (bus/pci/devices), intel-npu-smi (its driver,
+# intel_pmt), and a device plugin; docs/observability.md has what was tried
 _MONITOR = """
 import json, os, stat, struct, sys
 from pathlib import Path
@@ -26,8 +27,18 @@ device = Path("/sys/class/accel/accel0/device")
 by_driver = next(Path("/sys/bus/pci/drivers/intel_vpu").glob("0000:*"))
 telemetry = Path("/sys/class/intel_pmt/telem0")
 number = lambda name: int((device / name).read_text())
+npu_smi = [name for name in os.listdir("/sys/bus/pci/drivers/intel_vpu") if name.startswith("0000:")]
+names = ("vendor", "device", "subsystem_vendor", "class")
+identities = {
+    each.name: [(each / name).read_text().strip() for name in names]
+    for each in Path("/sys/bus/pci/devices").iterdir()
+}
 work_point = lambda: struct.unpack_from("<Q", (telemetry / "telem").read_bytes(), 0x18)[0]
 seen = {
+    "npu_smi": [npu_smi, os.listdir(by_driver / "accel")],
+    "identity": identities[by_driver.name],
+    "config": (device / "config").read_bytes()[:12].hex(),
+    "views": "softnpu-node-" in Path("/proc/self/mounts").read_text(),
     "same": device.resolve() == by_driver.resolve(),
     "driver": device.joinpath("driver").resolve().name,
     "node": stat.S_ISCHR(os.stat("/dev/accel/accel0").st_mode),
@@ -35,7 +46,6 @@ seen = {
     "end": int((telemetry / "size").read_text()) == (telemetry / "telem").stat().st_size == 0x20,
     "rest": [number("npu_current_frequency_mhz"), work_point()],
     "others": sorted(set(os.listdir("/sys/class")) | set(os.listdir("/dev"))),
-    "fs": os.path.ismount("/dev/shm") and os.listdir("/sys/fs") != [],
 }
 with Driver.open(os.environ["SOFTNPU_SOCKET"]) as driver:
     context = driver.devices[0].create_context()
@@ -67,12 +77,15 @@ def test_monitors_find_live_figures_and_nobody_else_does(
     assert theirs <= {*seen.pop("others")}
     clock = cli_daemon.engine().device.core_clock_mhz
     assert seen == {
+        "npu_smi": [["0000:00:0b.0"], ["accel0"]],
+        "identity": ["0x8086", "0x643e", "0x8086", "0x120000"],
+        "config": "86803e64" + "00" * 4 + f"{cli_daemon.engine().device.revision:02x}" + "000012",
+        "views": False,
         "same": True,
         "driver": "intel_vpu",
         "node": True,
         "guid": "0x3072005",
         "end": True,
-        "fs": True,
         "rest": [0, 0],
         "works": [clock, clock // 25 | cli_daemon.engine().device.tiles << 16],
         "busy": True,
@@ -103,6 +116,18 @@ def test_a_user_has_the_view_by_a_namespace_of_its_own(folder: Path) -> None:
     )
     user = os.geteuid()
     assert (done.stderr, done.stdout) == ("", f"{user} ['accel0'] {[str(user), str(user), '1']}\n")
+
+
+def test_mounts_within_mounts_of_the_machine_are_shown_as_well(folder: Path) -> None:
+    inner = "mount -t tmpfs tmpfs /dev/shm && mkdir /dev/shm/inner && mount -t tmpfs tmpfs /dev/shm/inner"
+    prepare = f'{inner} && touch /dev/shm/inner/file && exec "$@"'
+    enter = f"node_view.enter(Path({str(folder)!r}), own_users=True)"
+    done = _view(
+        folder,
+        f"import os; {enter}; print(os.listdir('/dev/shm/inner'))",
+        *("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", prepare, "-"),
+    )
+    assert (done.stderr, done.stdout) == ("", "['file']\n")
 
 
 def test_a_machine_that_forbids_namespaces_is_named_with_the_way_out(folder: Path) -> None:

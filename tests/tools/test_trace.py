@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -168,6 +169,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_program_runs(
     for place, said in (("/proc/x.json", "/proc/x.json"), (str(tmp_path / "no" / "x.json"), "no folder")):
         assert said in softnpu("trace", "-o", place, *program, **native_dir).complaint
         assert not ran.exists()
+
+    said = json.loads(softnpu("trace", "--json", "-o", tmp_path / "y.json", "--", "true", **native_dir).words)
+    assert (said["file"], said["size"]) == (str(tmp_path / "y.json"), (tmp_path / "y.json").stat().st_size)
+    assert (said["complete"], said["lost"], said["submissions"]) == (True, 0, 0)
 
     done = softnpu("trace", "-o", tmp_path / "x.json", "--", "/no/such", **native_dir)
     assert done.code == 127

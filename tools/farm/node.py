@@ -23,7 +23,9 @@ from softnpu.tools.shared.groups import INTERRUPTED
 
 _RAY_END_S: Final = 30.0
 _INTERRUPTED_S: Final = 3.0
-"""Ray's own processes end with the killed one; the rest of five seconds is the daemon's."""
+"""Ray's own processes end with the killed one."""
+_DAEMON_S: Final = 1.5
+"""Of the daemon after Ctrl-C: both together are less than five seconds."""
 _NICENESS: Final = "RAY_worker_niceness"
 """Ray runs workers at niceness 15 above the daemon that they feed: on a busy machine it waits for them."""
 
@@ -105,12 +107,17 @@ class Node:
         command = self.ray_command()
         if shutil.which(command[0]) is None and not Path(sys.executable).with_name("ray").exists():
             raise without_ray()
-        keeper = DaemonKeeper(self.settings) if keep_daemon else None
+        command.append("--block")
+        if not keep_daemon:
+            return self._run_ray(command, None)
+        keeper = DaemonKeeper(self.settings)
         try:
-            return self._run_ray([*command, "--block"], keeper)
+            code = self._run_ray(command, keeper)
+            if code == INTERRUPTED:
+                keeper.close(_DAEMON_S)
+            return code
         finally:
-            if keeper is not None:
-                keeper.close()
+            keeper.close()
 
     def _run_ray(self, command: list[str], keeper: DaemonKeeper | None) -> int:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -154,6 +154,32 @@ _ENTRIES: Final = (
         licence="Apache-2.0",
         description="PP-OCRv4 text segmentation: for each pixel whether it is text, 1.2 M weights",
     ),
+    ModelEntry(
+        name="romanizer",
+        package="arabic-name-romanizer",
+        version="0.2.0",
+        member=Member(
+            path="arabic_name_romanizer/resources/decoder.onnx",
+            size=4284858,
+            blake3="3cdc759a3b99cbdc063a5972596e16c3f579b85bd48879dd187c8c88a442d6c4",
+        ),
+        companions=(
+            Member(
+                path="arabic_name_romanizer/resources/encoder.onnx",
+                size=2804182,
+                blake3="79db13e8ea84faedb4a86ac4d9fd0111cd7c60aae8d3a8012303b16bc9dd74d9",
+            ),
+            Member(
+                path="arabic_name_romanizer/resources/vocab.json",
+                size=1023,
+                blake3="e2588db6d2d65742ea5506e9a21ef0abfb54151f3314f1cb61df5057f4304da2",
+            ),
+        ),
+        model_file="decoder.onnx",
+        shapes={"prefix": (1, 1), "memory": (1, 40, 256), "src_mask": (1, 40), "hidden": (1, 2, 256)},
+        licence="MIT",
+        description="text decoder, a letter a step (Arabic names in Latin): GRU state in and out, attention",
+    ),
 )
 
 CATALOGUE: Final[Mapping[str, ModelEntry]] = MappingProxyType({entry.name: entry for entry in _ENTRIES})

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from softnpu.emulator.supervisor.observe.sysfs_tree import SysfsTree
 
 FOLDER: Final = "softnpu-node-"
+_PERIOD_S: Final = 0.1
+"""The kernel's files are always current; intel-npu-smi looks twice within 0.2 s."""
 
 
 def run_with_node(command: list[str], environment: Mapping[str, str], path: Path) -> int:
     """Run a program in a view of /sys and /dev with the devices of the daemon at `path`; its exit code."""
     from softnpu.driver import Driver
-    from softnpu.emulator.supervisor.observe.sysfs_tree import PERIOD_S, SysfsTree
+    from softnpu.emulator.supervisor.observe.sysfs_tree import SysfsTree
 
     with (
         tempfile.TemporaryDirectory(prefix=FOLDER) as name,
@@ -39,7 +41,7 @@ def run_with_node(command: list[str], environment: Mapping[str, str], path: Path
             devices = [_Reported(engine) for engine in driver.status().engines]
             tree.begin(devices)
             line = [sys.executable, "-P", "-m", node_view.__name__, name, *command]
-            return watch(line, environment, _Updates(driver, devices, tree).make, PERIOD_S)
+            return watch(line, environment, _Updates(driver, devices, tree).make, _PERIOD_S)
         finally:
             tree.close()
 

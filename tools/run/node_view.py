@@ -23,6 +23,7 @@ VIEW: Final = "view"
 """An empty folder, in the folder: the view is put together there."""
 _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
+_DETACH = 2
 _OURS: Final = ("class/accel", "class/intel_pmt", "bus/pci/drivers/intel_vpu")
 """Folders that hide those of the machine; all others are added to."""
 _SLOTS: Final = "devices/pci0000:00"
@@ -47,6 +48,8 @@ def enter(folder: Path, own_users: bool) -> None:
         _devices(sorted(entry.name for entry in (folder / TREE / "class/accel").iterdir()), devices)
         for made, place in ((system, "/sys"), (devices, "/dev")):
             _mount(str(made), Path(place), None, _BIND | _RECURSIVE)
+        # monitors of file systems would list everything twice
+        _checked(_libc.umount2(os.fsencode(view), _DETACH), f"umount {view}")
     except (_Forbidden, OSError) as error:
         raise ToolError(
             "option --node",

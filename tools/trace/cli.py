@@ -28,6 +28,9 @@ LayersOption = Annotated[
     bool,
     typer.Option("--layers", help="Record layers as well, of models loaded meanwhile."),
 ]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the summary as one JSON document, to stdout, at the end.")
+]
 RecordsOption = Annotated[
     int,
     typer.Option(
@@ -62,6 +65,7 @@ def run(
     output: OutputOption = _DEFAULT_FILE,
     layers: LayersOption = False,
     records: RecordsOption = DEFAULT_RECORDS,
+    json_output: JsonOption = False,
     platform: PlatformOption = None,
     socket: SocketOption = None,
 ) -> None:
@@ -75,7 +79,7 @@ def run(
     check_output(output)
     path = socket_path(socket)
     environment = environment_for(native_library.find(), path, platform, os.environ)
-    raise typer.Exit(record(command, environment, path, output, layers, records))
+    raise typer.Exit(record(command, environment, path, output, layers, records, json_output))
 
 
 @app.command("attach")
@@ -86,6 +90,7 @@ def attach(
     seconds: Annotated[
         float | None, typer.Option(help="How long; without it until Ctrl-C.", min=0.0, show_default=False)
     ] = None,
+    json_output: JsonOption = False,
     socket: SocketOption = None,
 ) -> None:
     """Record all programs of a running daemon."""
@@ -100,7 +105,7 @@ def attach(
         while not interrupted.came and trace.recording.complete and (left := end - time.monotonic()) > 0:
             time.sleep(min(POLL_S, left))
             trace.poll()
-        write(output, trace.finish())
+        write(output, trace.finish(), json_output)
 
 
 class _Interrupted:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from softnpu.emulator.interface.environment import TRACE_VARIABLE
 from softnpu.emulator.interface.trace import DEFAULT_RECORDS
 from softnpu.tools.shared import failures
-from softnpu.tools.shared.console import err, format_bytes, format_count, print_line
+from softnpu.tools.shared.console import err, format_bytes, format_count, print_json, print_line
 from softnpu.tools.shared.failures import ToolError
 from softnpu.tools.shared.program import watch
 
@@ -33,6 +33,7 @@ def record(
     output: Path,
     layers: bool = False,
     records: int = DEFAULT_RECORDS,
+    as_json: bool = False,
 ) -> int:
     """Run a program that uses the daemon at `path`, write its trace, and return its exit code."""
     from softnpu.driver import Driver
@@ -46,7 +47,7 @@ def record(
             collecting(driver, layers, records) as trace,
         ):
             code = watch(command, environment, trace.poll, POLL_S)
-            write(output, trace.finish())
+            write(output, trace.finish(), as_json)
     except failures.expected() as error:
         if code is None:
             raise
@@ -68,8 +69,8 @@ def check_output(output: Path) -> None:
         output.unlink()
 
 
-def write(output: Path, recording: Recording) -> None:
-    """Write the file, and summarise it on stderr."""
+def write(output: Path, recording: Recording, as_json: bool = False) -> None:
+    """Write the file, and summarise it: on stderr, or as a document on stdout."""
     from softnpu.tools.trace import chrome
     from softnpu.tools.trace.timeline import timeline_of
 
@@ -78,9 +79,13 @@ def write(output: Path, recording: Recording) -> None:
         chrome.write(output, timeline, recording)
     except OSError as error:  # on a full disk it names no file
         raise OSError(error.errno, error.strerror, str(output)) from error
-    summary = chrome.summary(timeline, recording)
+    summary, size = chrome.summary(timeline, recording), output.stat().st_size
+    if as_json:
+        processes = len(timeline.processes)
+        print_json({"file": str(output), "size": size, "processes": processes, **summary})
+        return
     line = (
-        f"{output}: {format_bytes(output.stat().st_size)}, {format_count(summary['records'], 'record')} of "
+        f"{output}: {format_bytes(size)}, {format_count(summary['records'], 'record')} of "
         f"{len(timeline.processes)} processes, "
         f"{format_count(timeline.submissions, 'submission')}, "
         f"{format_count(timeline.inferences, 'inference')}"

@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 import stat
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,13 @@ _HINT = "choose an empty directory, or one that does not exist, with --sysfs"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TOP = ("bus", "class", "devices")
+_VENDOR = 0x8086
+_ACCELERATOR = 0x12
+"""The PCI class; subclass and interface are 0."""
+_HEADER = struct.Struct("<2H4x4B32x2H16x")
+"""The PCI configuration: vendor, device, revision, interface, subclass, class, subsystem; the rest is 0."""
+_RESOURCE = "\n".join([" ".join(["0x0000000000000000"] * 3)] * 13)
+"""No memory of its own can be mapped."""
 
 
 class SysfsDevice(Protocol):
@@ -151,13 +159,21 @@ class SysfsTree:
         self._link("../../../../bus/pci/drivers/intel_vpu", f"{at}/driver")
         self._link("../../../../bus/pci", f"{at}/subsystem")
         self._link(f"../../../{slot}", f"{at}/accel/{accel}/device")
-        identity = {
-            "vendor": "0x8086",
+        numbers = (_VENDOR, info.device_id, info.revision, 0, 0, _ACCELERATOR, _VENDOR, 0)
+        modalias = f"pci:v{_VENDOR:08X}d{info.device_id:08X}sv{_VENDOR:08X}sd00000000bc12sc00i00"
+        identity: dict[str, str | bytes] = {
+            "vendor": f"{_VENDOR:#06x}",
             "device": f"{info.device_id:#06x}",
-            "class": "0x120000",
+            "subsystem_vendor": f"{_VENDOR:#06x}",
+            "subsystem_device": "0x0000",
+            "class": f"{_ACCELERATOR << 16:#08x}",
             "revision": f"{info.revision:#04x}",
+            "irq": "0",
+            "resource": _RESOURCE,
+            "config": _HEADER.pack(*numbers),
+            "modalias": modalias,
             "uevent": f"DRIVER=intel_vpu\nPCI_CLASS=120000\nPCI_ID=8086:{info.device_id:04X}\n"
-            f"PCI_SLOT_NAME={slot}",
+            f"PCI_SUBSYS_ID=8086:0000\nPCI_SLOT_NAME={slot}\nMODALIAS={modalias}",
             "sched_mode": "OS",
             "npu_max_frequency_mhz": str(info.core_clock_mhz),
         }

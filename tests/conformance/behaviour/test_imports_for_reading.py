@@ -74,10 +74,11 @@ def test_no_command_may_write_it(rig: Rig, file: MappedFile, model: Model) -> No
     rig.check_works()
 
 
-def test_a_cut_loses_the_queue_that_reads_it_and_no_other(rig: Rig, file: MappedFile) -> None:
+@pytest.mark.parametrize("left", [PAGE, SIZE - 50], ids=["pages", "part-of-a-page"])
+def test_a_cut_loses_the_queue_that_reads_it_and_no_other(rig: Rig, file: MappedFile, left: int) -> None:
     memory, target = file.memory(rig), rig.host(SIZE)
     queue, other = rig.queue(), rig.queue()
-    os.truncate(file.path, PAGE)
+    os.truncate(file.path, left)
     rig.submit(queue, rig.copy_list(target, memory, SIZE))
     assert rig.api.ze_command_queue_synchronize(queue, DEADLINE) == ZeResult.ERROR_DEVICE_LOST
     rig.check_works(other)

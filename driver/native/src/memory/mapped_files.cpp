@@ -18,6 +18,7 @@
 
 #include "base/error_info.hpp"
 #include "interface/schema.hpp"
+#include "memory/same_pages.hpp"
 
 namespace softnpu {
 
@@ -27,8 +28,15 @@ namespace {
 
 bool is_file(int fd, const Area& area) {
     struct stat info;
-    return fstat(fd, &info) == 0 && info.st_ino == area.inode && major(info.st_dev) == area.major &&
-           minor(info.st_dev) == area.minor;
+    struct statfs system;
+    if (fstat(fd, &info) != 0 || info.st_ino != area.inode || fstatfs(fd, &system) != 0) return false;
+    if (system.f_type != OVERLAYFS_SUPER_MAGIC && system.f_type != BTRFS_SUPER_MAGIC)
+        return major(info.st_dev) == area.major && minor(info.st_dev) == area.minor;
+    // Each has a device for itself and one for each layer or subvolume, two of which may have a file of the
+    // same number; on an overlay a file that was written after it had been mapped is another one of the same
+    // number. To look at a private page that may be written would copy it.
+    const bool is_copied = area.access[3] == 'p' && area.access[1] == 'w';
+    return !is_copied && is_same_page(area.start, fd, area.offset);
 }
 
 // A memory file, or one that was removed: this process may still have it open.
@@ -185,8 +193,10 @@ std::shared_ptr<Block> import_for_reading(MemoryPool& pool, const std::string& n
                                           uint8_t* pages, size_t size) {
     if (area.access[0] != 'r') throw not_shared(name, "not readable");
     Fd fd = open_mapped_file(area);
-    if (fd.valid() && (fcntl(fd.get(), F_GETFL) & O_ACCMODE) != O_RDONLY)
+    if (fd.valid() && (fcntl(fd.get(), F_GETFL) & O_ACCMODE) != O_RDONLY) {
         fd = Fd(open(format("/proc/self/fd/%d", fd.get()).c_str(), O_RDONLY | O_CLOEXEC));
+        if (!is_file(fd.get(), area)) fd.reset();  // opened anew on an overlay
+    }
     if (!fd.valid()) throw not_shared(name, area.path + " cannot be opened");
     const uint64_t offset = area.offset + (reinterpret_cast<uint64_t>(pages) - area.start);
     check_length(name, area, fd.get(), offset + size);
