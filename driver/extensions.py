@@ -84,6 +84,15 @@ _TABLES = (
     ExtensionTable(name="ZE_extension_driver_npu", version=version(1, 0), functions=("pfnGetExtension",)),
     ExtensionTable(name="ZE_experimental_mutable_command_list", version=version(1, 1), functions=()),
     ExtensionTable(name="ZE_extension_external_memmap_sysmem", version=version(1, 0), functions=()),
+    ExtensionTable(
+        name="ZE_extension_device_npu",
+        version=version(1, 0),
+        functions=(
+            "pfnGetRuntimeRequirements",
+            "pfnGetRuntimeRequirementsKey",
+            "pfnValidateRuntimeRequirements",
+        ),
+    ),
 )
 PRIVATE_FUNCTIONS = (
     "zexDiskCacheSetSize",
