@@ -111,6 +111,18 @@ same([request.get_output_tensor(0).data], on_cpu(digits(), [image]))
 for batch in (2, 5):
     check(core.compile_model(digits(batch), "NPU"), digits(batch), images(batch))
 """,
+    "batch in several tensors": """
+def scores(batch):
+    model = digits(batch)
+    model.get_parameters()[0].set_layout(ov.Layout("NCHW"))
+    return model
+for mode in ("COMPILER", "AUTO"):
+    request = core.compile_model(scores(3), "NPU", {"NPU_BATCH_MODE": mode}).create_infer_request()
+    for _ in range(2):
+        samples = images(3)
+        request.set_input_tensors([ov.Tensor(sample[None].copy()) for sample in samples])
+        same(list(request.infer().values()), on_cpu(scores(3), [samples]))
+""",
     "every performance hint": """
 for hint in ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT"):
     check(core.compile_model(digits(), "NPU", {"PERFORMANCE_HINT": hint}), digits(), images())
