@@ -1,6 +1,6 @@
 """The driver's extensions and their functions, by their real names and versions.
 
-Tables only grow at the end: a program built for version 1.8 uses a prefix of the table of 1.16.
+Tables only grow at the end: a program built for version 1.8 uses a prefix of the table of 1.17.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ GRAPH_FUNCTIONS = (
 PROFILING_VERSION = version(1, 0)
 
 _TABLES = (
-    ExtensionTable(name="ZE_extension_graph", version=version(1, 16), functions=GRAPH_FUNCTIONS),
+    ExtensionTable(name="ZE_extension_graph", version=version(1, 17), functions=GRAPH_FUNCTIONS),
     ExtensionTable(
         name="ZE_extension_profiling_data",
         version=PROFILING_VERSION,

@@ -51,6 +51,8 @@ REQUIRED = 1
 """The flag of a section that a reader must know."""
 MAX_SECTIONS = 32
 
+SECURE = "NPU_SECURE_COMPILE"
+"""The property of a model that no engine may keep on disk."""
 READ_VALUE = "vpux_ie_read_value_"
 """Prefix of an input that is the state of a variable; its id follows."""
 ASSIGN = "vpux_ie_assign_"

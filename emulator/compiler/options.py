@@ -20,6 +20,7 @@ from softnpu.emulator.arithmetic.settings import (
     kept_layers,
     unknown_layer,
 )
+from softnpu.emulator.blob.container import SECURE
 from softnpu.emulator.compiler.option_values import Option, Values, any_text, bad_value, choice, integer
 from softnpu.emulator.interface.messages import CompilerOptionsAnswer
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
@@ -198,6 +199,8 @@ OPTIONS: dict[str, Option] = {
     "CACHE_MODE": _known(choice("optimize_size", "optimize_speed"), "optimize_speed"),
     # recorded, so that a strict daemon knows which blobs were compiled so
     STRICT: Option(*_YES_NO, default="", engine=True),
+    # recorded, so that no engine keeps it on disk
+    SECURE: Option(*_YES_NO, default="", engine=True),
     UNBOUNDED_BYTES: Option(*integer(1, ARGUMENT_LIMIT), default="", engine=True),
     TILES: Option(*integer(1), default="", engine=True),
     "NPU_MAX_TILES": _known(integer(1), ""),

@@ -94,6 +94,24 @@ for bypass in (True, False, False):
     kept.append(sorted(os.listdir(folder)))
 assert kept[0] == [] and kept[1] and kept[1] == kept[2], kept
 """,
+    "models that the program encrypts": """
+def crypt(key):
+    one = lambda data: bytes(byte ^ key for byte in data)
+    return {"CACHE_ENCRYPTION_CALLBACKS": [one, one], "CACHE_DIR": sys.argv[2] + "/encrypted"}
+os.environ["ZE_INTEL_NPU_CACHE_DIR"] = cache = sys.argv[2] + "/secure"
+image, found = images(), []
+for key in (7, 7, 9):
+    compiled = core.compile_model(digits(), "NPU", crypt(key))
+    check(compiled, digits(), image)
+    found.append(compiled.get_property("LOADED_FROM_CACHE"))
+assert found == [False, True, False], found
+stream = io.BytesIO()
+compiled.export_model(stream)
+assert b"SNPUBLOB" not in stream.getvalue()
+check(core.import_model(io.BytesIO(stream.getvalue()), "NPU", crypt(9)), digits(), image)
+core.compile_model(digits(), "NPU", {"CACHE_ENCRYPTION_CALLBACKS": crypt(9)["CACHE_ENCRYPTION_CALLBACKS"]})
+assert not os.path.exists(cache) or not os.listdir(cache), os.listdir(cache)
+""",
     "tensors that are set again": """
 request = core.compile_model(digits(), "NPU").create_infer_request()
 for _ in range(3):

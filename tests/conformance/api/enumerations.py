@@ -8,7 +8,7 @@ INFINITE = 2**64 - 1
 """`UINT64_MAX`: no time-out."""
 API_VERSION = 1 << 16 | 16
 GRAPH_EXTENSION = "ZE_extension_graph"
-GRAPH_EXTENSION_VERSION = 1 << 16 | 16
+GRAPH_EXTENSION_VERSION = 1 << 16 | 17
 PROFILING_EXTENSION = "ZE_extension_profiling_data"
 QUEUE_EXTENSION = "ZE_extension_command_queue_npu"
 CONTEXT_EXTENSION = "ZE_extension_context_npu"

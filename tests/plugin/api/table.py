@@ -18,7 +18,6 @@ MISSING: Final = {
     "core.register_plugins": "as register_plugin",
     "core.add_extension_template_extension": "needs a library of OpenVINO's build",
     "compiled_model.get_runtime_model": "a compiled model is a blob, no openvino.Model",
-    "compiled_model.export_import_with_encryption": "CACHE_ENCRYPTION_CALLBACKS is no property here",
     "compiled_model.inputs_docs": "only OpenVINO makes a ConstOutput, of its own models; ports are Output",
     "compiled_model.const_output_runtime_info": "as inputs_docs",
     "string_infer.infer_request_infer": "strings are objects of one process, not of shared memory",

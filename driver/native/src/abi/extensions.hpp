@@ -1,4 +1,4 @@
-// The NPU extensions: graph 1.16, profiling 1.0, command queue 1.1, context 1.0, driver 1.0, device 1.0.
+// The NPU extensions: graph 1.17, profiling 1.0, command queue 1.1, context 1.0, driver 1.0, device 1.0.
 #pragma once
 
 #include "abi/ze.hpp"
@@ -9,7 +9,7 @@ using ze_graph_build_log_handle_t = struct _ze_graph_build_log_handle_t*;
 using ze_graph_profiling_pool_handle_t = struct _ze_graph_profiling_pool_handle_t*;
 using ze_graph_profiling_query_handle_t = struct _ze_graph_profiling_query_handle_t*;
 
-constexpr uint32_t ZE_GRAPH_EXT_VERSION = ze_make_version(1, 16);
+constexpr uint32_t ZE_GRAPH_EXT_VERSION = ze_make_version(1, 17);
 constexpr uint32_t ZE_PROFILING_DATA_EXT_VERSION = ze_make_version(1, 0);
 
 enum : uint32_t {
