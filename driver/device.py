@@ -21,11 +21,14 @@ from softnpu.driver.properties import (
     PciProperties,
     QueueGroupFlag,
     QueueGroupProperties,
+    RequirementsResult,
 )
+from softnpu.emulator.blob import container
 from softnpu.emulator.interface.messages import Clock, DeviceInfo, EngineStatus
 
 if TYPE_CHECKING:
     from softnpu.driver.external_semaphore import ExternalSemaphore
+    from softnpu.driver.graph import Graph
     from softnpu.driver.metrics import MetricGroup
     from softnpu.driver.session import Session
     from softnpu.driver.sysman import Sysman
@@ -34,6 +37,7 @@ _VENDOR_INTEL = 0x8086
 _HARDWARE_CONTEXTS = 64
 _MAX_PRIORITY = 2
 _FILL_PATTERN = 4
+_COMPILER = "softnpu"
 
 
 class Device:
@@ -177,6 +181,23 @@ class Device:
         device_ns = now if self.info.clock == Clock.HOST else modelled_ns
         return now, int(device_ns / self.info.timer_ns_per_tick)
 
+    # ------------------------------------------------------------ runtime requirements
+
+    def get_runtime_requirements(self, graph: Graph) -> str:
+        """`zeDeviceGetRuntimeRequirements`: what a compiled graph needs of a device."""
+        return _requirements(graph.meta.platform)
+
+    def get_runtime_requirements_key(self) -> str:
+        """`zeDeviceGetRuntimeRequirementsKey`: what the requirements of this compiler begin with."""
+        return _COMPILER
+
+    def validate_runtime_requirements(self, requirements: str) -> RequirementsResult:
+        """`zeDeviceValidateRuntimeRequirements`: whether the device runs graphs with these requirements."""
+        if requirements == _requirements(self.info.platform):
+            return RequirementsResult.MET
+        is_ours = requirements.startswith(f"{_COMPILER}=")
+        return RequirementsResult.NOT_MET if is_ours else RequirementsResult.NOT_APPLICABLE
+
     def sysman(self) -> Sysman:
         """Return the sysman view of the device: properties and engine activity."""
         from softnpu.driver.sysman import Sysman
@@ -186,3 +207,8 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.info.index}: {self.info.name}, platform {self.info.platform}>"
+
+
+def _requirements(platform: str) -> str:
+    # OpenVINO reads it: names with numbers, or with such a list in brackets
+    return f"{_COMPILER}=[blob={container.MAJOR};npu={platform}]"

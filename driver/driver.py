@@ -19,7 +19,7 @@ from softnpu.emulator.interface.environment import ENV_CHECK, ENV_LEASE, asked_s
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 
-API_VERSION = extensions.version(1, 15)
+API_VERSION = extensions.version(1, 16)
 DRIVER_VERSION = 1_780_000_000
 """A time in seconds, as in the real driver. OpenVINO reports GOPS for drivers built since May 2024."""
 NPU_DRIVER_UUID = bytes.fromhex("017de9316b4d4fd4aa9b5bed77fc8e89")

@@ -1,6 +1,6 @@
 """The driver's extensions and their functions, by their real names and versions.
 
-Tables only grow at the end: a program built for version 1.8 uses a prefix of the table of 1.16.
+Tables only grow at the end: a program built for version 1.8 uses a prefix of the table of 1.17.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ GRAPH_FUNCTIONS = (
 PROFILING_VERSION = version(1, 0)
 
 _TABLES = (
-    ExtensionTable(name="ZE_extension_graph", version=version(1, 16), functions=GRAPH_FUNCTIONS),
+    ExtensionTable(name="ZE_extension_graph", version=version(1, 17), functions=GRAPH_FUNCTIONS),
     ExtensionTable(
         name="ZE_extension_profiling_data",
         version=PROFILING_VERSION,
@@ -84,6 +84,15 @@ _TABLES = (
     ExtensionTable(name="ZE_extension_driver_npu", version=version(1, 0), functions=("pfnGetExtension",)),
     ExtensionTable(name="ZE_experimental_mutable_command_list", version=version(1, 1), functions=()),
     ExtensionTable(name="ZE_extension_external_memmap_sysmem", version=version(1, 0), functions=()),
+    ExtensionTable(
+        name="ZE_extension_device_npu",
+        version=version(1, 0),
+        functions=(
+            "pfnGetRuntimeRequirements",
+            "pfnGetRuntimeRequirementsKey",
+            "pfnValidateRuntimeRequirements",
+        ),
+    ),
 )
 PRIVATE_FUNCTIONS = (
     "zexDiskCacheSetSize",

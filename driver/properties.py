@@ -156,6 +156,14 @@ class P2PProperties(Record, frozen=True, kw_only=True):
     flags: int = 0
 
 
+class RequirementsResult(enum.IntEnum):
+    """`ze_validate_runtime_requirements_result_t`, without the value that this device never gives."""
+
+    NOT_APPLICABLE = 0
+    MET = 1
+    NOT_MET = 3
+
+
 class QueueGroupProperties(Record, frozen=True, kw_only=True):
     """`ze_command_queue_group_properties_t`."""
 

@@ -12,6 +12,7 @@ import openvino as ov
 
 from softnpu.driver import Allocation, Context, ZeError
 from softnpu.driver.memory import locate
+from softnpu.plugin import tensor_batch
 from softnpu.plugin.errors import InputError
 from softnpu.plugin.given_inputs import check_type, converted
 from softnpu.plugin.ports import bytes_of, element_type
@@ -38,6 +39,8 @@ class Slot:
         self._is_packed = self._type.bitwidth < 8  # several elements in a byte: numpy has no such types
         self._is_of_numpy = ov.Type(self._type.to_dtype()) == self._type
         self._foreign = False
+        self._samples: Sequence[Any] = ()  # foreign ones
+        self.is_split = False  # its batch was given as several tensors
         self.port = port
         self._reserve(_initial_shape(self._partial), self._initial_elements())
         self.tensor: Any = self._own
@@ -49,14 +52,43 @@ class Slot:
         """The current shape of the tensor."""
         return tuple(self.tensor.shape) if self._is_packed else shape_of(self.tensor)
 
+    @property
+    def whole(self) -> Any:
+        """The tensor. Raises `InputError` if there are several, as OpenVINO does."""
+        if self.is_split:
+            raise InputError(f"{self.name}: get_tensor after set_tensors with several; expected one tensor")
+        return self.tensor
+
     def set(self, tensor: Any) -> None:
         """Use another tensor from now on. Raises `InputError` if it does not fit the port."""
         self._check(tensor)
+        self._samples, self.is_split = (), False
         self._foreign = not self._in_device_memory(tensor)
         if self._foreign:
             self._resize_own(tuple(tensor.shape))
         self.tensor = tensor
         self._bind(self._raw if self._foreign else tensor.data)
+
+    def set_samples(self, tensors: Sequence[Any]) -> None:
+        """Use several tensors, one for each sample of the batch. Raises `InputError` if they do not fit.
+
+        They are used in place if they follow each other in device memory, else copied before inferences.
+        """
+        shape = tensor_batch.whole_shape(self.name, self.port, tensors)
+        for tensor in tensors:
+            if isinstance(tensor, RemoteTensor):
+                tensor.check_usable(self._context, self.name, self._is_input)
+        kind = tensors[0].element_type
+        if kind != self._type or not self.accepts(shape) or self._is_packed:
+            packed = " in one tensor" if self._is_packed else ""
+            raise self._mismatch(f"{kind.to_string()}{list(shape)}", f"{self.port.element_type}", packed)
+        memory = tensor_batch.adjacent(self._context, tensors)
+        if memory is None:
+            self.use_own(shape)
+            self._foreign, self._samples = True, list(tensors)
+        else:
+            self.set(ov.Tensor(memory, ov.Shape(shape), self._type))
+        self.is_split = True
 
     def checked(self, value: Any) -> Any:
         """Return `value` as a tensor in device memory, or as an array to be copied. Raises `InputError`."""
@@ -76,11 +108,14 @@ class Slot:
             # a bf16 port takes the bits of f16, as in OpenVINO
             fitting = converted(array, expected) if self._is_of_numpy else None
         if fitting is None or not self.accepts(array.shape):
-            raise self._mismatch(f"{array.dtype}{list(array.shape)}", f"{expected}", fitting is None)
+            values = ", in which all values fit" if fitting is None else ""
+            raise self._mismatch(f"{array.dtype}{list(array.shape)}", f"{expected}", values)
         return fitting
 
     def fill(self, array: npt.NDArray[Any]) -> int:
         """Copy an array into the tensor; return the number of copied bytes (0 if it is the same memory)."""
+        if self.is_split:
+            self.use_own(array.shape)
         target = self.tensor.data
         if _same_memory(target, array):
             return 0
@@ -107,7 +142,7 @@ class Slot:
     def use_own(self, shape: Sequence[int]) -> None:
         """Use the slot's own tensor again, in this shape."""
         self._resize_own(tuple(shape))
-        self._foreign = False
+        self._foreign, self._samples, self.is_split = False, (), False
         self.tensor = self._own
         self._bind(self._raw)
 
@@ -116,7 +151,10 @@ class Slot:
         if not self._foreign:
             return 0
         self._resize_own(self.shape)
-        np.copyto(self._own.data, self.tensor.data)
+        if self._samples:
+            np.concatenate([sample.data for sample in self._samples], out=self._own.data)
+        else:
+            np.copyto(self._own.data, self.tensor.data)
         return int(self.tensor.byte_size)
 
     def stage_out(self) -> int:
@@ -178,10 +216,9 @@ class Slot:
             tensor_type = f"{tensor.element_type.to_string()}{list(tensor.shape)}"
             raise self._mismatch(tensor_type, self.port.element_type)
 
-    def _mismatch(self, tensor_type: str, element_type: str, do_not_fit: bool = False) -> InputError:
+    def _mismatch(self, tensor_type: str, element_type: str, more: str = "") -> InputError:
         expected = f"{element_type}{self._expected_shape()}"
-        values = ", in which all values fit" if do_not_fit else ""
-        return InputError(f"{self.name}: {tensor_type} given; expected {expected}{values}")
+        return InputError(f"{self.name}: {tensor_type} given; expected {expected}{more}")
 
     def _ones(self) -> Shape:
         """Return the shape of a tensor with one element."""

@@ -22,7 +22,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 MAGIC = b"SNPUBLOB"
 _ELF = b"\x7fELF"
 MAJOR = 1
-MINOR = 2
+MINOR = 3
 HEADER_LAYOUT = Layout(
     """
     magic       char[8]
@@ -51,6 +51,8 @@ REQUIRED = 1
 """The flag of a section that a reader must know."""
 MAX_SECTIONS = 32
 
+SECURE = "NPU_SECURE_COMPILE"
+"""The property of a model that no engine may keep on disk."""
 READ_VALUE = "vpux_ie_read_value_"
 """Prefix of an input that is the state of a variable; its id follows."""
 ASSIGN = "vpux_ie_assign_"
@@ -114,13 +116,15 @@ class StateMeta(msgspec.Struct, frozen=True, kw_only=True):
     """One variable. An execution writes to argument `output` what the next one reads from argument `input`.
 
     At first, and after a reset, `input` holds the bytes of `initial`, repeated. If `initial` is empty, the
-    graph made with `NPU_STATES_INIT` has to compute it.
+    graph made with `NPU_STATES_INIT` has to compute it. `element_type` is that of the model's variable if the
+    arguments have another one.
     """
 
     variable: str
     input: int
     output: int
     initial: bytes = b""
+    element_type: str = ""
 
 
 class GraphMeta(msgspec.Struct, frozen=True, kw_only=True):

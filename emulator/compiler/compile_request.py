@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
+from softnpu.emulator.blob.container import SECURE
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.compiler import build_flags, files, options
 from softnpu.emulator.compiler.build_flags import BuildFlags
@@ -56,6 +57,8 @@ def settings(job: CompileJob, subject: str) -> Settings:
     config = options.merged(job.config, flags.config, subject)
     if job.flags & GraphFlag.ENABLE_PROFILING:
         config[options.PROFILING] = "YES"
+    if job.flags & GraphFlag.SECURE_COMPILE:
+        config[SECURE] = "YES"
     return options.effective(config, job.platform, subject, flags.config).made_strict(job.strict)
 
 

@@ -11,26 +11,109 @@ static: an execution that begins with the initial value has -1 for every dimensi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import openvino as ov
+from openvino import opset6, opset13
+from openvino.op.util import Variable, VariableInfo
 
 from softnpu.emulator.blob.container import ASSIGN, READ_VALUE, ArgumentMeta, StateMeta
 from softnpu.emulator.compiler import dynamic, states
-from softnpu.emulator.compiler.options import STATES_DYNAMIC, STATES_INIT, WEIGHTLESS, Settings
+from softnpu.emulator.compiler.error_info import openvino_errors
+from softnpu.emulator.compiler.options import PRECISION, STATES_DYNAMIC, STATES_INIT, WEIGHTLESS, Settings
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 # those that OpenVINO's CPU runtime keeps in variables; others end in an error or show garbage (2026.4)
 _TYPES = {"f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i8": 8, "u8": 8, "boolean": 8}
+_WIDENED = "f16"
+
+
+def widen(core: ov.Core, model: ov.Model, subject: str) -> frozenset[str]:
+    """Turn variables of f16 with an open shape into variables of f32; return their names.
+
+    In f32 OpenVINO's CPU runtime (2026.4) keeps these in f32 between inferences: f16 would round at every
+    step. A variable of a static shape stays f16 there, and one whose value is an output as it is.
+    """
+    readers: dict[str, list[Any]] = {}
+    writers: dict[str, list[Any]] = {}
+    states.find_accesses(model, readers, writers, subject)
+    found = {}
+    for variable in model.get_variables():
+        name = variable.info.variable_id
+        if len(readers.get(name, ())) != 1 or len(writers.get(name, ())) != 1:
+            continue  # `described` refuses it
+        kind, shape = _declared(variable.info, readers[name][0])
+        if kind == _WIDENED and shape.is_dynamic:
+            found[name] = variable, shape, readers[name][0], writers[name][0]
+    shown = {name: _before_results(reader.output(0)) for name, (_, _, reader, _) in found.items()}
+    if any(shown.values()):
+        kept = _kept_as_f16(core, model, subject)
+        found = {name: each for name, each in found.items() if not shown[name] & kept}
+    for each in found.values():
+        _widen(model, *each)
+    return frozenset(found)
+
+
+def _before_results(output: Any) -> set[str]:
+    """Return the names of this operation and of those on this value alone before an output; none without one.
+
+    OpenVINO removes some of these, such as a Reshape to the same shape, and keeps one name of all.
+    """
+    found = set()
+    for target in output.get_target_inputs():
+        node = target.get_node()
+        others = [
+            value.get_node() for at, value in enumerate(node.input_values()) if at != target.get_index()
+        ]
+        if node.get_type_name() == "Result":
+            found.add(output.get_node().friendly_name)
+        elif all(other.get_type_name() == "Constant" for other in others):
+            for each in node.outputs():
+                if each.get_element_type() == output.get_element_type():
+                    found |= _before_results(each)
+    return found | {output.get_node().friendly_name} if found else found
+
+
+def _kept_as_f16(core: ov.Core, model: ov.Model, subject: str) -> set[str]:
+    """Return the names of the states that OpenVINO reads as f16, by its own compilation."""
+    with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
+        compiled = core.compile_model(model, "CPU", {PRECISION: "f32"})
+    layers = [node.rt_info for node in compiled.get_runtime_model().get_ops()]
+    return {
+        name
+        for info in layers
+        if info["layerType"].astype(str) == "MemoryInput" and info["outputPrecisions"].astype(str) == _WIDENED
+        for name in info["originalLayersNames"].astype(str).split(",")
+    }
+
+
+def _widen(model: ov.Model, variable: Any, shape: Any, reader: Any, writer: Any) -> None:
+    info = VariableInfo()
+    info.variable_id, info.data_type, info.data_shape = variable.info.variable_id, ov.Type.f32, shape
+    wide = Variable(info)
+    begin = [opset13.convert(reader.input_value(0), "f32")] if reader.get_input_size() else []
+    read = opset6.read_value(*begin, wide)
+    read.friendly_name = reader.friendly_name
+    narrow = opset13.convert(read, _WIDENED).output(0)
+    narrow.set_names(reader.output(0).names)
+    for target in reader.output(0).get_target_inputs():
+        target.replace_source_output(narrow)
+    assigned = opset6.assign(opset13.convert(writer.input_value(0), "f32"), wide)
+    assigned.friendly_name = writer.friendly_name
+    model.remove_sink(writer)
+    model.remove_variable(variable)
+    model.add_variables([wide])
+    model.add_sinks([assigned])
 
 
 def described(
-    model: ov.Model, arguments: Sequence[ArgumentMeta], subject: str
+    model: ov.Model, arguments: Sequence[ArgumentMeta], subject: str, widened: Collection[str] = ()
 ) -> tuple[tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
     """Return the arguments of a graph with those of all variables of its model, and its states.
 
-    `arguments` are those that the model has itself, with their shape tensors. Refuses with
+    `arguments` are those that the model has itself, with their shape tensors, `widened` the names of the
+    variables of f32 that were f16. Refuses with
     `ERROR_UNSUPPORTED_FEATURE`, by the id, a variable inside of a body, one with several `ReadValue` or
     `Assign`, one of an unknown rank or of none, one of another element type than the CPU runtime keeps, and
     an argument with the name of a state.
@@ -62,10 +145,19 @@ def described(
     )
     index = {argument.name: at for at, argument in enumerate(ordered) if argument.shape_of < 0}
     kept = [
-        StateMeta(variable=name, input=index[READ_VALUE + name], output=index[ASSIGN + name])
+        StateMeta(
+            variable=name,
+            input=index[READ_VALUE + name],
+            output=index[ASSIGN + name],
+            element_type=_WIDENED if name in widened and _is_wide(ordered[index[READ_VALUE + name]]) else "",
+        )
         for name in names
     ]
     return ordered, tuple(kept)
+
+
+def _is_wide(argument: ArgumentMeta) -> bool:
+    return argument.element_type == "f32"
 
 
 def _declared(info: Any, reader: Any) -> tuple[str, Any]:

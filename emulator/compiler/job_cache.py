@@ -92,7 +92,8 @@ class CacheEntry:
 
 def options(job: CompileJob) -> CacheOptions | None:
     """Return the cache that a job may use; None if there is none or the job bypasses it."""
-    return None if job.flags & GraphFlag.DISABLE_CACHING else job.cache
+    bypassed = job.flags & (GraphFlag.DISABLE_CACHING | GraphFlag.SECURE_COMPILE)
+    return None if bypassed else job.cache
 
 
 def look_up(request: CompileRequest, stages: Stages, claims: ExitStack) -> CacheEntry | None:

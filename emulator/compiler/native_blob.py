@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -271,7 +271,7 @@ def _check_content(
     hidden = states.variables(model)
     are_dynamic = dynamic_states.are_dynamic(meta.arguments, meta.states)
     if are_dynamic:
-        described, expected = _dynamic_states(model, described, subject)
+        described, expected = _dynamic_states(model, described, meta.states, subject)
         if meta.states != expected:
             raise _invalid(f"{subject}, states", found=f"{meta.states}", expected=f"{expected}")
     in_metadata, in_ir = _binding(meta.arguments), _binding(described)
@@ -291,12 +291,13 @@ def _check_content(
 
 
 def _dynamic_states(
-    model: ov.Model, described: tuple[ArgumentMeta, ...], subject: str
+    model: ov.Model, described: tuple[ArgumentMeta, ...], kept: Sequence[StateMeta], subject: str
 ) -> tuple[tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
     from softnpu.emulator.compiler import dynamic_states
 
+    widened = {state.variable for state in kept if state.element_type}
     try:
-        return dynamic_states.described(model, described, subject)
+        return dynamic_states.described(model, described, subject, widened)
     except Refused as error:
         info = error.info
         raise _invalid(info.object, found=info.found, expected=info.expected, hint=info.hint) from error

@@ -20,6 +20,7 @@ from softnpu.emulator.arithmetic.settings import (
     kept_layers,
     unknown_layer,
 )
+from softnpu.emulator.blob.container import SECURE
 from softnpu.emulator.compiler.option_values import Option, Values, any_text, bad_value, choice, integer
 from softnpu.emulator.interface.messages import CompilerOptionsAnswer
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
@@ -28,7 +29,7 @@ from softnpu.emulator.links.compiler import OptionsJob
 
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
-COMPILER = "softnpu-compiler 1.8"
+COMPILER = "softnpu-compiler 1.9"
 PLATFORMS = {"3720": 2, "4000": 6, "5010": 3, "5020": 1}
 """The supported platforms, with their tiles; the arithmetic is the host's in any case."""
 COMPILER_VERSION = (7, 6)
@@ -198,6 +199,8 @@ OPTIONS: dict[str, Option] = {
     "CACHE_MODE": _known(choice("optimize_size", "optimize_speed"), "optimize_speed"),
     # recorded, so that a strict daemon knows which blobs were compiled so
     STRICT: Option(*_YES_NO, default="", engine=True),
+    # recorded, so that no engine keeps it on disk
+    SECURE: Option(*_YES_NO, default="", engine=True),
     UNBOUNDED_BYTES: Option(*integer(1, ARGUMENT_LIMIT), default="", engine=True),
     TILES: Option(*integer(1), default="", engine=True),
     "NPU_MAX_TILES": _known(integer(1), ""),

@@ -47,7 +47,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
         described = checks.arguments(model, subject)
         settings = settings.without_profiling()  # it is executed without a query
     else:
-        model, described, kept = _prepared(model, weights, request, stages)
+        model, described, kept = _prepared(runtime.core, model, weights, request, stages)
     checks.check_count(described, subject)
     meta = GraphMeta(
         name=job.name or model.get_friendly_name(),
@@ -88,7 +88,11 @@ def _checking(core: ov.Core, model: ov.Model, precision: str, subject: str) -> I
 
 
 def _prepared(
-    model: ov.Model, weights: Sequence[Weight], request: CompileRequest, stages: Stages
+    core: ov.Core,
+    model: ov.Model,
+    weights: Sequence[Weight],
+    request: CompileRequest,
+    stages: Stages,
 ) -> tuple[ov.Model, tuple[ArgumentMeta, ...], tuple[StateMeta, ...]]:
     """The model with its requested shapes, types and layouts, `weights` as inputs; arguments and states."""
     job, subject, settings = request.job, request.subject, request.settings
@@ -106,7 +110,8 @@ def _prepared(
     if settings.dynamic_states:
         stages.begin("check")
         own = checks.arguments(model, subject, before, settings.strides_for)
-        return model, *dynamic_states.described(model, own, subject)
+        widened = dynamic_states.widen(core, model, subject) if settings.precision == "f32" else ()
+        return model, *dynamic_states.described(model, own, subject, widened)
     variables = states.extract(model, subject)
     before = states.originals(before, model, variables)
     # last: OpenVINO's plugin counts the other inputs as if they were the first

@@ -105,6 +105,11 @@ class BlobFile:
         return meta.has_trailer(self._end())
 
     @property
+    def is_encrypted(self) -> bool:
+        """Whether a program's callback has encrypted it."""
+        return self._end().endswith(meta.ENCRYPTED)
+
+    @property
     def version(self) -> str:
         """The version of the metadata, which must exist."""
         return meta.version(self._end())
@@ -184,6 +189,8 @@ class BlobFile:
         """Describe a file without metadata by its first and last bytes."""
         if not self.length:
             return "an empty file"
+        if self.is_encrypted:
+            return "encrypted by CACHE_ENCRYPTION_CALLBACKS"
         head = self._read(0, min(self.length, 8))
         if self._end().endswith(_REAL_DEVICE):
             return "a blob for the real device, which OpenVINO's NPU plugin wrote: the emulator cannot run it"

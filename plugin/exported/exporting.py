@@ -22,6 +22,7 @@ from softnpu.emulator.blob.container import BlobReader
 from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.common import linux
 from softnpu.plugin.errors import NpuError, translated
+from softnpu.plugin.exported import encryption
 from softnpu.plugin.exported import metadata as meta
 from softnpu.plugin.exported.compatibility import requirements_of
 from softnpu.plugin.exported.metadata import BlobPart, Metadata, WeightsOrigin
@@ -141,6 +142,15 @@ def _to_stream(export: _Export, stream: Any) -> None:
 
 def _write(export: _Export, fd: int, begin: int) -> int:
     """Write the whole file from byte `begin` of `fd` on; return its length."""
+    callbacks = export.model.properties[encryption.PROPERTY]
+    if callbacks is None:
+        return _write_plain(export, fd, begin)
+    return _put(
+        fd, begin, encryption.encrypted(lambda to: _write_plain(export, to, 0), callbacks, export.subject)
+    )
+
+
+def _write_plain(export: _Export, fd: int, begin: int) -> int:
     model = export.model
     blob, placement = model.graph.get_weightless_blob()
     reader = BlobReader(blob)

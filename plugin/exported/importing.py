@@ -23,6 +23,7 @@ from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin.batch.port_check import batch_mismatch
 from softnpu.plugin.errors import BlobError, PropertyError, translated
+from softnpu.plugin.exported import encryption
 from softnpu.plugin.exported.blob_file import BlobFile
 from softnpu.plugin.exported.metadata import INITIAL, MAIN, BlobPart, Metadata
 from softnpu.plugin.loaded_model import LoadedModel
@@ -62,7 +63,12 @@ def import_model(
     Raises `BlobError`, `PropertyError`, `DeviceLostError`, leaving nothing on the device.
     """
     hint = expected_graphs.expect_exported(context, source)
-    with BlobFile.open(source) as file, translated(f"import {file.name}", BlobError), ExitStack() as stack:
+    with (
+        BlobFile.open(source) as given,
+        translated(f"import {given.name}", BlobError),
+        encryption.decrypted(given, properties[encryption.PROPERTY]) as file,
+        ExitStack() as stack,
+    ):
         metadata = None if properties["NPU_IMPORT_RAW_BLOB"] else file.metadata()
         if metadata is not None:
             properties = _as_compiled(metadata, properties, file.name)
@@ -85,11 +91,13 @@ def import_cached(
     `hint` is that of the graph (`expected_graphs`).
 
     Raises `DeviceLostError`, and `BlobError` for an entry that is damaged, does not fit, or belongs to
-    another user.
+    another user; with CACHE_ENCRYPTION_CALLBACKS also for one that is not encrypted by them.
     """
+    callbacks = properties[encryption.PROPERTY]
     with (
-        BlobFile.open_entry(path) as file,
-        translated(f"import {file.name}", BlobError),
+        BlobFile.open_entry(path) as given,
+        translated(f"import {given.name}", BlobError),
+        encryption.decrypted(given, callbacks, is_needed=callbacks is not None) as file,
         ExitStack() as stack,
     ):
         metadata = file.metadata()

@@ -30,6 +30,8 @@ from softnpu.plugin.loaded_model import OriginSource
 from softnpu.plugin.signature import Signature
 
 MAGIC: Final = b"SNPUMETA"
+ENCRYPTED: Final = b"SNPUCRYP"
+"""What an encrypted file ends with, see `encryption`."""
 MAJOR: Final = 1
 MINOR: Final = 1
 MAIN: Final = "main"

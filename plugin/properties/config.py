@@ -69,7 +69,8 @@ class ModelProperties(msgspec.Struct, frozen=True):
     def for_graph(self) -> GraphFlag:
         """Return the flags for the graph."""
         bypassed = self["NPU_BYPASS_UMD_CACHING"] or self["CACHE_DIR"]  # one cache is enough
-        return GraphFlag.DISABLE_CACHING if bypassed else GraphFlag.NONE
+        flags = GraphFlag.DISABLE_CACHING if bypassed else GraphFlag.NONE
+        return flags | GraphFlag.SECURE_COMPILE if self["CACHE_ENCRYPTION_CALLBACKS"] else flags
 
     def for_queue(self) -> QueueProperties:
         """Return the properties of the command queue."""

@@ -10,6 +10,10 @@ EFFECTS: Final = {
         "directory of exported models: the same model is imported from there in place of being "
         "compiled. The driver's cache is bypassed then"
     ),
+    "CACHE_ENCRYPTION_CALLBACKS": (
+        "encrypts what `export_model` and CACHE_DIR write, and decrypts what `import_model` and CACHE_DIR "
+        "read; the driver and the device then keep nothing of the model on disk"
+    ),
     "CACHE_MODE": "whether models in CACHE_DIR have their weights inside (speed) or not (size)",
     "CACHING_PROPERTIES": (
         "the properties that OpenVINO's cache builds its key of. Names can be added to those that "

@@ -167,6 +167,24 @@ class Names(Kind):
         return " ".join(value)
 
 
+class Callbacks(Kind):
+    """Two functions of the program, each from bytes to bytes; None for none. Nobody reads them."""
+
+    type = type(None)
+    allowed = "a list of two functions that take and return bytes, to encrypt and to decrypt"
+
+    def accept(self, value: Any) -> Any:
+        if value is None:
+            return None
+        is_pair = isinstance(value, list | tuple) and len(value) == 2
+        if not is_pair or not all(callable(each) for each in value):
+            raise NotAllowed
+        return tuple(value)
+
+    def text(self, value: Any) -> str:
+        return "none" if value is None else "set"
+
+
 class ReadOnly(Kind):
     """A value that cannot be set."""
 

@@ -13,7 +13,7 @@ from openvino.properties.device import Type as DeviceType
 from softnpu.driver import Context, Device, Driver
 from softnpu.plugin.openvino_runtime import cpu_capabilities
 from softnpu.plugin.properties.config import ModelProperties
-from softnpu.plugin.properties.table import Access, Level, at
+from softnpu.plugin.properties.table import PROPERTIES, Access, Level, at
 
 _PRECISIONS = ("FP32", "BF16", "FP16", "INT8")
 
@@ -32,6 +32,8 @@ class DeviceView(msgspec.Struct, frozen=True):
 
 def read(view: DeviceView, name: str) -> Any:
     """Return the value of a property at core level."""
+    if PROPERTIES[name].access is Access.WO:
+        return None
     reader = READERS.get(name)
     return view.properties[name] if reader is None else reader(view)
 

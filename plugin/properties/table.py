@@ -21,6 +21,7 @@ from softnpu.plugin.errors import PropertyError
 from softnpu.plugin.properties import mode_params
 from softnpu.plugin.properties.hints import DMA_ENGINES
 from softnpu.plugin.properties.kinds import (
+    Callbacks,
     Choice,
     Kind,
     Names,
@@ -43,6 +44,7 @@ class Access(enum.Enum):
 
     RO = "RO"
     RW = "RW"
+    WO = "WO"
 
 
 class Level(enum.Flag):
@@ -218,6 +220,7 @@ _ALL = (
         _members(CacheMode, "OPTIMIZE_SPEED", "OPTIMIZE_SIZE"),
         CacheMode.OPTIMIZE_SPEED,
     ),
+    _set("CACHE_ENCRYPTION_CALLBACKS", Use.PLUGIN, Callbacks(), None, level=Level.CORE, access=Access.WO),
     _switch("ENABLE_WEIGHTLESS", Use.PLUGIN),
     _switch("NPU_EXPORT_RAW_BLOB", Use.PLUGIN),
     _switch("NPU_IMPORT_RAW_BLOB", Use.PLUGIN),
@@ -350,7 +353,7 @@ def property_pairs(pairs: Any) -> Iterable[tuple[Any, Any]]:
 def static_defaults() -> dict[str, Any]:
     """Return the defaults that do not depend on a device."""
     values: dict[str, Any] = {
-        record.name: record.default for record in PROPERTIES.values() if record.access is Access.RW
+        record.name: record.default for record in PROPERTIES.values() if record.access is not Access.RO
     }
     values["CACHING_PROPERTIES"] = cached_names()
     level = log_level_of_environment()

@@ -40,11 +40,12 @@ class DynamicStateBuffers:
         argument = graph.arguments[meta.input]
         shape_tensors = graph.shape_tensors
         self.meta = meta
-        self.type: Any = getattr(ov.Type, argument.element_type)
+        self._kept: Any = getattr(ov.Type, argument.element_type)
+        self.type: Any = getattr(ov.Type, meta.element_type or argument.element_type)
         self.partial = ov.PartialShape(argument.partial_shape)
         self.rebind = False
         self._context = context
-        self._item = int(self.type.size)
+        self._item = int(self._kept.size)
         self._limit = max_elements(self.partial) * self._item  # 0: none
         self._shape_tensors_of = shape_tensors[meta.input], shape_tensors[meta.output]
         rank = len(argument.shape)
@@ -72,7 +73,10 @@ class DynamicStateBuffers:
         }
 
     def tensor(self, turn: int) -> Any:
-        """Return a tensor of the buffer, without a copy; at first zeros, with 0 for dynamic dimensions."""
+        """Return a tensor of the buffer; at first zeros, with 0 for dynamic dimensions.
+
+        It is a copy only if the buffer has another type than the model's variable.
+        """
         shape = self._shape(turn)
         memory = self._memory[turn]
         if not math.prod(shape):
@@ -81,9 +85,12 @@ class DynamicStateBuffers:
             zeros = ov.Tensor(self.type, ov.Shape(shape))
             zeros.data.reshape(-1).view(np.uint8)[:] = 0
             return zeros
-        tensor = ov.Tensor(memory, ov.Shape([memory.nbytes // self._item]), self.type)
+        tensor = ov.Tensor(memory, ov.Shape([memory.nbytes // self._item]), self._kept)
         reshape(tensor, shape)
-        return tensor
+        if self._kept == self.type:
+            return tensor
+        with np.errstate(over="ignore"):
+            return ov.Tensor(tensor.data.astype(self.type.to_dtype()))
 
     def reset(self, turn: int) -> int:
         """Make the next inference begin with the initial value. Copies 0 bytes."""
@@ -97,7 +104,10 @@ class DynamicStateBuffers:
         shape = tuple(tensor.shape)
         if tensor.element_type != self.type or not self.partial.compatible(ov.PartialShape(list(shape))):
             raise self._wrong_value(f"{tensor.element_type.to_string()}{list(shape)}")
-        source = np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8)
+        data = tensor.data
+        if self._kept != self.type:
+            data = data.astype(self._kept.to_dtype())
+        source = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         target = self._memory[turn]
         if not source.nbytes or target.ctypes.data != source.ctypes.data:
             self._make_room(turn, source.nbytes)

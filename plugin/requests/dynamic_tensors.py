@@ -75,7 +75,9 @@ class DynamicSlot(Slot):
         return {self.port.argument: self.memory, self.port.shape_argument: self._shape_tensor}
 
     def set(self, tensor: Any) -> None:
-        if tensor is not self.tensor:  # after an inference with a small result it is smaller than its memory
+        if (
+            tensor is not self.tensor or self.is_split
+        ):  # after an inference with a small result it is smaller than its memory
             super().set(tensor)
 
     def check_shape(self) -> None:

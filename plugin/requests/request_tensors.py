@@ -8,7 +8,7 @@ from typing import Any
 
 import openvino as ov
 
-from softnpu.plugin.errors import InputError
+from softnpu.plugin.errors import InputError, InputTypeError
 from softnpu.plugin.ports import Port, PortKey, Ports
 from softnpu.plugin.requests.recording import Recording
 from softnpu.plugin.tensors import Slot
@@ -24,7 +24,7 @@ class RequestTensors(ABC):
 
     def get_tensor(self, key: PortKey) -> ov.Tensor:
         """Return the tensor of a port, by port or name. Its `data` is a view of device memory."""
-        return self._slot(key).tensor
+        return self._slot(key).whole
 
     def set_tensor(self, key: PortKey, tensor: ov.Tensor) -> None:
         """Use `tensor` for a port from now on: memory of this device in place, other memory by copies.
@@ -34,11 +34,17 @@ class RequestTensors(ABC):
         """
         self._set_all([(self._slot(key), tensor)])
 
-    def set_tensors(self, inputs: Mapping[PortKey, ov.Tensor], tensors: Any = None) -> None:
-        """Set the tensors of several ports, by name, port, or index of an input."""
-        if tensors is not None:
-            raise self._several_tensors()
+    def set_tensors(
+        self, inputs: Mapping[PortKey, ov.Tensor] | PortKey, tensors: list[ov.Tensor] | None = None
+    ) -> None:
+        """Set the tensors of several ports, by name, port, or index of an input.
+
+        Or, for one input by name or port, a list of tensors with the samples of its batch.
+        """
         slots = self._recording.inputs
+        if tensors is not None:
+            self._set_samples(slots[self._inputs.find(inputs)], tensors)
+            return
         self._set_all(
             (slots[self._inputs.find(key)] if isinstance(key, int) else self._slot(key), tensor)
             for key, tensor in inputs.items()
@@ -46,7 +52,7 @@ class RequestTensors(ABC):
 
     def get_input_tensor(self, index: int = 0) -> ov.Tensor:
         """Return the tensor of an input."""
-        return self._recording.inputs[self._inputs.find(index)].tensor
+        return self._recording.inputs[self._inputs.find(index)].whole
 
     def get_output_tensor(self, index: int = 0) -> ov.Tensor:
         """Return the tensor of an output."""
@@ -60,12 +66,25 @@ class RequestTensors(ABC):
         """Set the tensor of an output by its index, or of the only output."""
         self._set_at(self._outputs, self._recording.outputs, index, tensor)
 
-    def set_input_tensors(self, inputs: Mapping[PortKey, ov.Tensor], tensors: Any = None) -> None:
-        """Set the tensors of several inputs, by index, name or port."""
-        if tensors is not None or not isinstance(inputs, Mapping):
-            raise self._several_tensors()
+    def set_input_tensors(
+        self,
+        inputs: Mapping[PortKey, ov.Tensor] | list[ov.Tensor] | int,
+        tensors: list[ov.Tensor] | None = None,
+    ) -> None:
+        """Set the tensors of several inputs, by index, name or port.
+
+        Or, for one input by index or the only input, a list of tensors with the samples of its batch.
+        """
         slots = self._recording.inputs
-        self._set_all((slots[self._inputs.find(key)], tensor) for key, tensor in inputs.items())
+        if tensors is None and isinstance(inputs, Mapping):
+            self._set_all((slots[self._inputs.find(key)], tensor) for key, tensor in inputs.items())
+            return
+        index, samples = (0, inputs) if tensors is None else (inputs, tensors)
+        if tensors is None and len(slots) != 1:
+            raise InputError(
+                f"model '{self._name}': tensors without an index, and {len(slots)} inputs; expected one"
+            )
+        self._set_samples(slots[self._inputs.find(index)], samples)
 
     def set_output_tensors(self, outputs: Mapping[PortKey, ov.Tensor]) -> None:
         """Set the tensors of several outputs, by index, name or port."""
@@ -75,7 +94,7 @@ class RequestTensors(ABC):
     @property
     def input_tensors(self) -> list[ov.Tensor]:
         """The tensors of all inputs."""
-        return [slot.tensor for slot in self._recording.inputs]
+        return [slot.whole for slot in self._recording.inputs]
 
     @property
     def output_tensors(self) -> list[ov.Tensor]:
@@ -98,11 +117,18 @@ class RequestTensors(ABC):
     def _check_idle(self, call: str) -> None:
         """Raise `InferError` while an inference uses the tensors."""
 
-    def _several_tensors(self) -> InputError:
-        # OpenVINO's own plugins copy them into one tensor
-        return InputError(
-            f"model '{self._name}': several tensors for one input; expected one tensor with the whole batch"
-        )
+    def _set_samples(self, slot: Slot, tensors: Any) -> None:
+        if not isinstance(tensors, list) or not all(isinstance(tensor, ov.Tensor) for tensor in tensors):
+            kinds = sorted({type(each).__name__ for each in tensors}) if isinstance(tensors, list) else []
+            found = f"a list of {', '.join(kinds)}" if kinds else type(tensors).__name__
+            raise InputTypeError(f"model '{self._name}', {slot.name}: {found}; expected a list of tensors")
+        if not tensors:
+            raise InputError(f"model '{self._name}', {slot.name}: no tensors; expected one for each sample")
+        self._check_idle("set_tensors")
+        if len(tensors) == 1:
+            slot.set(tensors[0])
+        else:
+            slot.set_samples(tensors)
 
     def _set_at(self, ports: Ports, slots: Sequence[Slot], index: Any, tensor: ov.Tensor | None) -> None:
         if tensor is None:

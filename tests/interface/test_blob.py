@@ -78,12 +78,14 @@ def test_a_blob_keeps_its_bytes_field_by_field() -> None:
             assert msgspec.msgpack.decode(msgspec.msgpack.encode(getattr(record, name))) == value, name
 
 
-@pytest.mark.parametrize("minor", [0, 1])
+@pytest.mark.parametrize("minor", [0, 1, 2])
 def test_blobs_of_earlier_versions_are_still_read(minor: int) -> None:
-    # 1.0 has neither states nor dynamic dimensions, 1.1 no names of operations
+    # 1.0 has neither states nor dynamic dimensions, 1.1 no names of operations, 1.2 no types of states
     reader = BlobReader(_frozen(f"blob 1.{minor}"))
-    arguments = tuple(msgspec.structs.replace(argument, node_name="") for argument in _META.arguments)
-    states = _META.states if minor else ()
+    arguments = _META.arguments
+    if minor < 2:
+        arguments = tuple(msgspec.structs.replace(argument, node_name="") for argument in arguments)
+    states = tuple(msgspec.structs.replace(state, element_type="") for state in _META.states if minor)
     assert reader.metadata() == msgspec.structs.replace(_META, arguments=arguments, states=states)
     assert _sections_of(reader) | {Section.METADATA: b""} == _SECTIONS | {Section.METADATA: b""}
 
@@ -123,10 +125,10 @@ def test_a_missing_section_is_refused_by_name_and_an_empty_one_is_kept() -> None
         reader.read(Section.WEIGHTS)
 
 
-@pytest.mark.parametrize(("major", "minor"), [(0, 0), (2, 0), (1, 3), (1, 0xFFFF)])
+@pytest.mark.parametrize(("major", "minor"), [(0, 0), (2, 0), (1, 4), (1, 0xFFFF)])
 def test_another_version_is_refused_with_both_versions(major: int, minor: int) -> None:
     error = _refusal(_changed(8, "<HH", major, minor))
-    assert (error.info.found, error.info.expected) == (f"{major}.{minor}", "1.0 to 1.2")
+    assert (error.info.found, error.info.expected) == (f"{major}.{minor}", "1.0 to 1.3")
 
 
 @pytest.mark.parametrize(

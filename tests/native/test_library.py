@@ -23,7 +23,7 @@ ALLOWED = {
     "libpthread.so.0",
     "ld-linux-x86-64.so.2",
 }
-API = 1 << 16 | 15
+API = 1 << 16 | 16
 UNSUPPORTED = 0x78000003
 EXPORTING = ("ze_api.h", "zes_api.h", "zet_api.h")
 

@@ -94,6 +94,24 @@ for bypass in (True, False, False):
     kept.append(sorted(os.listdir(folder)))
 assert kept[0] == [] and kept[1] and kept[1] == kept[2], kept
 """,
+    "models that the program encrypts": """
+def crypt(key):
+    one = lambda data: bytes(byte ^ key for byte in data)
+    return {"CACHE_ENCRYPTION_CALLBACKS": [one, one], "CACHE_DIR": sys.argv[2] + "/encrypted"}
+os.environ["ZE_INTEL_NPU_CACHE_DIR"] = cache = sys.argv[2] + "/secure"
+image, found = images(), []
+for key in (7, 7, 9):
+    compiled = core.compile_model(digits(), "NPU", crypt(key))
+    check(compiled, digits(), image)
+    found.append(compiled.get_property("LOADED_FROM_CACHE"))
+assert found == [False, True, False], found
+stream = io.BytesIO()
+compiled.export_model(stream)
+assert b"SNPUBLOB" not in stream.getvalue()
+check(core.import_model(io.BytesIO(stream.getvalue()), "NPU", crypt(9)), digits(), image)
+core.compile_model(digits(), "NPU", {"CACHE_ENCRYPTION_CALLBACKS": crypt(9)["CACHE_ENCRYPTION_CALLBACKS"]})
+assert not os.path.exists(cache) or not os.listdir(cache), os.listdir(cache)
+""",
     "tensors that are set again": """
 request = core.compile_model(digits(), "NPU").create_infer_request()
 for _ in range(3):
@@ -110,6 +128,18 @@ same([request.get_output_tensor(0).data], on_cpu(digits(), [image]))
     "batches": """
 for batch in (2, 5):
     check(core.compile_model(digits(batch), "NPU"), digits(batch), images(batch))
+""",
+    "batch in several tensors": """
+def scores(batch):
+    model = digits(batch)
+    model.get_parameters()[0].set_layout(ov.Layout("NCHW"))
+    return model
+for mode in ("COMPILER", "AUTO"):
+    request = core.compile_model(scores(3), "NPU", {"NPU_BATCH_MODE": mode}).create_infer_request()
+    for _ in range(2):
+        samples = images(3)
+        request.set_input_tensors([ov.Tensor(sample[None].copy()) for sample in samples])
+        same(list(request.infer().values()), on_cpu(scores(3), [samples]))
 """,
     "every performance hint": """
 for hint in ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT"):

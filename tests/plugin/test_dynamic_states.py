@@ -420,24 +420,12 @@ def test_a_state_that_is_never_empty_begins_with_its_initial_value(
         np.testing.assert_array_equal(request.infer([ones])[0], other.infer([ones])[0])
 
 
-def _accumulated(name: str, element_type: ov.Type, rows: int, added: Any, begin: float) -> tuple[Any, Any]:
-    """The read and the assigned value of a state of `rows` rows to which `added` is added."""
-    state = VariableInfo()
-    state.data_type, state.variable_id = element_type, name
-    state.data_shape = ov.PartialShape([rows, 3])
-    variable = Variable(state)
-    count = opset13.gather(opset13.shape_of(added), opset13.constant([0]), opset13.constant(0))
-    size = opset13.concat([count, opset13.constant([3])], 0) if rows < 0 else opset13.constant([rows, 3])
-    value = opset6.read_value(opset13.broadcast(opset13.constant(begin, element_type), size), variable)
-    return value, opset6.assign(opset13.add(value, opset13.convert(added, element_type)), variable)
-
-
 @pytest.mark.parametrize("kind", ["f32", "f16", "i32"])
 def test_a_state_that_is_an_output_as_it_is_stays_its_own(shared_core: Core, kind: str) -> None:
     """Of 16 bits OpenVINO mixes it up with that of another request."""
     data = opset13.parameter(ov.PartialShape([-1, -1, 3]), np.float32)
     total = opset13.reduce_sum(data, opset13.constant([1]), False)
-    value, assigned = _accumulated("sum", getattr(ov.Type, kind), -1, total, 2)
+    value, assigned = growing.accumulated("sum", getattr(ov.Type, kind), -1, total, 2)
     model = ov.Model([opset13.result(value), opset13.result(data)], [assigned], [data], "sum")
     compiled = shared_core.compile_model(model, "NPU", {"NPU_BATCH_MODE": "COMPILER"})
     requests = [compiled.create_infer_request() for _ in range(2)]
@@ -453,8 +441,8 @@ def test_a_state_that_begins_again_reads_as_zeros(shared_core: Core) -> None:
     """Also one of a static shape beside one that grows, and what is handed to another request."""
     data = opset13.parameter(ov.PartialShape([-1, 3]), np.float32)
     total = opset13.reduce_sum(data, opset13.constant([0]), True)
-    grown, first = _accumulated("open", ov.Type.f32, -1, data, 0)
-    value, second = _accumulated("static", ov.Type.f32, 1, total, 5)
+    grown, first = growing.accumulated("open", ov.Type.f32, -1, data, 0)
+    value, second = growing.accumulated("static", ov.Type.f32, 1, total, 5)
     results = [opset13.result(grown), opset13.result(value)]
     compiled = shared_core.compile_model(ov.Model(results, [first, second], [data], "two"), "NPU")
     one, other = (compiled.create_infer_request() for _ in range(2))

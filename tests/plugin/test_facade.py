@@ -159,16 +159,6 @@ def test_keyword_calls_work_as_in_openvino(
                 getattr(request, call)(**arguments)
 
 
-def test_a_batch_in_several_tensors_is_refused(shared_core: Core, two_by_two: openvino.Model) -> None:
-    request = shared_core.compile_model(two_by_two, "NPU").create_infer_request()
-    message = "several tensors for one input; expected one tensor with the whole batch"
-    several: Any = [TENSOR]
-    with pytest.raises(ov.InputError, match=message):
-        request.set_input_tensors(several)
-    with pytest.raises(ov.InputError, match=message):
-        request.set_tensors(several, several)
-
-
 def test_tensors_set_together_are_used(shared_core: Core, two_by_two: openvino.Model) -> None:
     compiled = shared_core.compile_model(two_by_two, "NPU")
     request = compiled.create_infer_request()

@@ -9,6 +9,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset6
 from openvino import opset13 as ops
+from openvino.op.util import Variable, VariableInfo
 
 from tests.support import stateful
 from tests.support.models import Array
@@ -142,3 +143,15 @@ def beside_a_static_one() -> ov.Model:
     y = stateful.named(ops.multiply(rows, total), "y")
     assigns = [opset6.assign(total, "sum"), opset6.assign(rows, "rows")]
     return stateful.model({"y": y}, assigns, [x], "beside")
+
+
+def accumulated(name: str, element_type: ov.Type, rows: int, added: Any, begin: float) -> tuple[Any, Any]:
+    """The read and the assigned value of a state of `rows` rows to which `added` is added."""
+    state = VariableInfo()
+    state.data_type, state.variable_id = element_type, name
+    state.data_shape = ov.PartialShape([rows, 3])
+    variable = Variable(state)
+    count = ops.gather(ops.shape_of(added), ops.constant([0]), ops.constant(0))
+    size = ops.concat([count, ops.constant([3])], 0) if rows < 0 else ops.constant([rows, 3])
+    value = opset6.read_value(ops.broadcast(ops.constant(begin, element_type), size), variable)
+    return value, opset6.assign(ops.add(value, ops.convert(added, element_type)), variable)

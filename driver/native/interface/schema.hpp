@@ -80,7 +80,7 @@ constexpr uint32_t VERSION = 1;
 namespace blob {
 constexpr std::string_view MAGIC = "SNPUBLOB";
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 2;
+constexpr uint32_t MINOR = 3;
 constexpr uint32_t PAGE = 4096;
 constexpr uint32_t MAX_SECTIONS = 32;
 constexpr uint32_t REQUIRED = 1;
@@ -629,7 +629,8 @@ constexpr std::string_view NAME = "name", NAMES = "names", INPUT = "input", ELEM
     PARTIAL_SHAPE = "partial_shape", UNBOUNDED = "unbounded", SHAPE_OF = "shape_of";
 }
 namespace state_meta {
-constexpr std::string_view VARIABLE = "variable", INPUT = "input", OUTPUT = "output", INITIAL = "initial";
+constexpr std::string_view VARIABLE = "variable", INPUT = "input", OUTPUT = "output", INITIAL = "initial",
+    ELEMENT_TYPE = "element_type";
 }
 namespace weights_reference { constexpr std::string_view SIZE = "size", CONSTANTS = "constants"; }
 namespace constant_reference {

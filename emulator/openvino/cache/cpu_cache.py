@@ -26,7 +26,7 @@ import numpy as np
 import openvino as ov
 from blake3 import blake3
 
-from softnpu.emulator.blob.container import BlobReader, GraphMeta, Section
+from softnpu.emulator.blob.container import SECURE, BlobReader, GraphMeta, Section
 from softnpu.emulator.common import graph_edits, model_bodies, packed_types, source_digest
 from softnpu.emulator.disk_cache import cache_key, entry_files
 from softnpu.emulator.disk_cache.cache import ModelCache
@@ -222,6 +222,7 @@ def _is_kept(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) ->
         and properties.get("NUM_STREAMS") == "1"
         and properties.get("PERF_COUNT", "NO") == "NO"
         and meta.config.get(profiling.CLOCK_PROPERTY, "HOST") == "HOST"
+        and meta.config.get(SECURE) != "YES"
         and not any(argument.is_dynamic or argument.shape_of >= 0 for argument in meta.arguments)
         and size >= MIN_IR
         and (reference is None or reference.size <= MAX_WEIGHTS)

@@ -6,12 +6,13 @@ import enum
 
 INFINITE = 2**64 - 1
 """`UINT64_MAX`: no time-out."""
-API_VERSION = 1 << 16 | 15
+API_VERSION = 1 << 16 | 16
 GRAPH_EXTENSION = "ZE_extension_graph"
-GRAPH_EXTENSION_VERSION = 1 << 16 | 16
+GRAPH_EXTENSION_VERSION = 1 << 16 | 17
 PROFILING_EXTENSION = "ZE_extension_profiling_data"
 QUEUE_EXTENSION = "ZE_extension_command_queue_npu"
 CONTEXT_EXTENSION = "ZE_extension_context_npu"
+DEVICE_EXTENSION = "ZE_extension_device_npu"
 SYSTEM_MEMORY_EXTENSION = "ZE_extension_external_memmap_sysmem"
 MUTABLE_EXTENSION = "ZE_experimental_mutable_command_list"
 DRIVER_UUID = bytes.fromhex("017de9316b4d4fd4aa9b5bed77fc8e89")
@@ -32,6 +33,14 @@ class DeviceType(enum.IntEnum):  # ze_device_type_t
 
 class DeviceFlag(enum.IntFlag):  # ze_device_property_flags_t
     INTEGRATED = 1
+
+
+class Requirements(enum.IntEnum):
+    """`ze_validate_runtime_requirements_result_t`."""
+
+    NOT_APPLICABLE = 0
+    MET = 1
+    NOT_MET = 3
 
 
 class QueueGroupFlag(enum.IntFlag):  # ze_command_queue_group_property_flags_t

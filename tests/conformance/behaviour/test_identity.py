@@ -10,6 +10,7 @@ from softnpu.emulator.interface.result import ZeResult
 from tests.conformance.api.enumerations import (
     API_VERSION,
     CONTEXT_EXTENSION,
+    DEVICE_EXTENSION,
     DRIVER_UUID,
     GRAPH_EXTENSION,
     GRAPH_EXTENSION_VERSION,
@@ -24,7 +25,9 @@ from tests.conformance.api.enumerations import (
     InitDriverType,
     MemoryAccess,
     QueueGroupFlag,
+    Requirements,
 )
+from tests.conformance.models import Model
 from tests.conformance.rig import DEADLINE, SECOND, Rig
 from tests.support.waiting import wait_until
 
@@ -43,6 +46,7 @@ EXTENSIONS = {
     CONTEXT_EXTENSION: 1 << 16,
     MUTABLE_EXTENSION: 1 << 16 | 1,
     SYSTEM_MEMORY_EXTENSION: 1 << 16,
+    DEVICE_EXTENSION: 1 << 16,
 }
 _WITHOUT_FUNCTIONS = (MUTABLE_EXTENSION, SYSTEM_MEMORY_EXTENSION)
 
@@ -167,6 +171,21 @@ def test_global_timestamps_tick_at_the_timer_resolution(rig: Rig) -> None:
         pass
     ticks, spent = second.device - first.device, second.host - first.host
     assert spent / ticks == pytest.approx(52, rel=0.2)
+
+
+def test_requirements_of_a_graph_are_met_by_its_platform_alone(rig: Rig, model: Model) -> None:
+    text = rig.api.ze_device_get_runtime_requirements(rig.device, rig.graph(model)).get()
+    assert text == "softnpu=[blob=1;npu=4000]"
+    assert text.startswith(rig.api.ze_device_get_runtime_requirements_key(rig.device).get())
+    for device, given, expected in (
+        (0, text, Requirements.MET),
+        (1, text, Requirements.NOT_MET),
+        (0, text.replace("blob=1", "blob=2"), Requirements.NOT_MET),
+        (0, "anything", Requirements.NOT_APPLICABLE),
+        (0, "", Requirements.NOT_APPLICABLE),
+    ):
+        found = rig.api.ze_device_validate_runtime_requirements(rig.devices[device], given).get()
+        assert found == expected, (device, given)
 
 
 def test_sysman_names_an_npu_of_intel(rig: Rig) -> None:

@@ -173,6 +173,31 @@ class NativeCore(Session):
         result = call("zeDeviceGetGlobalTimestamps", handle(device), *places)
         return answer(result, lambda: api.GlobalTimestamps(host.value, ticks.value))
 
+    def ze_device_get_runtime_requirements(
+        self, device: Handle, graph: Handle, out: bool = True
+    ) -> Answer[str]:
+        desc = lib.RequirementsGraphDesc(stype=0x20045, requirementsSrc=graph)
+        size = c_size_t()
+        name, place = "zeDeviceGetRuntimeRequirements", pointer(size, out)
+        result = call(name, handle(device), ctypes.byref(desc), place, None)
+        if result != ZeResult.SUCCESS:
+            return Answer(result)
+        text = ctypes.create_string_buffer(size.value)
+        result = call(name, handle(device), ctypes.byref(desc), place, text)
+        return answer(result, text.value.decode)
+
+    ze_device_get_runtime_requirements_key = told(
+        "zeDeviceGetRuntimeRequirementsKey", c_char_p, lambda text: str(text.value.decode())
+    )
+
+    def ze_device_validate_runtime_requirements(
+        self, device: Handle, text: str, out: bool = True
+    ) -> Answer[int]:
+        found = lib.RequirementsOutput(result=77)
+        name = "zeDeviceValidateRuntimeRequirements"
+        result = call(name, handle(device), text.encode(), pointer(found, out))
+        return answer(result, lambda: int(found.result))
+
     ze_device_pci_get_properties_ext = told(
         "zeDevicePciGetPropertiesExt",
         lib.PciProperties,

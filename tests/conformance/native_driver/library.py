@@ -218,6 +218,8 @@ class MemoryQuery(ctypes.Structure):
     _fields_ = (("total", U64), ("allocated", U64))
 
 
+RequirementsGraphDesc = structure("RequirementsGraphDesc", ("requirementsSrc", c_void_p))
+RequirementsOutput = structure("RequirementsOutput", ("result", c_uint32))
 GRAPH_FUNCTIONS = names(
     "Create Destroy GetProperties GetArgumentProperties SetArgumentValue AppendGraphInitialize "
     "AppendGraphExecute GetNativeBinary DeviceGetGraphProperties GraphGetArgumentMetadata "

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from softnpu.driver import Allocation, Context, Driver
+from softnpu.driver import Allocation, Context, Driver, Graph
 from softnpu.driver.device import Device
 from softnpu.driver.errors import error
 from softnpu.driver.properties import EngineGroup
@@ -163,6 +163,18 @@ class PythonCore(Keeper):
 
     ze_device_get_global_timestamps = told(
         Device, lambda this: GlobalTimestamps(*this.get_global_timestamps())
+    )
+
+    @answers
+    def ze_device_get_runtime_requirements(self, device: Handle, graph: Handle, out: bool = True) -> str:
+        this = live(device, Device)
+        given(out)
+        return this.get_runtime_requirements(live(graph, Graph))
+
+    ze_device_get_runtime_requirements_key = told(Device, Device.get_runtime_requirements_key)
+
+    ze_device_validate_runtime_requirements = told(
+        Device, lambda this, text: int(this.validate_runtime_requirements(text))
     )
 
     ze_device_pci_get_properties_ext = told(

@@ -35,6 +35,24 @@ def export_import_via_file(side: Side) -> Any:
     return side.ov.Core().import_model(path.read_bytes(), side.device).infer_new_request({"data": IMAGE})[0]
 
 
+def export_import_with_encryption(side: Side) -> Any:
+    config = {"CACHE_ENCRYPTION_CALLBACKS": [_xor, _xor]}
+    compiled = side.ov.Core().compile_model(relu(), side.device, config)
+    stream = compiled.export_model()
+    imported = side.ov.Core().import_model(stream, side.device, config)
+    return imported.infer_new_request({"data": IMAGE})[0]
+
+
+def encrypted_without_callbacks(side: Side) -> Any:
+    config = {"CACHE_ENCRYPTION_CALLBACKS": [_xor, _xor]}
+    stream = side.ov.Core().compile_model(relu(), side.device, config).export_model()
+    side.ov.Core().import_model(stream, side.device)
+
+
+def _xor(data: bytes) -> bytes:
+    return bytes(byte ^ 0x5A for byte in data)
+
+
 def get_input(side: Side) -> Any:
     compiled = side.compiled(relu)
     return [compiled.input(*key).get_node().friendly_name for key in ((0,), ("data",), ())]

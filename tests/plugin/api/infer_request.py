@@ -10,7 +10,7 @@ import numpy as np
 import openvino
 from openvino import opset13 as ops
 
-from tests.plugin.api.table import IMAGE, Side, absolute, add, concat, relu
+from tests.plugin.api.table import IMAGE, Side, absolute, add, batched, concat, relu
 
 _ONE, _OTHER = np.array([[1, 2], [3, 4]], np.float32), np.array([[3, 4], [1, 2]], np.float32)
 _NEGATIVE = np.array([[-1, 2, 5, -3]])
@@ -286,3 +286,58 @@ def too_many_inputs(side: Side) -> Any:
 
 def wrong_shape(side: Side) -> Any:
     side.request(add).infer([_ONE[:1], _OTHER])
+
+
+def _samples(side: Side, count: int = 4, shape: tuple[int, ...] = (1, 3), kind: Any = np.float32) -> Any:
+    return [side.ov.Tensor(np.full(shape, number + 1, kind)) for number in range(count)]
+
+
+def batched_tensors(side: Side) -> Any:
+    found = []
+    for batch in (4, -1):
+        request = side.request(batched, openvino.Type.f32, batch)
+        port = request.model_inputs[0]
+        for call, arguments in (
+            ("set_input_tensors", ()),
+            ("set_input_tensors", (0,)),
+            ("set_tensors", ("data",)),
+            ("set_tensors", (port,)),
+        ):
+            tensors = _samples(side)
+            getattr(request, call)(*arguments, tensors)
+            found.append(request.infer()[0])
+            tensors[1].data[:] = 9  # looked at by every inference
+            found.append(request.infer()[0])
+            request.set_tensor("data", side.ov.Tensor(np.full((4, 3), 5, np.float32)))
+            found += [request.infer()[0], request.get_tensor("data").data]
+    return found
+
+
+def batched_tensors_refused(side: Side) -> Any:
+    request, add_request = side.request(batched), side.request(add)
+    halves = _samples(side, 1, kind=np.float16)
+    found = []
+    for call, arguments in (
+        ("set_tensors", ("data", [])),
+        ("set_tensors", ("data", _samples(side, 3))),
+        ("set_tensors", ("data", _samples(side, 2, (2, 3)))),
+        ("set_tensors", ("data", _samples(side, 3) + halves)),
+        ("set_tensors", ("data", _samples(side, 3) + _samples(side, 1, (1, 4)))),
+        ("set_tensors", ("data", tuple(_samples(side)))),
+        ("set_tensors", ("nothing", _samples(side))),
+        ("set_tensors", (request.model_outputs[0], _samples(side))),
+        ("set_input_tensors", (7, _samples(side))),
+    ):
+        found.append(_refused(request, call, *arguments))
+    found.append(_refused(add_request, "set_input_tensors", _samples(side)))
+    found.append(_refused(add_request, "set_input_tensors", 0, _samples(side, 2, (1, 2))))  # no layout
+    request.set_tensors("data", _samples(side))
+    return [*found, _refused(request, "get_tensor", "data"), _refused(request, "get_input_tensor", 0)]
+
+
+def _refused(request: Any, call: str, *arguments: Any) -> str:
+    try:
+        getattr(request, call)(*arguments)
+    except (TypeError, RuntimeError) as failure:
+        return "TypeError" if isinstance(failure, TypeError) else "RuntimeError"
+    return "accepted"

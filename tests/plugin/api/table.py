@@ -18,10 +18,8 @@ MISSING: Final = {
     "core.register_plugins": "as register_plugin",
     "core.add_extension_template_extension": "needs a library of OpenVINO's build",
     "compiled_model.get_runtime_model": "a compiled model is a blob, no openvino.Model",
-    "compiled_model.export_import_with_encryption": "CACHE_ENCRYPTION_CALLBACKS is no property here",
     "compiled_model.inputs_docs": "only OpenVINO makes a ConstOutput, of its own models; ports are Output",
     "compiled_model.const_output_runtime_info": "as inputs_docs",
-    "infer_request.batched_tensors": "a batch in several tensors is refused",
     "string_infer.infer_request_infer": "strings are objects of one process, not of shared memory",
     "string_infer.compiled_model_infer": "as infer_request_infer",
 }
@@ -71,6 +69,13 @@ def absolute(kind: Any = openvino.Type.f32) -> openvino.Model:
 def concat(kind: Any = openvino.Type.f32, count: int = 2) -> openvino.Model:
     data = [ops.parameter([5], kind) for _ in range(count)]
     return openvino.Model([ops.concat(data, 0)], data, "concat")
+
+
+def batched(kind: Any = openvino.Type.f32, batch: int = 4) -> openvino.Model:
+    data = ops.parameter(openvino.PartialShape([batch, 3]), kind, name="data")
+    data.set_layout(openvino.Layout("N..."))
+    data.output(0).set_names({"data"})
+    return openvino.Model([ops.relu(data)], [data], "batched")
 
 
 def add(left: tuple[int, ...] = (2, 2), right: tuple[Any, ...] = (2, 2)) -> openvino.Model:

@@ -1,4 +1,4 @@
-// The NPU extensions: graph 1.16, profiling 1.0, command queue 1.1, context 1.0, driver 1.0.
+// The NPU extensions: graph 1.17, profiling 1.0, command queue 1.1, context 1.0, driver 1.0, device 1.0.
 #pragma once
 
 #include "abi/ze.hpp"
@@ -9,7 +9,7 @@ using ze_graph_build_log_handle_t = struct _ze_graph_build_log_handle_t*;
 using ze_graph_profiling_pool_handle_t = struct _ze_graph_profiling_pool_handle_t*;
 using ze_graph_profiling_query_handle_t = struct _ze_graph_profiling_query_handle_t*;
 
-constexpr uint32_t ZE_GRAPH_EXT_VERSION = ze_make_version(1, 16);
+constexpr uint32_t ZE_GRAPH_EXT_VERSION = ze_make_version(1, 17);
 constexpr uint32_t ZE_PROFILING_DATA_EXT_VERSION = ze_make_version(1, 0);
 
 enum : uint32_t {
@@ -306,4 +306,31 @@ struct ze_driver_extension_npu_ext_t : ze_base_properties_t {
 
 struct ze_driver_npu_dditable_ext_t {
     ze_result_t (*pfnGetExtension)(ze_driver_handle_t, ze_driver_extension_npu_ext_t*);
+};
+
+// ---------------------------------------------------------------- runtime requirements: device 1.0
+
+enum : uint32_t {
+    ZE_STRUCTURE_TYPE_RUNTIME_REQUIREMENTS_GRAPH_DESC_EXT = 0x20043,  // of the extension
+    ZE_STRUCTURE_TYPE_RUNTIME_REQUIREMENTS_GRAPH_DESC = 0x20045,      // of API 1.16
+};
+enum : uint32_t {
+    ZE_VALIDATE_RUNTIME_REQUIREMENTS_RESULT_NOT_APPLICABLE = 0,
+    ZE_VALIDATE_RUNTIME_REQUIREMENTS_RESULT_REQUIREMENTS_MET = 1,
+    ZE_VALIDATE_RUNTIME_REQUIREMENTS_RESULT_REQUIREMENTS_NOT_MET = 3,
+};
+
+struct ze_runtime_requirements_graph_desc_t : ze_base_properties_t {
+    ze_graph_handle_t requirementsSrc;
+};
+
+struct ze_validate_runtime_requirements_output_t : ze_base_properties_t {
+    uint32_t result;
+};
+
+struct ze_device_npu_dditable_ext_t {
+    ze_result_t (*pfnGetRuntimeRequirements)(ze_device_handle_t, const void*, size_t*, char*);
+    ze_result_t (*pfnGetRuntimeRequirementsKey)(ze_device_handle_t, const char**);
+    ze_result_t (*pfnValidateRuntimeRequirements)(ze_device_handle_t, const char*,
+                                                  ze_validate_runtime_requirements_output_t*);
 };

@@ -40,6 +40,11 @@ ze_result_t zeDeviceGetStatus(ze_device_handle_t hDevice);
 ze_result_t zeDeviceGetGlobalTimestamps(ze_device_handle_t hDevice, uint64_t* hostTimestamp,
                                         uint64_t* deviceTimestamp);
 ze_result_t zeDevicePciGetPropertiesExt(ze_device_handle_t hDevice, ze_pci_ext_properties_t* pProperties);
+ze_result_t zeDeviceGetRuntimeRequirements(ze_device_handle_t hDevice, const void* pObjDesc, size_t* pSize,
+                                           char* pRequirements);
+ze_result_t zeDeviceGetRuntimeRequirementsKey(ze_device_handle_t hDevice, const char** pKey);
+ze_result_t zeDeviceValidateRuntimeRequirements(ze_device_handle_t hDevice, const char* pRequirements,
+                                                ze_validate_runtime_requirements_output_t* pOut);
 
 // context and memory
 ze_result_t zeContextCreate(ze_driver_handle_t hDriver, const ze_context_desc_t* desc,

@@ -82,6 +82,8 @@ SIZE_IS(ze_graph_profiling_dditable_ext_t, 7 * 8);
 SIZE_IS(ze_command_queue_desc_npu_ext_2_t, 24);
 SIZE_IS(ze_context_properties_npu_ext_t, 24);
 SIZE_IS(ze_driver_extension_npu_ext_t, 40);
+SIZE_IS(ze_runtime_requirements_graph_desc_t, 24);
+SIZE_IS(ze_validate_runtime_requirements_output_t, 24);
 
 SIZE_IS(zet_metric_group_properties_t, 544);
 AT(zet_metric_group_properties_t, samplingType, 528);

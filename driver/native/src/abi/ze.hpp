@@ -1,4 +1,4 @@
-// Level Zero core API 1.15: the types that this driver reads and writes. Names, numbers and layouts are
+// Level Zero core API 1.16: the types that this driver reads and writes. Names, numbers and layouts are
 // those of the public specification; `layout.cpp` checks every size and offset.
 #pragma once
 
@@ -10,7 +10,7 @@
 #define ZE_EXPORT extern "C" __attribute__((visibility("default")))
 
 constexpr uint32_t ze_make_version(uint32_t major, uint32_t minor) { return major << 16 | minor; }
-constexpr uint32_t ZE_API_VERSION = ze_make_version(1, 15);
+constexpr uint32_t ZE_API_VERSION = ze_make_version(1, 16);
 
 using ze_bool_t = uint8_t;
 using ze_driver_handle_t = struct _ze_driver_handle_t*;

@@ -70,6 +70,7 @@ const ze_graph_profiling_dditable_ext_t& profiling_table();
 const ze_command_queue_npu_dditable_ext_t& command_queue_table();
 const ze_context_npu_dditable_ext_t& context_table();
 const ze_driver_npu_dditable_ext_t& driver_table();
+const ze_device_npu_dditable_ext_t& device_table();
 
 struct Extension {
     std::string name;

@@ -14,6 +14,7 @@ const char* const PROFILING = "ZE_extension_profiling_data";
 const char* const COMMAND_QUEUE = "ZE_extension_command_queue_npu";
 const char* const CONTEXT = "ZE_extension_context_npu";
 const char* const DRIVER = "ZE_extension_driver_npu";
+const char* const DEVICE = "ZE_extension_device_npu";
 const char* const SYSTEM_MEMORY = "ZE_extension_external_memmap_sysmem";
 const char* const MUTABLE = "ZE_experimental_mutable_command_list";
 
@@ -22,7 +23,7 @@ std::vector<Extension> all_extensions() {
         {GRAPH, ZE_GRAPH_EXT_VERSION},          {PROFILING, ZE_PROFILING_DATA_EXT_VERSION},
         {COMMAND_QUEUE, ze_make_version(1, 1)}, {CONTEXT, ze_make_version(1, 0)},
         {DRIVER, ze_make_version(1, 0)},        {MUTABLE, ze_make_version(1, 1)},
-        {SYSTEM_MEMORY, ze_make_version(1, 0)}};
+        {SYSTEM_MEMORY, ze_make_version(1, 0)}, {DEVICE, ze_make_version(1, 0)}};
     for (uint32_t minor = 2; minor <= 8; ++minor) {
         all.push_back({std::string(GRAPH) + "_1_" + std::to_string(minor), ze_make_version(1, minor)});
     }
@@ -116,6 +117,13 @@ const ze_driver_npu_dditable_ext_t& driver_table() {
     return table;
 }
 
+const ze_device_npu_dditable_ext_t& device_table() {
+    static const ze_device_npu_dditable_ext_t table = {zeDeviceGetRuntimeRequirements,
+                                                       zeDeviceGetRuntimeRequirementsKey,
+                                                       zeDeviceValidateRuntimeRequirements};
+    return table;
+}
+
 const std::vector<Extension>& extensions() {
     static const auto* const all = new std::vector<Extension>(all_extensions());
     return *all;
@@ -127,6 +135,7 @@ void* find_extension(const std::string& name) {
     if (name == COMMAND_QUEUE) return mutable_pointer(command_queue_table());
     if (name == CONTEXT) return mutable_pointer(context_table());
     if (name == DRIVER) return mutable_pointer(driver_table());
+    if (name == DEVICE) return mutable_pointer(device_table());
     if (name == "zeCommandListGetNextCommandIdExp")
         return reinterpret_cast<void*>(zeCommandListGetNextCommandIdExp);
     if (name == "zeCommandListUpdateMutableCommandsExp") {

@@ -87,7 +87,10 @@ TABLE(zeGetDeviceProcAddrTable, entry(zeDeviceGet), entry(zeDeviceGetSubDevices)
       entry(zeDeviceGetMemoryAccessProperties), entry(zeDeviceGetCacheProperties),
       entry(zeDeviceGetImageProperties), entry(zeDeviceGetExternalMemoryProperties),
       entry(zeDeviceGetP2PProperties), entry(zeDeviceCanAccessPeer), entry(zeDeviceGetStatus),
-      entry(zeDeviceGetGlobalTimestamps, 1), absent(2), absent(2), entry(zeDevicePciGetPropertiesExt, 3))
+      entry(zeDeviceGetGlobalTimestamps, 1), absent(2), absent(2), entry(zeDevicePciGetPropertiesExt, 3),
+      absent(7), absent(12), absent(12), absent(13), absent(14), absent(15),
+      entry(zeDeviceGetRuntimeRequirements, 16), entry(zeDeviceGetRuntimeRequirementsKey, 16),
+      entry(zeDeviceValidateRuntimeRequirements, 16))
 
 TABLE(zeGetContextProcAddrTable, entry(zeContextCreate), entry(zeContextDestroy), entry(zeContextGetStatus),
       entry(zeContextSystemBarrier), entry(zeContextMakeMemoryResident), entry(zeContextEvictMemory),

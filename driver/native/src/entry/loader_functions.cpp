@@ -11,8 +11,8 @@ using namespace softnpu;
 
 namespace {
 
-// A loader of this version has the functions of API 1.15. From 1.18.5 on programs use zeInitDrivers.
-constexpr int MAJOR = 1, MINOR = 27, PATCH = 0;
+// A loader of this version has the functions of API 1.16. From 1.18.5 on programs use zeInitDrivers.
+constexpr int MAJOR = 1, MINOR = 29, PATCH = 0;
 
 struct Version {
     int major;

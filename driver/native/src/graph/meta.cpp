@@ -90,7 +90,7 @@ GraphMeta read_meta(int fd, uint64_t length) {
 }
 
 std::string requirements(const std::string& platform) {
-    return format("compiler=softnpu;blob=%u;npu=%s", blob::MAJOR, platform.c_str());
+    return format("softnpu=[blob=%u;npu=%s]", blob::MAJOR, platform.c_str());
 }
 
 // ---------------------------------------------------------------- dimensions
