@@ -56,6 +56,13 @@ def test_of_a_queue_s_chain_only_the_first_link_is_read(
     assert program("older_queues") == "done\n"
 
 
+def test_what_is_chained_to_an_argument_may_be_anything(
+    start_daemon: StartDaemon, program: RunProgram, digits: Path
+) -> None:
+    start_daemon()
+    assert program("older_graphs", str(digits), str(digits.with_suffix(".bin"))) == "image\n" * 2
+
+
 def test_calls_from_the_last_destructors_of_a_program_can_log(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:
