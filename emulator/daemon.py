@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,10 +68,12 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: boo
     stops = _Stops()
     background.raise_descriptor_limit()
     _prepare_folder(settings)
-    served = ServedSocket(settings)
+    with _reasons_told(settings.socket):
+        served = ServedSocket(settings)
     try:
-        supervisor = Supervisor(settings, served.listener, served.close)
-        served.record(supervisor.status_path)
+        with _reasons_told(settings.socket):
+            supervisor = Supervisor(settings, served.listener, served.close)
+            served.record(supervisor.status_path)
         stops.apply_to(supervisor)
         if ready_fd is not None and not engines:
             _write_ready(ready_fd)
@@ -82,6 +85,21 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: boo
     finally:
         served.close()
     return stops.number
+
+
+@contextmanager
+def _reasons_told(path: str) -> Iterator[None]:
+    """Refuse with the reason where the system refuses: a full disk has no room for it in the log."""
+    try:
+        yield
+    except OSError as error:
+        place = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        raise refuse(
+            ZeResult.ERROR_UNINITIALIZED,
+            f"daemon at {path}",
+            found=f"{place}{error.strerror}",
+            expected="room and permission for its files",
+        ) from error
 
 
 def saved_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import typer
 from softnpu.tools.shared import completion
 from softnpu.tools.shared.console import JsonOption, format_bytes, format_time, print_json, print_line
 from softnpu.tools.shared.daemon_connection import SocketOption
-from softnpu.tools.shared.failures import UsageError
+from softnpu.tools.shared.failures import ToolError, UsageError
+from softnpu.tools.shared.model_file import check_model
 from softnpu.tools.shared.model_options import ConfigOption, ShapeOption
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ def compile_model(
     number = platform and check_platform(platform).number
     chosen = _config(inputs.parse_config(config), number, weightless)
     shapes = inputs.parse_shapes(shape or [])
+    check_model(model)
     # a present device would load the model, only to release it
     unloaded = {"NPU_DEFER_WEIGHTS_LOAD": "YES", **chosen}
     with progress.stages() as stages:
@@ -81,6 +84,10 @@ def _check_target(model: Path, target: Path) -> None:
         raise UsageError(f"--output {target}", found="the model itself", expected="another file")
     if not target.absolute().parent.is_dir():
         raise UsageError(f"--output {target}", found="no such directory", expected="a directory that exists")
+    if not os.access(target.absolute().parent, os.W_OK):  # a file is replaced
+        raise ToolError(
+            f"--output {target}", found="no permission", expected="a directory that can be written"
+        )
 
 
 def _config(given: Mapping[str, str], platform: str | None, weightless: bool) -> dict[str, str]:

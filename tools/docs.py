@@ -30,10 +30,16 @@ def docs(
     ] = "index",
 ) -> None:
     """Print a document: how it is used, what is emulated, every command and variable."""
+    import difflib
+
     known = {path.stem: path for path in DIRECTORY.rglob("*.md")}
     if name.removesuffix(".md") not in known:
+        near = difflib.get_close_matches(name[:100].lower().removesuffix(".md"), known, n=1)
         raise UsageError(
-            f"document {name!r}", found="no such document", expected=f"one of {', '.join(sorted(known))}"
+            f"document {name!r}",
+            found="no such document",
+            expected=f"one of {', '.join(sorted(known))}",
+            hint=f"did you mean {near[0]}?" if near else "",
         )
     text = known[name.removesuffix(".md")].read_text()
     if out.is_terminal:

@@ -37,6 +37,13 @@ def logs(
             expected="the log of a daemon in the background",
             hint="one in the foreground logs to its stderr",
         ) from None
+    except PermissionError:
+        raise ToolError(
+            f"log {log}",
+            found="no permission",
+            expected="the log of a daemon of this user",
+            hint="ask the owner of the daemon for its lines",
+        ) from None
     older = endpoint.older_log_path(path)
     if text.count(b"\n") < lines and older.exists():
         text = older.read_bytes() + text

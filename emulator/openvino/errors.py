@@ -15,6 +15,7 @@ _LIMIT = 400
 _SOURCE_LOCATION = re.compile(
     r"^(Exception from |Check '.*' failed at |While validating node |Not Implemented:?$|$)"
 )
+_INNER_LOCATION = re.compile(r"(Caught exception: )?Exception from \S+:\d+: ?")
 _NODE = re.compile(r"While validating node '(?:\w+::)?(\w+) .* with friendly_name '(.*)':")
 
 
@@ -22,6 +23,7 @@ def reason(error: BaseException) -> str:
     """Return the operation that the error names, if any, and the message; at most 400 characters."""
     text = str(error)
     words = " ".join(line.strip() for line in text.splitlines() if not _SOURCE_LOCATION.match(line.strip()))
+    words = _INNER_LOCATION.sub("", words)
     node = _NODE.search(text)
     if node:
         words = f"operation '{node[2]}' ({node[1]}): {words}"

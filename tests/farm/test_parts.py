@@ -27,6 +27,7 @@ from softnpu.farm.resources import Assigned, resource, resources_of, wanted
 from softnpu.tools.farm.node import Node
 from softnpu.tools.shared.failures import ToolError
 from tests.conftest import StartDaemon
+from tests.support.cli import softnpu
 from tests.support.waiting import wait_gone, wait_until
 
 
@@ -164,6 +165,11 @@ def test_a_node_offers_its_devices_to_ray(private_dir: Path) -> None:
     assert command[6:] == ["--num-cpus", "2"]
     assert Node(private_dir / "npu.sock", ("4000",)).ray_command()[2] == "--head"
     assert node.found() is None
+
+
+def test_an_address_without_a_port_is_refused() -> None:
+    misuse = softnpu("farm", "node", "--address", "head").misuse
+    assert misuse.startswith("--address head: no host and port; expected HOST:PORT of a node of the cluster")
 
 
 def test_a_running_daemon_is_found_and_must_match(start_daemon: StartDaemon) -> None:

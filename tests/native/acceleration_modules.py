@@ -238,8 +238,8 @@ def factory_bindings(inner: int, outer: int, batch: int, started: bool) -> None:
     layer = lib.linear(factory, lib.parameter(factory, 2, shape, kind), outer, inner, False, kind, kind)
     lib.result(factory, layer)
     lib.compile(factory)
-    parameters = lib.createParameters()
-    lib.addFloatParameter(parameters, np.zeros((outer, inner), np.float16), outer, inner)
+    parameters, weights = lib.createParameters(), np.zeros((outer, inner), np.float16)
+    lib.addFloatParameter(parameters, weights, outer, inner)  # the library reads them later, in a thread
     lib.setNNFactoryWeights(factory, parameters)
     x, out = np.ones((batch, inner), np.float16), np.ones((batch, outer), np.float16)
     if started:

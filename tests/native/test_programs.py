@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import openvino as ov
+from openvino import opset13 as ops
+
 from tests.conftest import StartDaemon
 from tests.native.conftest import ROOT, RunProgram, finished
 from tests.support.waiting import wait_until
@@ -53,6 +56,13 @@ def test_of_a_queue_s_chain_only_the_first_link_is_read(
     assert program("older_queues") == "done\n"
 
 
+def test_what_is_chained_to_an_argument_may_be_anything(
+    start_daemon: StartDaemon, program: RunProgram, digits: Path
+) -> None:
+    start_daemon()
+    assert program("older_graphs", str(digits), str(digits.with_suffix(".bin"))) == "image\n" * 2
+
+
 def test_calls_from_the_last_destructors_of_a_program_can_log(
     start_daemon: StartDaemon, program: RunProgram
 ) -> None:
@@ -83,3 +93,7 @@ def test_hello_npu_in_c_builds_by_the_line_in_it(
     said = finished([tmp_path / "hello_npu", digits], surroundings).stdout
     assert re.fullmatch(r"device: Intel.*\nclass \d of 10, score 0\.\d{6}\n", said)
     assert daemon.engine().inferences == 1
+    x = ops.parameter([4], ov.Type.f64)
+    ov.save_model(ov.Model([ops.abs(x)], [x]), tmp_path / "wide.xml")
+    refused = finished([tmp_path / "hello_npu", tmp_path / "wide.xml"], surroundings, check=False)
+    assert refused.stderr == "input: element type 5 of ov_element_type_e; expected F32, 4\n"

@@ -70,6 +70,7 @@ def comparison(page: Path) -> None:
     compare_page.write_page(_shown(Request(bad, against=str(good), steps=2), layers=True), page)
     text = page.read_text()
     assert 'class="bad">causes<' in text
+    assert "first out of tolerance: dense" in text.partition("<details")[0]
     assert "above 65504, the largest of f16" in text
     shown = _shown(Request(good, steps=2))
     row = replace(shown.outcome.outputs[0], step=1, note="shape [2] against [3]")
@@ -96,6 +97,7 @@ def report(page: Path) -> None:
     )
     report_page.write_page(gathered, request, page)
     assert "<dt>load</dt><dd>shared</dd>" in page.read_text()
+    assert page.read_text().count('<details class="part" open>') == 1, "the comparison, which is wrong"
 
 
 def prediction(page: Path) -> None:
@@ -114,6 +116,8 @@ def prediction(page: Path) -> None:
     ):
         predict_page.write_page(prediction, page)
         assert prediction.model in page.read_text()
+    predict_page.write_page(predict(_dense(), ["4000"], only=["speed"]), page)
+    assert "ms an inference</p>" in page.read_text().partition("<details")[0]
 
 
 def _row(**given: Any) -> Measurement:

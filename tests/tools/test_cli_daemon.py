@@ -209,6 +209,15 @@ def test_a_daemon_whose_engine_does_not_start_is_ended_and_reported(socket: Path
     assert endpoint.read_record(socket) is None
 
 
+def test_a_daemon_that_cannot_write_its_files_gives_the_reason(socket: Path) -> None:
+    for command in ("softnpu.tools.cli daemon --socket", "softnpu.emulator.autostart"):
+        line = ["prlimit", "--fsize=10", sys.executable, "-P", "-m", *command.split(), str(socket)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1, command
+        said = done.stdout + done.stderr
+        assert "File too large; expected room and permission for its files" in said, command
+
+
 # ------------------------------------------------------------ status
 
 
@@ -235,15 +244,23 @@ def test_status_hides_figures_that_are_zero_everywhere_unless_asked(daemon: Daem
 
 def test_a_user_who_may_not_connect_is_told_what_to_do(cli_daemon: Daemon) -> None:
     # another user, who may read what this one may, but is not root
-    command = ["unshare", "-U", "--map-user=12345", sys.executable, "-P", "-m", "softnpu.tools.cli", "status"]
-    cli_daemon.socket.chmod(0)
+    command = ["unshare", "-U", "--map-user=12345", sys.executable, "-P", "-m", "softnpu.tools.cli"]
+    log = endpoint.log_path(cli_daemon.socket)
+    log.write_bytes(b"")
+    for path in (cli_daemon.socket, log):
+        path.chmod(0)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done, logs = (
+            subprocess.run([*command, name], capture_output=True, text=True, timeout=60, check=False)
+            for name in ("status", "logs")
+        )
     finally:
-        cli_daemon.socket.chmod(0o600)
+        for path in (cli_daemon.socket, log):
+            path.chmod(0o600)
     if "unshare" in done.stderr:
         pytest.skip(f"no user namespaces: {done.stderr}")
-    assert done.returncode == 1
+    assert [done.returncode, logs.returncode] == [1, 1]
+    assert "no permission; expected the log of a daemon of this user. Ask the owner" in logs.stderr
     assert "Permission denied; expected the socket of a softnpu daemon. Ask its owner" in done.stderr
     assert "--allow-user 12345, or choose its place with SOFTNPU_SOCKET" in done.stderr
 

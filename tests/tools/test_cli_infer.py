@@ -265,6 +265,29 @@ def test_a_file_that_is_not_a_model_is_refused_by_its_name(tmp_path: Path, name:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("command", ["infer", "compile", "predict", "compare", "report"])
+def test_what_is_no_model_is_named_with_the_next_step(
+    command: str, digits: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(private_dir)
+    code = 2 if command == "compare" else 1
+    missing, weights = softnpu(command, "minilm"), softnpu(command, digits.with_suffix(".bin"))
+    assert [missing.code, weights.code] == [code, code]
+    assert (
+        "no such file; expected a model that OpenVINO reads. 'softnpu models get minilm' prints"
+        in missing.err
+    )
+    assert f"the weights of a model; expected its description, {digits}" in weights.err
+
+
+def test_a_compiled_model_is_not_predicted(tmp_path: Path) -> None:
+    (tmp_path / "model.blob").write_bytes(b"SNPUBLOB" + bytes(99))
+    complaint = softnpu("predict", tmp_path / "model.blob").complaint
+    assert (
+        "a compiled model; expected the model that it was compiled from. 'softnpu blob inspect'" in complaint
+    )
+
+
 @pytest.mark.parametrize("limit", ["", "AVX2"])
 @pytest.mark.parametrize(
     ("name", "model"), [("chain", chain((16,) * 4, -1.0, 2.0)), ("attention", attention(8, 128))]

@@ -249,7 +249,7 @@ def test_a_failure_has_its_traceback_when_debugging() -> None:
     done = softnpu("infer", "/does/not/exist.onnx", SOFTNPU_DEBUG="1")
     assert done.code == 1
     assert "Traceback" in done.err
-    assert "ModelError" in done.err
+    assert "ToolError" in done.err
 
 
 def test_a_size_is_read_as_it_is_written() -> None:

@@ -22,3 +22,4 @@ def test_an_unknown_document_is_refused_with_the_existing_names() -> None:
     complaint = softnpu("docs", "../README").misuse
     assert "no such document" in complaint
     assert "fidelity" in complaint
+    assert softnpu("docs", "faultz").misuse.endswith(". Did you mean faults?")

@@ -26,6 +26,7 @@ from softnpu.tools.compare.runners import NpuRunner, OpenVinoRunner
 from softnpu.tools.infer.inference_run import Job
 from softnpu.tools.shared.failures import ToolError, UsageError
 from softnpu.tools.shared.inputs import parse_config, parse_shapes, position
+from softnpu.tools.shared.model_file import check_model
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -74,6 +75,7 @@ class Sides:
 
 def open_sides(request: Request) -> Sides:
     """Open and check the user's files. Raise `ToolError`, `softnpu.plugin.NpuError`, `OSError`."""
+    check_model(request.model, exported=True)
     runner = NpuRunner(request.device, request.config, request.socket)
     candidate, given = _candidate(request, runner)
     made = feeds.make(given, candidate.inputs(), request.steps, request.seed, request.shapes)

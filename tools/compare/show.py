@@ -188,8 +188,8 @@ def _about_layers(shown: Shown) -> list[str]:
         notes += _about_bisection(shown)
     elif outcome.layers:
         equal = sum(row.role is Role.EQUAL for row in outcome.layers)
+        notes += _about_roles(outcome)  # first: a page shows its first note beside the verdict
         notes.append(f"{format_count(len(outcome.layers), 'layer')} compared, {equal} equal bit by bit")
-        notes += _about_roles(outcome)
     elif shown.request.bisect:
         notes.append("the outputs are in tolerance: there is nothing to search for")
     elif outcome.bad and shown.sides.candidate.model is not None:

@@ -4,7 +4,7 @@
  *
  *     OV=$(python -c "import openvino, os; print(os.path.dirname(openvino.__file__))")
  *     cc hello_npu.c -I"$OV/include" $OV/libs/libopenvino_c.so.* -Wl,-rpath,"$OV/libs" -o hello_npu
- *     softnpu run -- ./hello_npu digits.xml
+ *     softnpu run -- ./hello_npu MODEL
  */
 #include <openvino/c/openvino.h>
 #include <stdio.h>
@@ -19,6 +19,18 @@ static void check(ov_status_e status, const char* what) {
 }
 #define CHECK(call) check((call), #call)
 
+static float* floats(const ov_tensor_t* tensor, const char* which) {
+    ov_element_type_e type;
+    void* data;
+    CHECK(ov_tensor_get_element_type(tensor, &type));
+    if (type != F32) {
+        fprintf(stderr, "%s: element type %d of ov_element_type_e; expected F32, %d\n", which, type, F32);
+        exit(1);
+    }
+    CHECK(ov_tensor_data(tensor, &data));
+    return data;
+}
+
 int main(int argc, char** argv) {
     if (argc != 2) {
         fprintf(stderr, "usage: %s MODEL; expected a file with one input and one output, both float\n", argv[0]);
@@ -29,7 +41,6 @@ int main(int argc, char** argv) {
     ov_infer_request_t* request;
     ov_tensor_t *input, *output;
     char* name;
-    void* data;
     size_t bytes, classes, best = 0;
 
     CHECK(ov_core_create(&core));
@@ -40,15 +51,13 @@ int main(int argc, char** argv) {
 
     /* the request's own tensors: nothing is copied to give them to the device */
     CHECK(ov_infer_request_get_input_tensor(request, &input));
-    CHECK(ov_tensor_data(input, &data));
     CHECK(ov_tensor_get_byte_size(input, &bytes));
-    memset(data, 0, bytes);
+    memset(floats(input, "input"), 0, bytes);
     CHECK(ov_infer_request_infer(request));
 
     CHECK(ov_infer_request_get_output_tensor(request, &output));
-    CHECK(ov_tensor_data(output, &data));
     CHECK(ov_tensor_get_size(output, &classes));
-    const float* scores = data;
+    const float* scores = floats(output, "output");
     for (size_t number = 1; number < classes; ++number)
         if (scores[number] > scores[best]) best = number;
     printf("class %zu of %zu, score %.6f\n", best, classes, scores[best]);

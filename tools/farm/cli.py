@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from softnpu.emulator.platforms import DEFAULT_PLATFORM, numbers
 from softnpu.tools.farm import report
 from softnpu.tools.shared.console import JsonOption, print_line
 from softnpu.tools.shared.daemon_connection import PlatformOption, SocketOption, socket_path
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.groups import application
 
 app = application("farm", "Emulated devices of many machines, on Ray: docs/farm.md.")
@@ -35,6 +37,12 @@ def node(
     """
     from softnpu.tools.farm.node import Node
 
+    if address and not re.fullmatch(r".+:[0-9]+", address):
+        raise UsageError(
+            f"--address {address}",
+            found="no host and port",
+            expected="HOST:PORT of a node of the cluster, such as 10.0.0.1:6379",
+        )
     place = socket_path(socket)
     chosen = tuple(one for one in numbers(platform or ()) for _ in range(devices))
     found = Node(place, chosen, address, tuple(context.args)).found()

@@ -22,11 +22,10 @@ from softnpu.tools.compare.graph import names_in
 from softnpu.tools.shared import inputs, progress
 from softnpu.tools.shared.cpu_reference import compile_reference
 from softnpu.tools.shared.failures import ToolError, UsageError
+from softnpu.tools.shared.model_file import check_model, is_exported
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
-
-_BLOB = b"SNPUBLOB"
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,7 @@ class Job:
     @property
     def is_blob(self) -> bool:
         """Whether the file is a compiled model."""
-        try:
-            with self.model.open("rb") as file:
-                return file.read(len(_BLOB)) == _BLOB
-        except OSError:
-            return False  # the reader of the model reports what is wrong with the file
+        return is_exported(self.model)
 
 
 @dataclass(frozen=True)
@@ -96,6 +91,7 @@ def on_npu(job: Job, device: str, socket: Path | None = None) -> Run:
     Raise `ToolError` for inputs that the model does not have or take, `softnpu.plugin.NpuError` and
     `softnpu.driver.ZeError` for the plugin's errors.
     """
+    check_model(job.model, exported=True)
     core = Core(socket)
     if job.is_blob:
         compiled = core.import_model(job.model, device, job.config, model=_source_model(core, job))

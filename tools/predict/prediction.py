@@ -21,6 +21,7 @@ from softnpu.tools.predict.speed_section import Speed, SpeedSection
 from softnpu.tools.predict.support_section import SupportSection
 from softnpu.tools.shared.failures import ToolError, UsageError
 from softnpu.tools.shared.inputs import position
+from softnpu.tools.shared.model_file import check_model
 
 SECTIONS: Final[tuple[Section, ...]] = (SupportSection(), RightSection(), SpeedSection())
 """The questions, in the order of their answers."""
@@ -120,6 +121,7 @@ def _subject(
 
 
 def _read(path: Path) -> ov.Model:
+    check_model(path)
     with path.open("rb"):  # report an unreadable file as such
         pass
     try:

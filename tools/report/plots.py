@@ -87,7 +87,7 @@ def _bars_of(
     width: float, names: Sequence[str], values: Sequence[float], texts: Sequence[str], colours: Sequence[str]
 ) -> str:
     is_narrow = width < plotting.WIDE
-    names = [_short(name, 14 if is_narrow else 38) for name in names]
+    names = cut(names, 14 if is_narrow else 38)
     texts = [text.partition(",")[0] for text in texts] if is_narrow else texts
     figure, axes = plotting.figure(width, 0.5 + 0.27 * len(names))
     places = range(len(names))
@@ -115,5 +115,8 @@ def _bars_of(
     return plotting.svg(figure)
 
 
-def _short(name: str, most: int) -> str:
-    return name if len(name) <= most else f"…{name[1 - most :]}"
+def cut(names: Sequence[str], most: int) -> list[str]:
+    """Cut long names on the side where more of them stay different."""
+    ends = [name if len(name) <= most else f"…{name[1 - most :]}" for name in names]
+    beginnings = [name if len(name) <= most else f"{name[: most - 1]}…" for name in names]
+    return max(ends, beginnings, key=lambda some: len(set(some)))

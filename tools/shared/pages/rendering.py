@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,15 @@ _FOLDER: Final = Path(__file__).parent
 
 def write(path: Path, template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> None:
     """Render a template of this folder to a file. Raise `ToolError` without jinja2, and `OSError`."""
-    path.write_text(render(template, values, **filters), encoding="utf-8")
+    page = render(template, values, **filters).encode()
+    try:
+        path.write_bytes(page)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        if path.is_file():  # half a page
+            path.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def check_target(option: str, path: Path) -> None:
@@ -21,6 +30,8 @@ def check_target(option: str, path: Path) -> None:
     require("jinja2", option)
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {path}", found="no such directory", expected="a directory that exists")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise ToolError(f"{option} {path}", found="no permission", expected="a file that can be written")
 
 
 def render(template: str, values: Mapping[str, Any], **filters: Callable[..., str]) -> str:
