@@ -42,3 +42,8 @@ def test_a_win_saves_a_part_of_the_time(name: str) -> None:
 
 def test_a_quantised_model_need_not_be_quantised() -> None:
     assert all("int8" not in win.text for win in _wins("resnet-50", "3720", int8=True))
+
+
+def test_a_model_that_waits_for_the_host_needs_more_requests() -> None:
+    assert _wins("mobilenetv2-050", "4000")[0].text == "keep several requests in flight"
+    assert all("in flight" not in win.text for win in _wins("vgg13", "4000"))
