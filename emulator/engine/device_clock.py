@@ -114,12 +114,12 @@ def modelled_times(platform: Platform, clock: DeviceClock | None, fixed_ns: int)
 
 
 def _predicted(model: ov.Model, meta: GraphMeta, platform: Platform, tiles: int) -> ModelledTime | None:
-    from softnpu.emulator.prediction.reader import read_graph
+    from softnpu.emulator.prediction.reader import read_fused_graph
     from softnpu.emulator.prediction.timing import predict
 
     start = time.perf_counter()
     try:
-        prediction = predict(read_graph(model), platform.number, tiles=tiles)
+        prediction = predict(read_fused_graph(model), platform.number, tiles=tiles)
     except Refused as error:
         log.warning("model '%s' has no modelled time: %s", meta.name, error)
         return None

@@ -1,9 +1,10 @@
 """The operations that the device fuses: it rounds and stores once behind each group.
 
 A convolution includes the bias, the activation and the quantisation behind it (the post-processing of the
-DPU); `x * sigmoid(x)` is one software kernel. Operations that only rename memory (a reshape, a concatenation
-of DPU outputs along the channels) are not groups: they cost nothing. The rules are those of the public
-compiler's passes, by effect.
+DPU); `x * sigmoid(x)` is one software kernel. A FakeQuantize elsewhere is a pass of the DPU if products read
+its integers; among software kernels, which compute in f16, the compiler removes it. Operations that only
+rename memory (a reshape, a concatenation of DPU outputs along the channels) are not groups: they cost
+nothing. The rules are those of the public compiler's passes, by effect.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from enum import Enum
 from typing import Final
 
 from softnpu.emulator.prediction.graph import Graph, Operation, Source, Tensor
-from softnpu.emulator.prediction.patterns import find_patterns
+from softnpu.emulator.prediction.patterns import Pattern, find_patterns
+from softnpu.emulator.prediction.quantisation import Quantisation
 
 
 class Unit(Enum):
@@ -50,7 +52,7 @@ CONVOLUTIONS: Final = frozenset(("Convolution", "ConvolutionBackpropData", "Bina
 GROUP_CONVOLUTIONS: Final = frozenset(("GroupConvolution", "GroupConvolutionBackpropData"))
 _POOLS: Final = frozenset(("MaxPool", "AvgPool"))
 _FUSED: Final = frozenset(("Relu", "Clamp", "PRelu", "LeakyRelu", "FakeQuantize", "Convert"))
-_ACTIVATIONS: Final = frozenset(("Sigmoid", "Tanh"))
+_ACTIVATIONS: Final = frozenset(("Sigmoid", "Tanh", "Swish", "Gelu", "HSwish"))
 _LARGEST_POOL: Final = 11
 _FREE: Final = frozenset(
     ("Parameter", "Constant", "Result", "Reshape", "Squeeze", "Unsqueeze", "ReadValue", "Assign", "Identity")
@@ -76,19 +78,22 @@ _MOVES: Final = frozenset(
 _VIEWS: Final = frozenset(("Concat", "Split", "VariadicSplit", "StridedSlice", "Slice"))
 
 
-def fuse(graph: Graph, native: frozenset[str] = frozenset()) -> tuple[Group, ...]:
+def fuse(
+    graph: Graph, native: frozenset[str] = frozenset(), quantised: Quantisation | None = None
+) -> tuple[Group, ...]:
     """Return the groups of a graph, in its order.
 
-    `native` are additional operations of a newer DPU: Sigmoid and Tanh in its post-processing, Multiply of
-    two tensors, MVN.
+    `native` are additional operations of a newer DPU: activations in its post-processing (Sigmoid, Tanh,
+    Swish, Gelu, HSwish), Multiply of two tensors, MVN.
     """
-    return tuple(_Fusion(graph, native).groups())
+    return tuple(_Fusion(graph, native, quantised or Quantisation(graph)).groups())
 
 
 class _Fusion:
-    def __init__(self, graph: Graph, native: frozenset[str]) -> None:
+    def __init__(self, graph: Graph, native: frozenset[str], quantised: Quantisation) -> None:
         self._graph = graph
         self._folded = graph.constant_like
+        self._quantised = quantised
         self._patterns = find_patterns(graph)
         self._taken: set[int] = set()
         self._native = native
@@ -113,11 +118,11 @@ class _Fusion:
 
     def _group(self, operation: Operation) -> Group | None:
         if (pattern := self._patterns.get(operation.index)) is not None:
-            if pattern.kernel in self._native:
+            if pattern.kernel == "MVN" and "MVN" in self._native:
                 return self._make(Unit.DPU, "Eltwise", list(pattern.members))
             return self._make(Unit.SHAVE, pattern.kernel, list(pattern.members))
-        if operation.type == "Sigmoid" and (product := self._swish(operation)) is not None:
-            return self._make(Unit.SHAVE, "Swish", [operation, product])
+        if operation.type == "FakeQuantize":
+            return self._quantise(operation)
         kernel = self._dpu_kernel(operation)
         if kernel is not None:
             return self._make(Unit.DPU, kernel, [operation, *self._behind(operation)])
@@ -129,9 +134,19 @@ class _Fusion:
             return (
                 None if self._is_stored_so(operation) else self._make(Unit.SHAVE, "MemPermute", [operation])
             )
-        if operation.type in ("Convert", "FakeQuantize") and self._reads_input(operation):
+        if operation.type == "Convert" and self._reads_input(operation):
             return None  # the first layer, or the transfer, converts
         return self._make(Unit.SHAVE, operation.type, [operation])
+
+    def _quantise(self, operation: Operation) -> Group | None:
+        """Return the pass that makes integers for a product, with the conversions back; None for no work."""
+        if not self._quantised.is_integer(Source(operation.index)):
+            return self._make(Unit.SHAVE, "FakeQuantize", [operation])  # too many levels for integers
+        members = [operation, *self._quantised.conversions(operation)]
+        self._taken.update(member.index for member in members)
+        if self._reads_input(operation) or not self._quantised.is_read_as_integers(operation):
+            return None
+        return self._make(Unit.DPU, "Quantize", members)
 
     def _dpu_kernel(self, operation: Operation) -> str | None:
         graph = self._graph
@@ -165,6 +180,10 @@ class _Fusion:
         last = operation
         while True:
             readers = self._readers(last)
+            if (pattern := self._activation(readers)) is not None:
+                yield from pattern.members
+                last = pattern.members[-1]
+                continue
             if len(readers) != 1:
                 return
             reader = readers[0]
@@ -178,14 +197,17 @@ class _Fusion:
                 return
             yield reader
             last = reader
+            if reader.type == "FakeQuantize":
+                yield from self._quantised.conversions(reader)
+                return
 
-    def _swish(self, sigmoid: Operation) -> Operation | None:
-        """Return the product of a sigmoid with its input, if nothing else reads the sigmoid."""
-        readers = self._readers(sigmoid)
-        if len(readers) != 1 or readers[0].type != "Multiply":
+    def _activation(self, readers: list[Operation]) -> Pattern | None:
+        """Return the activation that all readers of a value belong to, if the DPU has it."""
+        if not readers or (pattern := self._patterns.get(readers[0].index)) is None:
             return None
-        sources = set(readers[0].inputs)
-        return readers[0] if sources == {sigmoid.inputs[0], Source(sigmoid.index)} else None
+        inside = {member.index for member in pattern.members}
+        fits = pattern.kernel in self._fused and all(each.index in inside for each in readers)
+        return pattern if fits else None
 
     def _readers(self, operation: Operation) -> list[Operation]:
         """Return the run-time readers of a value, without operations that read only its shape."""

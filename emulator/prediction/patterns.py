@@ -1,6 +1,6 @@
 """Kernels that a model spells out in small operations, as ONNX files do: the compiler fuses them.
 
-Each finder begins at the one operation unique to its pattern (Erf, Sqrt), and collects the rest.
+Each finder begins at the one operation unique to its pattern (Erf, Sqrt, Sigmoid), and collects the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def find_patterns(graph: Graph) -> Mapping[int, Pattern]:
     finder = _Finder(graph)
     patterns: dict[int, Pattern] = {}
     taken: set[int] = set()
-    for pattern in (*finder.gelus(), *finder.normalisations()):
+    for pattern in (*finder.gelus(), *finder.normalisations(), *finder.swishes()):
         indices = {member.index for member in pattern.members}
         if not indices & taken and finder.is_closed(indices, pattern.members[-1].index):
             taken |= indices
@@ -71,6 +71,15 @@ class _Finder:
             if other == source and behind is not None and behind.type in _SCALES and self._variable(behind):
                 members.append(behind)
             yield Pattern("Gelu", tuple(sorted(members, key=lambda each: each.index)))
+
+    def swishes(self) -> Iterator[Pattern]:
+        """Find x -> Sigmoid -> * x."""
+        for sigmoid in self._graph.of_type("Sigmoid"):
+            product = self._only_reader(sigmoid)
+            if product is None or product.type != "Multiply":
+                continue
+            if set(product.inputs) == {sigmoid.inputs[0], Source(sigmoid.index)}:
+                yield Pattern("Swish", (sigmoid, product))
 
     def normalisations(self) -> Iterator[Pattern]:
         """Find (x - mean) / sqrt(mean of squares + epsilon), or the same without the mean."""

@@ -35,6 +35,15 @@ def read_graph(model: ov.Model) -> Graph:
     )
 
 
+def read_fused_graph(model: ov.Model) -> Graph:
+    """Convert a model as the compiler sees it: after OpenVINO's common transformations (an HSwish is one)."""
+    from openvino._offline_transformations import apply_moc_transformations
+
+    fused = model.clone()
+    apply_moc_transformations(fused, cf=False)
+    return read_graph(fused)
+
+
 def _key(node: Any) -> str:
     return str(node.get_name())  # unique in a model; friendly names need not be
 

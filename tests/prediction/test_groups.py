@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.graph import Graph, Source
 from softnpu.emulator.prediction.groups import fuse
+from softnpu.emulator.prediction.quantisation import quantised
 from tests.prediction.graph_builder import GraphBuilder
 
 pytestmark = pytest.mark.quick
@@ -89,6 +90,40 @@ def _attention(build: GraphBuilder) -> Graph:
     return build.build(build.add("ScaledDotProductAttention", heads, (1, 4, 16, 32)))
 
 
+def _quantise(build: GraphBuilder, source: Source, levels: int = 256) -> Source:
+    limits = [build.constant(1)] * 4
+    return build.add("FakeQuantize", [source, *limits], build.shape(source), levels=levels)
+
+
+def _quantised_swish(build: GraphBuilder) -> Graph:
+    """A software kernel between two products: it computes in f16, and a pass makes integers of its result."""
+    value = build.convolution(build.parameter(1, 16, 8, 8), 16, 3)
+    return quantised(build.build(build.convolution(build.activation(value, "Swish"), 16)))
+
+
+def _quantised_factors(build: GraphBuilder) -> Graph:
+    """What NNCF makes of x * sigmoid(x) from an ONNX file: nobody computes with these integers."""
+    value = build.convolution(build.parameter(1, 16, 8, 8), 16, 3)
+    gate = _quantise(build, build.activation(value, "Sigmoid"))
+    return build.build(build.elementwise("Multiply", _quantise(build, value), gate))
+
+
+def _spelled_integers(build: GraphBuilder) -> Graph:
+    """QuantizeLinear and DequantizeLinear, as OpenVINO reads them, behind a software kernel."""
+    value = build.activation(build.convolution(build.parameter(1, 16, 8, 8), 16, 3), "Swish")
+    shape = build.shape(value)
+    value = build.add("Convert", [_quantise(build, value)], shape, element_type="u8")
+    value = build.elementwise("Subtract", build.add("Convert", [value], shape), build.constant(1))
+    value = build.elementwise("Multiply", value, build.constant(1))
+    weights = build.add("Convert", [build.constant(16, 16, 1, 1, element_type="i8")], (16, 16, 1, 1))
+    return build.build(build.add("Convolution", [value, weights], shape, strides=(1, 1)))
+
+
+def _many_levels(build: GraphBuilder) -> Graph:
+    value = build.activation(build.convolution(build.parameter(1, 16, 8, 8), 16, 3), "Swish")
+    return build.build(_quantise(build, value, levels=65536))
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -138,6 +173,32 @@ def _attention(build: GraphBuilder) -> Graph:
                 "SHAVE Multiply: Multiply",
             ],
         ),
+        (
+            _quantised_swish,
+            [
+                "DPU Convolution: Convolution Add",
+                "SHAVE Swish: Swish",
+                "DPU Quantize: FakeQuantize",
+                "DPU Convolution: Convolution Add",
+            ],
+        ),
+        (
+            _quantised_factors,
+            ["DPU Convolution: Convolution Add", "SHAVE Sigmoid: Sigmoid", "SHAVE Multiply: Multiply"],
+        ),
+        (
+            _spelled_integers,
+            [
+                "DPU Convolution: Convolution Add",
+                "SHAVE Swish: Swish",
+                "DPU Quantize: FakeQuantize Convert Convert Subtract Multiply",
+                "DPU Convolution: Convolution",
+            ],
+        ),
+        (
+            _many_levels,
+            ["DPU Convolution: Convolution Add", "SHAVE Swish: Swish", "SHAVE FakeQuantize: FakeQuantize"],
+        ),
         (_residual, ["DPU Convolution: Convolution Add", "SHAVE Relu: Relu", "DPU Eltwise: Add"]),
         (_normalised_product, ["DPU MatMul: MatMul Add", "SHAVE MVN: MVN", "DPU Scale: Multiply"]),
         (_views, ["DPU Convolution: Convolution Add"] * 3),
@@ -168,6 +229,20 @@ def test_a_native_sigmoid_is_fused_after_the_product() -> None:
     graph = build.build(value)
     assert len(fuse(graph)) == 2
     assert len(fuse(graph, frozenset(("Sigmoid",)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "kernel", "groups"),
+    [(_swish, "Swish", 1), (_spelled_gelu, "Gelu", 2)],
+)
+def test_a_native_activation_spelled_in_operations_is_fused(
+    make: Callable[[GraphBuilder], Graph], kernel: str, groups: int
+) -> None:
+    graph = make(GraphBuilder("small"))
+    assert len(fuse(graph)) == groups + 1
+    found = fuse(graph, frozenset((kernel,)))
+    assert [group.unit.value for group in found] == ["DPU"] * groups
+    assert len(found[0].members) > 2
 
 
 def test_a_native_product_of_two_tensors_is_computed_by_the_dpu() -> None:

@@ -8,7 +8,7 @@ from openvino import opset15 as ops
 
 from softnpu.emulator.prediction.graph import DYNAMIC, Source
 from softnpu.emulator.prediction.groups import fuse
-from softnpu.emulator.prediction.reader import read_graph
+from softnpu.emulator.prediction.reader import read_fused_graph, read_graph
 
 
 def _model(shape: ov.PartialShape) -> ov.Model:
@@ -43,6 +43,14 @@ def test_constants_and_operations_on_them_are_folded() -> None:
     (axis,) = (each for each in graph.of_type("Constant") if each.outputs[0].shape == ())
     assert axis.value == (1.0,)
     assert [group.kernel for group in fuse(graph)] == ["Convolution", "Eltwise"]
+
+
+def test_operations_are_fused_as_before_the_compiler_without_changing_the_model() -> None:
+    x = ops.parameter([1, 8], np.float32)
+    inner = ops.minimum(ops.maximum(ops.add(x, np.float32(3)), np.float32(0)), np.float32(6))
+    model = ov.Model([ops.result(ops.multiply(ops.multiply(x, inner), np.float32(1 / 6)))], [x])
+    assert [each.type for each in read_fused_graph(model)] == ["Parameter", "HSwish", "Result"]
+    assert "Maximum" in [each.type for each in read_graph(model)]
 
 
 def test_open_dimensions_have_their_bounds() -> None:

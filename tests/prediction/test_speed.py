@@ -9,9 +9,11 @@ import pytest
 
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.prediction.graph import DYNAMIC, Graph, Operation, Tensor
-from softnpu.emulator.prediction.timing import Bound, predict
+from softnpu.emulator.prediction.quantisation import quantised
+from softnpu.emulator.prediction.timing import Bound, calibration, predict
 from softnpu.emulator.prediction.timing.devices import DEVICES, find_device
 from softnpu.emulator.prediction.timing.features import work_of
+from softnpu.emulator.prediction.timing.host import parse_host
 from softnpu.emulator.prediction.timing.providers import (
     DEFAULT_PROVIDERS,
     MeasuredProvider,
@@ -19,11 +21,16 @@ from softnpu.emulator.prediction.timing.providers import (
     Provider,
     UnitTime,
 )
-from softnpu.emulator.prediction.timing.work import Precision, Work
+from softnpu.emulator.prediction.timing.work import Work
 from tests.prediction.calibration.architectures import ARCHITECTURES, architecture
 from tests.prediction.graph_builder import GraphBuilder
 
-_PRECISIONS = (Precision.F16, Precision.INT8)
+
+def _as_is(graph: Graph) -> Graph:
+    return graph
+
+
+_PRECISIONS = (_as_is, quantised)
 
 
 def _convolution(
@@ -43,13 +50,17 @@ def _product(rows: int) -> Graph:
     return build.build(build.linear(build.parameter(1, rows, 512), 512))
 
 
+def _activation(type: str, elements: int) -> Graph:
+    build = GraphBuilder("activation")
+    return build.build(build.activation(build.parameter(1, 64, elements // 64), type))
+
+
 def _swish(elements: int) -> Graph:
-    build = GraphBuilder("swish")
-    return build.build(build.activation(build.parameter(1, 64, elements // 64), "Swish"))
+    return _activation("Swish", elements)
 
 
 def _cycles(graph: Graph, platform: str = "4000", tiles: int = 1) -> float:
-    works = work_of(graph, find_device(platform), tiles, Precision.INT8)
+    works = work_of(quantised(graph), find_device(platform), tiles)
     return sum(work.dpu_cycles for work in works)
 
 
@@ -57,7 +68,7 @@ def _cycles(graph: Graph, platform: str = "4000", tiles: int = 1) -> float:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_totals_are_the_sum_of_layers_and_bands_hold_their_values(name: str, platform: str) -> None:
     for precision in _PRECISIONS:
-        found = predict(architecture(name), platform, precision=precision)
+        found = predict(precision(architecture(name)), platform)
         assert found.device_us.value == pytest.approx(sum(each.time_us.value for each in found.layers))
         assert found.latency_us.value >= found.device_us.value
         assert found.throughput.value == pytest.approx(1e6 / found.device_us.value)
@@ -79,7 +90,7 @@ def test_totals_are_the_sum_of_layers_and_bands_hold_their_values(name: str, pla
 def test_more_tiles_are_never_slower(name: str, platform: str) -> None:
     for precision in _PRECISIONS:
         times = [
-            predict(architecture(name), platform, tiles=tiles, precision=precision).device_us.value
+            predict(precision(architecture(name)), platform, tiles=tiles).device_us.value
             for tiles in range(1, DEVICES[platform].tiles + 1)
         ]
         assert all(more <= fewer * (1 + 1e-9) for fewer, more in pairwise(times))
@@ -103,7 +114,7 @@ def test_more_work_is_never_faster(
     make: Callable[[int], Graph], sizes: tuple[int, ...], platform: str
 ) -> None:
     for precision in _PRECISIONS:
-        found = [predict(make(size), platform, precision=precision) for size in sizes]
+        found = [predict(precision(make(size)), platform) for size in sizes]
         times = [each.device_us.value for each in found]
         assert all(less <= more * (1 + 1e-9) for less, more in pairwise(times)), times
         assert times[0] < times[-1]
@@ -141,7 +152,7 @@ def test_a_layer_that_does_not_fit_into_cmx_is_spilled() -> None:
     [
         (_convolution(channels=256, outputs=256, size=64), "4000", Bound.COMPUTE),
         (_product(1), "3720", Bound.MEMORY),
-        (_swish(6400000), "3720", Bound.SHAVE),
+        (_activation("Gelu", 6400000), "3720", Bound.SHAVE),
         (_convolution(size=4), "4000", Bound.OVERHEAD),
     ],
 )
@@ -169,16 +180,54 @@ def test_quantised_operations_and_compressed_weights_are_recognised() -> None:
     assert layer.weights_bytes == 512 * 512 // 2
 
 
+def test_a_quantised_graph_multiplies_integers_and_stores_them() -> None:
+    for name in ("yolov8n", "resnet-50", "bert-base"):
+        works = work_of(quantised(architecture(name)), find_device("3720"), 2)
+        products = [work for work in works if work.group.kernel in ("Convolution", "MatMul")]
+        assert sum(work.int8 for work in products) >= len(products) - 1, name  # the softmax of boxes is f16
+        before = work_of(architecture(name), find_device("3720"), 2)
+        assert sum(work.weights_bytes for work in works) < 0.6 * sum(work.weights_bytes for work in before)
+
+
+def test_the_host_counts_for_a_lone_inference() -> None:
+    graph = _convolution(size=224)
+    usual, slow = predict(graph, "3720"), predict(graph, "3720", host=parse_host("155H,copy=1"))
+    assert (usual.host, slow.host) == ("155H", "155H,copy=1")
+    assert slow.device_us == usual.device_us
+    copied = (64 + 64) * 224 * 224 * 4
+    assert slow.host_us - usual.host_us == pytest.approx(
+        copied / 1000 * (1 - 1 / calibration.load().calibration.copy_gbs), rel=1e-3
+    )
+    assert predict(graph, "3720", host=parse_host("ddr=5")).device_us.value > usual.device_us.value
+    assert predict(graph, "3720", host=parse_host("265kf")).device_us.value < usual.device_us.value
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("265FK", ("host", "265FK", "one of 155H", "did you mean 265KF?")),
+        ("dd=40", ("host", "dd=40", "clock, ddr, copy, call", "did you mean ddr?")),
+        ("ddr=fast", ("host", "ddr=fast", "a positive number")),
+        ("ddr=0", ("host", "ddr=0", "a positive number")),
+    ],
+)
+def test_an_unknown_host_is_refused(text: str, told: tuple[str, ...]) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_host(text)
+    assert all(each in f"{caught.value} {caught.value.info.hint}" for each in told)
+
+
 def test_the_first_provider_that_knows_a_group_decides() -> None:
     graph = _convolution(outputs=64, size=16)
-    (work,) = work_of(graph, find_device("4000"), 1, Precision.INT8)
+    graph = quantised(graph)
+    (work,) = work_of(graph, find_device("4000"), 1)
     taken = MeasuredTime(
         "4000", "Convolution", True, 1, elements=work.elements, macs=work.macs, us=123.0, source="a bench"
     )
     providers: tuple[Provider, ...] = (MeasuredProvider([taken]), *DEFAULT_PROVIDERS)
-    (layer,) = predict(graph, "4000", tiles=1, precision=Precision.INT8, providers=providers).layers
+    (layer,) = predict(graph, "4000", tiles=1, providers=providers).layers
     assert (layer.provider, layer.source, layer.compute_us) == ("measured", "a bench", 123.0)
-    (other,) = predict(graph, "4000", tiles=2, precision=Precision.INT8, providers=providers).layers
+    (other,) = predict(graph, "4000", tiles=2, providers=providers).layers
     assert other.provider == "roofline"
     assert predict(_swish(6400), "3720").layers[0].provider == "table"
 
@@ -211,6 +260,10 @@ def test_an_unmeasured_platform_has_wider_bands_and_says_so() -> None:
         ),
         (lambda: predict(_convolution(), "3720", tiles=3), ("tiles of platform 3720", "3", "1 to 2")),
         (lambda: predict(_convolution(), "3720", tiles=0), ("tiles of platform 3720", "0", "1 to 2")),
+        (
+            lambda: predict(_convolution(), "4000", host=parse_host("265KF")),
+            ("host 265KF", "4000 (Lunar Lake)", "3720 (Meteor Lake)"),
+        ),
         (lambda: predict(_open(), "3720"), ("input 'image' of 'open'", "[1, ?]", "static shapes")),
     ],
 )

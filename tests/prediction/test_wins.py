@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from softnpu.emulator.prediction.quantisation import quantised
 from softnpu.emulator.prediction.timing import predict
 from softnpu.emulator.prediction.timing.wins import Win, wins
-from softnpu.emulator.prediction.timing.work import Precision
 from tests.prediction.calibration.architectures import ARCHITECTURES, architecture
 
 pytestmark = pytest.mark.quick
 
 
-def _wins(name: str, platform: str, precision: Precision = Precision.AUTO) -> tuple[Win, ...]:
-    graph = architecture(name)
-    return wins(graph, predict(graph, platform, precision=precision))
+def _wins(name: str, platform: str, *, int8: bool = False) -> tuple[Win, ...]:
+    graph = quantised(architecture(name)) if int8 else architecture(name)
+    return wins(graph, predict(graph, platform))
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,9 @@ def test_a_win_saves_a_part_of_the_time(name: str) -> None:
 
 
 def test_a_quantised_model_need_not_be_quantised() -> None:
-    assert all("int8" not in win.text for win in _wins("resnet-50", "3720", Precision.INT8))
+    assert all("int8" not in win.text for win in _wins("resnet-50", "3720", int8=True))
+
+
+def test_a_model_that_waits_for_the_host_needs_more_requests() -> None:
+    assert _wins("mobilenetv2-050", "4000")[0].text == "keep several requests in flight"
+    assert all("in flight" not in win.text for win in _wins("vgg13", "4000"))

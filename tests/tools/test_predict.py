@@ -15,6 +15,7 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.platforms import PLATFORMS
 from softnpu.emulator.prediction.support.rules import RULES
 from softnpu.tools.predict import Hint, Samples, Verdict, predict
+from softnpu.tools.predict.summary import labels
 from softnpu.tools.shared.failures import ToolError
 from tests.prediction import models
 from tests.prediction.overflowing import CASES
@@ -45,7 +46,9 @@ def test_the_text_has_verdict_layer_rule_source_and_remedy(refused: Path) -> Non
     shown = softnpu("predict", refused, "--details").words
     rule = RULES["operation.unsupported"]
     for words in (
-        "refused, 7 operations",
+        "refused, 7 operations\n"
+        "  will it run:      no: Meteor Lake, Lunar Lake, Panther Lake, Wildcat Lake (operation IsNaN ",
+        f"  change first:     {rule.hint}: operation IsNaN",
         "Will it compile?\n  3720, 4000, 5010, 5020: refuses;",
         "  refuses: operation IsNaN (opset10): the compiler does not import it  [operation.unsupported]\n"
         "    1 layer: check\n",
@@ -58,6 +61,47 @@ def test_the_text_has_verdict_layer_rule_source_and_remedy(refused: Path) -> Non
         "19 of 21",
     ):
         assert words in shown, shown
+
+
+def test_the_answer_is_five_lines_by_codename_and_folds_the_rest(digits: Path) -> None:
+    first, *lines, more = softnpu("predict", digits, "--platform", "lunar-lake,3720").words.splitlines()
+    assert first.startswith("digits, ")
+    assert [line.partition(":")[0].strip() for line in lines] == [
+        "will it run",
+        "will it be right",
+        "how fast",
+        "what bounds it",
+        "change first",
+    ]
+    assert lines[0].endswith(" yes: Lunar Lake, Meteor Lake")
+    assert " yes, at most 0.0" in lines[1]
+    assert re.search(r"Lunar Lake \d+ us \(\d+ us to \d.*, 288V\); Meteor Lake .*, 155H\)$", lines[2])
+    assert "the host (Lunar Lake 9" in lines[3]
+    assert "keep several requests in flight" in lines[4]
+    assert "--details" in more
+    given = softnpu("predict", digits, "--host", "265KF,ddr=50", "--only", "speed").words
+    assert "Meteor Lake" in given
+    assert "265KF,ddr=50" in given
+    assert "Lunar Lake" not in given
+
+
+def test_two_models_are_shown_side_by_side_under_names_that_differ(
+    refused: Path, digits: Path, tmp_path: Path
+) -> None:
+    shown = softnpu("predict", digits, refused, "--platform", "4000", COLUMNS="200").words
+    assert re.search(r"digits +refused +\n", shown)
+    assert re.search(r"will it run +yes: Lunar Lake +no: Lunar Lake", shown)
+    assert re.search(
+        r"4000 \(Lunar Lake\): (equally fast|(digits|refused) is \d\.\d times as fast as )", shown
+    )
+    documents = json.loads(softnpu("predict", digits, refused, "--only", "compile", "--json").words)["models"]
+    assert {name: each["support"]["4000"]["verdict"] for name, each in documents.items()} == {
+        "digits": "takes",
+        "refused": "refuses",
+    }
+    assert labels([Path("a/b/model.xml"), Path("a/c/model.xml")]) == ["b/model", "c/model"]
+    told = softnpu("predict", digits, refused, "--html", tmp_path / "page.html").misuse
+    assert "--html: 2 models; expected one" in told
 
 
 def test_json_output_is_one_document(refused: Path) -> None:
@@ -115,6 +159,7 @@ def test_a_page_is_complete_and_needs_no_network(refused: Path, overflowing: Pat
     assert all(name in text for name in expected)
     assert right["repair"]["setting"] in text.replace("&#34;", '"')
     assert "wrong in f16" in text
+    assert text.index("will it run") < text.index("<details") < text.index("overhead")
     assert not re.search(r"(src|href)=\"?(?!data:)[a-z]", text)
     softnpu("predict", refused, "--only", "compile", "--html", page)
     text = page.read_text()
@@ -140,6 +185,9 @@ def test_unpredictable_models_are_reported_in_one_line(refused: Path, tmp_path: 
         ((refused, "--shape", "y=1,2"), "--shape y: the model has no such input; expected one of: x"),
         ((refused, "--shape", "x=0"), "expected positive integers"),
         ((refused, "--config", "NPU_TILES"), "expected KEY=VALUE"),
+        ((refused, "--config", "NPU_TILSE=2"), "Did you mean NPU_TILES"),
+        ((refused, "--host", "265FK"), "one of 155H, 265KF, 288V, 258V"),
+        ((refused, "--host", "265KF", "--platform", "4000"), "--host 265KF: a computer with platform 3720"),
         ((refused, "--only", "size"), "expected some of compile, right, speed"),
         (
             (refused, "--inputs", "y=nothing.npy"),

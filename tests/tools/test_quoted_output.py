@@ -100,8 +100,10 @@ def test_a_model_beside_the_cpu_device(cli_daemon: Daemon, command: tuple[str, .
 def test_a_prediction(cli_daemon: Daemon) -> None:
     del cli_daemon
     model = softnpu("models", "get", "yolov8n").words.strip()
-    printed = _printed(softnpu("predict", model, "--platform", "4000").out)
-    _contains(printed, _quoted("prediction.md", 'predict "$(softnpu models'))
+    for arguments in (("--shape", "images=1,3,320,320"), ("--platform", "4000", "--details")):
+        command = f'predict "$(softnpu models get yolov8n)" {" ".join(arguments)}'
+        printed = _printed(softnpu("predict", model, *arguments).out)
+        _contains(printed, _quoted("prediction.md", command))
 
 
 def test_a_trace(cli_daemon: Daemon, tmp_path: Path) -> None:

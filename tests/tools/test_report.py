@@ -93,6 +93,7 @@ def test_a_report_opens_without_a_network_and_follows_light_and_dark(good: Path,
         "Time by kind",
         "Time by layer",
         "Roofline",
+        "On the real NPU, predicted",
         "Environment",
     ):
         assert f"<h2>{part}" in text

@@ -10,10 +10,11 @@ from typing import Any, Final
 import openvino as ov
 
 from softnpu.emulator.openvino import errors as openvino_errors
-from softnpu.emulator.platforms import PLATFORMS, check_platform
+from softnpu.emulator.platforms import PLATFORMS, check_platform, title
 from softnpu.emulator.prediction.bodies import read_bodies
 from softnpu.emulator.prediction.reader import read_graph
 from softnpu.emulator.prediction.support.findings import Support
+from softnpu.emulator.prediction.timing.host import Host, parse_host
 from softnpu.tools.predict.right.result import Right
 from softnpu.tools.predict.right_section import RightSection
 from softnpu.tools.predict.section import Hint, Samples, Section, Subject
@@ -72,17 +73,20 @@ def predict(
     config: Mapping[str, str] | None = None,
     samples: Samples | None = None,
     only: Iterable[str] = tuple(WORDS),
+    host: str | None = None,
 ) -> Prediction:
     """Predict the behaviour of the NPUs of `platforms` with a model, given as a file or OpenVINO model.
 
     `shapes` are static shapes of inputs by name, `config` compilation properties, `samples` the inputs to run
-    it with. `only` are questions: compile, right, speed. The model is not changed. Needs no daemon. Raise
+    it with. `only` are questions: compile, right, speed. `host` is the computer, as for --host; one with
+    a known platform is predicted for this platform only. The model is not changed. Needs no daemon. Raise
     `ToolError` for a model that cannot be read or reshaped, and for inputs that do not fit, `Refused` for an
     unknown platform.
     """
     asked = _sections(only)
-    names = tuple(dict.fromkeys(check_platform(name).number for name in platforms))
-    subject = _subject(model, shapes or {}, config or {}, samples or Samples())
+    around = None if host is None else parse_host(host)
+    names = _platforms(platforms, around)
+    subject = replace(_subject(model, shapes or {}, config or {}, samples or Samples()), host=around)
     answers = {
         section.key: {platform: section.answer(subject, platform) for platform in names} for section in asked
     }
@@ -94,6 +98,19 @@ def predict(
         answers,
         tuple(sorted(hints, key=lambda hint: -hint.weight)),
     )
+
+
+def _platforms(names: Iterable[str], host: Host | None) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(check_platform(name).number for name in names))
+    if host is None or host.platform is None:
+        return found
+    if host.platform not in found:
+        raise UsageError(
+            f"--host {host.name}",
+            found=f"a computer with platform {title(host.platform)}",
+            expected=f"one with {' or '.join(map(title, found))}",
+        )
+    return (host.platform,)
 
 
 def _sections(only: Iterable[str]) -> list[Section]:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from softnpu.emulator.common.printable import printable
 from softnpu.emulator.platforms import title
+from softnpu.tools.predict import summary
 from softnpu.tools.predict.prediction import SECTIONS, Prediction
 from softnpu.tools.predict.section import Section
-from softnpu.tools.shared.console import format_count, out, print_line
+from softnpu.tools.shared.console import format_count, make_table, out, print_line
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
-def show(prediction: Prediction, *, details: bool) -> None:
-    """Print every section, then the proposed changes."""
+def show(prediction: Prediction, *, full: bool, details: bool) -> None:
+    """Print the five lines; with `full` also the sections and changes, with `details` in their long form."""
     print_line(f"{prediction.model}, {format_count(prediction.operations, 'operation')}")
+    for line in summary.summarise(prediction):
+        print_line(f"  {line.question + ':':<17} {line.answer}")
+    if not full:
+        print_line("  more: --details for everything, --only compile, right or speed for one answer")
+        return
+    print_line("")
     print_line(f"platforms: {', '.join(map(title, prediction.platforms))}")
     for section in _sections_of(prediction):
         _heading(section.title)
@@ -27,11 +38,46 @@ def show(prediction: Prediction, *, details: bool) -> None:
             print_line(f"     because of: {hint.reason}")
 
 
+def show_side_by_side(predictions: Mapping[str, Prediction]) -> None:
+    """Print the five lines of several models, by name, and how their times compare on each platform."""
+    lines = {name: summary.summarise(each) for name, each in predictions.items()}
+    table = make_table(None, "", *lines)
+    for column in table.columns[1:]:
+        column.no_wrap, column.overflow = False, "fold"
+    for row in zip(*lines.values(), strict=True):
+        table.add_row(row[0].question, *(_in_lines(line) for line in row))
+    out.print(table)
+    first, *others = predictions
+    for other in others:
+        for platform in predictions[first].platforms:
+            _compare(platform, (first, predictions[first]), (other, predictions[other]))
+
+
+def _in_lines(line: summary.Line) -> Text:
+    from rich.text import Text
+
+    return Text("\n".join(map(printable, line.answers)))
+
+
+def _compare(platform: str, one: tuple[str, Prediction], other: tuple[str, Prediction]) -> None:
+    times = [
+        speed.all_tiles.latency_us.value
+        for _, each in (one, other)
+        if (speed := each.answers.get("speed", {}).get(platform)) is not None and speed.all_tiles is not None
+    ]
+    if len(times) == 2:
+        ratio = max(times) / min(times)
+        faster, slower = (one[0], other[0]) if times[0] < times[1] else (other[0], one[0])
+        text = f"{faster} is {ratio:.1f} times as fast as {slower}" if ratio >= 1.05 else "equally fast"
+        print_line(f"  {title(platform)}: {text}")
+
+
 def as_document(prediction: Prediction) -> dict[str, Any]:
     """Return the same for programs: the answers' fields, by platform unless one answer serves all."""
     return {
         "model": prediction.model,
         "operations": prediction.operations,
+        "summary": summary.summarise(prediction),
         "platforms": prediction.platforms,
         **{
             section.key: _answers(prediction.answers[section.key], section)

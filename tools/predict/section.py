@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import openvino as ov
 
 from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.timing.host import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Samples:
 class Subject:
     """The subject of a question: a model with its shapes set, in OpenVINO's form and as a neutral graph.
 
-    `bodies` are the graphs of its If, Loop and TensorIterator, `config` its compilation properties.
+    `bodies` are the graphs of its If, Loop and TensorIterator, `config` its compilation properties. `host`
+    is the computer around the NPU; None: each platform's usual one.
     `shared` keeps a section's findings for all platforms, by its key.
     """
 
@@ -41,6 +43,7 @@ class Subject:
     bodies: tuple[Graph, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)
     samples: Samples = field(default_factory=Samples)
+    host: Host | None = None
     shared: dict[str, Any] = field(default_factory=dict)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.prediction import timing
+from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.reader import read_fused_graph
 from softnpu.emulator.prediction.timing.wins import Win, wins
 from softnpu.tools.predict.section import Hint, Subject
 from softnpu.tools.shared.console import format_bytes, format_time, make_table, out, print_line
@@ -39,12 +42,16 @@ class SpeedSection:
 
     def answer(self, subject: Subject, platform: str) -> Speed:
         """Return the device model's answer; none for open shapes."""
+        if self.key not in subject.shared:
+            fused = read_fused_graph(subject.model)
+            subject.shared[self.key] = replace(fused, name=subject.name)
+        graph: Graph = subject.shared[self.key]
         try:
-            all_tiles = timing.predict(subject.graph, platform)
-            single = timing.predict(subject.graph, platform, tiles=1)
+            all_tiles = timing.predict(graph, platform, host=subject.host)
+            single = timing.predict(graph, platform, tiles=1, host=subject.host)
         except Refused as refusal:
             return Speed(obstacle=str(refusal.info))
-        return Speed(all_tiles=all_tiles, one_tile=single, wins=wins(subject.graph, all_tiles))
+        return Speed(all_tiles=all_tiles, one_tile=single, wins=wins(graph, all_tiles, subject.host))
 
     def hints(self, answers: Mapping[str, Speed]) -> Sequence[Hint]:
         """Return the few changes that save most, once for all platforms that benefit."""
@@ -70,6 +77,7 @@ class SpeedSection:
         for platform, speed in known.items():
             if speed.all_tiles is not None:
                 _show_layers(platform, speed.all_tiles, details=details)
+        print_line("  overhead: the fixed time to start a layer on its unit, longer than its computation")
         notes = [note for speed in known.values() if speed.all_tiles for note in speed.all_tiles.notes]
         for note in dict.fromkeys(notes):
             print_line(f"  note: {note}")
@@ -94,7 +102,9 @@ def _show_times(speeds: Mapping[str, Speed]) -> None:
 
 def _show_layers(platform: str, predicted: timing.Prediction, *, details: bool) -> None:
     shares = ", ".join(f"{share:.0%} {bound}" for bound, share in predicted.shares.items() if share >= 0.005)
-    print_line(f"  {platform}: the time is {shares}")
+    print_line("")
+    on_host = format_time(predicted.host_us / _US)
+    print_line(f"  {platform}, in a {predicted.host}: {on_host} on the host; on the device {shares}")
     slowest = predicted.slowest(len(predicted.layers) if details else _SLOWEST)
     table = make_table(None, "layer", "type", "unit", "waits for", right=("time",), names="layer")
     for each in slowest:

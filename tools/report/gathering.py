@@ -21,6 +21,9 @@ from softnpu.tools.compare.comparing import Comparing, Outcome
 from softnpu.tools.compare.opening import Request, Sides, open_sides
 from softnpu.tools.compare.runners import NpuRunner
 from softnpu.tools.compare.tolerances import Tolerances
+from softnpu.tools.predict import summary
+from softnpu.tools.predict.prediction import predict
+from softnpu.tools.predict.summary import Line
 from softnpu.tools.report import roofline
 from softnpu.tools.report.roofline import Roofline
 from softnpu.tools.report.work import Work, parameters_of, work_of
@@ -80,6 +83,7 @@ class Gathered:
     outcome: Outcome
     tolerances: Tolerances
     environment: Mapping[str, str]
+    predicted: Sequence[Line]
 
     @property
     def median_s(self) -> float:
@@ -117,6 +121,8 @@ def gather(request: Request, count: int, tell: Callable[[str], None]) -> Gathere
     tell("inferences")
     request_of_model = compiled.create_infer_request()
     times, layers = _timed(request_of_model, sides.feeds.steps[0], count, model)
+    tell("the real NPU")
+    predicted = summary.summarise(predict(model, config=request.config))
     tell("this host")
     status = compiled.context.device.get_status()
     return Gathered(
@@ -136,6 +142,7 @@ def gather(request: Request, count: int, tell: Callable[[str], None]) -> Gathere
         outcome=outcome,
         tolerances=limits,
         environment=_environment(compiled),
+        predicted=predicted,
     )
 
 

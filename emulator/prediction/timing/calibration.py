@@ -13,46 +13,48 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from softnpu.emulator.prediction.timing.host import Host
+
 Floats = npt.NDArray[np.float64]
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Factors on the device's figures.
 
-    - `dpu`, `shave`, `dma`: on the time of a unit. `ddr`: on the time of DDR traffic.
-    - `exposed`: between 0, constants are fetched during the computation of all earlier groups, and 1, each
-      group waits for its own.
-    - `layer_us`, `kernel_us`: overhead of a group on the DPU or DMA, and on the SHAVEs.
-    - `selection_3720_ns`, `selection_4000_ns`: selecting boxes (DetectionOutput), per score; no table has it,
-      and the platforms differ much. 5010 has that of 4000.
-    - `requantise`: on the passes that an int8 model makes around software kernels, which compute in f16.
-    - `latency`: on the time of a lone inference, without a next one to overlap with. `latency_us`: additional
-      time of such an inference.
+    - `dpu`, `dma`: on the time of a unit. `ddr`: on the time of DDR traffic. `shave_3720`, `shave_4000`: on
+      that of the software kernels, whose tables have no unit; 5010 has the table of 4000.
+    - `layer_cycles`, `kernel_cycles`: thousands of cycles to start a group on the DPU or DMA, on the SHAVEs.
+    - `selection_3720_ns`, `selection_4000_ns`: selecting boxes (DetectionOutput, TopK), per score; no table
+      has it, and the platforms differ much. 5010 has that of 4000.
+    - `latency`: on the device's time of a lone inference, without a next one to overlap with.
+    - `driver_us`: what driver and firmware add to each lone inference, `call_us` the program around it.
+      `copy_gbs`: the rate at which the host copies its inputs and outputs.
     """
 
     dpu: float = 1.0
-    shave: float = 1.0
+    shave_3720: float = 1.0
+    shave_4000: float = 1.0
     dma: float = 1.0
     ddr: float = 1.0
-    exposed: float = 0.3
-    layer_us: float = 2.0
-    kernel_us: float = 5.0
+    layer_cycles: float = 4.0
+    kernel_cycles: float = 8.0
     selection_3720_ns: float = 5.0
     selection_4000_ns: float = 5.0
-    requantise: float = 1.0
-    latency: float = 1.1
-    latency_us: float = 100.0
+    latency: float = 1.05
+    driver_us: float = 100.0
+    call_us: float = 200.0
+    copy_gbs: float = 4.0
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured over predicted time: the tenth and the ninetieth percentile, for left-out models."""
+    """Measured over predicted time: the range of 80 of 100 measurements of families left out."""
 
     low: float
     high: float
 
 
 class CalibrationFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a fit: its rows, its date, and its spread for models left out one by one."""
+    """The result of a fit: its rows, its date, and its spread for families of models left out one by one."""
 
     date: str
     rows: int
@@ -66,13 +68,13 @@ class Features:
 
     `constants` is DDR traffic that can be prefetched, `activations` that which a group waits for. `overheads`
     and `launches` count groups on the DPU or DMA, and on the SHAVEs. `scores` are thousands of box scores;
-    `older` says that the platform is 3720.
+    `older` says that the platform is 3720, `clock` is in MHz. `room_after`: how many groups have ended when
+    the constants of this one have room in CMX; `first_part`: the share of them that it cannot begin without.
     """
 
     dpu: Floats
     shave: Floats
     dma: Floats
-    requantise: Floats
     constants: Floats
     activations: Floats
     overheads: Floats
@@ -80,10 +82,14 @@ class Features:
     scores: Floats
     older: bool
     measured: Floats
+    clock: float
+    room_after: tuple[int, ...]
+    first_part: tuple[float, ...]
 
     def computing(self, by: Calibration) -> Floats:
         """Return the time of the units."""
-        own = self.dpu * by.dpu + self.shave * by.shave + self.dma * by.dma + self.requantise * by.requantise
+        shave = by.shave_3720 if self.older else by.shave_4000
+        own = self.dpu * by.dpu + self.shave * shave + self.dma * by.dma
         own = own + self.scores * (by.selection_3720_ns if self.older else by.selection_4000_ns)
         return own + self.measured
 
@@ -93,25 +99,30 @@ class Features:
 
     def overhead(self, by: Calibration) -> Floats:
         """Return the time beside computing and memory."""
-        return self.overheads * by.layer_us + self.launches * by.kernel_us
+        return (self.overheads * by.layer_cycles + self.launches * by.kernel_cycles) * 1000 / self.clock
 
     def times(self, by: Calibration) -> Floats:
         """Return each group's time when inferences are back to back.
 
-        The DMA prefetches: a group begins when the previous one has ended and its constants have arrived. The
-        share `exposed` of the hidden time is added back.
+        The DMA fetches the constants of the next groups as soon as they have room in CMX. A group whose
+        constants fill it computes with the first part while the others arrive.
         """
-        busy = np.maximum(self.computing(by), self.activations * by.ddr) + self.overhead(by)
-        fetched = np.cumsum(self.memory(by))
-        before = np.cumsum(busy) - busy
-        ends = before + busy + np.maximum.accumulate(np.maximum(fetched - before, 0.0))
-        hidden = np.diff(ends, prepend=0.0)
-        return (1 - by.exposed) * hidden + by.exposed * (busy + self.constants * by.ddr)
+        busy = (np.maximum(self.computing(by), self.activations * by.ddr) + self.overhead(by)).tolist()
+        fetches = (self.constants * by.ddr).tolist()
+        ends = [0.0]
+        fetched = 0.0
+        for position, (own, fetch, room) in enumerate(zip(busy, fetches, self.room_after, strict=True)):
+            begun = max(fetched, ends[room])
+            fetched = begun + fetch
+            first = fetch * self.first_part[position]
+            ends.append(max(max(ends[-1], begun + first) + own, fetched))
+        return np.diff(np.array(ends))
 
 
-def latency_us(device_us: float, by: Calibration) -> float:
-    """Return the time from submission to result of a lone inference."""
-    return device_us * by.latency + by.latency_us
+def host_us(host: Host, copied_bytes: int, by: Calibration, *, alone: bool = False) -> float:
+    """Return the host's part of a lone inference; `alone`: without a program around the driver."""
+    call = by.call_us if host.call_us is None else host.call_us
+    return by.driver_us + (0.0 if alone else call) + copied_bytes / (host.copy_gbs or by.copy_gbs) / 1000
 
 
 @cache

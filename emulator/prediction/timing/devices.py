@@ -30,7 +30,7 @@ class Device:
     """One platform. The DPU's rates hold for int8; f16 has half of each.
 
     `native`: its DPU's operations beside those of all platforms (VPUNN, `device_valid_valuesVPU5.h`).
-    `measured`: the time of a model on it has been published.
+    `measured`: the time of a model on it has been published. `host`: the computer whose figures these are.
     """
 
     platform: str
@@ -46,6 +46,7 @@ class Device:
     native: frozenset[str]
     pads_channels: bool
     measured: bool
+    host: str
 
     @property
     def shaves(self) -> int:
@@ -82,6 +83,7 @@ DEVICES: Final[Mapping[str, Device]] = {
             native=frozenset(),
             pads_channels=True,
             measured=True,
+            host="155H",
         ),
         Device(
             platform="4000",
@@ -97,6 +99,7 @@ DEVICES: Final[Mapping[str, Device]] = {
             native=frozenset(),
             pads_channels=True,
             measured=True,
+            host="288V",
         ),
         Device(
             platform="5010",
@@ -113,13 +116,12 @@ DEVICES: Final[Mapping[str, Device]] = {
             cmx=Figure(
                 1440 * _KIB, 1440 * _KIB, 1536 * _KIB, "bytes a tile", "VPUNN: 1536 KiB; usable as on 4000"
             ),
-            ddr=Figure(
-                67, 45, 136, "GB/s", f"{_VPUNN_5} (45, later 136); reached: not published, that of 4000"
-            ),
+            ddr=Figure(45, 45, 136, "GB/s", f"{_VPUNN_5} (45, later 136); reached: not published"),
             dma=Figure(71.3, 45, 143, "GB/s", "VPUNN: 64 B a cycle at 1114 MHz, one of two ports"),
-            native=frozenset(("Sigmoid", "Tanh", "Multiply", "MVN")),
+            native=frozenset(("Sigmoid", "Tanh", "Swish", "Gelu", "HSwish", "Multiply", "MVN")),
             pads_channels=False,
             measured=False,
+            host="Panther Lake",
         ),
     )
 }

@@ -9,20 +9,20 @@ import numpy as np
 
 from softnpu.emulator.prediction.graph import Graph
 from softnpu.emulator.prediction.groups import Unit, fuse
+from softnpu.emulator.prediction.quantisation import Quantisation
 from softnpu.emulator.prediction.timing.calibration import Features
 from softnpu.emulator.prediction.timing.devices import Device
 from softnpu.emulator.prediction.timing.providers import DEFAULT_PROVIDERS, Provider, UnitTime, ask
-from softnpu.emulator.prediction.timing.work import Precision, Work, measure
+from softnpu.emulator.prediction.timing.work import Work, measure
 
 SELECTIONS: Final = frozenset(
-    ("DetectionOutput", "NonMaxSuppression", "MulticlassNms", "MatrixNms", "NMSRotated", "Proposal")
+    ("DetectionOutput", "NonMaxSuppression", "MulticlassNms", "MatrixNms", "NMSRotated", "Proposal", "TopK")
 )
 """Operations that select boxes among scores: their cost is calibrated, as no table lists it."""
 _COLUMNS: Final = (
     "dpu",
     "shave",
     "dma",
-    "requantise",
     "constants",
     "activations",
     "overheads",
@@ -32,10 +32,16 @@ _COLUMNS: Final = (
 )
 
 
-def work_of(graph: Graph, device: Device, tiles: int, precision: Precision) -> tuple[Work, ...]:
+def work_of(graph: Graph, device: Device, tiles: int) -> tuple[Work, ...]:
     """Return the work of each group of a graph on that many tiles of a device."""
-    groups = fuse(graph, device.native)
-    return tuple(measure(graph, group, device, tiles, precision) for group in groups)
+    quantised = Quantisation(graph)
+    groups = fuse(graph, device.native, quantised)
+    return tuple(measure(graph, group, device, tiles, quantised) for group in groups)
+
+
+def copied_bytes(graph: Graph) -> int:
+    """Return the bytes that the host copies for an inference: inputs and outputs in their own types."""
+    return sum(port.outputs[0].size for port in (*graph.inputs, *graph.results))
 
 
 def unit_times(
@@ -46,12 +52,9 @@ def unit_times(
     return tuple(ask(known, work, device, tiles) for work in works)
 
 
-def features_of(
-    works: Sequence[Work], units: Sequence[UnitTime], device: Device, tiles: int, precision: Precision
-) -> Features:
+def features_of(works: Sequence[Work], units: Sequence[UnitTime], device: Device, tiles: int) -> Features:
     """Return the times of groups, by where they are spent."""
     columns = {name: np.zeros(len(works)) for name in _COLUMNS}
-    passes = device.elementwise.value * 0.5 * tiles * device.clock.value
     for position, (work, unit) in enumerate(zip(works, units, strict=True)):
         on_shave = work.group.unit is Unit.SHAVE
         columns["constants"][position] = work.weights_bytes / device.ddr.value / 1000
@@ -63,7 +66,27 @@ def features_of(
             columns["scores"][position] = work.elements / 1000
         else:
             columns[work.group.unit.value.lower()][position] = unit.us
-        if on_shave and precision is Precision.INT8:
-            columns["requantise"][position] = work.elements / passes
-            columns["overheads"][position] += 1
-    return Features(**columns, older=device.platform == "3720")
+    room, parts = _prefetching(works, int(device.cmx.value * tiles))
+    return Features(
+        **columns,
+        older=device.platform == "3720",
+        clock=device.clock.value,
+        room_after=room,
+        first_part=parts,
+    )
+
+
+def _prefetching(works: Sequence[Work], cmx: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return after which group each one's constants have room beside the others' and the activations."""
+    room: list[int] = []
+    parts: list[float] = []
+    first = 0
+    waiting = 0
+    for position, work in enumerate(works):
+        waiting += min(work.weights_bytes, cmx // 2)
+        while first < position and waiting + min(works[first].resident_bytes, cmx // 2) > cmx:
+            waiting -= min(works[first].weights_bytes, cmx // 2)
+            first += 1
+        room.append(first)
+        parts.append(min(1.0, cmx / 4 / work.weights_bytes) if work.weights_bytes else 1.0)
+    return tuple(room), tuple(parts)

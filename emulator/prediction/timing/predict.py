@@ -13,10 +13,17 @@ from softnpu.emulator.prediction.groups import Unit
 from softnpu.emulator.prediction.timing import calibration
 from softnpu.emulator.prediction.timing.calibration import CalibrationFile, Features
 from softnpu.emulator.prediction.timing.devices import Device, find_device
-from softnpu.emulator.prediction.timing.features import SELECTIONS, features_of, unit_times, work_of
+from softnpu.emulator.prediction.timing.features import (
+    SELECTIONS,
+    copied_bytes,
+    features_of,
+    unit_times,
+    work_of,
+)
+from softnpu.emulator.prediction.timing.host import HOSTS, Host
 from softnpu.emulator.prediction.timing.providers import DEFAULT_PROVIDERS, Provider, UnitTime
 from softnpu.emulator.prediction.timing.result import Band, Bound, LayerTime, Memory, Prediction
-from softnpu.emulator.prediction.timing.work import Precision, Work
+from softnpu.emulator.prediction.timing.work import Work
 
 _UNMEASURED: Final = 1.5
 """Factor on both ends of the band of a platform without published measurements."""
@@ -27,22 +34,25 @@ def predict(
     platform: str = "4000",
     *,
     tiles: int | None = None,
-    precision: Precision = Precision.AUTO,
+    host: Host | None = None,
     providers: Iterable[Provider] = DEFAULT_PROVIDERS,
     calibrated: CalibrationFile | None = None,
 ) -> Prediction:
     """Predict the time of each layer and of the whole on `tiles` tiles (None: all) of a platform.
 
-    Refuses an unknown platform, too many tiles, and a graph with unbounded shapes.
+    `host` is the computer around it; None: the one of the platform's published figures. Refuses an unknown
+    platform, another platform's host, too many tiles, and a graph with unbounded shapes.
     """
-    device = find_device(platform)
+    found = find_device(platform)
+    host = host or HOSTS[found.host]
+    device = host.on(found)
     count = _check_tiles(device, tiles)
     _check_shapes(graph)
     file = calibrated or calibration.load()
-    works = work_of(graph, device, count, precision)
+    works = work_of(graph, device, count)
     units = unit_times(works, device, count, providers)
-    features = features_of(works, units, device, count, precision)
-    return _Builder(graph, device, count, precision, file, works, units, features).prediction()
+    features = features_of(works, units, device, count)
+    return _Builder(graph, device, count, host, file, works, units, features).prediction()
 
 
 def _check_tiles(device: Device, tiles: int | None) -> int:
@@ -78,13 +88,13 @@ class _Builder:
         graph: Graph,
         device: Device,
         tiles: int,
-        precision: Precision,
+        host: Host,
         file: CalibrationFile,
         works: Sequence[Work],
         units: Sequence[UnitTime],
         features: Features,
     ) -> None:
-        self._graph, self._device, self._tiles, self._precision = graph, device, tiles, precision
+        self._graph, self._device, self._tiles, self._host = graph, device, tiles, host
         self._file, self._works, self._units = file, works, units
         self._computing = features.computing(file.calibration)
         self._memory = features.memory(file.calibration)
@@ -96,15 +106,19 @@ class _Builder:
     def prediction(self) -> Prediction:
         layers = tuple(self._layer(position) for position in range(len(self._works)))
         total = float(self._times.sum())
-        latency = calibration.latency_us(total, self._file.calibration)
+        by = self._file.calibration
+        on_host = calibration.host_us(self._host, copied_bytes(self._graph), by)
+        latency = total * by.latency + on_host
         rate = 1e6 / total if total else 0.0
         return Prediction(
             model=self._graph.name,
             platform=self._device.platform,
             tiles=self._tiles,
-            precision=self._precision.value,
+            host=self._host.name,
+            precision="int8" if any(work.int8 for work in self._works) else "f16",
             device_us=self._band(total),
             latency_us=self._band(latency),
+            host_us=on_host,
             throughput=Band(rate, rate / self._high, rate / self._low),
             macs=sum(work.macs for work in self._works),
             memory=self._memory_needed(),
@@ -170,7 +184,10 @@ class _Builder:
         )
 
     def _notes(self, layers: Sequence[LayerTime]) -> tuple[str, ...]:
-        notes = [f"calibrated on {self._file.date} with {self._file.rows} published measurements"]
+        notes = [
+            f"for the host {self._host.name}: others with this NPU differ by up to two in clock and memory",
+            f"calibrated on {self._file.date} with {self._file.rows} published measurements",
+        ]
         if not self._device.measured:
             notes.append(
                 f"nobody has published a model's time on {self._device.platform}: factors of the others, "

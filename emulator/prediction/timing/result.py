@@ -67,8 +67,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The speed of a model on a number of tiles of one platform.
 
-    `device_us` is the sum of the layers: the time of an inference among back-to-back ones. `latency_us` is
-    that of a lone one, `throughput` inferences per second. `shares` is the share of each bound in
+    `host` is the computer around it. `device_us` is the sum of the layers: the time of an inference among
+    back-to-back ones. `latency_us` is that of a lone one, of which `host_us` is spent on the host;
+    `throughput` inferences per second. `shares` is the share of each bound in
     `device_us`. `energy_joules` is None: the power of these devices is unpublished. `notes` state the basis
     of the figures.
     """
@@ -76,9 +77,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     platform: str
     tiles: int
+    host: str
     precision: str
     device_us: Band
     latency_us: Band
+    host_us: float
     throughput: Band
     macs: int
     memory: Memory

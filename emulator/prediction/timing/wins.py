@@ -8,10 +8,11 @@ from typing import Final
 import msgspec
 
 from softnpu.emulator.prediction.graph import Graph
+from softnpu.emulator.prediction.quantisation import quantised
 from softnpu.emulator.prediction.timing.features import SELECTIONS
+from softnpu.emulator.prediction.timing.host import Host
 from softnpu.emulator.prediction.timing.predict import predict
 from softnpu.emulator.prediction.timing.result import Bound, LayerTime, Prediction
-from softnpu.emulator.prediction.timing.work import Precision
 
 _WORTH: Final = 0.05
 """Changes that save a smaller share of the time are not reported."""
@@ -32,37 +33,51 @@ _ACTIVATIONS: Final = frozenset(
         "HSigmoid",
     )
 )
+_BY_HOST: Final = 0.3
+"""A smaller share on the host is not worth a program of several requests."""
 _USEFUL: Final = 0.6
 """A layer that uses a smaller share of the MACs wastes them."""
 
 
 class Win(msgspec.Struct, frozen=True, kw_only=True):
-    """One change. `saved` is the saved share of an inference's time; for a batch, of a sample's."""
+    """One change. `saved` is the saved share of the device's time; for a batch, of a sample's; for what
+    is on the host, of a lone inference."""
 
     text: str
     reason: str
     saved: float
 
 
-def wins(graph: Graph, prediction: Prediction) -> tuple[Win, ...]:
+def wins(graph: Graph, prediction: Prediction, host: Host | None = None) -> tuple[Win, ...]:
     """Return the worthwhile changes, largest first; they do not add up."""
     total = prediction.device_us.value
     if not total:
         return ()
-    candidates = [*_quantise(graph, prediction), *_of_layers(prediction.layers, total)]
+    candidates = [
+        *_quantise(graph, prediction, host),
+        *_of_layers(prediction.layers, total),
+        *_of_the_host(prediction),
+    ]
     return tuple(sorted((win for win in candidates if win.saved >= _WORTH), key=lambda win: -win.saved))
 
 
-def _quantise(graph: Graph, prediction: Prediction) -> Iterator[Win]:
-    if prediction.precision == Precision.INT8.value or any(
-        each.precision == "int8" for each in prediction.layers
-    ):
+def _quantise(graph: Graph, prediction: Prediction, host: Host | None) -> Iterator[Win]:
+    if prediction.precision == "int8":
         return
-    other = predict(graph, prediction.platform, tiles=prediction.tiles, precision=Precision.INT8)
+    other = predict(quantised(graph), prediction.platform, tiles=prediction.tiles, host=host)
     yield Win(
         text="quantise it to int8",
         reason="int8 has twice the MACs of f16 and half the bytes",
         saved=1 - other.device_us.value / prediction.device_us.value,
+    )
+
+
+def _of_the_host(prediction: Prediction) -> Iterator[Win]:
+    saved = prediction.host_us / prediction.latency_us.value
+    yield Win(
+        text="keep several requests in flight",
+        reason="more a second, not sooner: a lone one waits for program, driver and copies",
+        saved=saved if saved >= _BY_HOST else 0.0,
     )
 
 

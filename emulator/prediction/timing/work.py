@@ -5,21 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from softnpu.emulator.prediction.graph import Graph, Source, Tensor
 from softnpu.emulator.prediction.groups import Group, Unit
+from softnpu.emulator.prediction.quantisation import Quantisation
 from softnpu.emulator.prediction.timing.devices import Device
-
-
-class Precision(Enum):
-    """The DPU's precision. `AUTO`: int8 where both sides of a product are quantised, else f16."""
-
-    AUTO = "auto"
-    F16 = "f16"
-    INT8 = "int8"
-
 
 CHANNELS: Final = 16
 """Channels come in multiples of 16 (VPUNN, `device_layer_properties`); the first layer's of 4."""
@@ -34,6 +25,8 @@ WORKLOAD_CYCLES: Final = 250
 """Cycles of a DPU workload beyond its MACs, from VPUNN's measured convolutions."""
 
 
+_CONVERTS: Final = frozenset(("FakeQuantize", "Convert", "Multiply", "Subtract", "Reshape"))
+"""Operations on an input of the model that its first reader does."""
 VECTOR: Final = 32
 """Elements of f16 that a SHAVE of 4000 processes at once (VPUNN, `vector_size`)."""
 
@@ -65,22 +58,21 @@ class Work:
         return self.weights_bytes + self.spilled_bytes + self.io_bytes
 
 
-def measure(graph: Graph, group: Group, device: Device, tiles: int, precision: Precision) -> Work:
+def measure(graph: Graph, group: Group, device: Device, tiles: int, quantised: Quantisation) -> Work:
     """Return the work of one group."""
-    int8 = group.unit is Unit.DPU and _is_int8(graph, group, precision)
-    wide = 1 if precision is Precision.INT8 or int8 else 2
-    read = sum(_stored(graph, source, wide) for source in group.inputs)
-    written = _stored(graph, group.output, wide)
-    weights = _weights(graph, group, int8, precision)
+    int8 = group.unit is Unit.DPU and quantised.multiplies_integers(group.root)
+    read = sum(_stored(graph, source, quantised) for source in group.inputs)
+    written = _stored(graph, group.output, quantised)
+    weights = _weights(graph, group, int8)
     results = any(each.type == "Result" for each in graph.consumers(graph.operations[group.output.operation]))
-    external = sum(
-        _stored(graph, source, wide)
-        for source in group.inputs
-        if graph.operations[source.operation].type == "Parameter"
-    )
-    io = external + (written if results else 0)
+    external = {source: size for source in group.inputs if (size := _external(graph, source))}
+    io = sum(external.values()) + (graph.tensor(group.output).size if results else 0)
+    inside = read - sum(_stored(graph, source, quantised) for source in external)
+    inside += 0 if results else written
     resident = read + written + min(weights, int(device.cmx.value * tiles) // 2)
-    spilled = max(read + written - io, 0) if resident > device.cmx.value * tiles else 0
+    if group.kernel == "Eltwise":
+        resident -= written  # it overwrites an input
+    spilled = inside if resident > device.cmx.value * tiles else 0
     macs, cycles = _dpu(graph, group, device, tiles, int8)
     out = graph.tensor(group.output)
     elements = out.elements
@@ -104,15 +96,23 @@ def measure(graph: Graph, group: Group, device: Device, tiles: int, precision: P
     )
 
 
-def _stored(graph: Graph, source: Source, wide: int) -> int:
-    """Return a value's bytes as the device stores it: floats are f16, or int8 behind a quantised layer."""
+def _stored(graph: Graph, source: Source, quantised: Quantisation) -> int:
+    """Return a value's bytes as the device stores it: floats are f16, or int8 behind a FakeQuantize."""
     tensor = graph.tensor(source)
     if tensor.element_type in ("f32", "f64", "f16", "bf16"):
-        return tensor.elements * wide
+        return tensor.elements * (1 if quantised.is_integer(source) else 2)
     return min(tensor.size, tensor.elements * 4)
 
 
-def _weights(graph: Graph, group: Group, int8: bool, precision: Precision) -> int:
+def _external(graph: Graph, source: Source) -> int:
+    """Return the bytes read from an input of the model, which the first group converts."""
+    operation = graph.operations[source.operation]
+    while operation.inputs and operation.type in _CONVERTS:
+        operation = graph.operations[operation.inputs[0].operation]
+    return operation.outputs[0].size if operation.type == "Parameter" else 0
+
+
+def _weights(graph: Graph, group: Group, int8: bool) -> int:
     if group.kernel == "Gather":  # a table stays in DDR: only looked-up rows are read
         return graph.tensor(group.output).elements * 2
     total = 0
@@ -121,7 +121,7 @@ def _weights(graph: Graph, group: Group, int8: bool, precision: Precision) -> in
         if tensor.bits and tensor.bits < 16:
             total += tensor.size
         else:
-            total += tensor.elements * (1 if int8 or precision is Precision.INT8 else 2)
+            total += tensor.elements * (1 if int8 else 2)
     return total
 
 
@@ -138,38 +138,6 @@ def _compressed(graph: Graph, source: Source) -> Tensor:
         operation = graph.operations[following.operation]
     output = operation.outputs[0]
     return output if output.elements == whole.elements and output.bits < whole.bits else whole
-
-
-def _is_int8(graph: Graph, group: Group, precision: Precision) -> bool:
-    if precision is not Precision.AUTO:
-        return precision is Precision.INT8
-    return all(_quantised(graph, source) for source in group.root.inputs[:2])
-
-
-def _quantised(graph: Graph, source: Source) -> bool:
-    """Return whether a value passed a FakeQuantize of at most 256 levels, or comes from an 8-bit one."""
-    operation = graph.operations[source.operation]
-    for _ in range(6):
-        if operation.type == "FakeQuantize":
-            levels = operation.attributes.get("levels", 256)
-            return isinstance(levels, int) and levels <= 256
-        if operation.outputs[0].element_type in ("i8", "u8"):
-            return True
-        through = (
-            "Reshape",
-            "Transpose",
-            "Concat",
-            "MaxPool",
-            "Convert",
-            "Multiply",
-            "Subtract",
-            "Relu",
-            "Clamp",
-        )
-        if operation.type not in through or not operation.inputs:
-            return False
-        operation = graph.operations[operation.inputs[0].operation]
-    return False
 
 
 def _rows(graph: Graph, group: Group, elements: int) -> int:
@@ -191,11 +159,20 @@ def _rows(graph: Graph, group: Group, elements: int) -> int:
 def _kernel(graph: Graph, group: Group) -> str:
     if group.kernel == "AttentionSoftmax":
         return "Softmax"
-    if group.kernel in ("Multiply", "Add", "Subtract"):
-        shapes = {tensor.shape for tensor in graph.input_tensors(group.root)}
-        if len(shapes) > 1:
-            return "MultiplyBroadcast" if group.kernel == "Multiply" else "AddBroadcast"
+    kernels = {"Multiply": "MultiplyBroadcast", "Add": "AddBroadcast", "Subtract": "AddBroadcast"}
+    if group.kernel in kernels:
+        shapes = [tensor.shape or () for tensor in graph.input_tensors(group.root)]
+        return kernels[group.kernel] if _is_broadcast(shapes) else group.kernel
     return group.kernel
+
+
+def _is_broadcast(shapes: list[tuple[int, ...]]) -> bool:
+    """Return whether elements are repeated in a vector: not those of channels, which are stored last."""
+    larger, smaller = sorted(shapes, key=math.prod, reverse=True)
+    if larger == smaller:
+        return False
+    channels = len(larger) == 4 and smaller == (larger[0], larger[1], 1, 1)
+    return not channels
 
 
 def _dpu(graph: Graph, group: Group, device: Device, tiles: int, int8: bool) -> tuple[int, float]:
@@ -209,7 +186,7 @@ def _dpu(graph: Graph, group: Group, device: Device, tiles: int, int8: bool) -> 
         return _product(graph, group, device, tiles, half)
     # a group stores the output of its root; the operations behind it keep the shape
     shape = graph.tensor(group.output).shape or (1,)
-    if group.kernel in ("Eltwise", "Scale"):
+    if group.kernel in ("Eltwise", "Scale", "Quantize"):
         elements = math.prod(shape)
         return 0, elements / (device.elementwise.value * half * tiles) + WORKLOAD_CYCLES
     batch, channels, height, width = _image(graph.operations[group.root.index].outputs[0].shape or (1,))

@@ -33,7 +33,7 @@ def main(
     json: JsonOption = False,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")] = False,
 ) -> None:
-    """Predicted speed of the real device against published measurements, on models left out one by one."""
+    """Predicted speed of the real device against published measurements, leaving families of models out."""
     if calibrate:
         _calibrate()
         return
@@ -54,7 +54,7 @@ def main(
 
 
 def _calibrate() -> None:
-    with out.status("calibrating: a fit for all rows, and one without each model"):
+    with out.status("calibrating: a fit for all rows, and one without each family"):
         file, left_out = fit.calibrate(model_rows(), time.strftime("%Y-%m-%d", time.gmtime()))
     _INSTALLED.write_bytes(fit.encode(file))
     fit.LEFT_OUT.write_bytes(fit.encode(left_out))

@@ -1,4 +1,4 @@
-"""Fit the calibration to published rows, and again with each model left out.
+"""Fit the calibration to published rows, and again with each family of models left out.
 
 The factors stay near the device's figures: a prior pulls each one back in the logarithm, so that a factor
 with few rows is not bent to explain one of them.
@@ -16,53 +16,68 @@ import numpy as np
 
 from softnpu.emulator.prediction.timing import calibration
 from softnpu.emulator.prediction.timing.calibration import Calibration, CalibrationFile, Features, Spread
-from softnpu.emulator.prediction.timing.devices import find_device
-from softnpu.emulator.prediction.timing.features import features_of, unit_times, work_of
-from softnpu.emulator.prediction.timing.work import Precision
-from tests.prediction.calibration.architectures import architecture
+from softnpu.emulator.prediction.timing.devices import Device, find_device
+from softnpu.emulator.prediction.timing.features import copied_bytes, features_of, unit_times, work_of
+from softnpu.emulator.prediction.timing.host import HOSTS
+from softnpu.emulator.prediction.timing.work import Work
+from tests.prediction.calibration.architectures import FAMILIES, FAMILY_OF
 from tests.prediction.calibration.measurements import ModelRow
 
 LEFT_OUT: Final = Path(__file__).parent / "data/left_out.json"
 _PRIOR: Final = Calibration()
 _WIDTHS: Final = {
     "dpu": 0.15,
-    "shave": 0.4,
+    "shave_3720": 0.4,
+    "shave_4000": 0.4,
     "dma": 0.4,
     "ddr": 0.15,
-    "exposed": 0.7,
-    "layer_us": 0.7,
-    "kernel_us": 0.7,
+    "layer_cycles": 0.7,
+    "kernel_cycles": 0.7,
     "selection_3720_ns": 3.0,
     "selection_4000_ns": 3.0,
-    "requantise": 0.4,
-    "latency": 0.2,
-    "latency_us": 0.7,
+    "latency": 0.05,
+    "driver_us": 0.7,
+    "call_us": 0.7,
+    "copy_gbs": 0.15,
 }
 """Logarithm by which a factor may leave its prior for the price of one row that is wrong by `_SCALE`.
 
 Narrow where the device's figure is published and confirmed (MACs and clock by VPUNN's measured workloads, DDR
 by language models), wider for interpreted figures, widest for unpublished ones.
 """
+COVERED: Final = 0.8
+"""Share of measurements that bands are to hold."""
 _SCALE: Final = 0.25
-_STEPS: Final = (0.4, 0.2, 0.1, 0.05, 0.02)
-_ROUNDS: Final = 60
+_STEPS: Final = (0.4, 0.1, 0.03)
+_ROUNDS: Final = 20
 
 
 @dataclass(frozen=True)
 class Case:
-    """A row with the uncalibrated times of its model's groups.
+    """A row with the uncalibrated times of its model's groups, and its MACs (int8 as halves) and bytes.
 
-    `roofline_us` is the lower bound from MACs at the peak rate, or constants, inputs and outputs at DDR's.
+    `anywhere` are the times in the platform's usual host, for a user who says nothing about the own one.
     """
 
     row: ModelRow
     features: Features
-    roofline_us: float
+    anywhere: Features
+    copied_bytes: int
+    macs: float
+    bytes: int
 
-    def predicted_us(self, by: Calibration) -> float:
+    @property
+    def family(self) -> str:
+        """The models that are left out together with this one."""
+        return FAMILY_OF[self.row.model]
+
+    def predicted_us(self, by: Calibration, *, anywhere: bool = False) -> float:
         """Return microseconds per inference, as the row counts them."""
-        device_us = float(self.features.times(by).sum())
-        return calibration.latency_us(device_us, by) if self.row.latency else device_us
+        device_us = float((self.anywhere if anywhere else self.features).times(by).sum())
+        if not self.row.latency:
+            return device_us
+        host, alone = HOSTS[self.row.host], self.row.program == "benchmark_app"
+        return device_us * by.latency + calibration.host_us(host, self.copied_bytes, by, alone=alone)
 
 
 def cases(rows: Iterable[ModelRow]) -> tuple[Case, ...]:
@@ -71,13 +86,22 @@ def cases(rows: Iterable[ModelRow]) -> tuple[Case, ...]:
 
 
 def _case(row: ModelRow) -> Case:
-    device = find_device(row.platform)
-    works = work_of(architecture(row.model), device, device.tiles, row.precision)
-    units = unit_times(works, device, device.tiles)
-    peak = device.macs.value * device.tiles * device.clock.value
-    computing = sum(work.macs for work in works) / (peak if row.precision is Precision.INT8 else peak / 2)
-    memory = sum(work.weights_bytes + work.io_bytes for work in works) / device.ddr.value / 1000
-    return Case(row, features_of(works, units, device, device.tiles, row.precision), max(computing, memory))
+    usual = find_device(row.platform)
+    graph = row.graph()
+    works = work_of(graph, usual, usual.tiles)
+    half = 0.5 if row.precision == "int8" else 1.0
+    return Case(
+        row,
+        _features(works, HOSTS[row.host].on(usual)),
+        _features(works, usual),
+        copied_bytes(graph),
+        half * sum(work.macs for work in works),
+        sum(work.weights_bytes + work.io_bytes for work in works),
+    )
+
+
+def _features(works: Sequence[Work], device: Device) -> Features:
+    return features_of(works, unit_times(works, device, device.tiles), device, device.tiles)
 
 
 def fit(known: Sequence[Case]) -> Calibration:
@@ -117,8 +141,6 @@ def _descend(loss: Callable[[Calibration], float]) -> Calibration:
             for name in best.__struct_fields__:
                 for sign in (1.0, -1.0):
                     value = getattr(best, name) * float(np.exp(sign * step))
-                    if name == "exposed":
-                        value = min(value, 1.0)
                     if name == "latency":
                         value = max(value, 1.0)
                     tried = msgspec.structs.replace(best, **{name: value})
@@ -131,23 +153,40 @@ def _descend(loss: Callable[[Calibration], float]) -> Calibration:
 
 
 def calibrate(rows: Sequence[ModelRow], date: str) -> tuple[CalibrationFile, dict[str, Calibration]]:
-    """Fit all rows, and all but those of each model."""
+    """Fit all rows, and all but those of each family."""
     known = cases(rows)
-    models = dict.fromkeys(row.model for row in rows)
-    left_out = {name: fit([case for case in known if case.row.model != name]) for name in models}
-    ratios = [case.row.us / case.predicted_us(left_out[case.row.model]) for case in known if case.row.fitted]
-    low, high = np.percentile(ratios, [10, 90])
+    left_out = {name: fit([case for case in known if case.family != name]) for name in FAMILIES}
     file = CalibrationFile(
         date=date,
         rows=sum(row.fitted for row in rows),
         calibration=fit(known),
-        spread=Spread(low=float(low), high=float(high)),
+        spread=spread(known, left_out),
     )
     return file, left_out
 
 
+def spread(known: Iterable[Case], left_out: Mapping[str, Calibration]) -> Spread:
+    """Return the band of these rows, each predicted without its family, by weighing families equally.
+
+    A new family is as likely as any of the known ones to have the smallest or largest ratio of all, so the
+    ends are further out than the quantiles of the known ones (a conformal interval).
+    """
+    used = [case for case in known if case.row.fitted]
+    families = [case.family for case in used]
+    ratios = np.array(
+        [case.row.us / case.predicted_us(left_out[case.family], anywhere=True) for case in used]
+    )
+    weights = np.array([1.0 / families.count(family) for family in families])
+    count = len(set(families))
+    beyond = ((1 - COVERED) / 2 * (count + 1) - 0.5) / count
+    order = np.argsort(ratios)
+    share = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+    low, high = np.interp([beyond, 1 - beyond], share, ratios[order])
+    return Spread(low=float(low), high=float(high))
+
+
 def load_left_out() -> dict[str, Calibration]:
-    """Return the stored factors fitted without each model."""
+    """Return the stored factors fitted without each family."""
     return msgspec.json.decode(LEFT_OUT.read_bytes(), type=dict[str, Calibration])
 
 

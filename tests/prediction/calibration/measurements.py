@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from softnpu.emulator.prediction.graph import Graph
-from softnpu.emulator.prediction.timing.work import Precision
+from softnpu.emulator.prediction.quantisation import quantised
+from tests.prediction.calibration.architectures import architecture
 from tests.prediction.graph_builder import GraphBuilder
 
 
@@ -16,14 +17,18 @@ from tests.prediction.graph_builder import GraphBuilder
 class ModelRow:
     """A model's published throughput or latency; `us` is the resulting time of an inference.
 
-    `remark` explains a figure that no hardware model would expect; otherwise empty. `fitted`: whether
-    calibration may use it.
+    `host` is the processor, `program` what measured it: benchmark_app, or a script around OpenVINO.
+    `pictures`: inputs were u8, not f32. `remark` explains a figure that no hardware model would expect;
+    otherwise empty. `fitted`: whether calibration may use it.
     """
 
     id: str
     model: str
     platform: str
-    precision: Precision
+    host: str
+    precision: str
+    program: str
+    pictures: bool
     latency: bool
     published: float
     unit: str
@@ -35,6 +40,19 @@ class ModelRow:
         """Microseconds per inference."""
         return self.published * 1000 if self.latency else 1e6 / self.published
 
+    def graph(self) -> Graph:
+        """Return the model as it was measured: quantised or not, with its type of inputs."""
+        graph = architecture(self.model)
+        if self.pictures:
+            graph = _with_pictures(graph)
+        return quantised(graph) if self.precision == "int8" else graph
+
+
+def _with_pictures(graph: Graph) -> Graph:
+    first, *others = graph.operations
+    tensor = replace(first.outputs[0], element_type="u8")
+    return Graph(graph.name, (replace(first, outputs=(tensor,)), *others))
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
@@ -42,7 +60,7 @@ class WorkloadRow:
 
     platform: str
     kernel: str
-    precision: Precision
+    precision: str
     before: tuple[int, int, int]
     after: tuple[int, int, int]
     window: tuple[int, int]
@@ -58,7 +76,10 @@ class WorkloadRow:
         return f"{self.kernel.replace('wiseConvolution', 'wise')} {shape}{window}"
 
     def graph(self) -> Graph:
-        """Return the workload as a model of one operation."""
+        """Return the workload as a model of one operation, quantised or not."""
+        return quantised(self._graph()) if self.precision == "int8" else self._graph()
+
+    def _graph(self) -> Graph:
         build = GraphBuilder(self.id)
         source = build.parameter(1, *self.before)
         shape = (1, *self.after)
@@ -78,7 +99,7 @@ class WorkloadRow:
             return build.build(build.elementwise(self.kernel.removesuffix("Broadcast"), source, other))
         if self.kernel in ("Multiply", "Divide", "Greater", "Less", "Equal", "Power"):
             return build.build(build.elementwise(self.kernel, source, build.parameter(*shape)))
-        return build.build(build.add(self.kernel, [source], shape, axis=3))
+        return build.build(build.add(self.kernel, [source], shape, axis=3, levels=65536))
 
 
 def model_rows() -> tuple[ModelRow, ...]:
@@ -88,7 +109,10 @@ def model_rows() -> tuple[ModelRow, ...]:
             id=row["id"],
             model=row["model"],
             platform=row["platform"],
-            precision=Precision(row["precision"]),
+            host=row["host"],
+            precision=row["precision"],
+            program=row["program"],
+            pictures=row["input"] == "u8",
             latency=row["mode"] == "latency",
             published=float(row["value"]),
             unit=row["unit"],
@@ -105,7 +129,7 @@ def workload_rows() -> tuple[WorkloadRow, ...]:
         WorkloadRow(
             platform=row["platform"],
             kernel=row["kernel"],
-            precision=Precision(row["precision"]),
+            precision=row["precision"],
             before=(int(row["in_c"]), int(row["in_h"]), int(row["in_w"])),
             after=(int(row["out_c"]), int(row["out_h"]), int(row["out_w"])),
             window=(int(row["k_h"]), int(row["k_w"])),

@@ -9,7 +9,8 @@ import msgspec
 
 from softnpu.emulator.prediction.timing.calibration import CalibrationFile
 from softnpu.tools.shared.console import format_time, make_table, out, print_json, print_line
-from tests.prediction.calibration.evaluate import MEDIAN, ORDERED, P90, Compared, LeftOut, Summary
+from tests.prediction.calibration.evaluate import MEDIAN, OFF, ORDERED, P90, Compared, LeftOut, Summary
+from tests.prediction.calibration.fit import COVERED
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +21,7 @@ def show(
 ) -> None:
     """Print tables for people; single workloads only on request."""
     models = [row for row in rows if row.left_out]
-    out.print(_rows("models, each left out of the calibration", models))
+    out.print(_rows("models, each family left out of the calibration", models))
     for text in dict.fromkeys(row.remark for row in models if row.remark):
         marked = [row for row in models if row.remark == text]
         names = ", ".join(dict.fromkeys(row.id for row in marked))
@@ -31,17 +32,18 @@ def show(
     out.print(_summaries(summaries))
     print_line(
         f"calibrated on {file.date} with {file.rows} rows; held to: median {MEDIAN:.0%}, p90 {P90:.0%}, "
-        f"{ORDERED:.0%} of pairs"
+        f"{ORDERED:.0%} of pairs, {COVERED:.0%} in band, give or take {OFF:.0%}"
     )
     print_line("pairs: of one kind, 30 % or more apart")
 
 
 def _rows(title: str, rows: Sequence[Compared]) -> Table:
-    table = make_table(title, "", "on", "what", right=("measured", "predicted", "error"))
+    table = make_table(title, "", "on", "in", "what", right=("measured", "predicted", "error"))
     for row in rows:
         table.add_row(
             f"{'*' if row.remark else ' '} {row.id}",
             row.platform,
+            row.host,
             f"{row.precision} {row.kind}" if row.left_out else row.precision,
             _time(row.published_us),
             _time(row.predicted_us),
@@ -55,11 +57,14 @@ def _time(us: float) -> str:
 
 
 def _summaries(summaries: Sequence[Summary]) -> Table:
-    table = make_table("together", "", right=("rows", "median", "p90", "pairs", "in order", "targets"))
+    table = make_table(
+        "together", "", right=("rows", "median", "p90", "pairs", "in order", "in band", "targets")
+    )
     verdicts = {None: "", True: "met", False: "missed"}
     for each in summaries:
         pairs = ("", "") if each.ordered is None else (str(each.pairs), f"{each.ordered:.0%}")
-        row = (each.name, str(each.rows), f"{each.median:.0%}", f"{each.p90:.0%}", *pairs)
+        band = "" if each.covered is None else f"{each.covered:.0%}"
+        row = (each.name, str(each.rows), f"{each.median:.0%}", f"{each.p90:.0%}", *pairs, band)
         table.add_row(*row, verdicts[each.met])
     return table
 
@@ -72,7 +77,7 @@ def show_json(
         {
             "rows": rows,
             "summaries": summaries,
-            "targets": {"median": MEDIAN, "p90": P90, "ordered": ORDERED},
+            "targets": {"median": MEDIAN, "p90": P90, "ordered": ORDERED, "covered": COVERED},
             "calibration": msgspec.structs.asdict(file) | {"left_out": left_out},
         }
     )

@@ -43,7 +43,7 @@ def efficientdet_d0() -> Graph:
 
 
 def _swish(build: GraphBuilder, source: Source) -> Source:
-    return build.elementwise("Multiply", source, build.activation(source, "Sigmoid"))
+    return build.activation(source, "Swish")
 
 
 def _block(

@@ -9,12 +9,12 @@ _BINS = 16
 _CLASSES = 80
 
 
-class _Layers(GraphBuilder):
+class Layers(GraphBuilder):
     def block(
         self, source: Source, channels: int, kernel: int = 1, stride: int = 1, groups: int = 1
     ) -> Source:
         value = self.convolution(source, channels, kernel, stride, groups=groups)
-        return self.elementwise("Multiply", value, self.activation(value, "Sigmoid"))
+        return self.activation(value, "Swish")
 
     def separable(self, source: Source, channels: int) -> Source:
         inputs = self.shape(source)[1]
@@ -57,11 +57,11 @@ class _Layers(GraphBuilder):
         """C2PSA: half of the channels pass through two-head attention over all positions."""
         half = channels // 2
         kept, value = self.split(self.block(source, channels), half, half)
-        value = self.elementwise("Add", value, self._heads(value, half, 2))
+        value = self.elementwise("Add", value, self.heads(value, half, 2))
         value = self.elementwise("Add", value, self.convolution(self.block(value, 2 * half), half))
         return self.block(self.concat(kept, value), channels)
 
-    def _heads(self, source: Source, channels: int, heads: int) -> Source:
+    def heads(self, source: Source, channels: int, heads: int) -> Source:
         _, _, height, width = self.shape(source)
         size, keys = channels // heads, channels // heads // 2
         mixed = self.reshape(
@@ -74,6 +74,10 @@ class _Layers(GraphBuilder):
         position = self.depthwise(self.reshape(value, 1, channels, height, width))
         out = self.elementwise("Add", self.reshape(out, 1, channels, height, width), position)
         return self.convolution(out, channels)
+
+    def twice(self, source: Source) -> Source:
+        _, _, height, width = self.shape(source)
+        return self.resize(source, 2 * height, 2 * width)
 
     def detect(self, levels: list[Source], *, separable: bool) -> Source:
         """Return boxes as distributions over 16 bins, and classes, both concatenated over all levels."""
@@ -106,14 +110,14 @@ class _Layers(GraphBuilder):
 
 def yolov8n() -> Graph:
     """3.2 million weights, 4.4 G MACs."""
-    net = _Layers("yolov8n")
+    net = Layers("yolov8n")
     value = net.block(net.block(net.parameter(1, 3, 640, 640), 16, 3, 2), 32, 3, 2)
     value = net.block(net.c2f(value, 32, 1, shortcut=True), 64, 3, 2)
     small = net.c2f(value, 64, 2, shortcut=True)
     middle = net.c2f(net.block(small, 128, 3, 2), 128, 2, shortcut=True)
     large = net.sppf(net.c2f(net.block(middle, 256, 3, 2), 256, 1, shortcut=True), 256)
-    up = net.c2f(net.concat(_twice(net, large), middle), 128, 1, shortcut=False)
-    first = net.c2f(net.concat(_twice(net, up), small), 64, 1, shortcut=False)
+    up = net.c2f(net.concat(net.twice(large), middle), 128, 1, shortcut=False)
+    first = net.c2f(net.concat(net.twice(up), small), 64, 1, shortcut=False)
     second = net.c2f(net.concat(net.block(first, 64, 3, 2), up), 128, 1, shortcut=False)
     third = net.c2f(net.concat(net.block(second, 128, 3, 2), large), 256, 1, shortcut=False)
     return net.build(net.detect([first, second, third], separable=False))
@@ -121,20 +125,15 @@ def yolov8n() -> Graph:
 
 def yolo11n() -> Graph:
     """2.6 million weights, 3.3 G MACs."""
-    net = _Layers("yolo11n")
+    net = Layers("yolo11n")
     value = net.block(net.block(net.parameter(1, 3, 640, 640), 16, 3, 2), 32, 3, 2)
     value = net.block(net.c3k2(value, 64, 16, nested=False), 64, 3, 2)
     small = net.c3k2(value, 128, 32, nested=False)
     middle = net.c3k2(net.block(small, 128, 3, 2), 128, 64, nested=True)
     value = net.sppf(net.c3k2(net.block(middle, 256, 3, 2), 256, 128, nested=True), 256)
     large = net.attention(value, 256)
-    up = net.c3k2(net.concat(_twice(net, large), middle), 128, 64, nested=False)
-    first = net.c3k2(net.concat(_twice(net, up), small), 64, 32, nested=False)
+    up = net.c3k2(net.concat(net.twice(large), middle), 128, 64, nested=False)
+    first = net.c3k2(net.concat(net.twice(up), small), 64, 32, nested=False)
     second = net.c3k2(net.concat(net.block(first, 64, 3, 2), up), 128, 64, nested=False)
     third = net.c3k2(net.concat(net.block(second, 128, 3, 2), large), 256, 128, nested=True)
     return net.build(net.detect([first, second, third], separable=True))
-
-
-def _twice(net: GraphBuilder, source: Source) -> Source:
-    _, _, height, width = net.shape(source)
-    return net.resize(source, 2 * height, 2 * width)
