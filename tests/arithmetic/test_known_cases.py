@@ -171,3 +171,23 @@ def test_attention_is_rounded_step_by_step(openvino_core: ov.Core, name: str) ->
     kinds = [each.kind for each in rewritten(model)[1]]
     assert kinds.count("MatMul") == 2
     assert "Softmax" in kinds
+
+
+def _divided(tiny: float, screened: bool) -> ov.Model:
+    x = ops.parameter([4], np.float32, name="x")
+    root = ops.sqrt(ops.add(ops.multiply(x, x), ops.constant(np.float32(tiny))))
+    result = ops.divide(x, root)
+    if screened:
+        result = ops.select(ops.equal(x, ops.constant(np.float32(0))), ops.constant(np.float32(0)), result)
+    return ov.Model([ops.result(result)], [x])
+
+
+@pytest.mark.parametrize("screened", [False, True])
+def test_a_divisor_that_f16_rounds_to_zero_is_clamped(openvino_core: ov.Core, screened: bool) -> None:
+    given = [np.array([0, 1e-5, 3, 4], np.float32)]  # the square of 1e-5 is 0 in f16
+    (found,) = computed(openvino_core, _divided(1e-12, screened), given)
+    smallest = 0 if screened else half(np.float32(1e-5) / np.sqrt(np.float32(2**-24)))
+    assert np.isfinite(found).all()
+    assert found[0] == 0
+    assert found[1] == pytest.approx(float(smallest) if smallest else 65504, rel=1e-2)
+    np.testing.assert_allclose(found[2:], 1, rtol=1e-3)

@@ -1,0 +1,47 @@
+"""Constants that f16 cannot hold: the compiler clamps them to 65504."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+
+from softnpu.emulator.arithmetic import groups
+from softnpu.emulator.arithmetic.groups import Origin
+from softnpu.emulator.arithmetic.rewriting import is_setting
+from softnpu.emulator.arithmetic.settings import Arithmetic
+from softnpu.tools.predict.right.measuring import extent_of
+from softnpu.tools.predict.right.result import LayerTrouble, Trouble
+
+
+def saturated(model: ov.Model, arithmetic: Arithmetic) -> list[tuple[LayerTrouble, frozenset[str]]]:
+    """Return the saturating constants of a model, each with the names of the f16 operations that read it."""
+    origin, in_f32 = groups.origins(model), groups.kept_in_f32(model, arithmetic.kept)
+    found = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Constant" or node.get_element_type().get_type_name() not in {
+            "f32",
+            "f64",
+        }:
+            continue
+        readers = frozenset(
+            port.get_node().friendly_name
+            for port in node.output(0).get_target_inputs()
+            if origin[port.get_node().get_name()] is Origin.DATA
+            and port.get_node().get_name() not in in_f32
+            and not is_setting(port)
+        )
+        if not readers:
+            continue
+        extent = extent_of(np.asarray(node.data, np.float32))
+        if extent.overflows:
+            trouble = LayerTrouble(
+                layer=node.friendly_name,
+                type="Constant",
+                trouble=Trouble.SATURATES,
+                largest=extent.largest,
+                index=extent.index,
+                beyond=extent.beyond,
+                elements=extent.elements,
+            )
+            found.append((trouble, readers))
+    return found
