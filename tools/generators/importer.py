@@ -39,8 +39,10 @@ _PASS: Final = re.compile(r"(?:register_pass|add_matcher)<ov::pass::(\w+)>")
 _OMITTED: Final = re.compile(r"disable<ov::pass::(\w+)>")
 _TYPE: Final = re.compile(r"case ov::element::Type_t::(\w+):")
 _PARSER: Final = re.compile(r"NGraphImporter::parseNode\(.*?const std::shared_ptr<(ov::[\w:]+)>&", re.DOTALL)
-_CHECK: Final = re.compile(r"VPUX_THROW_(?:UNLESS|WHEN)\((.*?),\s*\"", re.DOTALL)
-_LOCAL: Final = re.compile(r"\bauto\s*[&*]?\s*(\w+)\s*=([^;]*);")
+_CHECK: Final = re.compile(
+    r"VPUX_THROW_(?:UNLESS|WHEN)\((.*?),\s*\"|if \(([^{};]*)\)\s*\{\s*VPUX_THROW\(", re.DOTALL
+)
+_LOCAL: Final = re.compile(r"\bauto\s*[&*]?\s*(\w+)\s*=([^;]*);|\bSmallVector<\w+>\s+(\w+)\(([^;]*)\);")
 _GETTER: Final = re.compile(r"origNode->get_(\w+)\(")
 _PARSED: Final = re.compile(r"\b(?:\w+::)*((?:get|parse)[A-Z]\w*)\(")
 _CONSTANT: Final = re.compile(r"Constant.*?input_value\((\d+)\)|inputs\[(\d+)\]\s*\.getDefiningOp", re.DOTALL)
@@ -141,9 +143,9 @@ def _parsers(text: str) -> Iterator[tuple[str, str]]:
 def _checks(body: str) -> list[str]:
     """Return the attributes, `input N` and helpers on which the conditions of a parser depend."""
     known: dict[str, set[str]] = {}
-    for name, expression in _LOCAL.findall(body):
-        known[name] = _words(expression, known)
-    found = {word for condition in _CHECK.findall(body) for word in _words(condition, known)}
+    for name, value, other_name, other in _LOCAL.findall(body):
+        known[name or other_name] = _words(value or other, known)
+    found = {word for one, other in _CHECK.findall(body) for word in _words(one or other, known)}
     return sorted(found - _NOT_CHECKED)
 
 
