@@ -100,6 +100,8 @@ def _answer(subject: Subject) -> Right:
     """Return the findings; unknown if inputs are neither given nor can be generated."""
     try:
         return _judge(subject)
+    except UsageError:
+        raise
     except ToolError as error:
         if subject.samples.files or subject.samples.arrays:
             raise
@@ -127,13 +129,13 @@ def _judge(subject: Subject) -> Right:
         library.ensure(lambda: None)
     except Refused as refusal:
         return _unknown(str(refusal.info))
-    arithmetic = Arithmetic.of(subject.config)
-    common_passes.run(model, arithmetic.kept)
-    with_unique_names(model)
-    _check_list(model, arithmetic)
+    arithmetic, known = Arithmetic.of(subject.config), names_in(model)
     try:
+        common_passes.run(model, arithmetic.kept)
+        with_unique_names(model)
+        _check_list(model, arithmetic)
         bounded = subject.samples.count is None and not given.arrays
-        answer = Judge(model, made, arithmetic, bounded).judge()
+        answer = Judge(model, made, arithmetic, bounded=bounded, known=known).judge()
     except RuntimeError as error:  # it cannot be rewritten, compiled or executed
         return _unknown(f"it does not run in f16 here: {openvino_errors.reason(error)}")
     return _with_other_params(answer, subject.config.get(MODE_PARAMS, ""))

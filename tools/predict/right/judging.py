@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,16 +58,25 @@ class _Seen:
 class Judge:
     """Judges one model with given samples. Each operation of `source` has a unique name.
 
-    `bounded`: only the first sample, if the values of all layers do not fit into memory at once.
+    `bounded`: only the first sample, if the values of all layers do not fit into memory at once. `known` are
+    the names of the user's model: a constant of another name is one of OpenVINO's passes.
     """
 
-    def __init__(self, source: ov.Model, feeds: Feeds, arithmetic: Arithmetic, bounded: bool = False) -> None:
+    def __init__(
+        self,
+        source: ov.Model,
+        feeds: Feeds,
+        arithmetic: Arithmetic,
+        *,
+        bounded: bool = False,
+        known: Container[str],
+    ) -> None:
         self._source = source
         self._feeds = feeds
         self._arithmetic = arithmetic
         self._runs = Runs(source, feeds.steps, arithmetic)
         self._names = Names.of(source, self._runs.base)
-        self._constants = constants.saturated(source, arithmetic)
+        self._constants = constants.saturated(source, arithmetic, known)
         self._order = {node.friendly_name: at for at, node in enumerate(source.get_ordered_ops())}
         self._kinds = {node.friendly_name: node.get_type_name() for node in self._runs.base.get_ordered_ops()}
         self._end = math.inf
