@@ -10,7 +10,7 @@ import pytest
 from openvino import opset2
 from openvino import opset13 as ops
 
-from softnpu.emulator.arithmetic import rounding
+from softnpu.emulator.arithmetic import common_passes, rounding
 from softnpu.emulator.arithmetic.rewriting import rewrite
 from softnpu.emulator.arithmetic.settings import Arithmetic, kept_layers, unknown_layer
 from tests.arithmetic.models import F32, computed, constant, half, rewritten, whole
@@ -191,3 +191,19 @@ def test_a_divisor_that_f16_rounds_to_zero_is_clamped(openvino_core: ov.Core, sc
     assert found[0] == 0
     assert found[1] == pytest.approx(float(smallest) if smallest else 65504, rel=1e-2)
     np.testing.assert_allclose(found[2:], 1, rtol=1e-3)
+
+
+def test_large_weights_in_f16_are_kept_by_the_common_passes() -> None:
+    x = ops.parameter([1, 64], np.float32, name="x")
+    weights = ops.constant(np.ones((64, 64), np.float16))
+    factor = ops.convert(ops.constant(np.full((1, 64), 3, np.float16)), "f32")
+    product = ops.matmul(ops.multiply(x, factor), ops.convert(weights, "f32"), False, False)
+    model = ov.Model([ops.result(product)], [x])
+    common_passes.run(model)
+    constants = {
+        tuple(each.shape): each.get_element_type()
+        for each in model.get_ops()
+        if each.get_type_name() == "Constant"
+    }
+    assert constants == {(64, 64): ov.Type.f16, (1, 64): ov.Type.f32}
+    assert [port.any_name for port in model.inputs] == ["x"]
