@@ -25,7 +25,12 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "emulator.blob": _COMMON,
     "emulator.links": _COMMON,
     "emulator.arithmetic": _COMMON,
-    "emulator.prediction": (*_COMMON, "emulator.platforms"),
+    "emulator.prediction": (
+        *_COMMON,
+        "emulator.arithmetic.dialect",
+        "emulator.arithmetic.settings",
+        "emulator.platforms",
+    ),
     "emulator.disk_cache": (*_COMMON, "emulator.blob"),
     "emulator.openvino": (
         *_COMMON,

@@ -13,6 +13,18 @@ _MOST_SUMMED: Final = 65504
 """A larger MVN is summed in parts, and the sums are f16: this is also the largest f16."""
 
 
+def split(model: ov.Model, kept: frozenset[str]) -> None:
+    """Replace attention and GroupNormalization by the operations that the compiler makes of them."""
+    for operation in model.get_ordered_ops():
+        kind = operation.get_type_name()
+        if kind in kept:
+            continue
+        if kind == "ScaledDotProductAttention":
+            _replace(operation, _attention(operation))
+        elif kind == "GroupNormalization" and operation.output(0).partial_shape.is_static:
+            _replace(operation, _group_normalisation(operation))
+
+
 def decompose(model: ov.Model, kept: frozenset[str]) -> None:
     """Replace single-operation attention, and MVN over many elements, by their steps, unless kept."""
     for operation in model.get_ordered_ops():
@@ -64,6 +76,18 @@ def _mask(
         return None
     given = rest[0]
     return ops.select(given, zero, none) if given.get_element_type() == ov.Type.boolean else given.get_node()
+
+
+def _group_normalisation(operation: ov.Node) -> ov.Node:
+    """Return scale * MVN of each group + bias, as OpenVINO's GroupNormalizationDecomposition."""
+    value, scale, bias = operation.input_values()
+    attributes, name, shape = operation.get_attributes(), operation.friendly_name, list(value.get_shape())
+    grouped = ops.reshape(value, ops.constant([shape[0], attributes["num_groups"], -1]), False)
+    normal = ops.mvn(grouped, ops.constant([2]), True, attributes["epsilon"], "inside_sqrt")
+    whole = ops.reshape(_named(normal, f"{name}/normal"), ops.constant(shape), False)
+    channels = ops.constant([-1] + [1] * (len(shape) - 2))
+    scaled = ops.multiply(whole, ops.reshape(scale, channels, False))
+    return ops.add(_named(scaled, f"{name}/scaled"), ops.reshape(bias, channels, False))
 
 
 def _axes(operation: ov.Node) -> list[int]:

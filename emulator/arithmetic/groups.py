@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import openvino as ov
 
 from softnpu.emulator.arithmetic import operation_types as types
-from softnpu.emulator.arithmetic.settings import BEFORE_RMS, REDUCE_SQUARE, RMS_EPSILON
+from softnpu.emulator.arithmetic.dialect import BEFORE_RMS, REDUCE_SQUARE, RMS_EPSILON
 
 Name = str  # of an operation, unique in its model
 

@@ -68,11 +68,17 @@ TYPES: Final = frozenset(
 """Valid names in the list of layers in f32: OpenVINO's types."""
 
 ALIASES: Final[dict[str, str]] = {
+    "AvgPool16": "AvgPool",
     "FullyConnected": "MatMul",
-    "SoftMax": "Softmax",
+    "GroupTransposedConvolution": "GroupConvolutionBackpropData",
     "LeakyRelu": "PRelu",
+    "MVN6": "MVN",
+    "MaxPool8": "MaxPool",
     "ReLU": "Relu",
     "SDPA": "ScaledDotProductAttention",
+    "SoftMax": "Softmax",
+    "SpaceToDepthOp": "SpaceToDepth",
+    "SquaredDiff": "SquaredDifference",
     "TransposedConvolution": "ConvolutionBackpropData",
 }
 """Names in the real compiler's dialect for OpenVINO's types."""

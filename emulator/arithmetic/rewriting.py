@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import openvino as ov
 
-from softnpu.emulator.arithmetic import decompositions, groups, rounding
+from softnpu.emulator.arithmetic import decompositions, divisors, groups, rounding
 from softnpu.emulator.arithmetic import operation_types as types
 from softnpu.emulator.arithmetic.groups import Name, Origin
 from softnpu.emulator.arithmetic.settings import Arithmetic
@@ -93,6 +93,7 @@ class _Graph:
     def rewrite(self) -> None:
         for operation in self._operations:
             self._note_group(operation)
+        divided = divisors.to_clamp(self._operations, self._origin, self._in_f32)
         for operation in self._operations:
             name = operation.get_name()
             for output in operation.outputs():
@@ -102,6 +103,8 @@ class _Graph:
                     self._round(output)
                 else:
                     self._round_known(output)
+        for port in divided:
+            divisors.clamp(port)
 
     def _note_group(self, operation: ov.Node) -> None:
         name, kind = operation.get_name(), operation.get_type_name()
@@ -181,7 +184,7 @@ class _Graph:
             for each in output.get_target_inputs()
             if (self._origin[each.get_node().get_name()] is Origin.DATA or self._ends_body(each))
             and each.get_node().get_name() not in self._in_f32
-            and not _is_setting(each)
+            and not is_setting(each)
         ]
         if not readers or operation.get_name() in self._compressed:
             return
@@ -210,7 +213,7 @@ def _kind(reader: ov.Input) -> str:
     return kind
 
 
-def _is_setting(reader: ov.Input) -> bool:
+def is_setting(reader: ov.Input) -> bool:
     """Return whether an input keeps its constant: a setting, or a table whose selected rows are rounded."""
     kind, position = _kind(reader), reader.get_index()
     return position in types.FULL_PRECISION_INPUTS.get(kind, ()) or (kind == "Gather" and position == 0)

@@ -1,8 +1,9 @@
 """Compilation settings of a model in f16: the result of an overflow, and the layers kept in f32.
 
 The layers are named as for the real compiler, in NPU_COMPILATION_MODE_PARAMS:
-`compute-layers-with-higher-precision=Sqrt,Power,ReduceMean,Add_RMSNorm`. A name is a type of operation, or
-one of three patterns (`npu_compiler`, `convert_precision_to_fp.cpp`).
+`compute-layers-with-higher-precision=Sqrt,Power,ReduceMean,Add_RMSNorm`. A name is an operation of the
+compiler's dialect, or one of three patterns (`npu_compiler`, `convert_precision_to_fp.cpp`); here also one of
+OpenVINO's types, which the real compiler refuses where it has another word.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from softnpu.emulator.arithmetic import dialect
 from softnpu.emulator.arithmetic.operation_types import ALIASES, TYPES
 
 PRECISION: Final = "f16"
@@ -21,13 +23,6 @@ INFINITY: Final = "INFINITY"
 MODE_PARAMS: Final = "NPU_COMPILATION_MODE_PARAMS"
 HIGHER_PRECISION: Final = "compute-layers-with-higher-precision"
 
-RMS_EPSILON: Final = "Add_RMSNorm"
-"""The Add between a ReduceMean and a Sqrt."""
-BEFORE_RMS: Final = "Add_BeforeRMSNorm"
-"""The Add whose result a root mean square normalises."""
-REDUCE_SQUARE: Final = "ReduceSquare"
-"""Power of 2, ReduceSum and Sqrt in sequence."""
-PATTERNS: Final = (RMS_EPSILON, BEFORE_RMS, REDUCE_SQUARE)
 _INTERNAL: Final = "internal_"
 
 
@@ -57,8 +52,8 @@ def kept_layers(params: str) -> tuple[str, ...]:
 def unknown_layer(params: str) -> tuple[str, str] | None:
     """Return the first unknown layer name, and similar known ones; None if all are known."""
     for name in kept_layers(params):
-        if name not in TYPES and name not in ALIASES and name not in PATTERNS:
-            known = [*TYPES, *ALIASES, *PATTERNS]
+        if name not in TYPES and name not in ALIASES and not dialect.is_word(name):
+            known = [*TYPES, *ALIASES, *dialect.PATTERNS]
             folded = {each.lower(): each for each in known}
             import difflib  # late: for errors only
 

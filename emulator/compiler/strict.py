@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import openvino as ov
 
+from softnpu.emulator.arithmetic.settings import MODE_PARAMS
 from softnpu.emulator.compiler.options import PRECISION, TILES, Settings
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -51,7 +52,7 @@ def refused_layers(model: ov.Model, settings: Settings) -> frozenset[str]:
 def _support(model: ov.Model, settings: Settings, bodies: tuple[Graph, ...]) -> Support:
     # f32 is what the emulator computes in; a program that names it asks for that, and not for silicon's f16
     precision = settings.precision if settings.precision == "bf16" else ""
-    config = {TILES: settings.values[TILES], PRECISION: precision}
+    config = {name: settings.values[name] for name in (TILES, MODE_PARAMS)} | {PRECISION: precision}
     return rules.check(read_graph(model), settings.platform, bodies, config)
 
 

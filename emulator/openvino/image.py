@@ -157,10 +157,13 @@ class LoadedImage:
 
     def _round(self, model: ov.Model) -> None:
         """Make `model` compute in f16, like the device."""
+        from softnpu.emulator.arithmetic import common_passes
         from softnpu.emulator.arithmetic.rewriting import rewrite
 
+        asked = arithmetic.Arithmetic.of(self.meta.config)
         try:
-            rewrite(model, arithmetic.Arithmetic.of(self.meta.config))
+            common_passes.run(model, asked.kept)
+            rewrite(model, asked)
         except (LookupError, TypeError, AttributeError) as error:  # an operation unlike the known ones
             raise RuntimeError(f"it cannot be rewritten for f16: {error!r}") from error
 

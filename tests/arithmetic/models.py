@@ -10,6 +10,7 @@ import numpy.typing as npt
 import openvino as ov
 from openvino import opset13 as ops
 
+from softnpu.emulator.arithmetic import common_passes
 from softnpu.emulator.arithmetic.rewriting import Rounding, rewrite
 from softnpu.emulator.arithmetic.settings import Arithmetic
 
@@ -52,5 +53,7 @@ def computed(
     core: ov.Core, model: ov.Model, inputs: Sequence[Array], arithmetic: Arithmetic | None = None
 ) -> list[Array]:
     """Return the results in f16, computed in this process."""
-    compiled = core.compile_model(rewritten(model, arithmetic)[0], "CPU", F32)
+    passed = model.clone()
+    common_passes.run(passed, arithmetic.kept if arithmetic else frozenset())
+    compiled = core.compile_model(rewritten(passed, arithmetic)[0], "CPU", F32)
     return [np.array(value) for value in compiled(list(inputs)).values()]

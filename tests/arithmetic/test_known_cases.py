@@ -10,7 +10,7 @@ import pytest
 from openvino import opset2
 from openvino import opset13 as ops
 
-from softnpu.emulator.arithmetic import rounding
+from softnpu.emulator.arithmetic import common_passes, rounding
 from softnpu.emulator.arithmetic.rewriting import rewrite
 from softnpu.emulator.arithmetic.settings import Arithmetic, kept_layers, unknown_layer
 from tests.arithmetic.models import F32, computed, constant, half, rewritten, whole
@@ -171,3 +171,39 @@ def test_attention_is_rounded_step_by_step(openvino_core: ov.Core, name: str) ->
     kinds = [each.kind for each in rewritten(model)[1]]
     assert kinds.count("MatMul") == 2
     assert "Softmax" in kinds
+
+
+def _divided(tiny: float, screened: bool) -> ov.Model:
+    x = ops.parameter([4], np.float32, name="x")
+    root = ops.sqrt(ops.add(ops.multiply(x, x), ops.constant(np.float32(tiny))))
+    result = ops.divide(x, root)
+    if screened:
+        result = ops.select(ops.equal(x, ops.constant(np.float32(0))), ops.constant(np.float32(0)), result)
+    return ov.Model([ops.result(result)], [x])
+
+
+@pytest.mark.parametrize("screened", [False, True])
+def test_a_divisor_that_f16_rounds_to_zero_is_clamped(openvino_core: ov.Core, screened: bool) -> None:
+    given = [np.array([0, 1e-5, 3, 4], np.float32)]  # the square of 1e-5 is 0 in f16
+    (found,) = computed(openvino_core, _divided(1e-12, screened), given)
+    smallest = 0 if screened else half(np.float32(1e-5) / np.sqrt(np.float32(2**-24)))
+    assert np.isfinite(found).all()
+    assert found[0] == 0
+    assert found[1] == pytest.approx(float(smallest) if smallest else 65504, rel=1e-2)
+    np.testing.assert_allclose(found[2:], 1, rtol=1e-3)
+
+
+def test_large_weights_in_f16_are_kept_by_the_common_passes() -> None:
+    x = ops.parameter([1, 64], np.float32, name="x")
+    weights = ops.constant(np.ones((64, 64), np.float16))
+    factor = ops.convert(ops.constant(np.full((1, 64), 3, np.float16)), "f32")
+    product = ops.matmul(ops.multiply(x, factor), ops.convert(weights, "f32"), False, False)
+    model = ov.Model([ops.result(product)], [x])
+    common_passes.run(model)
+    constants = {
+        tuple(each.shape): each.get_element_type()
+        for each in model.get_ops()
+        if each.get_type_name() == "Constant"
+    }
+    assert constants == {(64, 64): ov.Type.f16, (1, 64): ov.Type.f32}
+    assert [port.any_name for port in model.inputs] == ["x"]

@@ -18,6 +18,7 @@ from softnpu.plugin import CompileError, Core
 from tests.conftest import StartDaemon
 from tests.prediction import models
 
+_LIST = "compute-layers-with-higher-precision"
 PLAIN = models.unary(ops.relu, 1, 8)
 BOUNDED = models.unary(ops.relu, 4, ov.Dimension(1, 8))
 
@@ -44,14 +45,16 @@ def test_a_strict_daemon_refuses_exactly_what_the_rules_refuse(strict: Core) -> 
     found = {
         "plain": refusal(strict, PLAIN),
         "unknown": refusal(strict, BOUNDED),
-        "operation": refusal(strict, models.with_is_nan()),
+        "operation": refusal(strict, models.with_unsupported()),
         "body": refusal(strict, models.branch()),
         "open": refusal(strict, models.unary(ops.relu, -1, -1)),
         "rank": refusal(strict, models.unary(ops.relu, 1, 1, 1, 1, 2, 4)),
         "state": refusal(strict, models.state(ov.Dimension(-1))),
         # the compiler then sees a static bound
         "static": refusal(strict, BOUNDED, {"NPU_DYNAMIC_SHAPE_TO_STATIC": "YES"}),
-        "not turned off": refusal(strict, models.with_is_nan(), {"NPU_STRICT": "NO"}),
+        "words of OpenVINO": refusal(strict, PLAIN, {"NPU_COMPILATION_MODE_PARAMS": f"{_LIST}=Relu"}),
+        "words of the compiler": refusal(strict, PLAIN, {"NPU_COMPILATION_MODE_PARAMS": f"{_LIST}=ReLU"}),
+        "not turned off": refusal(strict, models.with_unsupported(), {"NPU_STRICT": "NO"}),
     }
     assert found == {
         "plain": "",
@@ -62,18 +65,20 @@ def test_a_strict_daemon_refuses_exactly_what_the_rules_refuse(strict: Core) -> 
         "rank": "rank.argument",
         "state": "state.unbounded",
         "static": "",
+        "words of OpenVINO": refusal(strict, PLAIN, {"NPU_COMPILATION_MODE_PARAMS": f"{_LIST}=Relu"}),
+        "words of the compiler": refusal(strict, PLAIN, {"NPU_COMPILATION_MODE_PARAMS": f"{_LIST}=ReLU"}),
         "not turned off": "operation.unsupported",
     }
 
 
 def test_a_refusal_names_its_source_and_query_and_log_have_the_rest(strict: Core) -> None:
     with pytest.raises(CompileError) as failure:
-        strict.compile_model(models.with_is_nan(), "NPU")
-    for word in ("IsNaN", "(in 'check')", "operation.unsupported", str(IMPORTER), "HETERO:NPU,CPU"):
+        strict.compile_model(models.with_unsupported(), "NPU")
+    for word in ("SearchSorted", "(in 'check')", "operation.unsupported", str(IMPORTER), "HETERO:NPU,CPU"):
         assert word in str(failure.value), word
     for model, missing in (
         (PLAIN, set()),
-        (models.with_is_nan(), {"check"}),
+        (models.with_unsupported(), {"check"}),
         (models.branch(), {"choice"}),
     ):
         names = {operation.get_friendly_name() for operation in model.get_ops()}
@@ -83,9 +88,9 @@ def test_a_refusal_names_its_source_and_query_and_log_have_the_rest(strict: Core
 
 
 def test_the_property_makes_one_compilation_strict(shared_core: Core) -> None:
-    assert refusal(shared_core, models.with_is_nan()) == ""
-    assert refusal(shared_core, models.with_is_nan(), {"NPU_STRICT": "YES"}) == "operation.unsupported"
-    model = models.with_is_nan()
+    assert refusal(shared_core, models.with_unsupported()) == ""
+    assert refusal(shared_core, models.with_unsupported(), {"NPU_STRICT": "YES"}) == "operation.unsupported"
+    model = models.with_unsupported()
     assert "check" in shared_core.query_model(model, "NPU")
     assert "check" not in shared_core.query_model(model, "NPU", {"NPU_STRICT": "YES"})
 
@@ -109,7 +114,7 @@ def test_caches_and_blobs_of_a_lenient_daemon_do_not_bypass_strict_mode(
     start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(ENV_CACHE_DIR, str(tmp_path / "driver"))
-    model, cached = models.with_is_nan(), {"CACHE_DIR": str(tmp_path / "plugin")}
+    model, cached = models.with_unsupported(), {"CACHE_DIR": str(tmp_path / "plugin")}
     loose = Core(start_daemon(socket=str(tmp_path / "loose.sock")).socket)
     loose.compile_model(model, "NPU")
     loose.compile_model(model, "NPU", cached)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-from openvino import opset8, opset10, opset11, opset12, opset16
+from openvino import opset5, opset8, opset11, opset12
 from openvino import opset15 as ops
 
 Dims = list[int | ov.Dimension]
@@ -31,31 +31,38 @@ def unary(operation: Callable[[Any], Any], *dims: int | ov.Dimension, kind: Any 
     return model(operation(x), x)
 
 
-def with_is_nan() -> ov.Model:
+EDGES = np.array([0.2, 0.5], np.float32)
+
+
+def searched(values: Any) -> Any:
+    """Return the place of each value between two edges: an operation that the compiler does not import."""
+    return ops.search_sorted(ops.constant(EDGES), values)
+
+
+def with_unsupported() -> ov.Model:
     """Return a model with one layer that the compiler does not import, `check`, between others."""
     x = data(1, 8)
-    positive = ops.relu(x)
-    check = opset10.is_nan(positive)
+    check = searched(ops.reshape(ops.relu(x), ops.constant([8]), special_zero=False))
     check.set_friendly_name("check")
-    return model(ops.tanh(ops.select(check, ops.constant(np.float32(0)), positive)), x, name="with_is_nan")
+    return model(ops.tanh(ops.convert(check, "f32")), x, name="with_unsupported")
 
 
 def folded() -> ov.Model:
     """Return the same operation where it depends on no input."""
-    x = data(1, 4)
-    mask = opset10.is_nan(ops.constant(np.array([[1, np.nan, 2, 3]], np.float32)))
-    return model(ops.select(mask, ops.constant(np.float32(0)), x), x)
+    x = data(1, 3)
+    places = searched(ops.constant(np.array([0, 0.3, 1], np.float32)))
+    return model(ops.add(x, ops.convert(places, "f32")), x)
 
 
 def branch() -> ov.Model:
     """Return the same operation in the body of an If, `choice`."""
-    condition, x = data(kind=np.bool_, name="condition"), data(2, 3)
+    condition, x = data(kind=np.bool_, name="condition"), data(6)
 
     def body(operation: Callable[[Any], Any]) -> tuple[Any, ov.Model]:
-        inner = ops.parameter([2, 3], np.float32, name="inner")
+        inner = ops.parameter([6], np.float32, name="inner")
         return inner, ov.Model([operation(inner)], [inner], "body")
 
-    then_input, then_body = body(lambda inner: ops.convert(opset10.is_nan(inner), "f32"))
+    then_input, then_body = body(lambda inner: ops.convert(searched(inner), "f32"))
     else_input, else_body = body(ops.relu)
     choice = ops.if_op(condition)
     choice.set_friendly_name("choice")
@@ -91,10 +98,38 @@ def resize(mode: str) -> ov.Model:
     )
 
 
-def newer_one_hot() -> ov.Model:
-    """Return an OneHot of opset 16, which nothing converts to opset 1."""
-    on, off = ops.constant(np.float32(1)), ops.constant(np.float32(0))
-    return unary(lambda x: opset16.one_hot(x, ops.constant(4), on, off, -1, "normalize"), 3, kind=np.int64)
+def older_gather() -> ov.Model:
+    """Return an operation of a type that the compiler imports, in a version that nothing converts."""
+    places = ops.constant(np.array([[0], [2]], np.int64))
+    return unary(lambda x: opset5.gather_nd(x, places), 3, 4)
+
+
+def recurrent(kind: str, lengths: Any = (3, 3), **attributes: Any) -> ov.Model:
+    """Return a GRUSequence or an LSTMSequence of two sequences; without `lengths` these are an input."""
+    gates = {"gru": 3, "lstm": 4}[kind]
+    x, state = data(2, 3, 4), ops.constant(np.zeros((2, 1, 5), np.float32))
+    weights = [ops.constant(np.zeros((1, gates * 5, *size), np.float32)) for size in ((4,), (5,), ())]
+    given = data(2, kind=np.int32, name="lengths")
+    inputs = [x] if lengths else [x, given]
+    ends = ops.constant(np.array(lengths, np.int32)) if lengths else given
+    make = getattr(ops, f"{kind}_sequence")
+    states = [state] if kind == "gru" else [state, state]
+    sequence = make(x, *states, ends, *weights, 5, "forward", **attributes)
+    return ov.Model([sequence.output(0)], inputs, kind)
+
+
+def quantised(levels: int = 256, *, falling: bool = False) -> ov.Model:
+    """Return a FakeQuantize."""
+    ends = [ops.constant(np.float32(each)) for each in (-1, 1, *((1, -1) if falling else (-1, 1)))]
+    return unary(lambda x: ops.fake_quantize(x, *ends, levels), 1, 4)
+
+
+def convolution(stride: int, auto_pad: str) -> ov.Model:
+    """Return a convolution with padding that is computed."""
+    weights = ops.constant(np.ones((2, 3, 3, 3), np.float32))
+    return unary(
+        lambda x: ops.convolution(x, weights, [stride] * 2, [0, 0], [0, 0], [1, 1], auto_pad), 1, 3, 8, 8
+    )
 
 
 def slice_up_to_an_input() -> ov.Model:

@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 import openvino as ov
 import pytest
-from openvino import opset9
+from openvino import opset9, opset10
 from openvino import opset15 as ops
 
+from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION
 from softnpu.emulator.platforms import PLATFORMS
 from softnpu.emulator.prediction.bodies import read_bodies
 from softnpu.emulator.prediction.reader import read_graph
-from softnpu.emulator.prediction.support import element_types, operations, rules
+from softnpu.emulator.prediction.support import conditions, element_types, operations, rules
 from softnpu.emulator.prediction.support.check import check
 from softnpu.emulator.prediction.support.findings import Support, Verdict
 from softnpu.emulator.prediction.support.operation_table import operation_table
@@ -35,15 +36,56 @@ def support_of(model: ov.Model, platform: str = "4000", config: Mapping[str, str
 Case = tuple[Callable[[], ov.Model], dict[str, Verdict]]
 REFUSES, UNKNOWN, TAKES = Verdict.REFUSES, Verdict.UNKNOWN, Verdict.TAKES
 CASES: dict[str, Case] = {
-    "an operation that is not imported": (models.with_is_nan, {"operation.unsupported": REFUSES}),
+    "an operation that is not imported": (models.with_unsupported, {"operation.unsupported": REFUSES}),
     "it is folded": (models.folded, {}),
     "it is in a body": (models.branch, {"operation.unsupported": REFUSES}),
     "one that is converted first": (lambda: models.unary(lambda x: ops.gelu(x, "erf"), 1, 4), {}),
-    "SoftSign has no decomposition": (
-        lambda: models.unary(opset9.softsign, 1, 4), {"operation.unsupported": REFUSES},
+    "SoftSign": (lambda: models.unary(opset9.softsign, 1, 4), {}),
+    "IsInf": (lambda: models.unary(lambda x: ops.convert(opset10.is_inf(x), "f32"), 1, 4), {}),
+    "another version": (models.older_gather, {"operation.version": UNKNOWN}),
+    "lengths that are equal": (lambda: models.recurrent("gru"), {}),
+    "lengths that differ": (lambda: models.recurrent("lstm", (2, 3)), {"operation.constant-input": REFUSES}),
+    "lengths of an input": (lambda: models.recurrent("lstm", None), {}),
+    "lengths of an input, GRU": (
+        lambda: models.recurrent("gru", None), {"operation.constant-input": REFUSES},
     ),
-    "another version": (
-        models.newer_one_hot, {"operation.version": UNKNOWN, "type.integers-of-64-bits": TAKES},
+    "a clip": (lambda: models.recurrent("gru", clip=2.0), {"operation.attribute": REFUSES}),
+    "other activations": (
+        lambda: models.recurrent("lstm", activations=["sigmoid", "relu", "tanh"]),
+        {"operation.attribute": REFUSES},
+    ),
+    "buckets in i64": (
+        lambda: models.unary(
+            lambda x: ops.convert(ops.bucketize(x, ops.constant(models.EDGES), "i64"), "f32"), 4
+        ),
+        {"operation.attribute": REFUSES},
+    ),
+    "a sum of updates": (
+        lambda: models.unary(
+            lambda x: ops.scatter_nd_update(
+                x, ops.constant(np.array([[1]])), ops.constant(np.ones(1, np.float32)), "sum"
+            ),
+            4,
+        ),
+        {"operation.attribute": REFUSES},
+    ),
+    "a variable axis": (
+        lambda: models.model(
+            ops.gather(
+                x := models.data(2, 2), ops.constant([0]), axis := models.data(kind=np.int32, name="axis"),
+            ),
+            x, axis,
+        ),
+        {"operation.constant-input": REFUSES, "shape.inferred": UNKNOWN},
+    ),
+    "same_upper": (lambda: models.convolution(1, "same_upper"), {}),
+    "same_upper with strides": (
+        lambda: models.convolution(2, "same_upper"), {"operation.same-upper": UNKNOWN},
+    ),
+    "256 levels": (models.quantised, {}),
+    "17 levels": (lambda: models.quantised(17), {"operation.quantisation-levels": UNKNOWN}),
+    "a scale below zero": (
+        lambda: models.quantised(falling=True), {"operation.negative-scale": UNKNOWN},
     ),
     "pads of 0 or more": (lambda: models.pad(1), {}),
     "a negative pad": (lambda: models.pad(-1), {"operation.pad-negative": REFUSES}),
@@ -110,7 +152,7 @@ def test_a_model_triggers_exactly_these_rules(name: str) -> None:
 
 def test_every_rule_is_triggered_by_a_model_or_a_property() -> None:
     elsewhere = {  # tested below, or unreachable from OpenVINO's Python API
-        *("configuration.tiles", "configuration.precision", "configuration.f32", "type.f8"),
+        *("configuration.tiles", "configuration.precision", "configuration.layers", "type.f8"),
         *("type.f8e8m0", "operation.custom", "operation.pad-variable"),
     }
     assert {rule for _, expected in CASES.values() for rule in expected} | elsewhere == set(rules.RULES)
@@ -126,6 +168,20 @@ def test_every_rule_has_a_verifiable_source_and_a_remedy() -> None:
             assert source.repository.count("/") == 1, rule.id
             assert source.path, rule.id
             assert source.date.startswith("20"), rule.id
+        assert any(source.version.startswith("commit ") for source in rule.sources), rule.id
+
+
+def test_everything_that_a_parser_checks_has_a_rule_or_a_reason() -> None:
+    for name, words in operation_table().checked.items():
+        kind, _ = name.split()
+        if kind in conditions.EXEMPT or kind in conditions.HANDLED or kind.startswith("Reduce"):
+            continue
+        assert {f"{kind} {word}" for word in words} <= conditions.EXEMPT.keys(), name
+
+
+def test_every_conversion_is_one_of_the_passes_before_the_import() -> None:
+    table = operation_table()
+    assert {each for versions in table.converted.values() for each in versions.values()} <= table.passes
 
 
 @pytest.mark.parametrize(
@@ -138,6 +194,9 @@ def test_every_rule_has_a_verifiable_source_and_a_remedy() -> None:
         ({"NPU_TILES": "7"}, tuple(PLATFORMS)),
         ({"INFERENCE_PRECISION_HINT": "f16"}, ()),
         ({"INFERENCE_PRECISION_HINT": "bf16"}, tuple(PLATFORMS)),
+        ({"INFERENCE_PRECISION_HINT": "f32"}, tuple(PLATFORMS)),
+        ({"NPU_COMPILATION_MODE_PARAMS": f"{HIGHER_PRECISION}=SoftMax,Add_RMSNorm"}, ()),
+        ({"NPU_COMPILATION_MODE_PARAMS": f"{HIGHER_PRECISION}=Softmax"}, tuple(PLATFORMS)),
     ],
 )
 def test_properties_are_refused_by_these_platforms(config: dict[str, str], refused: tuple[str, ...]) -> None:
@@ -155,7 +214,7 @@ def test_f8_is_supported_only_on_the_newest_platform() -> None:
 
 
 def test_a_refusal_names_its_layers() -> None:
-    assert support_of(models.with_is_nan()).refused_layers == {"check"}
+    assert support_of(models.with_unsupported()).refused_layers == {"check"}
     (layer,) = support_of(models.branch()).refused_layers
     assert layer.startswith("choice/")
 
@@ -187,7 +246,7 @@ def test_real_models_are_accepted_only_with_static_shapes(name: str) -> None:
 
 
 def test_a_result_can_be_written_as_json() -> None:
-    found = support_of(models.with_is_nan())
+    found = support_of(models.with_unsupported())
     document = json.loads(msgspec.json.encode(found))
     assert document["findings"][0]["sources"][0]["path"] == rules.IMPORTER.path
 

@@ -106,12 +106,12 @@ def prediction(page: Path) -> None:
     given = Samples(arrays={"x": case.given[0]})
     for prediction in (
         predict(case.model, samples=given),
-        predict(models.with_is_nan(), ["3720"]),
+        predict(models.with_unsupported(), ["3720"]),
         predict(_dense(), ["3720"]),
         predict(models.unary(ops.relu, 1, -1), ["4000"]),
         predict(models.unary(lambda x: x, 1, 4), ["4000"], only=["speed"]),
         predict(in_a_body().model, ["3720"], only=["right"]),
-        predict(models.with_is_nan(), ["3720"], only=["compile"]),
+        predict(models.with_unsupported(), ["3720"], only=["compile"]),
         predict(_dense(), ["3720"], only=["right"]),
     ):
         predict_page.write_page(prediction, page)

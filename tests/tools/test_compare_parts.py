@@ -102,6 +102,13 @@ def test_cosine_survives_any_magnitude() -> None:
     assert measure(np.zeros(2), np.ones(2)).cosine == 0
 
 
+def test_no_cosine_is_claimed_where_only_one_tensor_has_numbers() -> None:
+    nothing = np.array([1, 2, math.nan])
+    assert math.isnan(measure(nothing, np.array([1.0, 2, 3])).cosine)
+    assert math.isnan(measure(nothing * math.nan, nothing * math.nan).cosine)
+    assert measure(nothing, nothing * 2).cosine == pytest.approx(1)
+
+
 # ---------------------------------------------------------------- graphs
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.quick
 def refused(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An IR with one layer that is refused."""
     path = tmp_path_factory.mktemp("predict") / "refused.xml"
-    ov.save_model(models.with_is_nan(), path, compress_to_fp16=False)
+    ov.save_model(models.with_unsupported(), path, compress_to_fp16=False)
     return path
 
 
@@ -46,12 +46,12 @@ def test_the_text_has_verdict_layer_rule_source_and_remedy(refused: Path) -> Non
     shown = softnpu("predict", refused, "--details").words
     rule = RULES["operation.unsupported"]
     for words in (
-        "refused, 7 operations\n"
-        "  will it run:      no: Meteor Lake, Lunar Lake, Panther Lake, Wildcat Lake (operation IsNaN ",
-        f"  change first:     {rule.hint}: operation IsNaN",
+        "refused, 9 operations\n"
+        "  will it run:      no: Meteor Lake, Lunar Lake, Panther Lake, Wildcat Lake (operation SearchSorted ",
+        f"  change first:     {rule.hint}: operation SearchSorted",
         "Will it compile?\n  3720, 4000, 5010, 5020: refuses;",
-        "  refuses: operation IsNaN (opset10): the compiler does not import it  [operation.unsupported]\n"
-        "    1 layer: check\n",
+        "  refuses: operation SearchSorted (opset15): the compiler does not import it  "
+        "[operation.unsupported]\n    1 layer: check\n",
         f"    source: {rule.sources[0]}\n",
         f"What to change?\n  1. {rule.hint}\n",
         "platforms: 3720 (Meteor Lake), 4000 (Lunar Lake), 5010 (Panther Lake), 5020 (Wildcat Lake)\n",
@@ -122,11 +122,11 @@ def test_the_text_names_the_overflowing_layer_with_list_and_proof(overflowing: P
     shown = softnpu("predict", overflowing, "--only", "right", "--inputs", overflowing.with_suffix(".npz"))
     for words in (
         "Will it be right?\n  wrong: 1 of 1 output, off by ",
-        "1 sample (absorbed.npz), 10 roundings looked at",
-        "overflows: norm/square (Power)\n    largest value in f32 1.44391e+07 at [0,2,46], 319 of 384 beyond",
+        "1 sample (absorbed.npz), 12 roundings looked at",
+        "overflows: norm/square (Power)\n    largest value in f32 1.41753e+07 at [0,5,2], 318 of 384 beyond",
         "3 layers inherit it: norm/root, norm/normal, ",
         "right with NPU_COMPILATION_MODE_PARAMS=compute-layers-with-higher-precision="
-        "Add,Power,ReduceMean,Sqrt\n    5 of 9 operations in f32; run with it: at most 0.0",
+        "Add,Power,ReduceMean,Sqrt,Subtract\n    7 of 11 operations in f32; run with it: at most 0.0",
         "1. set NPU_COMPILATION_MODE_PARAMS to ",
     ):
         assert words in shown.words, shown.words
@@ -164,7 +164,7 @@ def test_a_page_is_complete_and_needs_no_network(refused: Path, overflowing: Pat
     softnpu("predict", refused, "--only", "compile", "--html", page)
     text = page.read_text()
     assert "refuses" in text
-    assert "IsNaN" in text
+    assert "SearchSorted" in text
     assert "How fast?" not in text
     assert "no such directory" in softnpu("predict", refused, "--html", tmp_path / "none" / "p.html").misuse
 

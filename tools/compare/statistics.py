@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -86,11 +87,16 @@ def worst(by_step: Sequence[Statistics], tolerances: Tolerances) -> int:
 
 
 def cosine(value: Array, reference: Array) -> float:
-    """Return the cosine of the angle between both tensors, where both are finite; 1 if both are zero."""
+    """Return the cosine of the angle between both tensors; 1 if both are zero.
+
+    Elements that are not finite in both are left out. NaN if one is finite in only one of them, or none is.
+    """
     if np.array_equal(value, reference):
         return 1.0
     ours, theirs = value.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
-    finite = np.isfinite(ours) & np.isfinite(theirs)
+    finite = np.isfinite(ours)
+    if not (np.array_equal(finite, np.isfinite(theirs)) and finite.any()):
+        return math.nan
     ours, theirs = ours[finite], theirs[finite]
     # scaled first: squares of large f64 numbers overflow
     scales = [float(np.abs(each).max(initial=0.0)) for each in (ours, theirs)]

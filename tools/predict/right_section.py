@@ -10,8 +10,10 @@ import openvino as ov
 import psutil
 from msgspec.structs import replace
 
-from softnpu.emulator.arithmetic import library
+from softnpu.emulator.arithmetic import common_passes, dialect, groups, library
+from softnpu.emulator.arithmetic import operation_types as types
 from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, MODE_PARAMS, Arithmetic
+from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.tools.compare import feeds
@@ -31,7 +33,7 @@ from softnpu.tools.predict.right.result import (
 )
 from softnpu.tools.predict.section import Hint, Subject
 from softnpu.tools.shared.console import format_bytes, format_count, print_line
-from softnpu.tools.shared.failures import ToolError
+from softnpu.tools.shared.failures import ToolError, UsageError
 
 _RUNS_HELD: Final = 3
 """The model in f32, in f16, and OpenVINO's kernel form of one of them."""
@@ -98,6 +100,8 @@ def _answer(subject: Subject) -> Right:
     """Return the findings; unknown if inputs are neither given nor can be generated."""
     try:
         return _judge(subject)
+    except UsageError:
+        raise
     except ToolError as error:
         if subject.samples.files or subject.samples.arrays:
             raise
@@ -110,7 +114,8 @@ def _judge(subject: Subject) -> Right:
     given = feeds.Given(read.files, {**read.arrays, **subject.samples.arrays}, read.archive)
     outputs = [port_names(port) for port in subject.model.outputs]
     feeds.check_names(given, ports, outputs, names_in(subject.model))
-    model = with_unique_names(samples.reshaped(subject.model, given))
+    samples.check_used(subject.samples.files, given, ports)
+    model = samples.reshaped(subject.model, given)
     for port in model.inputs:
         if port.partial_shape.is_dynamic:
             has = f"input '{port.any_name}' has the open shape {port.partial_shape}"
@@ -124,12 +129,28 @@ def _judge(subject: Subject) -> Right:
         library.ensure(lambda: None)
     except Refused as refusal:
         return _unknown(str(refusal.info))
+    arithmetic, known = Arithmetic.of(subject.config), names_in(model)
     try:
+        common_passes.run(model, arithmetic.kept)
+        with_unique_names(model)
+        _check_list(model, arithmetic)
         bounded = subject.samples.count is None and not given.arrays
-        answer = Judge(model, made, Arithmetic.of(subject.config), bounded).judge()
+        answer = Judge(model, made, arithmetic, bounded=bounded, known=known).judge()
     except RuntimeError as error:  # it cannot be rewritten, compiled or executed
         return _unknown(f"it does not run in f16 here: {openvino_errors.reason(error)}")
     return _with_other_params(answer, subject.config.get(MODE_PARAMS, ""))
+
+
+def _check_list(model: ov.Model, arithmetic: Arithmetic) -> None:
+    """Raise `UsageError` for a list of layers that names nothing of the model."""
+    bodies = (model, *all_bodies(model))
+    if arithmetic.kept and not any(groups.kept_in_f32(each, arithmetic.kept) for each in bodies):
+        kinds = {node.get_type_name() for each in bodies for node in each.get_ops()}
+        raise UsageError(
+            f"--config {MODE_PARAMS}, {HIGHER_PRECISION}",
+            found=f"{','.join(sorted(arithmetic.kept))}: no layer of the model",
+            expected=f"types that it has: {', '.join(dialect.words(sorted(kinds & types.TYPES)))}",
+        )
 
 
 def _bytes_of_weights(model: ov.Model) -> int:
@@ -188,7 +209,7 @@ def _show_layer(each: LayerTrouble) -> None:
         sources = ", ".join(each.reads)
         print_line(f"    by itself off by {_error(each.own)}: what it makes of the rounding of {sources}")
     if each.found:
-        print_line(f"    seen when what is above was repaired ({each.found})")
+        print_line(f"    seen when the others were repaired ({each.found})")
 
 
 def _show_repair(answer: Right) -> None:

@@ -4,7 +4,9 @@ A pure library: a graph goes in, findings come out. The compiler's strict mode a
 
 - `findings.py`: verdicts, sources, findings, and the answer for a model and a platform.
 - `rules.py`: the table of rules: statement, source, remedy.
-- `operations.toml`, `operation_table.py`: what the NPU compiler does with each operation.
+- `importer.toml`: what the importer takes, made of its source by `softnpu.tools.generators.importer`.
+- `operations.toml`, `operation_table.py`: that, what is converted first, and results of tests.
+- `conditions.py`: attributes and constants that an operation must have.
 - `operations.py`, `element_types.py`, `shapes.py`, `configuration.py`: the rules, applied to a graph.
 - `check.py`: all of them together.
 """

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from softnpu.emulator.arithmetic.dialect import is_word
+from softnpu.emulator.arithmetic.dialect import words as words_of
+from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, MODE_PARAMS, kept_layers
 from softnpu.emulator.platforms import check_platform
 from softnpu.emulator.prediction.support.findings import Finding
 from softnpu.emulator.prediction.support.rules import RULES
@@ -21,5 +24,11 @@ def check(config: Mapping[str, str], platform: str) -> Iterator[Finding]:
         yield RULES["configuration.tiles"].finding(f"{_TILES}={tiles} on platform {platform}")
     precision = config.get(_PRECISION, "")
     if precision not in _TAKEN:
-        rule = "configuration.f32" if precision == "f32" else "configuration.precision"
-        yield RULES[rule].finding(f"{_PRECISION}={precision}")
+        yield RULES["configuration.precision"].finding(f"{_PRECISION}={precision}")
+    unknown = [name for name in kept_layers(config.get(MODE_PARAMS, "")) if not is_word(name)]
+    if unknown:
+        words = ", ".join(words_of(unknown))
+        found = f"{HIGHER_PRECISION} with {', '.join(unknown)}"
+        yield RULES["configuration.layers"].finding(
+            f"{found} (its words for them: {words})" if words else found
+        )

@@ -7,15 +7,9 @@ from typing import Final
 
 from softnpu.emulator.prediction.graph import Graph, Operation
 from softnpu.emulator.prediction.support.findings import Finding
+from softnpu.emulator.prediction.support.operation_table import operation_table
 from softnpu.emulator.prediction.support.rules import RULES
 
-IMPORTED: Final = frozenset(
-    (
-        *("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "nf4", "boolean"),
-        *("i64", "u64", "i32", "u32", "i16", "u16", "i8", "u8", "i4", "u4", "u2"),
-    )
-)
-"""Types accepted by `importPrecision` of the NPU compiler."""
 _OWN_RULE: Final = {
     "f8e8m0": "type.f8e8m0",
     "f64": "type.f64",
@@ -48,7 +42,7 @@ def check(graphs: Iterable[Graph], platform: str) -> tuple[Finding, ...]:
 
 def rule_of(element_type: str, platform: str) -> str:
     """Return the rule that applies to an element type; empty for a supported one."""
-    rule = _OWN_RULE.get(element_type, "" if element_type in IMPORTED else "type.unsupported")
+    rule = _OWN_RULE.get(element_type, "" if element_type in operation_table().types else "type.unsupported")
     return rule if rule and platform in RULES[rule].platforms else ""
 
 

@@ -1,4 +1,4 @@
-"""The NPU compiler's treatment of operations, from `operations.toml`."""
+"""The NPU compiler's treatment of operations, from `importer.toml` and `operations.toml`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
+
+from softnpu.emulator.prediction.support.findings import Source
 
 
 @dataclass(frozen=True, slots=True)
 class OperationTable:
-    """The file's content: versions by type, passes by type and version, results by type and version."""
+    """The files' content: versions by type, passes by type and version, results by type and version.
+
+    `checked` are the attributes, `input N` and helpers that a parser checks, by `TYPE VERSION`; `passes` the
+    passes before the import; `types` the element types.
+    """
 
     parsed: Mapping[str, frozenset[str]]
     converted: Mapping[str, Mapping[str, str]]
     absent: frozenset[str]
     conformance: Mapping[str, tuple[int, int]]
+    checked: Mapping[str, tuple[str, ...]]
+    passes: frozenset[str]
+    types: frozenset[str]
+    source: Source
 
     def knows(self, type: str) -> bool:
         """Return whether any version of this type is parsed or converted."""
@@ -37,12 +48,19 @@ class OperationTable:
 
 @functools.cache
 def operation_table() -> OperationTable:
-    """Read the file, once."""
-    text = resources.files(__package__).joinpath("operations.toml").read_text(encoding="utf-8")
-    content = tomllib.loads(text)
+    """Read the files, once."""
+    importer, content = _read("importer.toml"), _read("operations.toml")
     return OperationTable(
-        parsed={kind: frozenset(versions) for kind, versions in content["parsed"].items()},
+        parsed={kind: frozenset(versions) for kind, versions in importer["parsed"].items()},
         converted=content["converted"],
         absent=frozenset(content["absent"]["types"]),
         conformance={name: (passed, run) for name, (passed, run) in content["conformance"].items()},
+        checked={name: tuple(words) for name, words in importer["checked"].items()},
+        passes=frozenset(importer["before"]["passes"]),
+        types=frozenset(importer["types"]["imported"]),
+        source=Source(**importer["source"]),
     )
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))

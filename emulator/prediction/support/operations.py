@@ -6,13 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from softnpu.emulator.prediction.graph import Graph, Operation
+from softnpu.emulator.prediction.support import conditions
 from softnpu.emulator.prediction.support.findings import Finding, OperationSupport, Verdict
 from softnpu.emulator.prediction.support.operation_table import operation_table
 from softnpu.emulator.prediction.support.rules import RULES
-
-_PILLOW = ("bilinear_pillow", "bicubic_pillow")
-_BEGIN, _END = 1, 2
-"""The inputs of a Pad that give the amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,12 @@ def judge(graph: Graph, operation: Operation) -> Judgement:
     """Judge one operation."""
     table = operation_table()
     kind, opset = operation.type, operation.opset
-    if table.is_parsed(kind, opset):
-        return Judgement("", "the compiler imports it")
     conversion = table.conversion(kind, opset)
-    if conversion:
-        return _obstacle(graph, operation) or Judgement("", f"{conversion} converts it first")
+    if conversion or table.is_parsed(kind, opset):
+        obstacle = conditions.obstacle(graph, operation)
+        if obstacle is not None:
+            return Judgement(*obstacle)
+        return Judgement("", f"{conversion} converts it first" if conversion else "the compiler imports it")
     if table.knows(kind):
         return Judgement("operation.version", "the compiler imports other versions of it")
     if kind in table.absent:
@@ -86,29 +84,3 @@ def _kept(graph: Graph) -> Iterator[Operation]:
     for operation in graph:
         if operation.index not in graph.constant_like and operation.type not in ("Parameter", "Result"):
             yield operation
-
-
-def _obstacle(graph: Graph, operation: Operation) -> Judgement | None:
-    """Return why the pass that converts this operation leaves this one unchanged."""
-    match operation.type:
-        case "Slice" if not _constant(graph, operation, range(1, len(operation.inputs))):
-            return Judgement("operation.slice", "its bounds are no constants")
-        case "Interpolate" if operation.attributes.get("mode") in _PILLOW:
-            mode = operation.attributes["mode"]
-            return Judgement("operation.interpolate-pillow", f"its mode is {mode}")
-        case "Pad" if not _constant(graph, operation, (_BEGIN, _END)):
-            return Judgement("operation.pad-variable", "its pads are no constants")
-        case "Pad" if any(pad < 0 for pad in _values(graph, operation, (_BEGIN, _END))):
-            return Judgement("operation.pad-negative", "it has negative pads")
-    return None
-
-
-def _constant(graph: Graph, operation: Operation, positions: Iterable[int]) -> bool:
-    return all(operation.inputs[position].operation in graph.constant_like for position in positions)
-
-
-def _values(graph: Graph, operation: Operation, positions: Iterable[int]) -> Iterator[float]:
-    for position in positions:
-        producer = graph.producer(operation, position)
-        if producer is not None and producer.value is not None:
-            yield from producer.value

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from softnpu.emulator.prediction.support.findings import Finding, Source, Verdict
+from softnpu.emulator.prediction.support.operation_table import operation_table
 
 MAX_ARGUMENT_RANK: Final = 5
 """`ZE_MAX_GRAPH_ARGUMENT_DIMENSIONS_SIZE`."""
@@ -18,12 +19,28 @@ MAX_ARGUMENT_NAME: Final = 256
 """`ZE_MAX_GRAPH_ARGUMENT_NAME`, including the terminating zero."""
 MAX_DIMENSION: Final = 2**32 - 1
 """Dimensions of an argument are `uint32_t`."""
-VERSION: Final = 1
+VERSION: Final = 2
 """Raise it when a rule changes: models compiled strictly under other rules are compiled again."""
 ALL_PLATFORMS: Final = ("3720", "4000", "5010", "5020")
 
-IMPORTER: Final = Source(
-    "openvinotoolkit/npu_compiler", "src/vpux_compiler/src/frontend/IE.cpp", "commit 0ccf9bf3faf8", "2025"
+IMPORTER: Final = operation_table().source
+_QUANTISATION: Final = Source(
+    "openvinotoolkit/npu_compiler",
+    "src/vpux_compiler/src/utils/quantization.cpp",
+    "commit 0ccf9bf3faf8",
+    "2025",
+)
+_PRECISION: Final = Source(
+    "openvinotoolkit/npu_compiler",
+    "src/vpux_compiler/src/dialect/IE/transforms/passes/convert_precision_to_fp.cpp",
+    "commit ebab0bbc2125",
+    "2026",
+)
+_TO_4D: Final = Source(
+    "openvinotoolkit/npu_compiler",
+    "src/vpux_compiler/src/dialect/IE/transforms/passes/convert_shape_to_4d.cpp",
+    "commit 65e4a87bba42",
+    "2025",
 )
 _GRAPH_EXTENSION: Final = Source(
     "intel/level-zero-npu-extensions", "ze_graph_ext.h", "commit 253cca81113c", "2026"
@@ -37,7 +54,7 @@ _BOUNDS: Final = Source(
 _DEVICES: Final = Source(
     "openvinotoolkit/openvino",
     "docs/articles_en/documentation/compatibility-and-support/supported-devices.rst",
-    "OpenVINO 2024.6",
+    "commit 765d6f005f00",
     "2024-11-20",
 )
 _NPU_PAGE: Final = Source(
@@ -62,13 +79,19 @@ _FAKE_CONVERT: Final = Source(
 _TO_I32: Final = Source(
     "openvinotoolkit/npu_compiler",
     "tests/lit/NPU/dialect/IE/passes/convert_precision_to_i32.mlir",
-    "main",
-    "2026",
+    "commit 0ccf9bf3faf8",
+    "2025",
 )
 _OPTIONS: Final = Source(
+    "openvinotoolkit/npu_compiler",
+    "src/vpux_utils/include/vpux/utils/ov/options.hpp",
+    "commit ebab0bbc2125",
+    "2026",
+)
+_PLUGIN_OPTIONS: Final = Source(
     "openvinotoolkit/openvino",
     "src/plugins/intel_npu/src/al/include/intel_npu/config/options.hpp",
-    "main",
+    "commit 603b0c53b1d5",
     "2025",
 )
 
@@ -123,6 +146,42 @@ RULES: Final = {
             (IMPORTER,),
         ),
         Rule(
+            "operation.attribute",
+            Verdict.REFUSES,
+            "attributes that the importer's parser of this operation accepts",
+            _ELSEWHERE,
+            (IMPORTER,),
+        ),
+        Rule(
+            "operation.constant-input",
+            Verdict.REFUSES,
+            "a constant there: the importer makes it an attribute",
+            "make this input a constant of the model, or leave the layer to another device (HETERO:NPU,CPU)",
+            (IMPORTER,),
+        ),
+        Rule(
+            "operation.same-upper",
+            Verdict.UNKNOWN,
+            "auto_pad of same_upper with strides of 1: the newest importer makes explicit pads of these only",
+            "save the model with explicit pads, which older compilers took from static shapes",
+            (IMPORTER,),
+        ),
+        Rule(
+            "operation.quantisation-levels",
+            Verdict.UNKNOWN,
+            "a FakeQuantize of 2, 4, 15, 16, 255, 256 or 65536 levels",
+            "quantise to one of these: the compiler has no storage type for others, if it quantises at all",
+            (_QUANTISATION,),
+        ),
+        Rule(
+            "operation.negative-scale",
+            Verdict.UNKNOWN,
+            "a FakeQuantize with output_low at most output_high",
+            "exchange both, and negate what reads it: one part of the compiler takes negative scales, another"
+            " has no type for them",
+            (_QUANTISATION,),
+        ),
+        Rule(
             "operation.slice",
             Verdict.UNKNOWN,
             "constant bounds, with which a Slice becomes a StridedSlice",
@@ -153,7 +212,7 @@ RULES: Final = {
         Rule(
             "type.unsupported",
             Verdict.REFUSES,
-            "f32, f16, bf16, boolean, integers of 4 to 64 bits; f8e4m3, f8e5m2, nf4, u2 for weights",
+            "f32, f16, bf16, boolean, integers of 4 to 64 bits; f8e4m3, f8e5m2, f4e2m1, nf4, u2 for weights",
             "convert these tensors in the model, or before it",
             (IMPORTER, _thread("issue", 27626, "2024-11-27")),
         ),
@@ -242,7 +301,7 @@ RULES: Final = {
             Verdict.UNKNOWN,
             "tensors with at most 5 dimensions",
             "some operations are rewritten with fewer dimensions, others are not",
-            (_thread("issue", 37265, "2026-08-11"),),
+            (_TO_4D, _thread("issue", 37265, "2026-08-11")),
         ),
         Rule(
             "state.unbounded",
@@ -285,14 +344,14 @@ RULES: Final = {
             Verdict.REFUSES,
             "f16 or i8",
             "the device computes in f16: leave INFERENCE_PRECISION_HINT out",
-            (_OPTIONS,),
+            (_OPTIONS, _PLUGIN_OPTIONS),
         ),
         Rule(
-            "configuration.f32",
-            Verdict.UNKNOWN,
-            "f16 or i8: of two versions of OpenVINO's NPU plugin one takes f32, and one refuses it",
-            "the device computes in f16: leave INFERENCE_PRECISION_HINT out",
-            (_OPTIONS,),
+            "configuration.layers",
+            Verdict.REFUSES,
+            "words of the compiler's dialect, such as SoftMax, ReLU or FullyConnected, or its patterns",
+            "replace OpenVINO's types by the compiler's words: softnpu predict gives lists in these",
+            (_PRECISION,),
         ),
     )
 }

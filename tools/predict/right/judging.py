@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import openvino as ov
 
+from softnpu.emulator.arithmetic import dialect, rounding
 from softnpu.emulator.arithmetic import operation_types as types
-from softnpu.emulator.arithmetic import rounding
 from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, INFINITY, SATURATE, Arithmetic
 from softnpu.tools.compare.feeds import Feeds
-from softnpu.tools.predict.right import causes
+from softnpu.tools.predict.right import causes, constants
 from softnpu.tools.predict.right.causes import Findings, Seen
 from softnpu.tools.predict.right.measuring import (
     NOTHING,
@@ -41,8 +41,6 @@ _WIDENINGS: Final = 4
 _TRIALS: Final = 40
 _LONGEST_S: Final = 60.0
 """The time limit of the search for a list."""
-_SHARES: Final = frozenset({"HSigmoid", "HardSigmoid", "Sigmoid", "Softmax"})
-"""Layers with results from 0 to 1: values below the smallest normal f16 are negligible."""
 _WORTHY: Final = 0.5
 """A list is good if it leaves at most this part of the tolerance."""
 
@@ -60,15 +58,26 @@ class _Seen:
 class Judge:
     """Judges one model with given samples. Each operation of `source` has a unique name.
 
-    `bounded`: only the first sample, if the values of all layers do not fit into memory at once.
+    `bounded`: only the first sample, if the values of all layers do not fit into memory at once. `known` are
+    the names of the user's model: a constant of another name is one of OpenVINO's passes.
     """
 
-    def __init__(self, source: ov.Model, feeds: Feeds, arithmetic: Arithmetic, bounded: bool = False) -> None:
+    def __init__(
+        self,
+        source: ov.Model,
+        feeds: Feeds,
+        arithmetic: Arithmetic,
+        *,
+        bounded: bool = False,
+        known: Container[str],
+    ) -> None:
         self._source = source
         self._feeds = feeds
         self._arithmetic = arithmetic
         self._runs = Runs(source, feeds.steps, arithmetic)
         self._names = Names.of(source, self._runs.base)
+        self._constants = constants.saturated(source, arithmetic, known)
+        self._order = {node.friendly_name: at for at, node in enumerate(source.get_ordered_ops())}
         self._kinds = {node.friendly_name: node.get_type_name() for node in self._runs.base.get_ordered_ops()}
         self._end = math.inf
         self._bounded = bounded
@@ -82,8 +91,13 @@ class Judge:
         seen = self._observe(f16)
         wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
         findings = self._findings(f16, seen, wrong)
-        layers = [self._describe(f16, seen, key, trouble) for key, trouble in findings.reaching.items()]
-        first = [each for each in layers if each.trouble is not Trouble.INHERITS]
+        blamed = {key: self._constants_of(f16, key) for key in findings.causes}
+        layers = [
+            self._describe(f16, seen, key, Trouble.INHERITS if _is_of(blamed.get(key), trouble) else trouble)
+            for key, trouble in findings.reaching.items()
+        ]
+        named = dict.fromkeys(each for constants in blamed.values() for each in constants)
+        first = [*named, *(each for each in layers if each.trouble is not Trouble.INHERITS)]
         without = [self._describe(f16, seen, key, each) for key, each in findings.without_effect.items()]
         repair, later = self._repair(f16, seen, findings) if wrong else (None, [])
         return Right(
@@ -93,7 +107,7 @@ class Judge:
             samples=count,
             points=len(seen.points),
             outputs=self._outputs(seen.outputs),
-            causes=(*first, *(seen.inner if wrong else ()), *later),
+            causes=self._in_order([*first, *(seen.inner if wrong else ()), *later]),
             inherits=tuple(each for each in layers if each.trouble is Trouble.INHERITS),
             without_effect=(*without, *(() if wrong else seen.inner)),
             largest=_largest(f16, seen),
@@ -138,6 +152,15 @@ class Judge:
                     error = error_of(value, reference, _floor(f16, [key]))
                     seen.own[key] = worse(seen.own.get(key, NOTHING), error)
         return causes.findings(f16.points, seen.points, seen.own, wrong)
+
+    def _constants_of(self, f16: F16Model, key: str) -> list[LayerTrouble]:
+        """Return the constants read at a point that f16 cannot hold."""
+        group = set(f16.points.points[key].group)
+        return [trouble for trouble, readers in self._constants if readers & group]
+
+    def _in_order(self, causes: Sequence[LayerTrouble]) -> tuple[LayerTrouble, ...]:
+        """Return them in the order of execution: where blame is shared, the earlier layer comes first."""
+        return tuple(sorted(causes, key=lambda each: self._order.get(each.layer, len(self._order))))
 
     def _affordable(self, f16: F16Model, seen: _Seen, suspects: Sequence[str]) -> list[str]:
         """Return the first of these points, as many as fit into memory with their inputs' values."""
@@ -222,9 +245,10 @@ class Judge:
         search = Search(self._names, self._is_right, _TRIALS)
         layers = search.smallest(names)
         kept = sorted(layers | self._arithmetic.kept)
+        words = dialect.words(kept)
         return Repair(
-            layers=tuple(kept),
-            setting=f"{HIGHER_PRECISION}={','.join(kept)}",
+            layers=words,
+            setting=f"{HIGHER_PRECISION}={','.join(words)}",
             kept=self._names.count(kept),
             operations=sum(kind not in {"Parameter", "Constant", "Result"} for kind in self._kinds.values()),
             outputs=self._outputs(self._errors(layers)),
@@ -264,10 +288,14 @@ class Judge:
         )
 
 
-def _floor(f16: F16Model, keys: Iterable[str]) -> float:
-    """Return the lower bound for the magnitudes at these points."""
-    kinds = {f16.points.points[key].type for key in keys}
-    return SMALLEST_NORMAL if kinds and kinds <= _SHARES else 0.0
+def _floor(f16: F16Model, keys: Sequence[str]) -> float:
+    """Return the lower bound for the magnitudes at these points: smaller shares are negligible."""
+    return SMALLEST_NORMAL if keys and all(f16.points.points[key].is_share for key in keys) else 0.0
+
+
+def _is_of(constants: Sequence[LayerTrouble] | None, trouble: Trouble) -> bool:
+    """Return whether a point's trouble is that of the constants it reads: f16 could hold its result."""
+    return bool(constants) and trouble is not Trouble.OVERFLOWS
 
 
 def _add_outputs(seen: _Seen, inference: Inference, f16: F16Model) -> None:

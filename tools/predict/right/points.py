@@ -15,6 +15,13 @@ _NO_LAYERS: Final = frozenset({"Parameter", "Constant", "Result"})
 _NO_READERS: Final = frozenset({"Result", "ShapeOf", rounding.OPERATION})
 _NOT_DATA: Final = frozenset({"ShapeOf", rounding.OPERATION})
 """Shapes, and values rounded once by the compiler: nothing after them is computed by the device."""
+_SHARES: Final = frozenset({"HSigmoid", "HardSigmoid", "Sigmoid", "Softmax"})
+_MOVED: Final = types.MOVING - {
+    "Abs", "Assign", "Bucketize", "Ceiling", "Floor", "If", "Loop", "Negative", "Pad",
+    "ScatterElementsUpdate", "ScatterNDUpdate", "ScatterUpdate", "Select", "Sign", "SliceScatter",
+    "TensorIterator",
+}  # fmt: skip
+"""Operations whose results are elements of their first input."""
 _SOURCES: Final = frozenset({"Parameter", "ReadValue", "RandomUniform", rounding.OPERATION})
 
 
@@ -23,7 +30,8 @@ class Point:
     """One rounding: the rounded value (`layer`, output `output`), by `key`.
 
     `group` are the operations since the points `reads`, in order; `after` are the readers of its result,
-    through operations that only move values, up to the next one that computes. All by name.
+    through operations that only move values, up to the next one that computes. All by name. `is_share`: its
+    values are shares, from 0 to 1.
     """
 
     key: str
@@ -33,6 +41,7 @@ class Point:
     group: tuple[str, ...]
     reads: tuple[str, ...]
     after: tuple[str, ...]
+    is_share: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,9 +92,29 @@ def points_of(model: ov.Model) -> Points:
         group, reads = graph.behind(value)
         after = tuple(dict.fromkeys(each.friendly_name for each in _readers(node)))
         points[key] = Point(
-            key, layer.friendly_name, layer.get_type_name(), value.get_index(), group, reads, after
+            key,
+            layer.friendly_name,
+            layer.get_type_name(),
+            value.get_index(),
+            group,
+            reads,
+            after,
+            _is_share(value),
         )
     return Points(points, tuple(graph.behind(each.input_value(0))[1] for each in model.get_results()))
+
+
+def _is_share(value: ov.Output) -> bool:
+    """Return whether values are shares: of a Softmax or Sigmoid, moved or multiplied with each other."""
+    node = value.get_node()
+    kind = node.get_type_name()
+    if kind in _SHARES:
+        return True
+    if kind == "Constant":
+        return bool(((node.data >= 0) & (node.data <= 1)).all())
+    if kind in {"Multiply", "Concat", "Minimum", "Maximum"}:
+        return all(map(_is_share, node.input_values()))
+    return kind in {rounding.OPERATION, *_MOVED} and _is_share(node.input_value(0))
 
 
 def _computes(node: ov.Node) -> bool:

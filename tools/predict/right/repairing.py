@@ -11,13 +11,13 @@ from typing import Final
 
 import openvino as ov
 
-from softnpu.emulator.arithmetic import groups
+from softnpu.emulator.arithmetic import dialect, groups
 from softnpu.emulator.arithmetic import operation_types as types
-from softnpu.emulator.arithmetic.settings import PATTERNS
 from softnpu.tools.predict.right.points import Points
 from softnpu.tools.predict.right.result import Trouble
 
-_PATTERNS: Final = (*PATTERNS, "RMS")
+_FUSED: Final = "RMS"
+_PATTERNS: Final = (*dialect.PATTERNS, _FUSED)
 _LOST: Final = frozenset({Trouble.OVERFLOWS, Trouble.VANISHES})
 _NEVER: Final = frozenset({"Parameter", "Constant", "Result", "ReadValue", "Assign"})
 
@@ -27,7 +27,8 @@ class Names:
     """The operations of a model by the names that a list can have.
 
     `owners` maps each operation, also a step of one that the device executes in several, to the model's layer
-    and its type; `kept` are the operations that each name keeps.
+    and its type; `kept` are the operations that each name keeps. The compiler fuses the steps of a root mean
+    square, which therefore go by RMS alone.
     """
 
     owners: Mapping[str, tuple[str, str]]
@@ -42,19 +43,22 @@ class Names:
             name = node.friendly_name
             owner = next((each for each in _prefixes(name) if each in layers), name)
             owners[name] = owner, layers.get(owner, node.get_type_name())
-        kinds = {kind for kind in layers.values() if kind in types.TYPES}
+        kinds = {kind for kind in layers.values() if kind in types.TYPES and dialect.words([kind])}
         by_name = {node.get_name(): node.friendly_name for node in source.get_ordered_ops()}
         kept = {
             name: frozenset(by_name[each] for each in groups.kept_in_f32(source, frozenset({name})))
             for name in sorted({*kinds, *_PATTERNS})
         }
+        fused = kept[_FUSED]
+        kept = {name: names if name == _FUSED else names - fused for name, names in kept.items()}
         return cls(owners, {name: names for name, names in kept.items() if names})
 
     def of_layers(self, layers: Iterable[str]) -> frozenset[str]:
         """Return the types of these operations, as far as a list can name them."""
-        return frozenset(self.owners[each][1] for each in layers if each in self.owners) & frozenset(
-            self.kept
-        )
+        fused = self.kept.get(_FUSED, frozenset())
+        owners = [self.owners[each] for each in layers if each in self.owners]
+        names = {_FUSED if layer in fused else kind for layer, kind in owners}
+        return frozenset(names) & frozenset(self.kept)
 
     def operations(self, names: Iterable[str]) -> frozenset[str]:
         """Return the operations that a list keeps in f32."""

@@ -18,6 +18,7 @@ class Rightness(enum.StrEnum):
 class Trouble(enum.StrEnum):
     """The kinds of trouble of a layer."""
 
+    SATURATES = "saturates"
     OVERFLOWS = "overflows"
     VANISHES = "vanishes"
     CANCELS = "cancels"
@@ -48,7 +49,7 @@ class OutputError(msgspec.Struct, frozen=True):
 
 
 class LayerTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer whose f16 result differs from f32.
+    """A layer whose f16 result differs from f32, or a constant that f16 cannot hold (it *saturates*).
 
     `step` is its part if the device executes it in several. `largest` is the largest finite magnitude in
     f32, in sample `sample` at `index` (empty inside a body); `beyond` how many of `elements` are beyond f16.
@@ -84,8 +85,9 @@ class Largest(msgspec.Struct, frozen=True):
 class Repair(msgspec.Struct, frozen=True, kw_only=True):
     """A list of layers in f32, and the proof: the outputs of the run with it.
 
-    `setting` is the value of the property NPU_COMPILATION_MODE_PARAMS. `kept` of `operations` operations stay
-    in f32. `smallest` is False if the search ended before every shorter list had been tried.
+    `layers` are in the words of the real compiler, which may have two for a type. `setting` is the value of
+    the property NPU_COMPILATION_MODE_PARAMS. `kept` of `operations` operations stay in f32. `smallest` is
+    False if the search ended before every shorter list had been tried.
     """
 
     layers: tuple[str, ...]
