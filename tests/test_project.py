@@ -27,6 +27,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "emulator.arithmetic": _COMMON,
     "emulator.prediction": (*_COMMON, "emulator.platforms"),
     "emulator.disk_cache": (*_COMMON, "emulator.blob"),
+    "emulator.kernels": (*_COMMON, "emulator.disk_cache", "emulator.links.kernels"),
     "emulator.openvino": (
         *_COMMON,
         "emulator.arithmetic",

@@ -56,6 +56,7 @@ _COMMANDS = (
     "trace",
     "inject",
     "bench",
+    "kernel",
     "models",
     "cache",
     "blob",
@@ -108,6 +109,7 @@ def test_commands_that_print_figures_accept_json() -> None:
     figures = [
         "demo", "infer", "predict", "compare", "doctor", "stress", "status", "bench", "inject status",
         "models ls", "cache ls", "blob inspect", "blob check",
+        "kernel inspect", "kernel test", "kernel bench",
         *(f"bench {name}" for name in found[("bench",)].commands if name != "page"),
     ]  # fmt: skip
     for name in figures:

@@ -102,6 +102,7 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
         + "import pytest\nfrom softnpu.plugin import CompileError\nmodel = _model([1, 3, 32, 32], 'image')",
         "",
     ),
+    ("kernels.md", "Own kernels"): ("", "assert affine(2, 3, 4) == 10"),
     ("prediction.md", "What the real NPU would do"): ("", "assert prediction.speed['4000'].one_tile"),
     ("prediction-speed.md", "What a figure means"): ("", ""),
     ("prediction-speed.md", "The model"): (
@@ -229,7 +230,9 @@ def test_the_tests_of_a_document_pass(tmp_path: Path, native_dir: dict[str, str]
 
 
 def test_other_listings_are_existing_commands_and_their_output() -> None:
-    others = [each for each in _listings() if each.language not in {"python", "py", "yaml"}]
+    # kernels are tested in tests/kernels, in C and Zig
+    known = {"python", "py", "yaml", "c", "zig", "rust"}
+    others = [each for each in _listings() if each.language not in known]
     assert {each.language for each in others} == {"console", "sh"}
     assert [each for each in others if each.language == "console" and not each.text.startswith("$ ")] == []
     lines = [
