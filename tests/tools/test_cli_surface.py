@@ -57,6 +57,7 @@ _COMMANDS = (
     "trace",
     "inject",
     "bench",
+    "kernel",
     "models",
     "cache",
     "blob",
@@ -110,6 +111,7 @@ def test_commands_that_print_figures_accept_json() -> None:
         "demo", "infer", "predict", "compare", "doctor", "stress", "status", "bench", "inject status",
         "models ls", "cache ls", "cache verify", "cache prune", "blob inspect", "blob check", "compile",
         "trace run", "trace attach",
+        "kernel inspect", "kernel test", "kernel bench",
         *(f"bench {name}" for name in found[("bench",)].commands if name != "page"),
     ]  # fmt: skip
     for name in figures:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.quick
 
 _ROOT = Path(__file__).parents[2]
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-_OPTIONAL = {"posix_ipc", "ray", "torch", "pytest"}
+_OPTIONAL = {"posix_ipc", "ray", "torch", "pytest", "wasmtime"}
 """Optional modules, imported only where they are installed."""
 _PYTEST_FILES = ("tools/pytest_plugin.py", "tools/shared/private_daemon.py", "tools/shared/failures.py")
 

@@ -76,6 +76,15 @@ class module(nn.Module):
 module, example, x = module(), torch.ones(2), torch.ones(2)
 array = np.ones(2, np.float32)
 """
+_KERNEL = """
+from softnpu.emulator.openvino.kernels import operations
+from softnpu.tools.kernel.build import TEMPLATE, build
+build(TEMPLATE, Path("affine.wasm"))
+affine = operations.operation(operations.load(Path("affine.wasm").read_bytes()))
+x = op.parameter([1, 4], np.float32, "x")
+y = affine([x.output(0)], a=2.0, b=1.0)
+ov.save_model(ov.Model([op.result(y.output(0))], [x], "model"), "model.xml", compress_to_fp16=False)
+"""
 _NAMES = """
 import fcntl, sys
 if not hasattr(sys, "names_lock"):  # until this process ends: names are those of the machine
@@ -102,6 +111,8 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
         + "import pytest\nfrom softnpu.plugin import CompileError\nmodel = _model([1, 3, 32, 32], 'image')",
         "",
     ),
+    ("kernels.md", "Own kernels"): ("", "assert affine(2, 3, 4) == 10"),
+    ("kernels.md", "In a model"): (_KERNEL, ""),
     ("prediction.md", "What the real NPU would do"): ("", "assert prediction.speed['4000'].one_tile"),
     ("prediction-speed.md", "What a figure means"): ("", ""),
     ("prediction-speed.md", "The model"): (
@@ -229,7 +240,9 @@ def test_the_tests_of_a_document_pass(tmp_path: Path, native_dir: dict[str, str]
 
 
 def test_other_listings_are_existing_commands_and_their_output() -> None:
-    others = [each for each in _listings() if each.language not in {"python", "py", "yaml"}]
+    # kernels are tested in tests/kernels, in C and Zig
+    known = {"python", "py", "yaml", "c", "zig", "rust"}
+    others = [each for each in _listings() if each.language not in known]
     assert {each.language for each in others} == {"console", "sh"}
     assert [each for each in others if each.language == "console" and not each.text.startswith("$ ")] == []
     lines = [

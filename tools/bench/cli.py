@@ -320,6 +320,16 @@ def _copy(
     return copies.run(int(size), rounds)
 
 
+@benchmark("kernels")
+def _kernels(
+    rounds: Annotated[int, typer.Option(min=3, help="Runs on each side.")] = 100,
+) -> Iterator[Measurement]:
+    """Own kernels in their sandbox, against numpy and a native build; needs wasmtime and ziglang."""
+    from softnpu.tools.bench import kernels
+
+    return kernels.run(rounds)
+
+
 @benchmark("farm")
 def _farm(
     model: Model = _DEFAULT_MODEL,

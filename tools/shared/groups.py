@@ -18,6 +18,10 @@ _DEFERRED: Final = {
     "cache": ("softnpu.tools.cache", "Compiled models on disk: list, verify, prune, explain a miss."),
     "farm": ("softnpu.tools.farm.cli", "Emulated devices of many machines, on Ray."),
     "inject": ("softnpu.tools.inject", "Provoke faults of the device, to see how a program copes with them."),
+    "kernel": (
+        "softnpu.tools.kernel.cli",
+        "Own kernels, in WebAssembly: begin, build, inspect, test, measure.",
+    ),
     "models": ("softnpu.tools.models.cli", "Real models to try things with, out of packages on PyPI."),
     "trace": ("softnpu.tools.trace.cli", "One timeline of programs, daemon and devices, for Perfetto."),
 }

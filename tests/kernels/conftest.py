@@ -1,0 +1,17 @@
+"""A process of kernels for the tests of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from softnpu.emulator.kernels.client import KernelClient
+from softnpu.emulator.kernels.process import KernelProcess
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[KernelClient]:
+    """A process that lasts: no kernel may harm it."""
+    with KernelProcess() as running:
+        yield running

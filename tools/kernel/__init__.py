@@ -1,0 +1,1 @@
+"""`softnpu kernel`: write, build, test and measure kernels (docs/kernels.md)."""

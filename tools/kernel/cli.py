@@ -1,0 +1,199 @@
+"""`softnpu kernel`: the commands."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softnpu.tools.shared.console import (
+    JsonOption,
+    format_bytes,
+    format_count,
+    format_time,
+    make_table,
+    out,
+    print_json,
+    print_line,
+)
+from softnpu.tools.shared.groups import application
+from softnpu.tools.shared.model_options import SeedOption
+
+if TYPE_CHECKING:
+    from softnpu.emulator.kernels.client import LoadedKernel
+    from softnpu.emulator.kernels.description import Description
+
+app = application("kernel", "Own kernels, in WebAssembly: begin, build, inspect, test, measure.")
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE.wasm", help="A kernel's module.")]
+AgainstOption = Annotated[
+    str, typer.Option("--against", metavar="FILE.py:FUNCTION", help="Computes the same with numpy.")
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=D,D,...",
+        help="Shape of an input; ? for a random extent. Repeatable. Without: random, the same for all.",
+    ),
+]
+AttributeOption = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", metavar="NAME=VALUE", help="Value of an attribute. Repeatable."),
+]
+
+
+@app.command()
+def new(file: Annotated[Path, typer.Argument(metavar="FILE.c", help="What to write.")]) -> None:
+    """Begin a kernel: write the template, and the headers beside it."""
+    from softnpu.tools.kernel.build import begin
+
+    for path in begin(file):
+        print_line(f"wrote {path}")
+    print_line(f"build it with: softnpu kernel build {file}")
+
+
+@app.command()
+def build(
+    file: Annotated[Path, typer.Argument(metavar="FILE.c", help="A source in C or C++.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="What to write [FILE.wasm beside the source]."),
+    ] = None,
+) -> None:
+    """Build a kernel with zig's clang (PyPI's ziglang), and check that it is one."""
+    from softnpu.emulator.kernels import code
+    from softnpu.emulator.kernels.process import KernelProcess
+    from softnpu.tools.kernel.build import build as run_build
+
+    target = file.with_suffix(".wasm") if output is None else output
+    started = time.perf_counter()
+    run_build(file, target)
+    content = target.read_bytes()
+    with KernelProcess() as client:
+        kernel = client.load(content)
+    if not kernel.is_from_cache:
+        code.keep(content)
+    taken = format_time(time.perf_counter() - started)
+    print_line(f"wrote {target}, {format_bytes(len(content))}, in {taken}: {_summary(kernel.description)}")
+
+
+@app.command()
+def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
+    """Tell what a kernel computes, and its digest. It is not run; needs neither wasmtime nor a device."""
+    from blake3 import blake3
+
+    from softnpu.emulator.kernels import description
+
+    content = file.read_bytes()
+    described = description.read(content)
+    digest = blake3(content).hexdigest()
+    if json_output:
+        print_json({"size": len(content), "digest": digest, "description": described})
+        return
+    print_line(f"{file}: {format_bytes(len(content))}, {described.full_name}, version {described.version}")
+    print_line(f"  digest {digest}")
+    for kind, names in (("inputs", described.inputs), ("outputs", described.outputs)):
+        print_line(f"{kind}")
+        for name in names:
+            print_line(f"  {name}{', dynamic' if name in described.dynamic else ''}")
+    print_line("implementations")
+    for each in described.implementations:
+        print_line(f"  {each.run}: {', '.join(each.inputs)} -> {', '.join(each.outputs)}")
+    if described.attributes:
+        print_line("attributes")
+        for attribute in described.attributes:
+            default = "required" if attribute.default is None else f"default {attribute.default!r}"
+            print_line(f"  {attribute.name}: {attribute.kind}, {default}")
+
+
+@app.command("test")
+def run_test(
+    file: FileArgument,
+    against: AgainstOption,
+    shape: ShapeOption = None,
+    attribute: AttributeOption = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each implementation.")] = 50,
+    rtol: Annotated[float | None, typer.Option(min=0, help="Relative tolerance [of the type].")] = None,
+    atol: Annotated[float | None, typer.Option(min=0, help="Absolute tolerance [of the type].")] = None,
+    seed: SeedOption = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Compare a kernel with a numpy function, randomly, in all types. Exit code 1 if it differs."""
+    from softnpu.emulator.kernels.process import KernelProcess
+    from softnpu.tools.kernel import testing
+
+    reference, extents = testing.load_reference(against), testing.parse_extents(shape or [])
+    with KernelProcess() as client:
+        kernel = client.load(file.read_bytes())
+        results = list(
+            testing.check(
+                kernel,
+                reference,
+                extents,
+                testing.parse_attributes(kernel.description, attribute or []),
+                rounds=rounds,
+                seed=seed,
+                tolerance=testing.Tolerance(rtol, atol),
+            )
+        )
+    if json_output:
+        print_json({"kernel": kernel.description.full_name, "results": results})
+    else:
+        table = make_table(None, "implementation", "types", right=("runs", "largest difference"))
+        for each in results:
+            difference = f"{each.largest_difference:.3g}"
+            table.add_row(each.implementation, ", ".join(each.types), str(each.runs), difference)
+        out.print(table)
+        for each in results:
+            print_line(f"{each.implementation}: {each.wrong or 'right'}")
+    if any(each.wrong for each in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    file: FileArgument,
+    shape: ShapeOption = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="FILE.py:FUNCTION", help="A peer that uses numpy.")
+    ] = None,
+    attribute: AttributeOption = None,
+    rounds: Annotated[int, typer.Option(min=3, help="Runs on each side.")] = 100,
+    seed: SeedOption = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Measure a kernel in all its types, against a numpy function in the same run."""
+    from softnpu.emulator.kernels.process import KernelProcess
+    from softnpu.tools.bench import kernels, report
+    from softnpu.tools.kernel import testing
+
+    reference = None if against is None else testing.load_reference(against)
+    extents = testing.parse_extents(shape or [])
+    with KernelProcess() as client:
+        kernel = client.load(file.read_bytes())
+        attributes = testing.parse_attributes(kernel.description, attribute or [])
+        fixed = _fixed(kernel, extents)
+        report.show(
+            kernels.measure(kernel, fixed, attributes, reference, rounds=rounds, seed=seed), json_output
+        )
+
+
+def _fixed(kernel: LoadedKernel, extents: Any) -> list[tuple[int, ...]]:
+    """Return the shapes of all inputs; refuse what leaves one open."""
+    from softnpu.tools.shared.failures import UsageError
+
+    for name in kernel.description.inputs:
+        if None in extents.get(name, (None,)):
+            raise UsageError("--shape", found=f"no shape of {name}", expected=f"{name}=D,D,... without ?")
+    return [extents[name] for name in kernel.description.inputs]
+
+
+def _summary(described: Description) -> str:
+    types = "; ".join(
+        f"{', '.join(each.inputs)} -> {', '.join(each.outputs)}" for each in described.implementations
+    )
+    attributes = format_count(len(described.attributes), "attribute")
+    return f"{described.full_name}, {types}, {attributes}"
