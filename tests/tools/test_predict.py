@@ -47,7 +47,8 @@ def test_the_text_has_verdict_layer_rule_source_and_remedy(refused: Path) -> Non
     rule = RULES["operation.unsupported"]
     for words in (
         "refused, 9 operations\n"
-        "  will it run:      no: Meteor Lake, Lunar Lake, Panther Lake, Wildcat Lake (operation SearchSorted ",
+        "  will it run:      no: Meteor Lake, Lunar Lake, Panther Lake, Wildcat Lake "
+        "(operation SearchSorted ",
         f"  change first:     {rule.hint}: operation SearchSorted",
         "Will it compile?\n  3720, 4000, 5010, 5020: refuses;",
         "  refuses: operation SearchSorted (opset15): the compiler does not import it  "
