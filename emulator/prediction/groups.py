@@ -130,6 +130,8 @@ class _Fusion:
             if operation.type in _VIEWS and self._is_view(operation):
                 return None
             return self._make(Unit.DMA, operation.type, [operation])
+        if operation.type == "Transpose" and self._keeps_vectors(operation):
+            return self._make(Unit.DMA, operation.type, [operation])
         if operation.type == "Transpose":
             return (
                 None if self._is_stored_so(operation) else self._make(Unit.SHAVE, "MemPermute", [operation])
@@ -247,6 +249,13 @@ class _Fusion:
         axes = tuple(int(each) for each in order.value)
         moved = tuple(axis for axis in axes if before[axis] != 1)
         return axes in ((0, 2, 3, 1), (0, 2, 1), (0, 3, 1, 2)) or moved == tuple(sorted(moved))
+
+    def _keeps_vectors(self, operation: Operation) -> bool:
+        """Return whether whole vectors move, as heads of attention do, by descriptors of the DMA."""
+        order, before = self._graph.producer(operation, 1), self._input(operation).shape
+        if self._is_stored_so(operation) or order is None or order.value is None or before is None:
+            return False
+        return len(before) == 4 and order.value[-1] == 3
 
     def _input(self, operation: Operation) -> Tensor:
         return self._graph.tensor(operation.inputs[0])

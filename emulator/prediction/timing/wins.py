@@ -14,6 +14,7 @@ from softnpu.emulator.prediction.timing.host import Host
 from softnpu.emulator.prediction.timing.predict import predict
 from softnpu.emulator.prediction.timing.result import Bound, LayerTime, Prediction
 
+_GENERAL: Final = "use less of"
 _WORTH: Final = 0.05
 """Changes that save a smaller share of the time are not reported."""
 _BATCH: Final = 8
@@ -41,15 +42,16 @@ _USEFUL: Final = 0.6
 
 class Win(msgspec.Struct, frozen=True, kw_only=True):
     """One change. `saved` is the saved share of the device's time; for a batch, of a sample's; for what
-    is on the host, of a lone inference."""
+    is on the host, of a lone inference. `general`: what costs most, with no change that is known to help."""
 
     text: str
     reason: str
     saved: float
+    general: bool = False
 
 
 def wins(graph: Graph, prediction: Prediction, host: Host | None = None) -> tuple[Win, ...]:
-    """Return the worthwhile changes, largest first; they do not add up."""
+    """Return the worthwhile changes, largest first; general ones only without others. They do not add up."""
     total = prediction.device_us.value
     if not total:
         return ()
@@ -58,7 +60,8 @@ def wins(graph: Graph, prediction: Prediction, host: Host | None = None) -> tupl
         *_of_layers(prediction.layers, total),
         *_of_the_host(prediction),
     ]
-    return tuple(sorted((win for win in candidates if win.saved >= _WORTH), key=lambda win: -win.saved))
+    worth = sorted((win for win in candidates if win.saved >= _WORTH), key=lambda win: -win.saved)
+    return tuple(win for win in worth if not win.general) or tuple(worth)
 
 
 def _quantise(graph: Graph, prediction: Prediction, host: Host | None) -> Iterator[Win]:
@@ -134,6 +137,6 @@ def _of_kernels(layers: Iterable[LayerTime], total: float) -> Iterator[Win]:
             text = f"compute {kernel} on the host"
             reason = "selecting boxes is a software kernel, and slow"
         else:
-            text = f"use less of {kernel}"
+            text = f"{_GENERAL} {kernel}"
             reason = f"{_count(members, 'software kernel')} on the SHAVEs, not on the DPU"
-        yield Win(text=text, reason=reason, saved=saved)
+        yield Win(text=text, reason=reason, saved=saved, general=text.startswith(_GENERAL))
