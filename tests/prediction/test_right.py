@@ -173,7 +173,14 @@ def _improbable() -> ov.Model:
     return ov.Model([ops.result(ops.sigmoid(ops.subtract(x, ops.constant(np.float32(20)))))], [x])
 
 
-@pytest.mark.parametrize("build", [_pictures, _masked, _improbable])
+def _improbable_boxes() -> ov.Model:
+    """Scores of boxes and classes, all under 1e-6, and their product."""
+    x, y = (ops.parameter([1, size, 8], np.float32, name=name) for name, size in (("x", 1), ("y", 4)))
+    scores = [ops.sigmoid(ops.subtract(each, ops.constant(np.float32(9)))) for each in (x, y)]
+    return ov.Model([ops.result(ops.multiply(*scores))], [x, y])
+
+
+@pytest.mark.parametrize("build", [_pictures, _masked, _improbable, _improbable_boxes])
 def test_an_accurate_model_raises_no_alarm(build: Callable[[], ov.Model]) -> None:
     found = judged(build())
     assert found.verdict is Rightness.RIGHT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from softnpu.emulator.prediction.support import conditions, element_types, opera
 from softnpu.emulator.prediction.support.check import check
 from softnpu.emulator.prediction.support.findings import Support, Verdict
 from softnpu.emulator.prediction.support.operation_table import operation_table
+from softnpu.tools.generators.importer import Versions
 from softnpu.tools.models.catalogue import CATALOGUE
 from softnpu.tools.models.fetch import get
 from tests.prediction import models
@@ -224,6 +226,8 @@ def test_the_table_lists_every_operation_of_openvino_once() -> None:
     assert not table.absent & (table.parsed.keys() | table.converted.keys())
     for kind, versions in table.converted.items():
         assert not versions.keys() & table.parsed.get(kind, frozenset()), kind
+    named = {name for _, name in Versions.read(Path(ov.__file__).parent / "include/openvino").opsets}
+    assert named <= table.absent | table.parsed.keys() | table.converted.keys()
     # operations that passed a test of the report are accepted today, or folded
     passed = {name for name, (count, _) in table.conformance.items() if count}
     untaken = {

@@ -141,7 +141,7 @@ RULES: Final = {
         Rule(
             "operation.custom",
             Verdict.UNKNOWN,
-            "operations of OpenVINO's opsets 1 to 16",
+            "operations of OpenVINO's opsets 1 to 17",
             "the NPU compiler takes operations of others only with a kernel of their own (kernel_path)",
             (IMPORTER,),
         ),
