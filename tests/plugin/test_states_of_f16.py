@@ -48,3 +48,16 @@ def test_states_of_f16_are_rounded_where_the_cpu_device_rounds_them(
     state = next(each for each in requests[0].query_state() if each.name == "wide")
     with pytest.raises(InputError, match=r"f32\[2, 3\] given; expected an openvino\.Tensor of f16"):
         state.state = ov.Tensor(thirds)
+
+
+def test_attention_with_keys_and_values_of_f16_is_that_of_the_cpu_device(shared_core: Core) -> None:
+    """OpenVINO fuses it with its states, and keeps these in f32."""
+    model = growing.appended(element_type=ov.Type.f16, computed=True)
+    request = shared_core.compile_model(model, "NPU", stateful.CPU).create_infer_request()
+    cpu = ov.Core().compile_model(model, "CPU", stateful.CPU).create_infer_request()
+    random = np.random.default_rng(5)
+    for length in (5, 1, 1, 3, 1):
+        shape = (2, growing.HEADS, length, growing.WIDTH)
+        given = [random.standard_normal(shape).astype(np.float16) for _ in range(3)]
+        given.append(np.array([1, 0], np.int32))
+        np.testing.assert_array_equal(request.infer(given)[0], cpu.infer(given)[0])

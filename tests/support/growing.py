@@ -69,21 +69,26 @@ def attention(
     return stateful.model({"y": y}, assigns, inputs, "attention")
 
 
-def appended(begin: Sequence[Sequence[int]] = (), heads: int = HEADS) -> ov.Model:
+def appended(
+    begin: Sequence[Sequence[int]] = (),
+    heads: int = HEADS,
+    element_type: ov.Type = ov.Type.f32,
+    computed: bool = False,
+) -> ov.Model:
     """Return attention on plain inputs, which any client can give in mismatched shapes.
 
     `begin`: the shapes of the initial keys and values, all ones; by default they have no positions.
-    `heads`: -1 leaves them open.
+    `heads`: -1 leaves them open. `computed`: keys and values are not the inputs, but computed from them.
     """
     bounds = [-1, heads, -1, WIDTH]
-    query, *new = (stateful.source(bounds, name) for name in ("query", "key", "value"))
+    query, *new = (stateful.source(bounds, name, element_type) for name in ("query", "key", "value"))
     beams = stateful.source([-1], "beam_idx", ov.Type.i32)
     cached, assigns = [], []
-    for at, given in enumerate(new):
-        name = given.get_friendly_name()
+    for at, source in enumerate(new):
+        name, given = source.get_friendly_name(), ops.tanh(source) if computed else source
         front = ops.gather(ops.shape_of(given), ops.constant([0, 1]), ops.constant(0))
         shape = ops.constant(list(begin[at])) if begin else ops.concat([front, ops.constant([0, WIDTH])], 0)
-        ones = ops.broadcast(ops.constant(np.float32(1)), shape)
+        ones = ops.broadcast(ops.constant(1, element_type), shape)
         past = ops.gather(stateful.read(ones, name, given), beams, ops.constant(0))
         cached.append(ops.concat([past, given], 2))
         assigns.append(opset6.assign(cached[-1], name))
