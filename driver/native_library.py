@@ -21,9 +21,7 @@ LOADER_NAME = "libze_loader.so.1"
 AUDIT_NAME = "libsoftnpu_audit.so"
 """Makes OpenVINO find the compiler of the loader's file in the place of Intel's library."""
 ENV_COMPILER = "SOFTNPU_COMPILER"
-"""`plugin`: OpenVINO's plugin finds a compiler, installed or not; `driver`: none; `installed`:
-what lies beside it [auto].
-"""
+"""Compiler of OpenVINO's plugin: `plugin`: ours; `driver`: none; `installed`: what it finds [auto]."""
 _TUNABLES = "GLIBC_TUNABLES"
 _STATIC_TLS = "glibc.rtld.optional_static_tls"
 _TLS_BYTES = 8192

@@ -8,43 +8,21 @@ that what is reported had no way to be ordered.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import softnpu.driver
 from softnpu.emulator.interface import check_notes as notes
-from softnpu.emulator.interface.check_notes import Access, Command
+from softnpu.emulator.interface.check_notes import Access
 from softnpu.tools.check.clocks import NOTHING, Clock, Queue, join, meet, with_queue
-from softnpu.tools.check.findings import Finding, Findings, Frames, Kind, Place
+from softnpu.tools.check.findings import Finding, Findings, Kind
+from softnpu.tools.check.lifetimes import Lifetimes
 from softnpu.tools.check.notebook import Notebook
+from softnpu.tools.check.work import NEVER, Work, accesses, command_place, overlap
 
 _PRUNE_AT: Final = 512
 _ORDERING: Final = ("Barrier", "EventWait")
-_NEVER: Final = 1 << 63
-
-
-@dataclass(slots=True)
-class Work:
-    """A submission: where it came from, what was over when it was submitted, how far it is."""
-
-    session: int
-    queue: int
-    sequence: int
-    submitted_ns: int
-    site: Frames
-    recording: tuple[int, int]
-    fence: int
-    over: Clock
-    completed_ns: int = _NEVER
-    program: notes.Program | None = None
-    position: int = 0
-    done: bool = False
-    failure: str = ""
-    end: Clock = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -92,9 +70,7 @@ class Analysis:
         """Return what is wrong."""
         for t, file, note in self._book.lines:
             self._replay(t, file, note)
-        self._judge_lifetimes()
-        self._judge_host()
-        self._judge_waits()
+        Lifetimes(self._book, self._work.values(), self._events, self._findings).judge()
         self._findings.submissions = len(self._work)
         for session in sorted(self._unsubmitted):
             self._findings.unseen.append(
@@ -138,7 +114,7 @@ class Analysis:
         queue = note.session, note.queue
         for sequence in range(self._completed[queue] + 1, note.sequence + 1):
             work = self._work.get((*queue, sequence))
-            if work is not None and work.completed_ns == _NEVER:
+            if work is not None and work.completed_ns == NEVER:
                 work.completed_ns = t
                 self._learn(t, work.end)
         self._completed[queue] = max(self._completed[queue], note.sequence)
@@ -238,7 +214,7 @@ class Analysis:
             self._events.pop(event, None)
         elif command.kind == "Barrier":
             timeline.own = timeline.count
-        for access, write in _accesses(command):
+        for access, write in accesses(command):
             self._access(Used(queue, timeline.count, access.start, access.end, write, work, number, access))
 
     def _access(self, used: Used) -> None:
@@ -277,8 +253,8 @@ class Analysis:
                 Kind.RACE,
                 f"two queues use the same {last - first:,} bytes, one writes, and nothing orders them",
                 (
-                    self._command(before.work, before.command, before.access, before.write),
-                    self._command(after.work, after.command, after.access, after.write),
+                    command_place(self._book, before.work, before.command, before.access, before.write),
+                    command_place(self._book, after.work, after.command, after.access, after.write),
                     *((memory,) if memory is not None else ()),
                 ),
                 "let one signal an event that the other waits for, or wait on the host in between",
@@ -293,12 +269,12 @@ class Analysis:
             if command.kind in _ORDERING:
                 since.clear()
                 continue
-            accesses = list(_accesses(command))
+            owns = list(accesses(command))
             for before, access, write in since:
-                for own, own_write in accesses:
-                    if (write or own_write) and _overlap(access, own):
+                for own, own_write in owns:
+                    if (write or own_write) and overlap(access, own):
                         self._list_order(work, (before, access, write), (number, own, own_write))
-            since.extend((number, access, write) for access, write in accesses)
+            since.extend((number, access, write) for access, write in owns)
 
     def _list_order(
         self, work: Work, before: tuple[int, Access, bool], after: tuple[int, Access, bool]
@@ -311,8 +287,8 @@ class Analysis:
                 f"two commands of a list use the same {size:,} bytes, one writes: Level Zero does not order "
                 "them",
                 (
-                    self._command(work, *before),
-                    self._command(work, *after),
+                    command_place(self._book, work, *before),
+                    command_place(self._book, work, *after),
                     *((memory,) if memory is not None else ()),
                 ),
                 "append a barrier between them, or let the second wait for an event of the first",
@@ -331,180 +307,12 @@ class Analysis:
                 f"the device reads {note.count:,} bytes that nobody wrote, from byte {first:,} of the "
                 "allocation on",
                 (
-                    self._command(work, note.command, note.access, write=False),
+                    command_place(self._book, work, note.command, note.access, write=False),
                     *((memory,) if memory is not None else ()),
                 ),
                 "write the memory before the submission, or let a command that is ordered before write it",
             )
         )
-
-    def _judge_lifetimes(self) -> None:
-        for work in self._work.values():
-            for kind, number, what in self._users(work):
-                thing = self._book.objects.get((work.session, kind, number))
-                if thing is None:
-                    continue
-                for t, frames in thing.resets:
-                    if work.submitted_ns < t < work.completed_ns:
-                        self._ended(Kind.RESET_IN_FLIGHT, work, what, thing.frames, "reset", frames)
-                if thing.ended_ns is None:
-                    continue
-                if thing.ended_ns < work.submitted_ns and kind == "memory":
-                    self._ended(Kind.USE_AFTER_FREE, work, what, thing.frames, "freed", thing.ended)
-                elif work.submitted_ns < thing.ended_ns < work.completed_ns:
-                    freed = kind == "memory"
-                    found = Kind.FREED_IN_FLIGHT if freed else Kind.DESTROYED_IN_FLIGHT
-                    verb = "freed" if freed else "destroyed"
-                    self._ended(found, work, what, thing.frames, verb, thing.ended)
-
-    def _users(self, work: Work) -> Iterator[tuple[str, int, str]]:
-        """Yield the objects that a submission uses: kind, number, and what they are to it."""
-        yield "list", work.recording[0], "the command list"
-        yield "queue", work.queue, "the queue"
-        queue = self._book.objects.get((work.session, "queue", work.queue))
-        if queue is not None:
-            yield "context", queue.parent, "the context"
-        if work.fence:
-            yield "fence", work.fence, "the fence"
-        commands = () if work.program is None else work.program.commands
-        seen: set[tuple[str, int]] = set()
-        for command in commands:
-            if command.graph and ("graph", command.graph) not in seen:
-                seen.add(("graph", command.graph))
-                yield "graph", command.graph, f"the graph {command.model!r}" if command.model else "the graph"
-            if command.event is not None:
-                yield from self._events_of(work, command.event)
-            for access, write in _accesses(command):
-                if ("memory", access.memory) not in seen:
-                    seen.add(("memory", access.memory))
-                    yield (
-                        "memory",
-                        access.memory,
-                        "memory that it writes" if write else "memory that it reads",
-                    )
-
-    def _events_of(self, work: Work, at: Access) -> Iterator[tuple[str, int, str]]:
-        """Yield the event that lay there when the submission was made, and its pool."""
-        made = self._book.event_ids.get((work.session, at.memory, at.offset), ())
-        number = next((number for t, number in reversed(made) if t < work.submitted_ns), None)
-        if number is not None:
-            yield "event", number, "an event that it waits for or signals"
-            pool = self._book.objects[work.session, "event", number].parent
-            yield "event pool", pool, "the pool of an event that it waits for or signals"
-
-    def _ended(self, kind: Kind, work: Work, what: str, made: Frames, verb: str, ended: Frames) -> None:
-        process = self._book.process(work.session)
-        before = kind is Kind.USE_AFTER_FREE
-        title = f"a submission uses {what} after it was {verb}" if before else f"{what} is {verb} in flight"
-        self._findings.add(
-            Finding(
-                kind,
-                title,
-                (
-                    Place(f"{verb}", process, ended),
-                    Place("submitted", process, work.site),
-                    Place("made", process, made),
-                ),
-                "record the list again without it"
-                if before
-                else "wait for the submission first: its fence, its queue, or an event that it signals last",
-            )
-        )
-
-    def _judge_host(self) -> None:
-        """Compare what the program touched with what was in flight then."""
-        for t, file, note in self._book.lines:
-            if not isinstance(note, notes.Touched):
-                continue
-            found = self._book.memory_at(file, t, note.address)
-            if found is None:
-                continue
-            session, handle, memory = found
-            frames = _outside(note.frames)
-            verb = "writes" if note.write else "reads"
-            at = note.address - memory.address
-            host = Place(f"the program {verb} byte {at:,}", self._book.process(session), frames)
-            made = Place("made", self._book.process(session), memory.frames)
-            if note.freed and memory.ended_ns is not None and memory.ended_ns < t:
-                freed = Place("freed", self._book.process(session), memory.ended)
-                title = f"the program {verb} memory after it was freed"
-                mend = "free it after the last use"
-                self._findings.add(Finding(Kind.USE_AFTER_FREE, title, (host, freed, made), mend))
-                continue
-            for work in self._work.values():
-                if work.session == session and work.submitted_ns < t < work.completed_ns:
-                    self._host_access(work, handle, at, note, (host, made))
-
-    def _host_access(
-        self, work: Work, handle: int, at: int, note: notes.Touched, places: tuple[Place, Place]
-    ) -> None:
-        for number, command in enumerate(() if work.program is None else work.program.commands):
-            for access, write in _accesses(command):
-                inside = access.offset <= at < access.offset + access.end - access.start
-                if access.memory == handle and inside and (write or note.write):
-                    verb, does = ("writes" if each else "reads" for each in (note.write, write))
-                    host, made = places
-                    self._findings.add(
-                        Finding(
-                            Kind.HOST_ACCESS,
-                            f"the program {verb} memory that a command in flight {does}",
-                            (host, self._command(work, number, access, write), made),
-                            "wait for the submission first: its fence, its queue, or an event",
-                        )
-                    )
-                    return
-
-    def _judge_waits(self) -> None:
-        for work in self._work.values():
-            commands = () if work.program is None else work.program.commands
-            if work.done or work.position >= len(commands):
-                continue
-            command = commands[work.position]
-            at = command.event
-            if command.kind == "EventWait" and at is not None and (at.file, at.start) not in self._events:
-                self._findings.add(
-                    Finding(
-                        Kind.NEVER_SIGNALLED,
-                        "a command waits for an event that nothing has signalled",
-                        (self._command(work, work.position, at, write=False),),
-                        "submit the signaller, or signal the event on the host, before the device's limit",
-                    )
-                )
-
-    def _command(self, work: Work, number: int, access: Access, write: bool) -> Place:
-        """Describe a command: what it does to which bytes, and where it was appended and submitted."""
-        command = None if work.program is None else work.program.commands[number]
-        calls = self._book.calls.get((work.session, *work.recording), ())
-        call, frames = calls[number] if number < len(calls) else ("a command", ())
-        use = (
-            "waits" if command is not None and command.kind == "EventWait" else "writes" if write else "reads"
-        )
-        what = f"{call} {use}"
-        size = access.end - access.start
-        if command is None or command.kind != "EventWait":
-            what += f" bytes {access.offset:,} to {access.offset + size - 1:,}"
-        if access.name:
-            what += f" argument '{access.name}' of '{'' if command is None else command.model}'"
-        submitted = f"submitted at {work.site[0]}" if work.site else "submitted somewhere"
-        return Place(
-            f"{what}, command {number} of a list {submitted}", self._book.process(work.session), frames
-        )
-
-
-def _accesses(command: Command) -> Iterator[tuple[Access, bool]]:
-    return itertools.chain(
-        ((access, True) for access in command.writes), ((access, False) for access in command.reads)
-    )
-
-
-def _outside(frames: Frames) -> Frames:
-    """Return the frames from the innermost one on that is not of this package."""
-    ours = f"{Path(softnpu.driver.__file__ or '').parent}"
-    return tuple(frame for frame in frames if not frame.startswith(ours)) or frames
-
-
-def _overlap(one: Access, other: Access) -> bool:
-    return one.file == other.file and one.start < other.end and other.start < one.end
 
 
 def analyse(folder: Path, *, as_device: bool = False) -> Findings:

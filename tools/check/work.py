@@ -1,0 +1,62 @@
+"""A submission in the analysis, and how its commands are described."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from softnpu.emulator.interface import check_notes as notes
+from softnpu.emulator.interface.check_notes import Access, Command
+from softnpu.tools.check.clocks import Clock
+from softnpu.tools.check.findings import Frames, Place
+from softnpu.tools.check.notebook import Notebook
+
+NEVER: Final = 1 << 63
+
+
+@dataclass(slots=True)
+class Work:
+    """A submission: where it came from, what was over when it was submitted, how far it is."""
+
+    session: int
+    queue: int
+    sequence: int
+    submitted_ns: int
+    site: Frames
+    recording: tuple[int, int]
+    fence: int
+    over: Clock
+    completed_ns: int = NEVER
+    program: notes.Program | None = None
+    position: int = 0
+    done: bool = False
+    failure: str = ""
+    end: Clock = field(default_factory=dict)
+
+
+def accesses(command: Command) -> Iterator[tuple[Access, bool]]:
+    return itertools.chain(
+        ((access, True) for access in command.writes), ((access, False) for access in command.reads)
+    )
+
+
+def overlap(one: Access, other: Access) -> bool:
+    return one.file == other.file and one.start < other.end and other.start < one.end
+
+
+def command_place(book: Notebook, work: Work, number: int, access: Access, write: bool) -> Place:
+    """Describe a command: what it does to which bytes, and where it was appended and submitted."""
+    command = None if work.program is None else work.program.commands[number]
+    calls = book.calls.get((work.session, *work.recording), ())
+    call, frames = calls[number] if number < len(calls) else ("a command", ())
+    use = "waits" if command is not None and command.kind == "EventWait" else "writes" if write else "reads"
+    what = f"{call} {use}"
+    size = access.end - access.start
+    if command is None or command.kind != "EventWait":
+        what += f" bytes {access.offset:,} to {access.offset + size - 1:,}"
+    if access.name:
+        what += f" argument '{access.name}' of '{'' if command is None else command.model}'"
+    submitted = f"submitted at {work.site[0]}" if work.site else "submitted somewhere"
+    return Place(f"{what}, command {number} of a list {submitted}", book.process(work.session), frames)
