@@ -21,7 +21,7 @@ LOADER_NAME = "libze_loader.so.1"
 AUDIT_NAME = "libsoftnpu_audit.so"
 """Makes OpenVINO find the compiler of the loader's file in the place of Intel's library."""
 ENV_COMPILER = "SOFTNPU_COMPILER"
-"""Compiler of OpenVINO's plugin: `plugin`: ours; `driver`: none; `installed`: what it finds [auto]."""
+"""Compiler of OpenVINO's plugin: `plugin`: ours; `driver`: none; `installed`: its own [auto]."""
 _TUNABLES = "GLIBC_TUNABLES"
 _STATIC_TLS = "glibc.rtld.optional_static_tls"
 _TLS_BYTES = 8192
