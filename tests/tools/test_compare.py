@@ -125,7 +125,8 @@ def test_a_seeded_defect_is_named_and_the_reduced_model_reproduces_it(case: _Cas
     done = softnpu("compare", bad, "--against", good, "--layers", "--reduce", small, "--json", *case.options)
 
     found = _document(done, 1)
-    assert (found["causes"], found["first"]) == ([case.layer], case.layer)
+    assert (found["causes"], found["first"], found["culprit"]) == ([case.layer], case.layer, case.layer)
+    assert (found["in_tolerance"], found["identical"]) == (False, False)
     assert {each["role"] for each in found["layers"]} <= {"equal", "in tolerance", "causes", "inherits"}
     assert found["reduced"]["operations"] <= 5
     repeated = _document(softnpu("compare", small, "--inputs", small.with_suffix(".npz"), "--json"), 1)
