@@ -53,6 +53,8 @@ def system_error(subject: str, error: OSError) -> ErrorInfo:
     result, expected = ZeResult.ERROR_MODULE_BUILD_FAILURE, "files that can be read and mapped"
     if error.errno in _NO_SPACE:
         result, expected = ZeResult.ERROR_OUT_OF_HOST_MEMORY, "free memory"
+        if error.errno == errno.ENOSPC:  # of a memory file, or of the file that a blob is exported to
+            expected += ", and room in the file system of the output"
     elif error.errno == errno.ETOOMANYREFS:
         expected = "fewer descriptors in messages that this user's programs have not read"
     return ErrorInfo(
