@@ -26,7 +26,7 @@ from softnpu.emulator.blob import container
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import ZeResult
 
-EXTENSION_VERSION = version(1, 16)
+EXTENSION_VERSION = version(1, 17)
 _RUNTIMES = {"3720": (7, 0, 0)}
 _RUNTIME = (11, 13, 0)
 

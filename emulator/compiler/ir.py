@@ -27,14 +27,14 @@ def read(
     xml: bytes,
     weights: WeightSpace | None,
     subject: str,
-    result: ZeResult = ZeResult.ERROR_UNSUPPORTED_FEATURE,
+    result: ZeResult = ZeResult.ERROR_INVALID_ARGUMENT,
 ) -> ov.Model:
     """Return the model in `xml` with its constants in `weights`, which it shares and does not copy.
 
     The space has to stay alive as long as the model.
 
-    Refuses with `result` what is no readable IR, or has no outputs. The real driver answers an invalid IR
-    with `ERROR_UNSUPPORTED_FEATURE`.
+    Refuses with `result` what is no readable IR, or has no outputs. Intel's compiler answers what its own
+    OpenVINO does not read with VCL_RESULT_ERROR_INVALID_ARGUMENT, and the driver passes that on.
     """
     if not _IR_START.match(xml) or len(xml) > files.XML_LIMIT:
         raise refuse(

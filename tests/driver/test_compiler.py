@@ -285,7 +285,7 @@ def test_an_ir_that_cannot_be_read_is_refused(worker: Worker, static: Files) -> 
     for spoil in UNREADABLE:
         xml = spoil(static.xml_data)
         info = worker.info(static.job(xml_length=len(xml)), [xml, static.bin])
-        assert result(info) == ZeResult.ERROR_UNSUPPORTED_FEATURE
+        assert result(info) == ZeResult.ERROR_INVALID_ARGUMENT
         assert info.object.startswith("model 'digits'")
         assert ".cpp" not in info.found
 

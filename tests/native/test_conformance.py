@@ -29,6 +29,8 @@ MODULES = (
     "foreign_memory",
     "leases",
     "failed_device",
+    "metrics",
+    "commands",
 )
 
 
