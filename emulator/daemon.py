@@ -236,14 +236,15 @@ def _drain(sock: socket.socket) -> None:
 
 def _announce_ready(supervisor: Supervisor, ready_fd: int | None) -> None:
     waiting = set(range(len(supervisor.devices)))
+    untold = [] if ready_fd is None else [ready_fd]
 
     def ready(index: int) -> None:
         waiting.discard(index)
-        supervisor.devices[index].on_ready = _nothing
         if not waiting:
             supervisor.watch_idle()
-        if not waiting and ready_fd is not None:
-            _write_ready(ready_fd)
+            if untold:
+                _write_ready(untold.pop())
+        supervisor.devices[index].on_ready = _nothing  # last: after an error the next engine comes here again
 
     for device in supervisor.devices:
         device.on_ready = partial(ready, device.info.index)

@@ -6,11 +6,13 @@ import os
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from softnpu.driver import Driver, ZeResult
+from softnpu.emulator import daemon as daemon_module
 from softnpu.emulator.common.process_identity import ProcessIdentity
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface import messages as msg
@@ -153,6 +155,26 @@ def test_an_engine_has_its_heap_in_huge_pages_unless_the_user_wants_another(
     behind = Path(f"/proc/{pid}/environ").read_bytes().partition(b"GLIBC_TUNABLES=")[2].replace(b"\0", b":")
     expected = ":".join(["glibc.malloc.hugetlb=1", *filter(None, [chosen]), ""])
     assert behind.decode().startswith(expected), "the last one counts"
+
+
+def test_a_daemon_says_that_it_is_ready_also_after_an_error_in_that_very_moment() -> None:
+    def fails_once() -> None:
+        supervisor.watch_idle = lambda: None
+        raise MemoryError
+
+    devices: list[Any] = [SimpleNamespace(info=SimpleNamespace(index=index)) for index in range(2)]
+    supervisor: Any = SimpleNamespace(devices=devices, watch_idle=fails_once)
+    reader, writer = os.pipe()
+    daemon_module._announce_ready(supervisor, writer)
+    first, second = devices
+    first.on_ready()
+    with pytest.raises(MemoryError):
+        second.on_ready()
+    for device in (first, second, second):  # of the next engine, and for any other change
+        device.on_ready()
+    os.set_blocking(reader, False)
+    assert os.read(reader, 64) == b"ready %d\n" % os.getpid()
+    os.close(reader)
 
 
 def test_a_path_longer_than_a_socket_address_works(private_dir: Path, start_daemon: StartDaemon) -> None:
