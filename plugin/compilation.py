@@ -20,6 +20,7 @@ from softnpu.plugin.batch.plan import BATCH_MODE, BatchPlan, plan_batch
 from softnpu.plugin.errors import CompileError, translated
 from softnpu.plugin.initial_graph import initial_config, needs_initial
 from softnpu.plugin.loaded_model import LoadedModel
+from softnpu.plugin.models import kernels
 from softnpu.plugin.models.dynamic_bounds import Shapes
 from softnpu.plugin.models.model_source import OpenedModel, open_model
 from softnpu.plugin.properties import PROPERTIES, ModelProperties
@@ -42,6 +43,7 @@ def compile_model(
     """
     opened = open_model(context, model, weights, shapes, properties)
     source = opened.source
+    kernels.attach(source)
     logger = log.model_log(properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.explicit else None)
     subject = f"compile model '{source.name}' for {properties.device_name}"
     with source, translated(subject, CompileError), ExitStack() as claim:

@@ -16,6 +16,7 @@ from softnpu.plugin.compiled_model import CompiledModel
 from softnpu.plugin.core_properties import CoreProperties
 from softnpu.plugin.devices import check_name, devices_at
 from softnpu.plugin.errors import CompileError, InputTypeError, PropertyError, translated
+from softnpu.plugin.models import kernels
 from softnpu.plugin.models.dynamic_bounds import Shapes
 from softnpu.plugin.properties import PropertyPairs
 from softnpu.plugin.remote.remote_context import RemoteContext
@@ -200,9 +201,13 @@ class Core:
         """Add operations or conversions of the program to `read_model`, as OpenVINO does.
 
         The compiler is another process without them: it rejects, by name, extension operations left in a
-        model.
+        model. Beyond OpenVINO: a file `*.wasm` is an own kernel, whose operation the device executes.
+        Raises `ModelError` for one that is no kernel.
         """
-        openvino_runtime.add_extension(extension)
+        if isinstance(extension, str | os.PathLike) and str(extension).endswith(kernels.SUFFIX):
+            kernels.add(extension)
+        else:
+            openvino_runtime.add_extension(extension)
 
     # ------------------------------------------------------------ device memory
 

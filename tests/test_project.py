@@ -33,7 +33,9 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.arithmetic",
         "emulator.blob",
         "emulator.disk_cache",
+        "emulator.kernels",
         "emulator.links.engine",
+        "emulator.links.kernels",
     ),
     "emulator.compiler": (
         *_COMMON,
@@ -42,8 +44,10 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.disk_cache",
         "emulator.links.bounds",
         "emulator.links.compiler",
+        "emulator.kernels",
         "emulator.openvino.defects",
         "emulator.openvino.errors",
+        "emulator.openvino.kernels.operations",
         "emulator.openvino.lean_openvino",
         "emulator.prediction",
     ),
@@ -68,7 +72,9 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.disk_cache",
         "emulator.compiler.constants",
         "emulator.compiler.options",
+        "emulator.kernels",
         "emulator.openvino.errors",
+        "emulator.openvino.kernels.operations",
         "emulator.arithmetic.settings",
         "emulator.arithmetic.operation_types",
     ),
@@ -177,7 +183,7 @@ def test_an_upward_import_is_found(tmp_path: Path, place: str, line: str) -> Non
 
 _ROOMS: dict[str, tuple[str, ...]] = {
     "emulator.engine": ("memory", "commands", "queues", "fast_path", "running"),
-    "emulator.openvino": ("defects", "fused_states", "weights", "cache", "dynamic", "cache_fill"),
+    "emulator.openvino": ("defects", "fused_states", "weights", "cache", "kernels", "dynamic", "cache_fill"),
     "emulator.supervisor": (
         "state",
         "children",

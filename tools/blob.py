@@ -23,7 +23,7 @@ FileArgument = Annotated[Path, typer.Argument(help="What `export_model` or `soft
 
 @app.command()
 def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
-    """Tell versions, ports, properties, sections and weights of an exported model. Needs no device."""
+    """Tell versions, ports, properties, sections, kernels, weights of an exported model. Needs no device."""
     from softnpu.plugin.exported.blob_file import BlobFile
 
     with BlobFile.open(file) as opened:
@@ -48,6 +48,8 @@ def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
         print_line(f"blob '{part['kind']}': {format_bytes(part['size'])} at {part['offset']}")
         for section in part["sections"]:
             print_line(f"  {section['type']}: {format_bytes(section['size'])} at {section['offset']}")
+    for each in description["kernels"]:
+        print_line(f"kernel {each['name']}: {format_bytes(each['size'])}, digest {each['digest']}")
     _print_weights(description["weights"])
     if description["properties"]:
         print_line("compiled with")
@@ -106,6 +108,7 @@ def _described(file: BlobFile) -> dict[str, Any]:
             {"kind": part.kind, "offset": part.offset, "size": part.size, "sections": _sections(reader)}
             for part, reader in zip(parts, readers, strict=True)
         ],
+        "kernels": [each for reader in readers for each in _kernels(reader)],
         "weights": _weights(metadata, readers[0]),
         "properties": dict(graph.config) if metadata is None else metadata.properties,
     }
@@ -132,6 +135,23 @@ def _sections(reader: BlobReader) -> list[dict[str, Any]]:
 
     return [
         {"type": Section(kind).name, "offset": offset, "size": size} for kind, offset, size in reader.sections
+    ]
+
+
+def _kernels(reader: BlobReader) -> list[dict[str, Any]]:
+    from blake3 import blake3
+
+    from softnpu.emulator.blob import kernel_plan
+    from softnpu.emulator.kernels import description
+
+    plan = kernel_plan.read(reader)
+    return [
+        {
+            "name": description.read(each).full_name,
+            "size": len(each),
+            "digest": blake3(each).hexdigest(),
+        }
+        for each in (() if plan is None else plan.modules)
     ]
 
 

@@ -116,6 +116,9 @@ def daemon(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse the models that silicon is known to refuse.")
     ] = False,
+    kernels: Annotated[
+        str, typer.Option(metavar="all|none", help="Which own kernels of models may run.")
+    ] = "all",
     leased_only: Annotated[
         bool, typer.Option("--leased-only", help="Programs see the devices of their lease, or none.")
     ] = False,
@@ -163,6 +166,7 @@ def daemon(
             idle_timeout_s=idle_timeout,
             self_check=self_check,
             strict=strict,
+            kernels=kernels,
             leased_only=leased_only,
             isolate=isolation(isolate),
         ),

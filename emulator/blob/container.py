@@ -68,6 +68,7 @@ class Section(enum.IntEnum):
     IR = 2  # OpenVINO IR, the XML
     WEIGHTS = 3  # the constants inside the blob
     WEIGHTS_REFERENCE = 4  # msgpack of WeightsReference: all constants of the IR
+    KERNELS = 5  # msgpack of KernelPlan: own kernels and how they take part, only if there are any
 
 
 class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):

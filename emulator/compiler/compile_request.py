@@ -14,6 +14,7 @@ from softnpu.emulator.compiler.digests import WeightDigests
 from softnpu.emulator.compiler.options import Settings
 from softnpu.emulator.interface.messages import GraphFlag
 from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.kernels import carried
 from softnpu.emulator.links.compiler import CompileJob
 
 
@@ -26,6 +27,7 @@ class CompileRequest:
     settings: Settings
     flags: BuildFlags
     xml: bytes
+    kernels: list[bytes]
     weights: WeightSpace | None
     digests: WeightDigests | None
 
@@ -33,13 +35,13 @@ class CompileRequest:
     def receive(cls, job: CompileJob, fds: list[int], subject: str) -> CompileRequest:
         """Check a job and map its files. `fds` stay the caller's."""
         flags = build_flags.parse(job.build_flags, subject)
-        xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
+        xml, kernels = carried.take(files.read_xml(fds[0], job.xml_length, f"{subject}, IR"), subject)
         sources = fds[1 : 1 + len(job.weights)]
         weights = WeightSpace(job.weights, sources, subject) if job.weights else None
         digests = None if weights is None else WeightDigests(weights)
         if digests is not None and job.digests_length:
             digests.learn(os.pread(fds[-1], job.digests_length, 0))
-        return cls(job, subject, settings(job, subject), flags, xml, weights, digests)
+        return cls(job, subject, settings(job, subject), flags, xml, kernels, weights, digests)
 
 
 def settings(job: CompileJob, subject: str) -> Settings:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from blake3 import blake3
 
-from softnpu.emulator.blob import container
+from softnpu.emulator.blob import container, kernel_plan
 from softnpu.emulator.blob.constant_digests import check_constants
 from softnpu.emulator.blob.container import (
     ArgumentMeta,
@@ -20,6 +20,7 @@ from softnpu.emulator.blob.container import (
     StateMeta,
     WeightsReference,
 )
+from softnpu.emulator.blob.kernel_plan import KernelPlan, Value
 from softnpu.emulator.blob.weight_space import WeightSpace, check_range
 from softnpu.emulator.blob.weights import (
     MAX_SPACE,
@@ -34,6 +35,7 @@ from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.kernels import description as kernel_description
 from softnpu.emulator.links.compiler import Compiled, ExportJob, ImportJob
 
 if TYPE_CHECKING:
@@ -268,6 +270,9 @@ def _check_content(
     stages.begin("check")
     # the engine binds client memory by what the metadata says, so it has to be what the IR says
     described = checks.arguments(model, subject)
+    plan = kernel_plan.read(reader)
+    if plan is not None:
+        described = _without_values(described, plan, subject)
     hidden = states.variables(model)
     are_dynamic = dynamic_states.are_dynamic(meta.arguments, meta.states)
     if are_dynamic:
@@ -288,6 +293,27 @@ def _check_content(
         raise _invalid(
             f"{subject}, IR", found=f"a ReadValue or Assign of '{hidden[0]}'", expected="states as arguments"
         )
+
+
+def _without_values(
+    described: tuple[ArgumentMeta, ...], plan: KernelPlan, subject: str
+) -> tuple[ArgumentMeta, ...]:
+    """Return the arguments of an IR with kernels without its values; refuse a plan that does not fit."""
+    if any(argument.is_dynamic for argument in described):
+        raise _invalid(f"{subject}, kernels", found="dynamic shapes beside kernels", expected="static ones")
+    inputs, outputs = (
+        [argument for argument in described if argument.input is is_input] for is_input in (True, False)
+    )
+    ports = [[Value(each.element_type, each.shape) for each in side] for side in (inputs, outputs)]
+    kernel_plan.check(plan, *ports)
+    for content in plan.modules:
+        kernel_description.read(content)
+    for value in plan.values:
+        if value.element_type not in kernel_description.ELEMENT_SIZES:
+            found, expected = f"a value of type {value.element_type[:20]}", "a type of kernels"
+            raise _invalid(f"{subject}, kernels", found=found, expected=expected)
+    own = inputs[: len(inputs) - len(plan.parameters)], outputs[: len(outputs) - len(plan.results)]
+    return (*own[0], *own[1])
 
 
 def _dynamic_states(

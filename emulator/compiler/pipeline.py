@@ -11,6 +11,7 @@ import openvino as ov
 
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta, Section, StateMeta
+from softnpu.emulator.blob.kernel_plan import KernelPlan
 from softnpu.emulator.compiler import (
     arguments,
     checks,
@@ -38,6 +39,11 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     if settings.dynamic_states:
         dynamic_states.check_settings(settings, subject)
     states.check_readers(request.xml, subject)
+    kernels = None
+    if request.kernels:
+        from softnpu.emulator.compiler.kernels import Kernels  # late: few models have any
+
+        kernels = Kernels.register(runtime.core, request.kernels)
     model = ir.read(runtime.core, request.xml, request.weights, subject)
     weights = weights_separation.find(model) if settings.separates_weights else []
     described: tuple[ArgumentMeta, ...]
@@ -49,6 +55,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     else:
         model, described, kept = _prepared(model, weights, request, stages)
     checks.check_count(described, subject)
+    plan = None if kernels is None else kernels.cut(model, subject)
     meta = GraphMeta(
         name=job.name or model.get_friendly_name(),
         platform=settings.platform,
@@ -64,7 +71,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
         stages.begin("weights")
         form = canonical(model, request.digests, settings.embed_below, subject, stages.advance)
     stages.begin("pack")
-    compiled = _packed(meta, form)
+    compiled = _packed(meta, form, plan)
     stages.note(
         f"{meta.operations} operations, precision {meta.precision}, blob of {len(compiled.blob)} bytes,"
         f" {len(form.embedded)} constants embedded"
@@ -121,7 +128,7 @@ def _prepared(
     return model, described, kept
 
 
-def _packed(meta: GraphMeta, form: Canonical) -> CompiledModel:
+def _packed(meta: GraphMeta, form: Canonical, plan: KernelPlan | None) -> CompiledModel:
     sections: dict[Section, bytes | memoryview] = {
         Section.METADATA: msgspec.msgpack.encode(meta),
         Section.IR: form.xml,
@@ -130,5 +137,7 @@ def _packed(meta: GraphMeta, form: Canonical) -> CompiledModel:
         sections[Section.WEIGHTS] = b"".join(form.embedded_chunks())
     if form.reference is not None and form.reference.constants:
         sections[Section.WEIGHTS_REFERENCE] = msgspec.msgpack.encode(form.reference)
+    if plan is not None:
+        sections[Section.KERNELS] = msgspec.msgpack.encode(plan)
     placement = b"" if form.placement is None else form.placement.encode()
     return CompiledModel.of(container.pack(sections), placement, "compiled")

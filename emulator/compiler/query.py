@@ -8,6 +8,7 @@ from softnpu.emulator.compiler import build_flags, files, options
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphQueried
+from softnpu.emulator.kernels import carried
 from softnpu.emulator.links.compiler import QueryJob
 
 
@@ -19,7 +20,7 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobR
     stages.begin("receive")
     flags = build_flags.parse(job.build_flags, subject)
     settings = options.effective(flags.config, job.platform, subject, flags.config).made_strict(job.strict)
-    xml = files.read_xml(fds[0], job.xml_length, f"{subject}, IR")
+    xml, _ = carried.take(files.read_xml(fds[0], job.xml_length, f"{subject}, IR"), subject)
     weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
     stages.begin("read")
     settings = options.with_precision(settings, runtime.capabilities, subject)

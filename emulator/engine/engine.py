@@ -40,6 +40,7 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
+from softnpu.emulator.openvino.kernels.host import host as kernels
 from softnpu.emulator.platforms import check_platform
 
 _POLL_EVERY_NS = 20_000
@@ -91,6 +92,7 @@ class Engine:
         self._images = ImageLoader(
             self.send, self._faults.before_load, modelled, setup.self_check, cache, errors
         )
+        kernels.begin(lambda: self.send(link.KernelsNeeded()), setup.tdr_ms, setup.kernels)
         self._poller = select.epoll()
         for fd in (channel.fileno(), self._images.loaded_fd, self._images.changes.fd):
             self._poller.register(fd, select.EPOLLIN)
@@ -371,7 +373,9 @@ class Engine:
             case link.InjectionDrop():
                 self._faults.drop(message)
             case link.TraceBegin() | link.TraceEnd():
-                self._trace(message, packet)
+                tracing.change(message, packet, self._counters)
+            case link.KernelsStarted():
+                kernels.arrive(packet.take_fds(1)[0])
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
 
@@ -389,12 +393,6 @@ class Engine:
             case link.ImageEvict():
                 self._images.evict(message.image, self.send)
                 linux.trim_heap()
-
-    def _trace(self, message: link.TraceBegin | link.TraceEnd, packet: Packet) -> None:
-        if isinstance(message, link.TraceEnd):
-            tracing.end(self._counters)
-        else:
-            tracing.begin(message, packet.take_fds(1)[0], self._counters)
 
     def _resume(self) -> None:
         """Resume the queues once all objects are announced, with the results staged by a dead engine."""

@@ -8,12 +8,21 @@ from collections.abc import Callable, Sequence
 
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.interface import trace
+from softnpu.emulator.interface.channel import Packet
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.trace import TraceFlag, TraceKind, TraceWriter
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.openvino.binding import Binding
 
 _LAYER = int(TraceKind.LAYER)
+
+
+def change(message: link.TraceBegin | link.TraceEnd, packet: Packet, counters: Counters) -> None:
+    """Begin or end tracing, as the supervisor says."""
+    if isinstance(message, link.TraceEnd):
+        end(counters)
+    else:
+        begin(message, packet.take_fds(1)[0], counters)
 
 
 def begin(message: link.TraceBegin, fd: int, counters: Counters) -> None:

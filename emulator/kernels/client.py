@@ -6,7 +6,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -39,6 +40,7 @@ class KernelClient:
         self._channel = channel
         self.numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._forgotten: deque[link.Drop] = deque()
         self.is_lost = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
@@ -79,6 +81,22 @@ class KernelClient:
         self.ask(link.AddMemory(memory=number), link.Done, (fd,))
         return number
 
+    def forget(self, *, call: int = -1, memory: int = -1) -> None:
+        """Drop it without an answer; may be called at any moment, also within a call of this client."""
+        self._forgotten.append(link.Drop(call=call, memory=memory))
+        self._send_forgotten()
+
+    def _send_forgotten(self) -> None:
+        # what waits for an answer holds the lock, and sends what has come meanwhile
+        if self._lock.acquire(blocking=False):
+            try:
+                while self._forgotten and not self.is_lost:
+                    self._channel.send(0, link.encode(self._forgotten.popleft()))
+            except OSError:
+                self.is_lost = True
+            finally:
+                self._lock.release()
+
     def drop(self, *, call: int = -1, kernel: int = -1, memory: int = -1) -> None:
         """Drop what is not needed any more; harmless with a process that has ended."""
         if not self.is_lost:
@@ -86,6 +104,15 @@ class KernelClient:
 
     def ask(self, request: msgspec.Struct, wanted: type[A], fds: Sequence[int] = (), name: str = "") -> A:
         """Send a request; return its answer. Raises `KernelError`."""
+        answer = self._answer(request, fds, name)
+        self._send_forgotten()
+        if isinstance(answer, link.KernelFailed):
+            raise _error(answer)
+        if not isinstance(answer, wanted):
+            raise self.lost(name)
+        return answer
+
+    def _answer(self, request: msgspec.Struct, fds: Sequence[int], name: str) -> link.Answer:
         with self._lock:
             if self.is_lost:
                 raise self.lost(name)
@@ -98,24 +125,26 @@ class KernelClient:
                 raise self.lost(name)
             with packet:
                 try:
-                    answer = link.answer_decoder.decode(packet.body)
+                    return link.answer_decoder.decode(packet.body)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     raise self.lost(name) from None
-        if isinstance(answer, link.KernelFailed):
-            raise _error(answer)
-        if not isinstance(answer, wanted):
-            raise self.lost(name)
-        return answer
 
-    def run(self, call: int, name: str, deadline_ms: int) -> None:
-        """Run a prepared call; its answer is in the mailbox. For one thread at a time."""
+    def run(
+        self, call: int, name: str, deadline_ms: int, is_cancelled: Callable[[], bool] | None = None
+    ) -> bool:
+        """Run a prepared call; its answer is in the mailbox. For one thread at a time.
+
+        False if it was cancelled, which ends the process.
+        """
         if self.is_lost:
             raise self.lost(name)
         self.mailbox.request(call)
         if not self.mailbox.wait():
-            self._wait(name, time.monotonic() + deadline_ms / 1e3 + _GRACE_S)
+            end = time.monotonic() + deadline_ms / 1e3 + _GRACE_S
+            if not self._wait(name, end, is_cancelled):
+                return False
         if self.mailbox.has_full_outputs:
-            return
+            return True
         message = self.mailbox.error
         if message is not None:
             try:
@@ -123,13 +152,18 @@ class KernelClient:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise self.lost(name) from None
             raise _error(answer) if isinstance(answer, link.KernelFailed) else self.lost(name)
+        return True
 
-    def _wait(self, name: str, end: float) -> None:
+    def _wait(self, name: str, end: float, is_cancelled: Callable[[], bool] | None) -> bool:
         while not self.mailbox.wait():
+            if is_cancelled is not None and is_cancelled():
+                self.close()  # nothing may be written any more
+                return False
             if self._channel.peer_gone() or time.monotonic() > end:
                 if self.mailbox.wait():
-                    return
+                    break
                 raise self.lost(name)
+        return True
 
     def lost(self, name: str) -> KernelError:
         """Note that the process has ended, hangs or lies: it is of no use any more. Return the error."""
@@ -198,11 +232,25 @@ class KernelCall:
         self, kernel: LoadedKernel, number: int, bounds: list[tuple[int, ...]], deadline_ms: int
     ) -> None:
         self._client, self._name = kernel.client, kernel.description.full_name
-        self._number, self._bounds, self._deadline_ms = number, bounds, deadline_ms
+        self.number, self._bounds, self._deadline_ms = number, bounds, deadline_ms
 
     def run(self) -> list[tuple[int, ...]]:
         """Run it; return the shapes of the outputs. Raises `KernelError`."""
-        self._client.run(self._number, self._name, self._deadline_ms)
+        self._client.run(self.number, self._name, self._deadline_ms)
+        return self._shapes()
+
+    def run_unless(self, is_cancelled: Callable[[], bool]) -> bool:
+        """Run it, polling `is_cancelled`; return False if it was.
+
+        Raises `KernelError`, also if an output is smaller than it was prepared for.
+        """
+        if not self._client.run(self.number, self._name, self._deadline_ms, is_cancelled):
+            return False
+        if not self._client.mailbox.has_full_outputs:
+            raise failed(Failure.SHAPE, self._name, "a smaller output", "outputs of one size in a model")
+        return True
+
+    def _shapes(self) -> list[tuple[int, ...]]:
         if self._client.mailbox.has_full_outputs:
             return self._bounds
         shapes = []
@@ -225,7 +273,7 @@ class KernelCall:
 
     def close(self) -> None:
         """Forget it."""
-        self._client.drop(call=self._number)
+        self._client.drop(call=self.number)
 
 
 def _error(message: link.KernelFailed) -> KernelError:

@@ -27,8 +27,8 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     `device`, `devices`: its part of this page, and how many there are. `session_memory`: the limit of a
     session, in bytes; its staging has the same. `cpu_cache`: it serves the daemon's own user, and may use the
     engine cache. `shared`: others may use the daemon. `after_reset`: it replaces a dead engine. `self_check`:
-    see `engine.self_check`. `clock`: the clock that the device shows. `inference_us`: the modelled time of
-    every inference, 0 for the predicted one.
+    see `engine.self_check`. `kernels`: own kernels may run. `clock`: the clock that the device shows.
+    `inference_us`: the modelled time of every inference, 0 for the predicted one.
     """
 
     device: int
@@ -40,6 +40,7 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     cpu_cache: bool = True
     after_reset: bool = False
     self_check: bool = False
+    kernels: bool = True
     clock: Clock = Clock.HOST
     inference_us: int = 0
     shared: bool = False
@@ -231,11 +232,15 @@ class TraceEnd(Message, frozen=True, kw_only=True, tag="trace_end"):
     """Stop tracing; a no-op otherwise."""
 
 
+class KernelsStarted(Message, frozen=True, kw_only=True, tag="kernels_started"):
+    """A process of kernels has been started. Descriptor: its channel."""
+
+
 ImageCommand = ImageExpected | ImageLoad | ImageUnload | ImageEvict
 EngineCommand = (  # every message to an engine
     Setup | Resume | ContextAdd | ContextDrop | ContextRelease | SegmentAdd | SegmentDrop | MemoryAdd
     | MemoryDrop | QueueAdd | QueueWorkload | QueueDrop | QueueLose | Abort | Ping | ImageCommand
-    | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop | TraceBegin | TraceEnd
+    | GraphAdd | GraphDrop | InjectionAdd | InjectionDrop | TraceBegin | TraceEnd | KernelsStarted
 )  # fmt: skip
 
 # ---------------------------------------------------------------- engine to supervisor
@@ -307,6 +312,10 @@ class QueueRefused(OfContext, frozen=True, kw_only=True, tag="queue_refused"):
     info: ErrorInfo
 
 
+class KernelsNeeded(Message, frozen=True, kw_only=True, tag="kernels_needed"):
+    """It needs a process of kernels, and has none any more; answered by `KernelsStarted`."""
+
+
 class InternalError(Message, frozen=True, kw_only=True, tag="internal_error"):
     """A defect of the engine ended a submission or the load of an image, and is in its log."""
 
@@ -324,6 +333,7 @@ Report = (
     | ImageNeeded
     | SubmissionFailed
     | QueueRefused
+    | KernelsNeeded
     | InternalError
 )
 

@@ -1,7 +1,8 @@
 """The private protocol with a process of kernels.
 
 Its owner sends `Setup`, loads modules, announces memory files and prepares calls over the channel; each
-request has one answer, the one named or `KernelFailed`. Prepared calls run by way of the mailbox.
+request has one answer, the one named or `KernelFailed`, but for those with number 0. Prepared calls run by
+way of the mailbox.
 """
 
 from __future__ import annotations

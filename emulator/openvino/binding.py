@@ -6,18 +6,19 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import openvino as ov
 
-from softnpu.emulator.blob.container import ArgumentMeta
+from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.profiling import LayerRecord
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.links import engine as link
-from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.defects.shared_tensors import Origin
 from softnpu.emulator.openvino.layers import layer_records
 from softnpu.emulator.openvino.runtime import type_of
 
@@ -27,6 +28,21 @@ _POLL_MS = 50
 _OVERLAP_POLL_MS = 1
 _LET_GO_STEPS, _LET_GO_STEP_MS = 20, 500
 _SHORT_S = 500e-6
+
+
+class Bindable(Protocol):
+    """What a binding needs to know of an image, or of a part of one."""
+
+    @property
+    def meta(self) -> GraphMeta: ...
+    @property
+    def compiled(self) -> ov.CompiledModel: ...
+    @property
+    def origins(self) -> Mapping[int, Origin]: ...
+    @property
+    def unbound(self) -> frozenset[int]: ...
+    @property
+    def separated(self) -> frozenset[int]: ...
 
 
 class Binding:
@@ -49,9 +65,7 @@ class Binding:
         "views",
     )
 
-    def __init__(
-        self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
-    ) -> None:
+    def __init__(self, image: Bindable, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> None:
         self._start(image, views, count_copied)
         inputs = len(image.meta.inputs)
         for index, (argument, view) in enumerate(zip(image.meta.arguments, views, strict=True)):
@@ -62,7 +76,7 @@ class Binding:
             else:
                 self._copy(view, views[origin.position + (0 if origin.input else inputs)])
 
-    def _start(self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> None:
+    def _start(self, image: Bindable, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> None:
         self.views = views  # keeps the mappings alive as long as the request may touch them
         self._request = image.compiled.create_infer_request()
         self.is_short = self._started = False

@@ -46,6 +46,8 @@ class LoadedImage:
     depend on the values or dynamic shapes of its inputs.
     """
 
+    has_kernels = False
+
     def __init__(
         self,
         reader: BlobReader,
@@ -76,6 +78,10 @@ class LoadedImage:
         if cache is None or traced or not self._find(reader, cache):
             xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
             self._read(xml, space, modelled)
+        self._examine()
+
+    def _examine(self) -> None:
+        """Look at the ports of what was compiled."""
         self.separated = rounded_states.positions(self.meta, self.compiled)
         """Positions of outputs that `rounded_states` has changed."""
         self.unbound = frozenset(_other_shapes(self.meta, self.compiled)) - self.separated
@@ -110,6 +116,10 @@ class LoadedImage:
         if self.meta.precision == arithmetic.PRECISION:
             self._round(model)
         remedies.settle(model, Build(core(), self.meta, properties_of(self.meta)))
+        self._build(model)
+
+    def _build(self, model: ov.Model) -> None:
+        """Compile a model that is ready for it."""
         self._compile_with_states(model)
         self._model = model if self.computes_sizes or model.is_dynamic() else None
         self._empty: set[empty_tensors.Empty] = set()

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 
+from softnpu.emulator.blob import kernel_plan
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.blob.weight_files import file_identities
 from softnpu.emulator.blob.weight_space import WeightSpace
@@ -53,7 +54,13 @@ def load(
         weights = guarded(space, sources)
         check = message.check or file_identities(sources) != message.files
         try:
-            image = LoadedImage(reader, placement, space, modelled, check, cache)
+            plan = kernel_plan.read(reader)
+            if plan is None:
+                image = LoadedImage(reader, placement, space, modelled, check, cache)
+            else:
+                from softnpu.emulator.openvino.kernels.image import KernelImage  # late: few models have any
+
+                image = KernelImage(plan, reader, placement, space, modelled, check)
         finally:
             if weights is not None:  # with truncated weights OpenVINO's message is meaningless
                 weights.check(reader.metadata().name)

@@ -49,9 +49,12 @@ def check(image: LoadedImage) -> None:
 
     Skips models that cannot be compared: those that fail on random inputs, have integer inputs (which may be
     indices: OpenVINO would read out of bounds), compute random numbers, have more than 64 MiB of arguments or
-    take more than 200 ms.
+    take more than 200 ms, and those with own kernels.
     """
     meta = image.meta
+    if image.has_kernels:
+        log.info("self-check of '%s': skipped, it has own kernels", meta.name)
+        return
     if meta.dynamic_states:
         log.info("self-check of '%s': skipped, it has states whose shape changes", meta.name)
         return

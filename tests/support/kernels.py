@@ -79,3 +79,22 @@ def _number(value: int) -> bytes:
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*encoded, value])
+
+
+EACH = f"""(local $at i32) (local $end i32) (local $in i32)
+  (local.set $in (i32.load offset=16 (local.get $call)))
+  (local.set $end (i32.wrap_i64 (i64.mul
+    (i64.load offset=16 (local.get $in)) (i64.load offset=80 (local.get $in)))))
+  (block $done (loop $next
+    (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+    (f32.store (i32.add (local.get $at) {Y}) (call $one (f32.load (i32.add (local.get $at) {X}))))
+    (local.set $at (i32.add (local.get $at) (i32.const 4)))
+    (br $next)))
+  (i32.const 0)"""
+"""Call a function $one for each element."""
+ONE = "(func $one (param f32) (result f32) {})"
+
+
+def elementwise(name: str, body: str = "(f32.mul (local.get 0) (f32.const 2))") -> bytes:
+    """Return a kernel that computes each element of its output from that of its input."""
+    return kernel(EACH, more=ONE.format(body), name=name)

@@ -76,6 +76,15 @@ class module(nn.Module):
 module, example, x = module(), torch.ones(2), torch.ones(2)
 array = np.ones(2, np.float32)
 """
+_KERNEL = """
+from softnpu.emulator.openvino.kernels import operations
+from softnpu.tools.kernel.build import TEMPLATE, build
+build(TEMPLATE, Path("affine.wasm"))
+affine = operations.operation(operations.load(Path("affine.wasm").read_bytes()))
+x = op.parameter([1, 4], np.float32, "x")
+y = affine([x.output(0)], a=2.0, b=1.0)
+ov.save_model(ov.Model([op.result(y.output(0))], [x], "model"), "model.xml", compress_to_fp16=False)
+"""
 _NAMES = """
 import fcntl, sys
 if not hasattr(sys, "names_lock"):  # until this process ends: names are those of the machine
@@ -103,6 +112,7 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
         "",
     ),
     ("kernels.md", "Own kernels"): ("", "assert affine(2, 3, 4) == 10"),
+    ("kernels.md", "In a model"): (_KERNEL, ""),
     ("prediction.md", "What the real NPU would do"): ("", "assert prediction.speed['4000'].one_tile"),
     ("prediction-speed.md", "What a figure means"): ("", ""),
     ("prediction-speed.md", "The model"): (

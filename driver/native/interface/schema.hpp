@@ -130,7 +130,7 @@ constexpr uint32_t CALL = 0x1, SUBMIT = 0x2, COMPLETE = 0x3, EXECUTE = 0x4, LAYE
 }
 namespace trace_flag { constexpr uint32_t BEGIN = 0x1, END = 0x2; }
 namespace blob_section {
-constexpr uint32_t METADATA = 0x1, IR = 0x2, WEIGHTS = 0x3, WEIGHTS_REFERENCE = 0x4;
+constexpr uint32_t METADATA = 0x1, IR = 0x2, WEIGHTS = 0x3, WEIGHTS_REFERENCE = 0x4, KERNELS = 0x5;
 }
 
 // ---- records whose words are read and written one by one: offsets and sizes

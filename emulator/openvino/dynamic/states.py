@@ -109,6 +109,10 @@ class StatefulBinding(DynamicBinding):
 
 def bind(image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> Binding:
     """Bind a request to one view per argument; `count_copied` receives the bytes copied per inference."""
+    if image.has_kernels:
+        from softnpu.emulator.openvino.kernels.binding import KernelBinding
+
+        return KernelBinding(image, views, count_copied)  # type: ignore[arg-type]  # it is a KernelImage
     if image.meta.dynamic_states:
         return StatefulBinding(image, views, count_copied)
     if any(argument.is_dynamic for argument in image.meta.arguments):

@@ -23,6 +23,7 @@ class ChildProgram(enum.StrEnum):
     ENGINE = "softnpu.emulator.engine"
     COMPILER = "softnpu.emulator.compiler"
     CACHE_FILL = "softnpu.emulator.openvino.cache_fill"
+    KERNELS = "softnpu.emulator.kernels.sandbox"
 
 
 class ChildProcess(NamedTuple):

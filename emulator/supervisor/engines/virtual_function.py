@@ -30,6 +30,7 @@ from softnpu.emulator.supervisor.engines.cache_fills import CacheFills
 from softnpu.emulator.supervisor.engines.draining import Draining
 from softnpu.emulator.supervisor.engines.idle_memory import IdleMemory
 from softnpu.emulator.supervisor.engines.image_loads import ImageLoads
+from softnpu.emulator.supervisor.engines.kernels_process import KernelsProcess
 from softnpu.emulator.supervisor.engines.queue_states import QueueStates
 from softnpu.emulator.supervisor.engines.reset_blame import (
     KillReason,
@@ -112,6 +113,7 @@ class VirtualFunction:
         self.announce = Announcements(self._tell, self._post, self.bans)
         self._loads = ImageLoads(self.images, self.announce, self._post)
         self._cache_fills = CacheFills(reactor, key.share)
+        self._kernels = KernelsProcess(self._reactor, self._name, self._post)
         prunes = host.info.platform not in _NEVER_PRUNED
         self.idle = IdleMemory(self.contexts, self.states, self._loads, self._post, reactor, prunes)
         self._watchdog = Watchdog(self, reactor, settings.tuning, settings.tdr_ms, settings.command_limit_s)
@@ -197,6 +199,7 @@ class VirtualFunction:
             self._engine.close(timeout_s)
             self._engine = None
         self._cache_fills.close(timeout_s)
+        self._kernels.close()
         self.images.close()
         self.states.close()
 
@@ -270,6 +273,8 @@ class VirtualFunction:
                     self._cache_fills.add(image_load(image), image.fds, image.owner)
             case link.ImageNeeded():
                 self.idle.restore(report)
+            case link.KernelsNeeded():
+                self._kernels.start()
             case link.QueueRefused():
                 self.bans.on_refused(report)
             case link.InternalError():
@@ -429,7 +434,7 @@ class VirtualFunction:
         """Increment a word of the device."""
         self._host.count(word)
 
-    # ------------------------------------------------------------ contexts and memory
+    # ------------------------------------------------------------ contexts, memory, queues
 
     def add_context(self, context: Context) -> None:
         self._check_usable()
@@ -460,8 +465,6 @@ class VirtualFunction:
     def _check_usable(self) -> None:
         if self.state is DeviceState.FAILED:
             raise Refused(failed_info(self._device))
-
-    # ------------------------------------------------------------ queues
 
     def drop_queue(self, queue: Queue, on_dropped: Callable[[], None]) -> None:
         """Remove a queue; call `on_dropped` once the engine no longer runs its submissions."""

@@ -80,7 +80,8 @@ class Sandbox:
             answer = self._handle(link.command_decoder.decode(packet.body), packet)
         except Exception as error:  # noqa: BLE001 - any ends this request alone
             answer = _failure(error)
-        self._channel.send(packet.request, link.encode(answer))
+        if packet.request:
+            self._channel.send(packet.request, link.encode(answer))
 
     def _handle(self, message: link.Command, packet: Packet) -> link.Answer:
         match message:

@@ -1,0 +1,94 @@
+"""The process of kernels of one virtual function: started when its engine asks, ended with the engine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from softnpu.emulator.links import engine as link
+from softnpu.emulator.supervisor.children import child_process
+from softnpu.emulator.supervisor.children.child_output import ChildOutput
+from softnpu.emulator.supervisor.children.child_process import ChildProgram
+from softnpu.emulator.supervisor.reactor import Reactor, Timer
+
+log = logging.getLogger(__name__)
+
+_LEAST_S: Final = 0.2
+"""Between two starts: an engine that was taken over may ask all the time."""
+_RETRY_S: Final = 1.0
+_KILLED_S: Final = 1.0
+
+
+class KernelsProcess:
+    """At most one process. Its channel is the engine's: the supervisor only starts, watches and ends it."""
+
+    def __init__(
+        self, reactor: Reactor, name: str, tell: Callable[[link.KernelsStarted, list[int]], None]
+    ) -> None:
+        self._reactor, self._name, self._tell = reactor, name, tell
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: ChildOutput | None = None
+        self._pidfd = -1
+        self._timer: Timer | None = None
+        self._started_at = 0.0
+
+    @property
+    def pid(self) -> int:
+        """The process; 0 while none runs."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start a process in the place of any before, and send its channel to the engine, now or soon."""
+        if self._timer is None:
+            wait_s = self._started_at + _LEAST_S - time.monotonic()
+            self._timer = self._reactor.after(max(0.0, wait_s), self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        self._end()
+        self._started_at = time.monotonic()
+        try:
+            started = child_process.start(ChildProgram.KERNELS)
+        except (OSError, MemoryError) as error:
+            log.error("%s: no process of kernels can be started: %s", self._name, error)
+            self._timer = self._reactor.after(_RETRY_S, self._start)
+            return
+        self._process = started.process
+        self._output = ChildOutput(started.output, started.process.pid, self._reactor)
+        with started.channel:
+            self._output.watch()
+            self._pidfd = os.pidfd_open(started.process.pid)
+            self._reactor.watch(self._pidfd, self._ended)
+            self._tell(link.KernelsStarted(), [started.channel.fileno()])
+        log.info("%s: kernels run in process %d", self._name, self.pid)
+
+    def _ended(self) -> None:
+        log.info("%s: the process of kernels %d has ended", self._name, self.pid)
+        self._end()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if self._pidfd >= 0:
+            self._reactor.unwatch(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_KILLED_S)
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+
+    def close(self) -> None:
+        """End it; harmless when repeated."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self._end()

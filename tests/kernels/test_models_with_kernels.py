@@ -1,0 +1,285 @@
+"""Models with own kernels: compiled, run, exported; a kernel's failure ends its inference alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import onnx.helper
+import openvino as ov
+import openvino.opset13 as op
+import psutil
+import pytest
+
+from softnpu.emulator.blob import kernel_plan
+from softnpu.emulator.blob.container import BlobReader, Section, pack
+from softnpu.emulator.blob.kernel_plan import KernelRun, Part, Value
+from softnpu.emulator.openvino.kernels import operations
+from softnpu.plugin import CompiledModel, Core, NpuError
+from softnpu.plugin.models import kernels
+from tests.conftest import StartDaemon
+from tests.support.daemon import Daemon
+from tests.support.kernels import EACH, ONE, elementwise, kernel
+from tests.support.waiting import wait_until
+
+_X = np.arange(-512, 512, dtype=np.float32).reshape(1, 1024) / 64
+_TRAPS = "(if (f32.eq (local.get 0) (f32.const 7)) (then (unreachable))) (local.get 0)"
+_LONG = """(local $turns i32)
+  (loop $next (br_if $next (i32.lt_u (local.tee $turns (i32.add (local.get $turns) (i32.const 1)))
+    (i32.const 400000))))
+  (f32.mul (local.get 0) (f32.const 2))"""
+_HANGS = "(loop $next (br $next)) (local.get 0)"
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Forget the kernels that a test has added; OpenVINO keeps their operations."""
+    yield
+    kernels._added.clear()
+
+
+def _added(core: Core, folder: Path, content: bytes) -> Any:
+    """Add a kernel; return the class of its operation."""
+    module = operations.load(content)
+    file = folder / f"{module.description.name}.wasm"
+    file.write_bytes(content)
+    core.add_extension(file)
+    return operations.operation(module)
+
+
+def _model(twice: Any) -> ov.Model:
+    """Two kernels behind each other, and a part that reads before, between and after them."""
+    x = op.parameter([1, 1024], np.float32, "x")
+    x.output(0).set_names({"x"})
+    before = op.add(x, op.constant(np.float32(1)))
+    first = twice([before.output(0)])
+    between = op.relu(first.output(0))
+    second = twice([between.output(0)])
+    third = twice([second.output(0)])
+    total = op.add(op.add(third, between), before)
+    return ov.Model([op.result(total), op.result(first.output(0))], [x], "with kernels")
+
+
+def _expected(x: Any) -> tuple[Any, Any]:
+    before = x + 1
+    between = np.maximum(2 * before, 0)
+    return 8 * between / 2 + between + before, 2 * before
+
+
+def _one_kernel(operation: Any) -> ov.Model:
+    x = op.parameter([1, 1024], np.float32, "x")
+    x.output(0).set_names({"x"})
+    return ov.Model([op.result(operation([x.output(0)]).output(0))], [x], "one kernel")
+
+
+def _check(compiled: CompiledModel) -> None:
+    found = compiled([_X])
+    for port, right in zip(compiled.outputs, _expected(_X), strict=True):
+        assert np.array_equal(found[port], right)
+
+
+def _kernels_process(daemon: Daemon) -> psutil.Process:
+    (found,) = (
+        each
+        for each in psutil.Process(daemon.pid).children()
+        if "softnpu.emulator.kernels.sandbox" in each.cmdline()
+    )
+    return found
+
+
+def test_a_model_is_right_in_memory_in_a_file_imported_and_from_the_cache(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    core = Core(daemon.socket)
+    twice = _added(core, tmp_path, elementwise("Twice"))
+    model = _model(twice)
+    compiled = core.compile_model(model, "NPU", {"PERF_COUNT": "YES"})
+    _check(compiled)
+    ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+    for _ in range(2):
+        from_file = core.compile_model(tmp_path / "model.xml", "NPU", {"CACHE_DIR": str(tmp_path / "cache")})
+        _check(from_file)
+    assert from_file.get_property("LOADED_FROM_CACHE")
+    compiled.export_model(tmp_path / "model.blob")
+    kernels._added.clear()  # it travels in the blob
+    _check(Core(daemon.socket).import_model(tmp_path / "model.blob"))
+    request = compiled.create_infer_request()
+    request.get_tensor("x").data[:] = _X
+    before = compiled.staged_bytes
+    request.infer()
+    assert compiled.staged_bytes == before  # all tensors fill pages
+    rows = [each for each in request.get_profiling_info() if each.node_type == "Twice"]
+    assert [each.exec_type for each in rows] == ["SW"] * 3
+    core.unload_plugin()
+
+
+def test_a_trap_ends_its_inference_with_the_kernels_name(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    compiled = core.compile_model(_one_kernel(_added(core, tmp_path, elementwise("Traps", _TRAPS))))
+    assert np.array_equal(compiled([_X * 0 + 3])[0], _X * 0 + 3)
+    with pytest.raises(NpuError, match=r"kernel tests\.Traps: .*unreachable.* in one at \+0x"):
+        compiled([_X * 0 + 7])
+    assert np.array_equal(compiled([_X * 0 + 3])[0], _X * 0 + 3)
+    assert daemon.engine().restarts == 0
+    core.unload_plugin()
+
+
+def test_a_kernel_that_does_not_end_is_ended(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon(tdr_ms=2000)
+    core = Core(daemon.socket)
+    compiled = core.compile_model(_one_kernel(_added(core, tmp_path, elementwise("Hangs", _HANGS))))
+    with pytest.raises(NpuError, match=r"kernel tests\.Hangs: still running at its deadline.*within 1000 ms"):
+        compiled([_X])
+    assert daemon.engine().restarts == 0
+    core.unload_plugin()
+
+
+def test_the_death_of_the_kernels_process_is_not_noticed(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    compiled = core.compile_model(_one_kernel(_added(core, tmp_path, elementwise("Long", _LONG))))
+    request = compiled.create_infer_request()
+    request.infer([_X])
+    for is_running in (False, True):
+        process = _kernels_process(daemon)
+        if is_running:
+            used = sum(process.cpu_times()[:2])
+            request.start_async([_X])
+            wait_until(lambda: sum(process.cpu_times()[:2]) > used, what="the kernel to run")  # noqa: B023
+        process.send_signal(signal.SIGKILL)
+        if not is_running:
+            request.start_async([_X])
+        request.wait()
+        assert np.array_equal(request.get_output_tensor().data, 2 * _X)
+    assert daemon.engine().restarts == 0
+    core.unload_plugin()
+
+
+def test_an_engines_death_is_not_noticed(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    compiled = core.compile_model(_model(_added(core, tmp_path, elementwise("Twice"))))
+    _check(compiled)
+    os.kill(daemon.engine().engine_pid, signal.SIGKILL)
+    _check(compiled)
+    core.unload_plugin()
+
+
+def test_inferences_of_several_threads_do_not_mix(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    compiled = core.compile_model(_model(_added(core, tmp_path, elementwise("Twice"))))
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        request = compiled.create_infer_request()
+        for turn in range(20):
+            x = _X + number + turn
+            found = request.infer([x])
+            if not np.array_equal(found[compiled.outputs[0]], _expected(x)[0]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert wrong == []
+    core.unload_plugin()
+
+
+def test_a_model_of_onnx_has_kernels(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    attribute = {"name": "a", "kind": "number", "default": 1.0}
+    module = kernel(EACH, more=ONE.format("(f32.neg (local.get 0))"), name="Turned", attributes=[attribute])
+    _added(core, tmp_path, module)
+    x, z = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1024]) for name in "xz")
+    nodes = [
+        onnx.helper.make_node("Turned", ["x"], ["y"], domain="tests", a=2.0),
+        onnx.helper.make_node("Relu", ["y"], ["z"]),
+    ]
+    versions = [onnx.helper.make_opsetid("", 13), onnx.helper.make_opsetid("tests", 1)]
+    graph = onnx.helper.make_graph(nodes, "graph", [x], [z])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=versions), tmp_path / "model.onnx")
+    assert np.array_equal(core.compile_model(tmp_path / "model.onnx")([_X])[0], np.maximum(-_X, 0))
+    core.unload_plugin()
+
+
+def test_a_daemon_without_kernels_refuses_them(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    core = Core(start_daemon(kernels="none").socket)
+    operation = _added(core, tmp_path, elementwise("Twice"))
+    with pytest.raises(
+        NpuError, match="own kernels; expected none, as this daemon was started with --kernels none"
+    ):
+        core.compile_model(_one_kernel(operation))
+    core.unload_plugin()
+
+
+_PLANS: dict[str, dict[str, Any]] = {
+    "no kernels": {"modules": ()},
+    "too many kernels": {"modules": (b"",) * 17},
+    "an unknown value": {"parameters": (9,)},
+    "another value": {"values": (Value("f32", (1, 2)), Value("f32", (1, 1024)))},
+    "a huge value": {"values": (Value("f32", (1, 1024)),) * 2 + (Value("f32", (1 << 31, 8)),)},
+    "more values than inputs": {"parameters": (1, 1, 1)},
+    "a kernel that is none": {"modules": (b"no",)},
+    "a step before its time": {"steps": lambda steps: steps[::-1]},
+    "a step twice": {"steps": lambda steps: (*steps, steps[0])},
+    "a missing step": {"steps": lambda steps: steps[:-1]},
+    "a port that is none": {"steps": (Part(inputs=(7,), outputs=(0,)),)},
+    "a kernel beyond": {"steps": (KernelRun(kernel=3, name="", inputs=(), outputs=()),)},
+}
+
+
+def test_a_plan_that_does_not_fit_is_refused(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    model = _one_kernel(_added(core, tmp_path, elementwise("Twice")))
+    core.compile_model(model, "NPU", {"NPU_EXPORT_RAW_BLOB": "YES"}).export_model(tmp_path / "model.blob")
+    reader = BlobReader((tmp_path / "model.blob").read_bytes())
+    plan = kernel_plan.read(reader)
+    assert plan is not None
+    sections: dict[Section, bytes | memoryview] = {
+        Section(kind): reader.read(Section(kind)) for kind, _, _ in reader.sections
+    }
+    for what, chosen in _PLANS.items():
+        changes: dict[str, Any] = {
+            name: value(getattr(plan, name)) if callable(value) else value for name, value in chosen.items()
+        }
+        sections[Section.KERNELS] = msgspec.msgpack.encode(msgspec.structs.replace(plan, **changes))
+        with pytest.raises(NpuError) as raised:
+            core.import_model(pack(sections), "NPU", {"NPU_IMPORT_RAW_BLOB": "YES"})
+        assert re.search("section KERNELS|begins with 6e 6f", str(raised.value)), what
+    assert daemon.engine().restarts == 0
+    core.unload_plugin()
+
+
+def test_what_a_kernel_cannot_do_is_refused_by_name(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    given = _added(
+        core,
+        tmp_path,
+        kernel(
+            EACH, more=ONE.format("(local.get 0)"), name="Given", attributes=[{"name": "a", "kind": "number"}]
+        ),
+    )
+    with pytest.raises(Exception, match=r"kernel tests\.Given: no attribute a; expected one, a number"):
+        _one_kernel(given)
+    x = op.parameter([-1, 4], np.float32, "x")
+    model = ov.Model([op.result(given([x.output(0)], a=1.0).output(0))], [x], "open")
+    with pytest.raises(NpuError, match="expected a known number of dimensions"):
+        core.compile_model(model)
+    shrinks = _added(core, tmp_path, kernel(name="Shrinks", dynamic=["y"]))
+    with pytest.raises(NpuError, match="a kernel with dynamic outputs; expected outputs of one size"):
+        core.compile_model(_one_kernel(shrinks))
+    (tmp_path / "Given.wasm").write_bytes(elementwise("Given"))
+    with pytest.raises(NpuError, match=r"another tests\.Given is there"):
+        core.add_extension(tmp_path / "Given.wasm")
+    (tmp_path / "no.wasm").write_bytes(b"no")
+    with pytest.raises(NpuError, match="a file that begins with 6e 6f"):
+        core.add_extension(tmp_path / "no.wasm")
+    core.unload_plugin()
