@@ -62,6 +62,9 @@ def _cut(model: ov.Model, kernels: Kernels, subject: str) -> KernelPlan | None:
             if kernels.of(node):
                 raise _unsupported(subject, node, "a kernel in the body of another operation", "one outside")
     for node in nodes:
+        found = kernels.of(node)
+        if found is not None and found[1].description.dynamic:
+            raise _unsupported(subject, node, "a kernel with dynamic outputs", "outputs of one size")
         if any(output.get_partial_shape().is_dynamic for output in node.outputs()):
             raise _unsupported(subject, node, "a dynamic shape in a model with kernels", "static shapes")
     if model.get_sinks():

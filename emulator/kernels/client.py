@@ -240,8 +240,15 @@ class KernelCall:
         return self._shapes()
 
     def run_unless(self, is_cancelled: Callable[[], bool]) -> bool:
-        """Run it, polling `is_cancelled`; return False if it was. Raises `KernelError`."""
-        return self._client.run(self.number, self._name, self._deadline_ms, is_cancelled)
+        """Run it, polling `is_cancelled`; return False if it was.
+
+        Raises `KernelError`, also if an output is smaller than it was prepared for.
+        """
+        if not self._client.run(self.number, self._name, self._deadline_ms, is_cancelled):
+            return False
+        if not self._client.mailbox.has_full_outputs:
+            raise failed(Failure.SHAPE, self._name, "a smaller output", "outputs of one size in a model")
+        return True
 
     def _shapes(self) -> list[tuple[int, ...]]:
         if self._client.mailbox.has_full_outputs:

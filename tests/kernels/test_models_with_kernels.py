@@ -273,6 +273,9 @@ def test_what_a_kernel_cannot_do_is_refused_by_name(daemon: Daemon, tmp_path: Pa
     model = ov.Model([op.result(given([x.output(0)], a=1.0).output(0))], [x], "open")
     with pytest.raises(NpuError, match="expected a known number of dimensions"):
         core.compile_model(model)
+    shrinks = _added(core, tmp_path, kernel(name="Shrinks", dynamic=["y"]))
+    with pytest.raises(NpuError, match="a kernel with dynamic outputs; expected outputs of one size"):
+        core.compile_model(_one_kernel(shrinks))
     (tmp_path / "Given.wasm").write_bytes(elementwise("Given"))
     with pytest.raises(NpuError, match=r"another tests\.Given is there"):
         core.add_extension(tmp_path / "Given.wasm")
