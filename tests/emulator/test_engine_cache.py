@@ -13,8 +13,8 @@ import pytest
 from blake3 import blake3
 from openvino import opset13 as ops
 
-from softnpu.driver import Context, GraphSource, ZeError
-from softnpu.driver.graph_creation import import_blob
+from softnpu.driver import Context, GraphFlag, GraphSource, ZeError
+from softnpu.driver.graph_creation import compile_source, import_blob
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.common import linux, sandbox
@@ -232,6 +232,15 @@ def test_models_that_the_cache_does_not_keep_are_compiled(
     context: Context, cache: CpuCache, digits: Path
 ) -> None:
     assert load(blob_of(context, digits), cache).lacking == ""
+
+
+def test_a_model_that_is_compiled_securely_is_not_kept(
+    context: Context, cache: CpuCache, private_dir: Path
+) -> None:
+    path = write_deep(private_dir)
+    for flags, is_kept in ((GraphFlag.NONE, True), (GraphFlag.SECURE_COMPILE, False)):
+        with GraphSource.from_ir(path) as source, compile_source(context, source, flags=flags) as graph:
+            assert bool(load(bytes(graph.get_native_binary()), cache).lacking) is is_kept
 
 
 def test_the_key_has_all_that_changes_what_openvino_compiles(
