@@ -140,6 +140,7 @@ def test_a_queue_reports_what_is_in_flight(context: Context, queue: CommandQueue
     gate = context.create_event()
     assert execute(queue, barrier(context)).host_synchronize(LONG)
     held = execute(queue, waits(context, gate))
+    wait_until(lambda: queue.describe().completed == 1, what="the count of what has signalled its fence")
     state = queue.describe()
     assert (state.handle, state.submitted, state.tail, state.completed) == (queue.handle, 2, 2, 1)
     assert not state.lost

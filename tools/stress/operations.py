@@ -321,7 +321,7 @@ def refused(client: Client, step: Step) -> int:
             if client.compiling(lambda: client.session.context.create_graph(source)) is None:
                 return 0
         except ZeError as error:
-            if error.result != ZeResult.ERROR_UNSUPPORTED_FEATURE:
+            if error.result != ZeResult.ERROR_INVALID_ARGUMENT:
                 raise
             return 0
     raise WrongResult("a model that is none was compiled")

@@ -14,6 +14,7 @@ import gc
 import logging
 import os
 import queue
+import signal
 import socket
 import subprocess
 import threading
@@ -53,10 +54,14 @@ class Spawner:
             self._thread = threading.Thread(
                 target=self._run, args=(theirs.fileno(), begun), name="spawner", daemon=True
             )
+            # a signal is for the thread with the descriptor to wake; processes unblock theirs when they begin
+            unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
                 self._thread.start()
             except RuntimeError as error:
                 raise OSError(errno.EAGAIN, str(error)) from error
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
             begun.wait(_STARTED_S)
             failing.pop_all()
 
