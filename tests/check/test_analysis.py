@@ -66,6 +66,21 @@ def test_files_have_each_cause_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert result["occurrenceCount"] == 2
 
 
+def test_paths_are_relative_below_the_working_directory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = Path(f"/elsewhere{tmp_path}")
+    findings = some_findings(tmp_path)
+    findings.add(
+        Finding(Kind.RACE, "elsewhere", (Place("made", "app.py (17)", (f"{inner}/b.py:1 f",)),), "x")
+    )
+    monkeypatch.chdir(tmp_path)
+    output.show(findings, 0)
+    shown = capsys.readouterr().err
+    assert f"      {inner}/b.py:1 f\n" in shown
+    assert "      app.py:12 write\n" in shown
+
+
 @pytest.mark.parametrize(
     ("line", "left"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -85,7 +86,7 @@ def show(findings: Findings, left_out: int) -> None:
 
 def _near(text: str) -> str:
     """Return a text with paths below the working directory relative to it."""
-    return text.replace(f"{Path.cwd()}{os.sep}", "")
+    return re.sub(rf"(^|\s){re.escape(str(Path.cwd()))}{os.sep}", r"\1", text)
 
 
 def write_json(path: Path, findings: Findings) -> None:
