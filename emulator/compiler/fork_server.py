@@ -7,10 +7,13 @@ worker has seen one.
 
 from __future__ import annotations
 
+import math
 import os
+import resource
 import signal
 import socket
 import struct
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +27,8 @@ _BEGIN, _BEGIN_LOADED, _END, _STATUS = b"begin", b"begin loaded", b"end", b"stat
 """Requests: a process for the descriptor that comes with it (answered with its pid), without or with all that
 is loaded for it; the end of that process; the same, answered with how it has ended."""
 _ANSWER: Final = struct.Struct("=i")
+LOAD_S: Final = 10
+"""CPU seconds for loading, which takes less than one. Without memory OpenVINO's TBB spins forever instead."""
 
 
 class Program(NamedTuple):
@@ -43,6 +48,7 @@ class ForkServer:
     def __init__(self, program: Program, outside: Channel) -> None:
         """Fork it, without the worker's channel `outside`; this process must not have threads yet."""
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._code: int | None = None  # once it was waited for: its pid may be another's then
         parent = os.getpid()
         self.pid = os.fork()
         if not self.pid:
@@ -82,13 +88,15 @@ class ForkServer:
 
     def own_status(self) -> int:
         """End the fork server; how it has ended."""
-        os.kill(self.pid, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if self._code is None:
+            self._code = _ended(self.pid)
+        return self._code
 
     def close(self) -> None:
         """End it, and wait for its end."""
         self._requests.close()
-        os.waitpid(self.pid, 0)
+        if self._code is None:
+            os.waitpid(self.pid, 0)
 
     def _answer(self) -> int:
         data = self._requests.recv(_ANSWER.size)
@@ -116,7 +124,7 @@ def _serve(requests: socket.socket, program: Program) -> None:
     """Fork processes until the worker has ended."""
     is_loaded = program.loads_early(requests)
     if is_loaded:
-        program.load()
+        _load(program)
     child = 0
     while True:
         request, fds, _, _ = socket.recv_fds(requests, 64, 1)
@@ -128,11 +136,21 @@ def _serve(requests: socket.socket, program: Program) -> None:
             requests.send(_ANSWER.pack(code))
         elif request != _END:
             if request == _BEGIN_LOADED and not is_loaded:
-                program.load()
+                _load(program)
                 is_loaded = True
             with socket.socket(fileno=fds[0]) as theirs:
                 child = _forked(theirs, requests, program)
             requests.send(_ANSWER.pack(child))
+
+
+def _load(program: Program) -> None:
+    """Load what processes need; end by SIGXCPU, without a core file, if that takes longer than `LOAD_S`."""
+    core, cpu = resource.getrlimit(resource.RLIMIT_CORE), resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, core[1]))
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + LOAD_S, cpu[1]))
+    program.load()
+    resource.setrlimit(resource.RLIMIT_CPU, cpu)
+    resource.setrlimit(resource.RLIMIT_CORE, core)
 
 
 def _forked(channel: socket.socket, requests: socket.socket, program: Program) -> int:

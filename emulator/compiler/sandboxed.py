@@ -23,7 +23,7 @@ from softnpu.emulator import compiler
 from softnpu.emulator.common import failpoints, sandbox
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.compiler import compile_job, ir_file, native_blob, options, query
-from softnpu.emulator.compiler.fork_server import ForkServer, Program
+from softnpu.emulator.compiler.fork_server import LOAD_S, ForkServer, Program
 from softnpu.emulator.compiler.job_loop import LACK, answer_next, lack_of_descriptors
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import (
@@ -88,7 +88,15 @@ class Sandboxed:
         try:
             pid, channel = self._fork_server.begin(loaded=isinstance(job, _WITH_OPENVINO))
         except ConnectionError:
-            self.end_likewise()
+            if self._fork_server.own_status() != -signal.SIGXCPU:
+                self.end_likewise()
+            raise refuse(
+                ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+                "compiler worker",
+                found=f"OpenVINO was not loaded within {LOAD_S} s of CPU time",
+                expected="memory enough for it",
+                hint="free memory, or raise the daemon's limit of it (ulimit -v)",
+            ) from None
         try:
             begun(pid)
             with suppress(ConnectionError):  # the receipt tells

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from blake3 import blake3
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import caching
+from softnpu.emulator.compiler import fork_server as fork_server_module
 from softnpu.emulator.compiler.fork_server import ForkServer, Program
 from softnpu.emulator.compiler.runtime import JobResult
 from softnpu.emulator.interface.channel import Channel
@@ -93,6 +95,23 @@ def _said(channel: Channel) -> tuple[int, int]:
     assert packet is not None
     with packet:
         return int(bytes(packet.body)), packet.request
+
+
+def test_loading_that_spins_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO's TBB does so when it has no memory to throw its error with."""
+
+    def spin() -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(fork_server_module, "LOAD_S", 1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        spinning = ForkServer(Program(lambda _: False, spin, lambda _: None), Channel(ours))
+        with pytest.raises(ConnectionError):
+            spinning.begin(loaded=True)
+        assert spinning.own_status() == spinning.own_status() == -signal.SIGXCPU
+        spinning.close()
 
 
 def test_what_does_not_end_with_its_job_is_ended(fork_server: ForkServer) -> None:
