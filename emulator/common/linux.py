@@ -305,12 +305,13 @@ def address_of(buffer: mmap.mmap | memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
-def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to signal this process when `parent` ends; exits at once if it has ended already.
-
-    Its starter may have blocked signals, and a new process inherits that: none is blocked from now on.
-    """
+def unblock_signals() -> None:
+    """Block no signal: a process inherits what the thread that has started it blocks."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to signal this process when `parent` ends; exits at once if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         error = ctypes.get_errno()

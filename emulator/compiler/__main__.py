@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"softnpu compiler: {error}\n{_USAGE}", file=sys.stderr)
         return 2
+    linux.unblock_signals()
     linux.die_with_parent(parent)
     log_lines.begin("warning")
     # An interrupt from the terminal reaches the whole process group; the supervisor decides for us.

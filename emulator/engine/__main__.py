@@ -20,6 +20,7 @@ from softnpu.emulator.openvino import lean_openvino
 
 def main(arguments: list[str]) -> int:
     """Serve one device until the supervisor closes the channel."""
+    linux.unblock_signals()
     linux.die_with_parent(int(arguments[1]))
     # Ctrl-C reaches the whole process group, but the supervisor decides when this process ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)

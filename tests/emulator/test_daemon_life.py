@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -193,3 +194,9 @@ def test_a_file_name_that_no_address_can_hold_is_refused(private_dir: Path) -> N
     error = failure(lambda: Driver.open(path, autostart=False), ZeResult.ERROR_UNINITIALIZED)
 
     assert "n" * 120 in str(error)
+
+
+def test_an_engine_blocks_no_signal_of_the_thread_that_started_it(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(interpreter=True)
+    status = Path(f"/proc/{wait_until(lambda: daemon.engine().engine_pid)}/status")
+    wait_until(lambda: re.search(r"^SigBlk:\s*0+$", status.read_text(), re.MULTILINE))

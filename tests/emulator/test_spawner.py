@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -75,3 +77,11 @@ def test_what_is_started_too_late_is_ended(starter: Spawner, monkeypatch: pytest
     assert not starter.serves
     wait_until(lambda: bool(pids))
     wait_gone(pids[0])
+
+
+def test_signals_are_for_other_threads_and_for_what_it_starts(starter: Spawner) -> None:
+    """It has no descriptor that a signal's handler could wake the daemon with."""
+    status = Path(f"/proc/self/task/{starter._thread.native_id}/status").read_text()
+    blocked = int(re.search(r"^SigBlk:\s*([0-9a-f]+)", status, re.MULTILINE)[1], 16)  # type: ignore[index]
+    assert blocked >> (signal.SIGTERM - 1) & 1
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

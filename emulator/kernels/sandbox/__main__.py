@@ -154,6 +154,7 @@ def _failure(error: Exception) -> link.KernelFailed:
 
 def main(arguments: list[str]) -> int:
     """Serve the owner at the other end of the channel."""
+    linux.unblock_signals()
     linux.die_with_parent(int(arguments[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log_lines.begin("info")

@@ -83,6 +83,7 @@ def _compile_into(result: int, begin: int, message: link.ImageLoad, fds: Sequenc
 
 def main(arguments: list[str]) -> int:
     """Fill one entry for the supervisor, which is at the other end of the channel."""
+    linux.unblock_signals()
     linux.die_with_parent(int(arguments[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_LEAST_PRIORITY)
