@@ -39,7 +39,7 @@ class KernelBinding(Binding):
         self._copies = []
         self._image = image
         self._client: KernelClient | None = None
-        self._memory = 0
+        self._memory, self._fd = 0, -1
         self._calls: dict[int, KernelCall] = {}
         self._times: dict[int, int] = {}
         offsets, size = [], 0
@@ -64,7 +64,8 @@ class KernelBinding(Binding):
 
     def __del__(self) -> None:
         self._forget()
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def run(self, is_cancelled: Callable[[], bool]) -> bool:
         """Run all steps. Raises `KernelError` with the kernel's name if one of its runs fails."""

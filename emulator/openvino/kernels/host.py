@@ -77,10 +77,9 @@ class KernelHost:
                     raise error
                 starter = self._starter
                 if starter is None:
-                    starter = self._starter = threading.Thread(
-                        target=self._start, name="kernels", daemon=True
-                    )
+                    starter = threading.Thread(target=self._start, name="kernels", daemon=True)
                     starter.start()
+                    self._starter = starter  # it cannot have ended: its end needs the lock
             starter.join(_LOOK_S)
             if is_cancelled():
                 return None
