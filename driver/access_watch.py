@@ -13,6 +13,8 @@ from softnpu.driver.block import Block
 from softnpu.emulator.common import native_files
 
 PAGE: Final = 4096
+Queue = tuple[int, int]
+"""Session and handle of a queue."""
 
 
 class Denied(enum.IntEnum):
@@ -35,9 +37,9 @@ class AccessWatch:
         library.softnpu_watch_remove.argtypes = (ctypes.c_long, ctypes.c_int)
         library.softnpu_watch_install.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._library = library
-        self._slots: dict[int, int] = {}  # by handle's address
-        self._uses: dict[int, dict[tuple[int, int], Denied]] = {}  # by address, then queue and submission
-        self._queues: dict[int, list[tuple[int, int]]] = {}  # queue to (submission, address)
+        self._slots: dict[int, int] = {}  # by address
+        self._uses: dict[int, dict[tuple[Queue, int], Denied]] = {}  # by address, then queue and submission
+        self._queues: dict[Queue, list[tuple[int, int]]] = {}  # queue to (submission, address)
         self.begin(directory)
 
     def begin(self, directory: Path) -> None:
@@ -65,7 +67,7 @@ class AccessWatch:
         if slot is not None:
             self._library.softnpu_watch_remove(slot, mapped)
 
-    def use(self, queue: int, sequence: int, uses: dict[int, Denied]) -> None:
+    def use(self, queue: Queue, sequence: int, uses: dict[int, Denied]) -> None:
         """Deny the program what a submission uses, by address, until it is `over`."""
         for address, denied in uses.items():
             if address not in self._slots:
@@ -74,7 +76,7 @@ class AccessWatch:
             self._queues.setdefault(queue, []).append((sequence, address))
             self._apply(address)
 
-    def over(self, queue: int, sequence: int) -> None:
+    def over(self, queue: Queue, sequence: int) -> None:
         """Allow what the submissions of a queue up to this one have used."""
         left = []
         for number, address in self._queues.pop(queue, ()):

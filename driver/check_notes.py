@@ -54,8 +54,8 @@ _KINDS: Final[dict[type[Handle], str]] = {
 
 _file: NoteFile | None = None
 _watch: AccessWatch | None = None
-_graphs: weakref.WeakValueDictionary[tuple[int, int], Graph] = weakref.WeakValueDictionary()
-_sessions: dict[int, int] = {}  # by connection
+_graphs: weakref.WeakValueDictionary[tuple[int, int], Graph] = weakref.WeakValueDictionary()  # by session
+_sessions: weakref.WeakKeyDictionary[Connection, int] = weakref.WeakKeyDictionary()
 _sites: dict[tuple[str, ...], int] = {}
 _numbers = itertools.count(1)
 _lock = threading.Lock()
@@ -67,7 +67,7 @@ def begin(connection: Connection, session: int) -> None:
     directory = notes.folder()
     assert directory is not None
     with _lock:
-        _sessions[id(connection)] = session
+        _sessions[connection] = session
         if _file is None:
             _file = NoteFile(directory, "client")
             _watch = AccessWatch(directory)
@@ -115,7 +115,11 @@ def _site() -> int:
 
 
 def _session(connection: Connection) -> int:
-    return _sessions.get(id(connection), 0)
+    return _sessions.get(connection, 0)
+
+
+def _queue(queue: Any) -> tuple[int, int]:
+    return _session(queue._connection), queue.handle
 
 
 # ------------------------------------------------------------ objects
@@ -141,7 +145,7 @@ def _wrap_register(original: Callable[..., None]) -> Callable[..., None]:
         handle._check_id = number = _identify(handle)
         block = handle._blocks[0] if kind == "memory" else None
         if kind == "graph":
-            _graphs[id(connection), number] = handle
+            _graphs[_session(connection), number] = handle
         _write(
             notes.Made(
                 t=time.monotonic_ns(),
@@ -280,7 +284,7 @@ def _uses(commands: Any) -> dict[int, Denied]:
                 add(command.target, Denied.EVERYTHING)
                 add(command.source, Denied.WRITING)
             case cmd.GraphExecute():
-                graph = _graphs.get((id(commands._check_connection), command.graph))
+                graph = _graphs.get((_session(commands._check_connection), command.graph))
                 arguments = () if graph is None else graph.meta.arguments
                 for at, argument in zip(command.arguments, arguments, strict=False):
                     add(at, Denied.WRITING if argument.input else Denied.EVERYTHING)
@@ -320,7 +324,7 @@ def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
         )
         if _watch is not None:
             for sequence, each in enumerate(filled, queue._tail + 1):
-                _watch.use(id(queue._progress), sequence, getattr(each.recording, "_check_uses", {}))
+                _watch.use(_queue(queue), sequence, getattr(each.recording, "_check_uses", {}))
         original(queue, filled, fence, execution)
 
     return fill
@@ -329,7 +333,7 @@ def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
 def _note_completed(queue: Any, sequence: int) -> None:
     if sequence:
         if _watch is not None:
-            _watch.over(id(queue._progress), sequence)
+            _watch.over(_queue(queue), sequence)
         _write(
             notes.Completed(
                 t=time.monotonic_ns(),

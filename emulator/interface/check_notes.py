@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,17 +213,22 @@ class NoteFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(directory / f"{role}-{os.getpid()}.jsonl", flags, 0o600)
         self._lock = threading.Lock()
+        self._is_full = False
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
 
     def write(self, note: AnyNote) -> None:
-        """Append a note. A full disk ends the notes, not the program: the analysis says so."""
+        """Append a note. A full disk ends the notes, not the program, which says so on stderr."""
         line = _encoder.encode(note) + b"\n"
         with self._lock:
-            while line and (written := os.write(self._fd, line)) > 0:
-                line = line[written:]
+            try:
+                while line and not self._is_full:
+                    line = line[os.write(self._fd, line) :]
+            except OSError as error:
+                self._is_full = True
+                print(f"softnpu check: what follows is not checked: {error}", file=sys.stderr)
 
 
 _FREED: Final = 3

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from softnpu.tools.check.findings import MEANING, Finding, Findings, Frames, Kind, Place
-from softnpu.tools.shared.console import err, format_count, print_line
+from softnpu.tools.shared.console import err, format_count, json_text, print_line
 from softnpu.tools.shared.failures import ToolError
 
-_VERSION: Final = 1
 _SHOWN: Final = 3
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -90,7 +89,7 @@ def _near(text: str) -> str:
 
 
 def write_json(path: Path, findings: Findings) -> None:
-    """Write an object with `version`, `findings`, `not_checked` and `submissions`."""
+    """Write an object with `findings`, `not_checked` and `submissions`, as other commands print theirs."""
     entries = [
         {
             "kind": finding.kind.value,
@@ -105,12 +104,11 @@ def write_json(path: Path, findings: Findings) -> None:
         for finding in findings.found.values()
     ]
     whole = {
-        "version": _VERSION,
         "findings": entries,
         "not_checked": findings.unseen,
         "submissions": findings.submissions,
     }
-    path.write_text(json.dumps(whole, indent=2) + "\n")
+    path.write_text(json_text(whole, indent=2) + "\n")
 
 
 def write_sarif(path: Path, findings: Findings) -> None:

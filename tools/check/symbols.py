@@ -26,7 +26,10 @@ def names_of(frames: Iterable[str]) -> dict[str, str]:
         if not Path(module).is_file():
             continue
         command = [str(tool), "--demangle", "--functions", "--exe", module, *offsets]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+        except subprocess.TimeoutExpired:
+            continue  # module and offset have to do
         lines = done.stdout.splitlines()
         for frame, function, place in zip(offsets.values(), lines[::2], lines[1::2], strict=False):
             if not place.startswith("??") and not place.endswith((":0", ":?")):

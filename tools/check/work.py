@@ -37,12 +37,14 @@ class Work:
 
 
 def accesses(command: Command) -> Iterator[tuple[Access, bool]]:
+    """Yield what a command uses, and whether it writes that."""
     return itertools.chain(
         ((access, True) for access in command.writes), ((access, False) for access in command.reads)
     )
 
 
 def overlap(one: Access, other: Access) -> bool:
+    """Return whether both have a byte in common."""
     return one.file == other.file and one.start < other.end and other.start < one.end
 
 

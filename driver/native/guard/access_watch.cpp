@@ -1,10 +1,9 @@
 // Tells when the program itself uses memory that a device may be using: for `softnpu check`. Watched pages
-// are protected; the first access to them is written down with the thread's Python frames, opens them, and
-// goes on.
+// are protected; the first access is written down, opens them, and goes on.
 //
-// A line is `@ TIME ADDRESS WRITE MODE` (decimal), then the frames: of Python as it
-// writes them, then of C++ as the C library does. The handler uses
-// atomics, mprotect, write and an unwinder that was loaded before: it runs in any thread at any instruction.
+// A line is `@ TIME ADDRESS WRITE MODE` (decimal); the frames follow, of Python as it writes them, then of
+// C++ as the C library does. The handler uses atomics, mprotect, write and an unwinder that was loaded
+// before: it runs in any thread at any instruction.
 
 #include <execinfo.h>
 #include <sys/mman.h>
@@ -17,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+
+#include "pass_on.hpp"
 
 namespace {
 
@@ -103,23 +104,12 @@ bool is_write(const void* context) {
 #endif
 }
 
-void pass_on(int number, siginfo_t* info, void* context) {
-    if ((previous.sa_flags & SA_SIGINFO) != 0) {
-        previous.sa_sigaction(number, info, context);
-    } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
-        signal(number, SIG_DFL);
-        if (info->si_code <= 0) raise(number);  // sent by a process; a fault repeats by itself
-    } else {
-        previous.sa_handler(number);
-    }
-}
-
 void on_fault(int number, siginfo_t* info, void* context) {
     const int saved = errno;
     const bool opened = info->si_code == SEGV_ACCERR &&
                         open_region(reinterpret_cast<uintptr_t>(info->si_addr), is_write(context));
     errno = saved;
-    if (!opened) pass_on(number, info, context);
+    if (!opened) pass_on(previous, number, info, context);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "pass_on.hpp"
+
 namespace {
 
 constexpr size_t SLOTS = 1 << 16;
@@ -47,25 +49,12 @@ bool replace_pages(uintptr_t address) {
     return false;
 }
 
-void pass_on(int number, siginfo_t* info, void* context) {
-    if ((previous.sa_flags & SA_SIGINFO) != 0) {
-        previous.sa_sigaction(number, info, context);
-    } else if (previous.sa_handler == SIG_IGN && info->si_code <= 0) {
-        return;
-    } else if (previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
-        signal(number, SIG_DFL);
-        if (info->si_code <= 0) raise(number);  // sent by a process; a fault repeats by itself
-    } else {
-        previous.sa_handler(number);
-    }
-}
-
 void on_fault(int number, siginfo_t* info, void* context) {
     const int saved = errno;
     const bool replaced =
         info->si_code == BUS_ADRERR && replace_pages(reinterpret_cast<uintptr_t>(info->si_addr));
     errno = saved;
-    if (!replaced) pass_on(number, info, context);
+    if (!replaced) pass_on(previous, number, info, context);
 }
 
 }  // namespace

@@ -87,46 +87,39 @@ void uninitialised_read(Rig& rig, bool right) {
     rig.submit(rig.one, list);
 }
 
-void freed_in_flight(Rig& rig, bool right) {
+// Submits a fill that waits for an event; if right, it has ended.
+struct Held {
+    Rig& rig;
     uint8_t* const memory = rig.memory();
-    const auto event = rig.event();
-    const auto list = rig.list();
-    rig.fill(list, memory, nullptr, event);
-    rig.submit(rig.one, list);
-    if (right) {
-        rig.check(zeEventHostSignal(event), "signal");
+    const ze_event_handle_t event = rig.event();
+    const ze_command_list_handle_t list = rig.list();
+
+    Held(Rig& of, bool right) : rig(of) {
+        rig.fill(list, memory, nullptr, event);
+        rig.submit(rig.one, list);
+        if (!right) return;
+        let_go();
         rig.wait(rig.one);
     }
-    rig.check(zeMemFree(rig.context, memory), "free");
-    rig.check(zeEventHostSignal(event), "signal");
+    void let_go() const { rig.check(zeEventHostSignal(event), "signal"); }
+};
+
+void freed_in_flight(Rig& rig, bool right) {
+    const Held held(rig, right);
+    rig.check(zeMemFree(rig.context, held.memory), "free");
+    held.let_go();
 }
 
 void host_access_in_flight(Rig& rig, bool right) {
-    uint8_t* const memory = rig.memory();
-    const auto event = rig.event();
-    const auto list = rig.list();
-    rig.fill(list, memory, nullptr, event);
-    rig.submit(rig.one, list);
-    if (right) {
-        rig.check(zeEventHostSignal(event), "signal");
-        rig.wait(rig.one);
-    }
-    memory[5] = 3;
-    rig.check(zeEventHostSignal(event), "signal");
+    const Held held(rig, right);
+    held.memory[5] = 3;
+    held.let_go();
 }
 
 void destroyed_in_flight(Rig& rig, bool right) {
-    uint8_t* const memory = rig.memory();
-    const auto event = rig.event();
-    const auto list = rig.list();
-    rig.fill(list, memory, nullptr, event);
-    rig.submit(rig.one, list);
-    if (right) {
-        rig.check(zeEventHostSignal(event), "signal");
-        rig.wait(rig.one);
-    }
-    rig.check(zeCommandListDestroy(list), "destroy");
-    rig.check(zeEventHostSignal(event), "signal");
+    const Held held(rig, right);
+    rig.check(zeCommandListDestroy(held.list), "destroy");
+    held.let_go();
 }
 
 void use_after_free(Rig& rig, bool right) {

@@ -87,7 +87,11 @@ public:
         size_t done = 0;
         while (done < text_.size()) {
             const ssize_t written = ::write(notes->file, text_.data() + done, text_.size() - done);
-            if (written <= 0) return;
+            if (written <= 0) {
+                notes->file = -1;  // a cut line is the last one
+                log_once("softnpu check: what follows is not checked: " + std::string(std::strerror(errno)));
+                return;
+            }
             done += static_cast<size_t>(written);
         }
     }

@@ -4,8 +4,8 @@
 
 #include "base/environment.hpp"
 #include "interface/schema.hpp"
-#include "session/launch.hpp"
 #include "session/check.hpp"
+#include "session/launch.hpp"
 #include "session/trace.hpp"
 #include "session/waiting.hpp"
 
