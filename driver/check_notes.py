@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -99,12 +100,12 @@ os.register_at_fork(after_in_child=_in_child)
 def _site() -> int:
     """Return the number of the place in the program that has called the driver."""
     frames: list[str] = []
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and len(frames) < _FRAMES:
         code = frame.f_code
         if not code.co_filename.startswith(_NOT_SHOWN):
             frames.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     key = tuple(frames)
     number = _sites.get(key)
     if number is None:

@@ -75,9 +75,8 @@ class DynamicSlot(Slot):
         return {self.port.argument: self.memory, self.port.shape_argument: self._shape_tensor}
 
     def set(self, tensor: Any) -> None:
-        if (
-            tensor is not self.tensor or self.is_split
-        ):  # after an inference with a small result it is smaller than its memory
+        # The same tensor keeps its binding: a small result makes its data smaller than the memory behind it.
+        if tensor is not self.tensor or self.is_split:
             super().set(tensor)
 
     def check_shape(self) -> None:
