@@ -114,9 +114,8 @@ def _as_in_the_file(model: ov.Model, node: Any, number: int) -> bool:
 def is_weight(node: Any) -> bool:
     if node.get_element_type().get_type_name() not in _TYPES or node.get_byte_size() < _SMALLEST:
         return False
-    if (
-        len(node.get_output_shape(0)) > MAX_DIMS
-    ):  # Level Zero cuts longer shapes, so OpenVINO would expect fewer bytes
+    # Level Zero cuts longer shapes, so OpenVINO would expect fewer bytes.
+    if len(node.get_output_shape(0)) > MAX_DIMS:
         return False
     return all(index in _READERS.get(kind, ()) for kind, index in _readers(node.output(0)))
 

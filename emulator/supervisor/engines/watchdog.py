@@ -67,9 +67,8 @@ class Watchdog:
         self._device = device
         self._reactor = reactor
         self._hang_s = max(tuning.min_hang_s, tdr_ms / 1000)
-        self._start_s = max(
-            tuning.min_start_s, self._hang_s
-        )  # to start, and to load a graph: both read files
+        # To start, and to load a graph: both read files.
+        self._start_s = max(tuning.min_start_s, self._hang_s)
         self._abort_limit_s = self._hang_s / 2
         self._limit_s = limit_s
         self._period_s = min(_LONGEST_PERIOD_S, self._hang_s / 8)

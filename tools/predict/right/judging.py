@@ -181,9 +181,8 @@ class Judge:
         layer, kind = self._names.owners.get(point.layer, (point.layer, point.type))
         step = "" if layer == point.layer else point.layer.removeprefix(f"{layer}/")
         group = [name for name in point.group if self._kinds.get(name) in types.MULTIPLIERS]
-        if (
-            group and layer == point.layer
-        ):  # a product with its bias and activation goes by the product's name
+        # A product with its bias and activation goes by the product's name.
+        if group and layer == point.layer:
             layer, kind = self._names.owners.get(group[-1], (layer, kind))
         return LayerTrouble(
             layer=layer,

@@ -51,9 +51,8 @@ def _strided(graph: Graph) -> object:
             ("ellipsis_mask", 0.0),
         )
     }
-    if (
-        1 in masks["shrink_axis_mask"]
-    ):  # an out-of-range index reads adjacent memory, and a new axis shifts all
+    # An out-of-range index reads adjacent memory, and a new axis shifts all.
+    if 1 in masks["shrink_axis_mask"]:
         masks["new_axis_mask"] = [0] * rank
         sizes = list(one.shape)
         begins = [
