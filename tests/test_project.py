@@ -22,6 +22,7 @@ _COMMON = ("emulator.common", "emulator.interface")
 _MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "emulator.common": (),
     "emulator.interface": ("emulator.common",),
+    "emulator.sandbox": ("emulator.common",),
     "emulator.blob": _COMMON,
     "emulator.links": _COMMON,
     "emulator.arithmetic": _COMMON,
@@ -32,7 +33,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.platforms",
     ),
     "emulator.disk_cache": (*_COMMON, "emulator.blob"),
-    "emulator.kernels": (*_COMMON, "emulator.disk_cache", "emulator.links.kernels"),
+    "emulator.kernels": (*_COMMON, "emulator.disk_cache", "emulator.links.kernels", "emulator.sandbox"),
     "emulator.openvino": (
         *_COMMON,
         "emulator.arithmetic",
@@ -41,6 +42,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.kernels",
         "emulator.links.engine",
         "emulator.links.kernels",
+        "emulator.sandbox",
     ),
     "emulator.compiler": (
         *_COMMON,
@@ -55,6 +57,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.openvino.kernels.operations",
         "emulator.openvino.lean_openvino",
         "emulator.prediction",
+        "emulator.sandbox",
     ),
     "emulator.engine": (
         *_COMMON,
@@ -66,6 +69,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.openvino",
         "emulator.platforms",
         "emulator.prediction",
+        "emulator.sandbox",
     ),
     "emulator.supervisor": (*_COMMON, "emulator.blob", "emulator.links", "emulator.platforms"),
     "emulator": (*_COMMON, "emulator.supervisor"),

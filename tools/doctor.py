@@ -345,7 +345,7 @@ def _f16(_: Path) -> Iterator[Finding]:
 
 
 def _walls(_: Path) -> Iterator[Finding]:
-    command = [sys.executable, "-P", "-m", "softnpu.emulator.common.sandbox_probe"]
+    command = [sys.executable, "-P", "-m", "softnpu.emulator.sandbox.probe"]
     done = subprocess.run(command, check=True, capture_output=True, timeout=_PROBE_S)
     told = json.loads(done.stdout)
     missing = ", ".join(told["missing"])

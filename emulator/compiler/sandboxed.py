@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from softnpu.emulator import compiler
-from softnpu.emulator.common import failpoints, sandbox
+from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.compiler import compile_job, ir_file, native_blob, options, query
 from softnpu.emulator.compiler.fork_server import LOAD_S, ForkServer, Program
@@ -49,6 +49,7 @@ from softnpu.emulator.links.compiler import (
     lengths_of,
     outcome_decoder,
 )
+from softnpu.emulator.sandbox import sandbox
 
 log = logging.getLogger(__name__)
 

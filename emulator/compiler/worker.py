@@ -11,7 +11,6 @@ import select
 from contextlib import suppress
 from functools import partial
 
-from softnpu.emulator.common import sandbox
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.compiler import caching, checked_blobs, compile_job, native_blob, options
 from softnpu.emulator.compiler.job_loop import answer_next
@@ -22,6 +21,7 @@ from softnpu.emulator.disk_cache import cache_key
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.links.compiler import CompileJob, ImportJob, Job, OptionsJob, Started
+from softnpu.emulator.sandbox import sandbox
 
 
 def serve(channel: Channel) -> None:

@@ -10,12 +10,13 @@ import socket
 import sys
 
 from softnpu.emulator.arithmetic import library
-from softnpu.emulator.common import failpoints, linux, log_lines, native_files, sandbox
+from softnpu.emulator.common import failpoints, linux, log_lines, native_files
 from softnpu.emulator.interface import check_notes
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.openvino import lean_openvino
+from softnpu.emulator.sandbox import sandbox
 
 
 def main(arguments: list[str]) -> int:

@@ -11,7 +11,8 @@ import subprocess
 import sys
 from typing import Final
 
-from softnpu.emulator.common import linux, sandbox
+from softnpu.emulator.common import linux
+from softnpu.emulator.sandbox import sandbox
 
 _DEADLINE_S: Final = 60.0
 _MEMORY: Final = 1 << 30

@@ -17,7 +17,7 @@ from softnpu.driver import Context, GraphFlag, GraphSource, ZeError
 from softnpu.driver.graph_creation import compile_source, import_blob
 from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, Section
-from softnpu.emulator.common import linux, sandbox
+from softnpu.emulator.common import linux
 from softnpu.emulator.disk_cache import entry_files
 from softnpu.emulator.engine import images
 from softnpu.emulator.engine.images import ImageLoader
@@ -30,6 +30,7 @@ from softnpu.emulator.openvino.cache_fill import entry
 from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.modelled_time import host_times
 from softnpu.emulator.openvino.runtime import core, properties_of
+from softnpu.emulator.sandbox import sandbox
 from softnpu.plugin import Core
 from tests.conftest import StartContext, StartDaemon
 from tests.support.daemon import Daemon

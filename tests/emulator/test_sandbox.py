@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver import faults
-from softnpu.emulator.common import landlock
+from softnpu.emulator.sandbox import landlock
 from tests.conftest import OpenContext, StartDaemon
 from tests.support.models import image, on_cpu
 from tests.support.waiting import wait_until
@@ -86,7 +86,7 @@ def test_an_engine_that_cuts_and_seals_all_its_files_costs_itself(
 
 
 def test_a_process_tells_what_it_can_do() -> None:
-    command = [sys.executable, "-P", "-m", "softnpu.emulator.common.sandbox_probe"]
+    command = [sys.executable, "-P", "-m", "softnpu.emulator.sandbox.probe"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == {"missing": [], "possible": []}
     assert landlock.version() > 0

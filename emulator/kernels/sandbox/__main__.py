@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Final
 
-from softnpu.emulator.common import linux, log_lines, sandbox
+from softnpu.emulator.common import linux, log_lines
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.kernels.abi import TensorRecord
@@ -25,6 +25,7 @@ from softnpu.emulator.kernels.mailbox import KernelSide
 from softnpu.emulator.kernels.module import CodeCache, KernelModule
 from softnpu.emulator.kernels.prepared import Place, PreparedCall
 from softnpu.emulator.links import kernels as link
+from softnpu.emulator.sandbox import sandbox
 
 _LOOK_EVERY: Final = 64
 

@@ -19,11 +19,12 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from softnpu.emulator.common import linux, log_lines, sandbox
+from softnpu.emulator.common import linux, log_lines
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.openvino import lean_openvino
+from softnpu.emulator.sandbox import sandbox
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""`python -m softnpu.emulator.common.sandbox_probe`: enter it, try what is refused then, print what worked.
+"""`python -m softnpu.emulator.sandbox.probe`: enter it, try what is refused then, print what worked.
 
 Prints JSON: `missing`, what this machine cannot do, and `possible`, what could be done all the same.
 """
@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from softnpu.emulator.common import sandbox
-from softnpu.emulator.common.sandbox import Policy
+from softnpu.emulator.sandbox import sandbox
+from softnpu.emulator.sandbox.sandbox import Policy
 
 _PTRACE_ATTACH = 16
 _FIOSETOWN = 0x8901

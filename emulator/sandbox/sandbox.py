@@ -17,7 +17,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from softnpu.emulator.common import call_filter, landlock, private_memory
+from softnpu.emulator.common import private_memory
+from softnpu.emulator.sandbox import call_filter, landlock
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 24, 38, 47
 _AMBIENT_CLEAR_ALL: Final = 4

@@ -1,0 +1,1 @@
+"""The sandbox that engines, compilers and kernels enter: system calls, files and memory they may use."""
