@@ -177,7 +177,7 @@ def run(plan: Plan, say: Say) -> Tally:
         hostile_objects = Descriptors(folder)
         stack.callback(hostile_objects.close)
         _use_staging(daemon)
-        checks = DaemonChecks(daemon, bystander)
+        checks = DaemonChecks(daemon, bystander, plan.at)
         stack.callback(checks.close)
         target = Target(daemon.socket, models, hostile_objects, handles, exports)
         with short_of(plan.at, daemon, folder):

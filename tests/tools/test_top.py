@@ -14,7 +14,8 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Label, Static
 
 from softnpu.driver import Lease
-from softnpu.tools.top.app import TopApp
+from softnpu.tools.shared.monitor.views import DeviceView
+from softnpu.tools.top.app import TopApp, device_line
 from softnpu.tools.top.history import History
 from softnpu.tools.top.screens import HelpScreen, SessionScreen, SortScreen
 from tests.conftest import OpenContext, StartDaemon, StartPython
@@ -124,6 +125,16 @@ def test_a_minute_of_a_device_is_a_line_of_thirty_columns() -> None:
     assert history.line() == " " * 23 + "▃█▅▅▅▅▅"
     history.add(173, 1.0, 0.0)
     assert history.line() == " " * 29 + "▁"
+
+
+def test_a_busy_device_fits_seventy_columns() -> None:
+    device = DeviceView(
+        "NPU.0", "4000", "ready", 1.0, 6.0, 6, (1 << 30) - 1, 1 << 34, 1000, 12345.0, 0.0, 0, 1000
+    )
+    assert device_line(device, 70).plain == (
+        "NPU.0 [||100.0%]  tiles 6.0/6  mem 1024.0 MiB  queue 1000  12345 inf/s"
+    )
+    assert device_line(device, 120).plain.startswith("NPU.0 [||||||||||100.0%]  tiles")
 
 
 def test_leases_are_listed_in_a_table(start_daemon: StartDaemon) -> None:

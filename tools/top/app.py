@@ -17,7 +17,8 @@ from softnpu.tools.top.screens import KEYS, SessionScreen
 from softnpu.tools.top.table_app import TableApp
 from softnpu.tools.top.tables import LISTINGS
 
-_BAR: Final = 10
+_LONGEST_BAR: Final = 10
+_SHORTEST_BAR: Final = 2
 
 
 class TopApp(TableApp):
@@ -76,7 +77,10 @@ class TopApp(TableApp):
         lines = []
         for device in self.view.devices:
             history = Text(f"{'':6}", no_wrap=True).append(self._devices[device.name].line(), "green")
-            lines += [_device_line(device), history.append(f"  the last {SPAN_S:.0f} s", "dim")]
+            lines += [
+                device_line(device, self.size.width),
+                history.append(f"  the last {SPAN_S:.0f} s", "dim"),
+            ]
         return Text("\n").join(lines)
 
     def close(self) -> None:
@@ -95,21 +99,23 @@ class TopApp(TableApp):
                 self.push_screen(SessionScreen(shown, command, history, self._delay_s))
 
 
-def _device_line(device: DeviceView) -> Text:
-    filled = round(_BAR * device.utilisation)
+def device_line(device: DeviceView, columns: int) -> Text:
+    """Return the figures of a device; the bar is what becomes shorter where columns are few."""
     colour = "red" if device.utilisation > 0.9 else "yellow" if device.utilisation > 0.6 else "green"
-    text = Text(f"{device.name:6}", "bold", no_wrap=True, overflow="ellipsis")
-    text.append("[", "not bold").append("|" * filled, colour).append(" " * (_BAR - filled))
-    text.append(f"{100 * device.utilisation:5.1f}%]", "not bold")
-    facts = (
+    facts = Text(f"{100 * device.utilisation:5.1f}%]")
+    for fact in (
         f"tiles {device.tiles_used:.1f}/{device.tiles}",
         f"mem {format_bytes(device.memory_used)}",
         f"queue {device.queued}",
         f"{device.inferences_s:.0f} inf/s",
-    )
-    text.append("".join(f"  {fact}" for fact in facts), "not bold")
+    ):
+        facts.append(f"  {fact}")
     if device.restarts:
-        text.append(f"  {format_count(device.restarts, 'restart')}", "bold yellow")
+        facts.append(f"  {format_count(device.restarts, 'restart')}", "bold yellow")
     if device.state != "ready":
-        text.append(f"  {device.state}", "bold red")
-    return text
+        facts.append(f"  {device.state}", "bold red")
+    text = Text(f"{device.name:6}[", no_wrap=True, overflow="ellipsis")
+    text.stylize("bold", 0, len(device.name))
+    bar = min(_LONGEST_BAR, max(_SHORTEST_BAR, columns - len(text) - len(facts)))
+    filled = round(bar * device.utilisation)
+    return text.append("|" * filled, colour).append(" " * (bar - filled)).append_text(facts)
