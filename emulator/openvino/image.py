@@ -109,19 +109,24 @@ class LoadedImage:
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
         self.modelled = modelled(model, self.meta)
         self.computes_sizes = any(each.is_dynamic() for each in (model, *model_bodies.all_bodies(model)))
-        if self.computes_sizes:
-            self.key = self.lacking = ""
         remedies.correct(model)
         remedies.guard(model)
         if self.meta.precision == arithmetic.PRECISION:
             self._round(model)
         remedies.settle(model, Build(core(), self.meta, properties_of(self.meta)))
         self._build(model)
+        if self.computes_sizes:
+            self.key = self.lacking = ""
 
     def _build(self, model: ov.Model) -> None:
         """Compile a model that is ready for it."""
         self._compile_with_states(model)
-        self._model = model if self.computes_sizes or model.is_dynamic() else None
+        # many exported models compute sizes from constants alone, which OpenVINO has folded now
+        self.computes_sizes = self.computes_sizes and (
+            self.compiled.get_runtime_model().is_dynamic()
+            or any(body.is_dynamic() for body in model_bodies.all_bodies(model))
+        )
+        self._model = model if self.computes_sizes else None
         self._empty: set[empty_tensors.Empty] = set()
         self._takes_nothing = False  # guarded for any set of zero dimensions
         self._is_behind = False  # `compiled` is older than `_model`

@@ -235,6 +235,21 @@ def test_models_that_the_cache_does_not_keep_are_compiled(
     assert load(blob_of(context, digits), cache).lacking == ""
 
 
+def test_sizes_that_are_computed_from_constants_are_fixed(context: Context, private_dir: Path) -> None:
+    data = ops.parameter([4, _WIDTH], ov.Type.f32, name="data")
+    columns = ops.convert(ops.gather(ops.shape_of(data), np.int64(1), np.int64(0)), "f32")
+    numbers = ops.range(ops.constant(np.float32(0)), columns, ops.constant(np.float32(1)), "f32")
+    path = private_dir / "range.xml"
+    # compressed constants: OpenVINO knows the size of the range once it has compiled the model
+    ov.save_model(
+        ov.Model([ops.result(ops.add(data, numbers))], [data], "range"), path, compress_to_fp16=True
+    )
+    assert core().read_model(path).is_dynamic()
+    image = load(blob_of(context, path))
+    assert not image.computes_sizes
+    assert np.array_equal(image.compiled([np.ones((4, _WIDTH), np.float32)])[0][0], 1 + np.arange(_WIDTH))
+
+
 def test_a_model_that_is_compiled_securely_is_not_kept(
     context: Context, cache: CpuCache, private_dir: Path
 ) -> None:
