@@ -7,9 +7,7 @@ MatMul is FullyConnected where the right operand is a matrix of weights.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from typing import Any, Final
 
 RMS_EPSILON: Final = "Add_RMSNorm"
@@ -41,5 +39,9 @@ def _names() -> frozenset[str]:
 
 @functools.cache
 def _table() -> dict[str, Any]:
+    # late: every client imports this module, few need the table
+    import tomllib
+    from importlib import resources
+
     text = resources.files(__package__).joinpath("dialect.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)

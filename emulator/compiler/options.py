@@ -8,6 +8,7 @@ precision i8 names the arithmetic of the device, which is f16 where a model is n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,7 +26,9 @@ from softnpu.emulator.compiler.option_values import Option, Values, any_text, ba
 from softnpu.emulator.interface.messages import CompilerOptionsAnswer
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.links.compiler import OptionsJob
+
+if TYPE_CHECKING:
+    from softnpu.emulator.links.compiler import OptionsJob
 
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""

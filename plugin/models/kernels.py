@@ -10,8 +10,6 @@ from typing import Final
 from softnpu.driver import GraphSource
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.kernels import carried, description
-from softnpu.emulator.kernels.process import check_installed
 from softnpu.plugin import openvino_runtime
 from softnpu.plugin.errors import ModelError
 
@@ -22,6 +20,10 @@ _adding = threading.Lock()
 
 def add(file: str | os.PathLike[str]) -> None:
     """Add a kernel of a file. Raises `ModelError` for one that is none, or another one of the same name."""
+    # late: few programs add a kernel
+    from softnpu.emulator.kernels import description
+    from softnpu.emulator.kernels.process import check_installed
+
     try:
         content = Path(file).read_bytes()
         described = description.read(content)
@@ -57,6 +59,8 @@ def attach(source: GraphSource) -> None:
         if f'type="{name}" version="{domain}"'.encode() in xml
     ]
     if used:
+        from softnpu.emulator.kernels import carried
+
         whole = carried.attach(xml, used)
         fd = linux.sealed_copy("ir", whole)
         os.close(source.xml_fd)
