@@ -2,14 +2,16 @@
 
 A model can compromise the process that inspects it, and could then falsify other models, even in the caches.
 The fork server preloads what such a process needs, and never sees a job itself. It is forked before the
-worker has seen one.
+worker has seen one. Once loaded, it keeps a *spare* process, which has only to receive its job.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -24,9 +26,11 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.interface.channel import Channel
 
 _BEGIN, _BEGIN_LOADED, _END, _STATUS = b"begin", b"begin loaded", b"end", b"status"
-"""Requests: a process for the descriptor that comes with it (answered with its pid), without or with all that
-is loaded for it; the end of that process; the same, answered with how it has ended."""
+"""Requests: a process, without or with all that is loaded for it, answered with its pid and the descriptor of
+its channel, or with an error number below zero; the end of that process; the same, answered with how it has
+ended."""
 _ANSWER: Final = struct.Struct("=i")
+_IDLE_MS: Final = 100  # the client of the last job has priority
 LOAD_S: Final = 10
 """CPU seconds for loading, which takes less than one. Without memory OpenVINO's TBB spins forever instead."""
 
@@ -34,7 +38,7 @@ LOAD_S: Final = 10
 class Program(NamedTuple):
     """The code run for a worker. `load` runs once before any job; `loads_early` waits, and tells whether to.
 
-    `work` serves one job of its channel.
+    `work` prepares itself, then serves one job of its channel.
     """
 
     loads_early: Callable[[socket.socket], bool]
@@ -64,17 +68,16 @@ class ForkServer:
     def begin(self, *, loaded: bool) -> tuple[int, Channel]:
         """A new process, which has loaded what takes long if `loaded`: its pid, and the channel for its job.
 
-        Raises `ConnectionError` if the fork server has ended.
+        Raises `ConnectionError` if the fork server has ended, `OSError` if it cannot make them.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                request = _BEGIN_LOADED if loaded else _BEGIN
-                socket.send_fds(self._requests, [request], [theirs.fileno()])
-                return self._answer(), Channel(ours)
-            except BaseException:
-                ours.close()
-                raise
+        self._requests.send(_BEGIN_LOADED if loaded else _BEGIN)
+        data, fds, _, _ = socket.recv_fds(self._requests, _ANSWER.size, 1)
+        answer = _unpacked(data)
+        if answer < 0:
+            raise OSError(-answer, os.strerror(-answer))
+        if not fds:  # the kernel drops what this process has no room for; the next request ends its owner
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return answer, Channel(socket.socket(fileno=fds[0]))
 
     def end(self) -> None:
         """End the process that has done its job, whatever else it does."""
@@ -99,10 +102,13 @@ class ForkServer:
             os.waitpid(self.pid, 0)
 
     def _answer(self) -> int:
-        data = self._requests.recv(_ANSWER.size)
-        if not data:
-            raise ConnectionResetError("the fork server has ended")
-        return int(_ANSWER.unpack(data)[0])
+        return _unpacked(self._requests.recv(_ANSWER.size))
+
+
+def _unpacked(data: bytes) -> int:
+    if not data:
+        raise ConnectionResetError("the fork server has ended")
+    return int(_ANSWER.unpack(data)[0])
 
 
 def _run(serve: Callable[[], None], parent: int) -> NoReturn:
@@ -122,25 +128,97 @@ def _run(serve: Callable[[], None], parent: int) -> NoReturn:
 
 def _serve(requests: socket.socket, program: Program) -> None:
     """Fork processes until the worker has ended."""
-    is_loaded = program.loads_early(requests)
-    if is_loaded:
-        _load(program)
-    child = 0
-    while True:
-        request, fds, _, _ = socket.recv_fds(requests, 64, 1)
-        if not request:
-            return  # the child ends with this process
-        code = _ended(child) if child else 0
-        child = 0
-        if request == _STATUS:
-            requests.send(_ANSWER.pack(code))
-        elif request != _END:
-            if request == _BEGIN_LOADED and not is_loaded:
-                _load(program)
-                is_loaded = True
-            with socket.socket(fileno=fds[0]) as theirs:
-                child = _forked(theirs, requests, program)
-            requests.send(_ANSWER.pack(child))
+    processes = _Processes(requests, program)
+    idle = select.poll()
+    idle.register(requests, select.POLLIN)
+    try:
+        if program.loads_early(requests):
+            processes.load()
+        while True:
+            if not idle.poll(_IDLE_MS):
+                processes.prepare()
+            request = requests.recv(64)
+            if not request:
+                return
+            code = processes.end()
+            if request == _STATUS:
+                requests.send(_ANSWER.pack(code))
+            elif request != _END:
+                processes.begin(loaded=request == _BEGIN_LOADED)
+    finally:
+        processes.close()
+
+
+class _Processes:
+    """The processes of a fork server: the one that has a job, and the spare."""
+
+    def __init__(self, requests: socket.socket, program: Program) -> None:
+        self._requests = requests
+        self._program = program
+        self._is_loaded = False
+        self._busy = 0
+        self._spare: tuple[int, socket.socket] | None = None
+
+    def load(self) -> None:
+        """Load what processes need."""
+        if not self._is_loaded:
+            _load(self._program)
+            self._is_loaded = True
+
+    def prepare(self) -> None:
+        """Fork the spare, unless what it needs is not loaded, or a process has a job."""
+        if self._is_loaded and not self._busy and self._spare is None:
+            with suppress(OSError):  # whoever needs a process is told
+                self._spare = self._forked()
+
+    def begin(self, *, loaded: bool) -> None:
+        """Answer with a process for a job, or with the error."""
+        if loaded:
+            self.load()
+        try:
+            self._busy, channel = self._taken_spare() or self._forked()
+            with channel:
+                socket.send_fds(self._requests, [_ANSWER.pack(self._busy)], [channel.fileno()])
+        except ConnectionError:
+            raise
+        except OSError as error:
+            self.end()
+            self._requests.send(_ANSWER.pack(-(error.errno or errno.EIO)))
+
+    def end(self) -> int:
+        """End the process that has a job; return how it has ended."""
+        busy, self._busy = self._busy, 0
+        return _ended(busy) if busy else 0
+
+    def close(self) -> None:
+        """End all."""
+        self.end()
+        if self._spare is not None:
+            _ended(self._spare[0])
+
+    def _taken_spare(self) -> tuple[int, socket.socket] | None:
+        """Take the spare; None if there is none, or it has not lived until now."""
+        spare, self._spare = self._spare, None
+        if spare is not None and os.waitpid(spare[0], os.WNOHANG)[0]:
+            spare[1].close()
+            return None
+        return spare
+
+    def _forked(self) -> tuple[int, socket.socket]:
+        """Fork a process; return its pid and the other end of its channel."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            parent = os.getpid()
+            try:
+                child = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if not child:
+                self._requests.close()
+                ours.close()
+                _run(lambda: self._program.work(Channel(theirs)), parent)
+        return child, ours
 
 
 def _load(program: Program) -> None:
@@ -151,15 +229,6 @@ def _load(program: Program) -> None:
     program.load()
     resource.setrlimit(resource.RLIMIT_CPU, cpu)
     resource.setrlimit(resource.RLIMIT_CORE, core)
-
-
-def _forked(channel: socket.socket, requests: socket.socket, program: Program) -> int:
-    parent = os.getpid()
-    child = os.fork()
-    if not child:
-        requests.close()
-        _run(lambda: program.work(Channel(channel)), parent)
-    return child
 
 
 def _ended(child: int) -> int:

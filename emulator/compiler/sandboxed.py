@@ -184,10 +184,10 @@ def _load() -> None:
 
 
 def _work(channel: Channel) -> None:
-    """Run one job in the sandbox."""
+    """Enter the sandbox, then run one job."""
+    _enter_sandbox()
 
     def run(job: Job, packet: Packet, send: Send) -> JobResult:
-        _enter_sandbox(job.shared)
         try:
             return _do(job, packet, send, _runtime)
         except Exception:
@@ -204,9 +204,9 @@ def _memory_is_enough() -> bool:
     return int(psutil.virtual_memory().available) >= _ENOUGH_MEMORY
 
 
-def _enter_sandbox(shared: bool) -> None:
+def _enter_sandbox() -> None:
     readable = (str(ir_file.prepared()[1].parent),)
-    missing = sandbox.enter(sandbox.Policy(readable, opens_files=True, dumpable=not shared))
+    missing = sandbox.enter(sandbox.Policy(readable, opens_files=True, dumpable=False))
     if missing:
         log.warning("compiler: it is not sandboxed by %s", ", ".join(missing))
 

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from blake3 import blake3
 
@@ -19,7 +20,7 @@ from softnpu.emulator.compiler.runtime import JobResult
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links.compiler import Compiled
-from tests.support.waiting import wait_gone, wait_readable
+from tests.support.waiting import forked_by, wait_gone, wait_readable, wait_until
 
 pytestmark = pytest.mark.quick
 
@@ -125,6 +126,27 @@ def test_what_does_not_end_with_its_job_is_ended(fork_server: ForkServer) -> Non
         channel.close()
         pids.add(pid)
     assert len(pids) == 3
+
+
+def test_a_process_waits_for_the_next_job_and_one_that_has_died_gets_none(fork_server: ForkServer) -> None:
+    def spare() -> int:
+        """Wait for the process that the server has forked ahead of its job."""
+        return wait_until(lambda: forked_by(fork_server.pid), what="a spare process")
+
+    first, channel = fork_server.begin(loaded=True)
+    assert _said(channel) == (first, 1)
+    fork_server.end()
+    wait_gone(first)
+    second = spare()
+    assert fork_server.begin(loaded=False)[0] == second
+    fork_server.end()
+    wait_gone(second)
+    third = spare()
+    os.kill(third, signal.SIGKILL)
+    wait_until(lambda: psutil.Process(third).status() == psutil.STATUS_ZOMBIE, what="its death")
+    fourth, channel = fork_server.begin(loaded=True)
+    assert _said(channel) == (fourth, 1)
+    assert len({first, second, third, fourth}) == 4
 
 
 def test_a_job_before_the_end_of_the_last_one_is_alone_as_well(fork_server: ForkServer) -> None:

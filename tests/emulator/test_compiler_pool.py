@@ -150,7 +150,7 @@ def test_each_job_has_a_process_of_its_own(start_daemon: StartDaemon, start_clie
         wait_stopped(of_job)
         os.kill(of_job, signal.SIGCONT)
         client.finish(number)
-        wait_until(lambda: not forked_by(forked_by(pid)), what="its end")
+        wait_gone(of_job)
         seen.append(of_job)
     assert len(set(seen)) == 2
     assert daemon.status().compiler_pids == (pid,)

@@ -6,6 +6,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,16 +50,19 @@ def waits_for_job(worker: int) -> bool:
     """Whether a compiler worker and its fork server sleep until a job comes."""
     try:
         fork_server = forked_by(worker)
-        # poll and recvmsg, on x86-64 and on ARM64
-        return fork_server > 0 and _call(worker) in {"7", "73"} and _call(fork_server) in {"47", "212"}
+        # poll and recvfrom, on x86-64 and on ARM64
+        return fork_server > 0 and _call(worker) in {"7", "73"} and _call(fork_server) in {"45", "207"}
     except FileNotFoundError:
         return False
 
 
 def forked_by(worker: int) -> int:
-    """What a compiler worker has forked: its fork server. Of that: what does a job. 0 if there is none."""
-    children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
-    return int(children[0]) if children else 0
+    """What a compiler worker has forked: its fork server. Of that: the process of a job. 0 if none lives."""
+    for child in map(int, Path(f"/proc/{worker}/task/{worker}/children").read_text().split()):
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+                return child
+    return 0
 
 
 def _call(pid: int) -> str:
