@@ -123,8 +123,7 @@ class LoadedImage:
         self._compile_with_states(model)
         # many exported models compute sizes from constants alone, which OpenVINO has folded now
         self.computes_sizes = self.computes_sizes and (
-            self.compiled.get_runtime_model().is_dynamic()
-            or any(body.is_dynamic() for body in model_bodies.all_bodies(model))
+            any(body.is_dynamic() for body in model_bodies.all_bodies(model)) or _is_dynamic(self.compiled)
         )
         self._model = model if self.computes_sizes else None
         self._empty: set[empty_tensors.Empty] = set()
@@ -200,6 +199,15 @@ class LoadedImage:
             self.is_unfused = True
             self.key = self.lacking = ""
         self.compilations += 1
+
+
+def _is_dynamic(compiled: ov.CompiledModel) -> bool:
+    """Whether what OpenVINO executes has a tensor of a size that is not known.
+
+    `Model.is_dynamic` (2026.4) fails for an input that nothing reads: it has no outputs there.
+    """
+    operations = compiled.get_runtime_model().get_ops()
+    return any(port.partial_shape.is_dynamic for operation in operations for port in operation.outputs())
 
 
 def _other_shapes(meta: GraphMeta, compiled: ov.CompiledModel) -> Iterator[int]:
