@@ -21,7 +21,6 @@ from typing import Final, cast
 
 import msgspec
 
-from softnpu import emulator
 from softnpu.emulator import daemon
 from softnpu.emulator.common import failpoints, linux
 from softnpu.emulator.supervisor.children import child_process
@@ -54,10 +53,9 @@ def child_function(_space_for_titles: str) -> ChildFunction:
     from tests.support import cli_process
 
     cli_process.warm_up()
-    # a daemon's programs import them once they run: 67 modules the supervisor, 116 the engine, 44 a compiler
-    for module in pkgutil.walk_packages(emulator.__path__, f"{emulator.__name__}."):
-        if not module.name.endswith(".__main__"):
-            importlib.import_module(module.name)
+    _import_all(
+        "emulator", "plugin", *(f"tools.{name}" for name in ("compare", "infer", "predict", "shared"))
+    )
 
     libraries = Path(openvino.__file__).parent / "libs"
     for pattern in ("libopenvino_intel_cpu_plugin.so*", "libopenvino_ir_frontend.so*"):
@@ -66,6 +64,15 @@ def child_function(_space_for_titles: str) -> ChildFunction:
     child_process.start = _fork_child
     _daemons.start()
     return _run
+
+
+def _import_all(*packages: str) -> None:
+    """Import what programs import once they run: 67 modules the supervisor, 116 the engine, 44 a compiler."""
+    for name in packages:
+        package = importlib.import_module(f"softnpu.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".__main__"):
+                importlib.import_module(module.name)
 
 
 def _run(message: bytes, connection: socket.socket) -> int:
