@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -136,16 +137,30 @@ def _module_of(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*base, node.module or ""]).strip(".") + "."
 
 
+@cache
+def _imports_of(root: Path) -> dict[Path, list[tuple[int, str]]]:
+    """Return the imports of our modules by each file below a root."""
+    return {
+        path.relative_to(root): list(
+            _imports(ast.parse(path.read_text()), f"softnpu.{_name_of(path.relative_to(root).parts[:-1])}")
+        )
+        for folder in _FOLDERS
+        for path in sorted((root / folder).rglob("*.py"))
+    }
+
+
+def _module(path: Path) -> str:
+    return _name_of(path.with_suffix("").parts)
+
+
 def _violations(root: Path) -> list[str]:
     """Return every import that points upward, as `file:line: what it imports`."""
     found = []
-    for path in sorted(path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
-        module = _name_of(path.relative_to(root).with_suffix("").parts)
-        layer = max((layer for layer in _MAY_IMPORT if _inside(module, layer)), key=len)
-        package = f"softnpu.{_name_of(path.relative_to(root).parts[:-1])}"
-        for line, name in _imports(ast.parse(path.read_text()), package):
+    for path, imports in _imports_of(root).items():
+        layer = max((layer for layer in _MAY_IMPORT if _inside(_module(path), layer)), key=len)
+        for line, name in imports:
             if not any(_inside(name, package) for package in (layer, *_MAY_IMPORT[layer])):
-                found.append(f"{path.relative_to(root)}:{line}: {layer} imports softnpu.{name}")
+                found.append(f"{path}:{line}: {layer} imports softnpu.{name}")
     return found
 
 
@@ -280,15 +295,11 @@ _PARENT_AND_CHILD = (
 
 def _import_graph(root: Path) -> Graph:
     """Every module of ours and those that it imports, type-checking imports included."""
-    paths = {}
-    for path in (path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
-        paths[_name_of(path.relative_to(root).with_suffix("").parts)] = path
+    modules = {_module(path): imports for path, imports in _imports_of(root).items()}
     graph: Graph = {}
-    for module, path in paths.items():
-        package = f"softnpu.{_name_of(path.relative_to(root).parts[:-1])}"
-        names = {name for _, name in _imports(ast.parse(path.read_text()), package)}
-        known = {name if name in paths else name.rpartition(".")[0] for name in names}
-        graph[module] = (known & set(paths)) - {module}
+    for module, imports in modules.items():
+        known = {name if name in modules else name.rpartition(".")[0] for _, name in imports}
+        graph[module] = (known & set(modules)) - {module}
     return graph
 
 
@@ -332,11 +343,6 @@ def _run(tool: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _cache(config: pytest.Config, name: str) -> str:
-    assert config.cache is not None
-    return str(config.cache.mkdir(f"mypy-{name}"))
-
-
 def test_ruff_finds_nothing() -> None:
     _run("ruff", "check", "--no-cache", ".")
 
@@ -345,11 +351,8 @@ def test_every_file_is_formatted() -> None:
     _run("ruff", "format", "--check", "--no-cache", *_FOLDERS, "tests")
 
 
-def test_the_packages_are_typed(pytestconfig: pytest.Config) -> None:
-    packages = [argument for folder in (*_FOLDERS, "farm") for argument in ("-p", f"softnpu.{folder}")]
-    _run("mypy", "--cache-dir", _cache(pytestconfig, "packages"), *packages)
-
-
-def test_the_tests_are_typed(pytestconfig: pytest.Config) -> None:
-    cache = _cache(pytestconfig, "tests")
-    _run("mypy", "--cache-dir", cache, "--explicit-package-bases", "tests")
+def test_the_packages_and_the_tests_are_typed(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.cache is not None
+    packages = ("tests", *(f"softnpu.{folder}" for folder in (*_FOLDERS, "farm")))
+    arguments = [argument for package in packages for argument in ("-p", package)]
+    _run("mypy", "--cache-dir", str(pytestconfig.cache.mkdir("mypy")), *arguments)

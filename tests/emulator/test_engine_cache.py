@@ -308,6 +308,7 @@ def test_an_entry_that_claims_any_size_costs_no_memory(monkeypatch: pytest.Monke
     monkeypatch.setattr(program, "_compile_into", compile_into)
     monkeypatch.setattr(sandbox, "enter", lambda _: ())
     compiler = program._Compiler(link.ImageLoad(image=1, state=0, blob_length=0), [])
+    os.waitid(os.P_PID, compiler._pid, os.WEXITED | os.WNOWAIT)  # before it is told to begin
     try:
         with pytest.raises(entry.NotKeptError, match=f"{1 << 40} bytes are more"):
             compiler.compiled()

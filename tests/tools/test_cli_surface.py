@@ -93,13 +93,12 @@ def _words(text: str) -> str:
 def test_every_command_has_complete_help() -> None:
     found = list(_all_commands(typer.main.get_group(cli.app)))
     assert {path[0] for path, _ in found if path} == set(_COMMANDS)
-    for path, command in found:
-        shown, short = (
-            CliRunner().invoke(cli.app, [*path, option], env={"COLUMNS": "300"})
-            for option in ("--help", "-h")
-        )
+    for number, (path, command) in enumerate(found):
+        asked = ("--help", "-h")[number % 2]
+        shown = CliRunner().invoke(cli.app, [*path, asked], env={"COLUMNS": "300"})
         assert shown.exit_code == 0, path
-        assert short.stdout == shown.stdout, path
+        # one option with two names, so that one of them stands for both
+        assert re.search(r"--help +-h .*Show this message and exit", shown.stdout), path
         texts = [command.help, *(parameter.help for parameter in command.params if not parameter.hidden)]
         for text in filter(None, texts):
             assert all(_words(line) in _words(shown.stdout) for line in text.splitlines()), (path, text)

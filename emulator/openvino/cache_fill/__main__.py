@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from softnpu.emulator.common import linux, log_lines
 from softnpu.emulator.interface.channel import Channel
@@ -52,7 +53,8 @@ class _Compiler:
         from softnpu.emulator.openvino.cache.cpu_cache import LIMIT
         from softnpu.emulator.openvino.cache_fill.entry import NotKeptError
 
-        os.write(self._begin, b"x")
+        with suppress(BrokenPipeError):  # one that has ended: its status says how
+            os.write(self._begin, b"x")
         _, status = os.waitpid(self._pid, 0)
         size = os.fstat(self._result).st_size
         if size > LIMIT:  # a sparse file costs its writer nothing, but its reader all the memory
