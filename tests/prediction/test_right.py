@@ -288,6 +288,12 @@ def test_errors_are_relative_to_the_reference(name: str) -> None:
     assert (found.mean, found.peak) == pytest.approx((expected.mean, expected.peak), rel=1e-5)
 
 
+def test_errors_have_words() -> None:
+    found = [str(Error(0, each)) for each in (0.0012, 0.712, 24, math.inf)]
+    assert found[:3] == ["0.12%", "71%", "24 times its size"]
+    assert found[3].startswith("infinitely much")
+
+
 def test_the_extent_covers_finite_values() -> None:
     values = np.array([[1, -70000], [math.inf, math.nan]], np.float32)
     assert extent_of(values) == measuring.Extent(70000.0, (0, 1), 1, 4)

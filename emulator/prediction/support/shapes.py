@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from softnpu.emulator.prediction.graph import DYNAMIC, Graph, Operation, Tensor
 from softnpu.emulator.prediction.support.findings import Finding
@@ -15,6 +16,7 @@ from softnpu.emulator.prediction.support.rules import (
 
 _STATES = ("ReadValue", "Assign")
 _LISTED = 3
+_OPTIONS = 6
 
 
 def check(graph: Graph) -> tuple[Finding, ...]:
@@ -61,8 +63,16 @@ def _dynamic(graph: Graph) -> Iterator[Finding]:
         concerned = [
             each for each in graph if any(map(is_unbounded, (*each.outputs, *graph.input_tensors(each))))
         ]
-        yield RULES["shape.unbounded"].finding(
+        finding = RULES["shape.unbounded"].finding(
             f"open dimensions of {_named(graph, open_inputs)}", _names(concerned)
+        )
+        options = " ".join(
+            f"--shape {_label(graph, each)}={text(each.outputs[0])[1:-1]}" for each in open_inputs[:_OPTIONS]
+        )
+        more = " ..." if len(open_inputs) > _OPTIONS else ""
+        yield replace(
+            finding,
+            hint=f"give every input a static shape: {options}{more} with numbers for ?, or Model.reshape",
         )
     if bounded:
         yield RULES["shape.bounded"].finding(
