@@ -194,6 +194,8 @@ def _show_verdict(answer: Right) -> None:
     print_line(f"  tolerated: {MEAN:.0%} in the mean, {PEAK:.0%} of the largest value")
     looked = f"{format_count(answer.points, 'rounding')} looked at"
     print_line(f"  {format_count(answer.samples, 'sample')} ({answer.inputs}), {looked}, {answer.runs} runs")
+    if answer.nan:
+        print_line(f"  {format_count(answer.nan, 'element')} of the outputs NaN in f32 already: not compared")
     if answer.largest is not None:
         place = f"{answer.largest.layer} at {_index(answer.largest.index)}"
         print_line(f"  largest value {answer.largest.value:.6g}, of {F16_LARGEST:.0f} that f16 has: {place}")

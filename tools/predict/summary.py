@@ -95,6 +95,8 @@ def _right(right: Right) -> Line:
         return Line(question=question, answers=(f"not known: {right.obstacle}",), tone="warn")
     worst = max((each.error for each in right.outputs), key=lambda error: error.worst, default=NOTHING)
     seen = f"{format_count(right.samples, 'sample')}, {right.inputs}"
+    if right.nan:
+        seen += f"; {format_count(right.nan, 'element')} NaN in f32 already"
     if right.verdict is Rightness.WRONG:
         causes = ", ".join(f"{_end_of(each.layer)} {each.trouble}" for each in right.causes[:2])
         more = f", and {len(right.causes) - 2} more" if len(right.causes) > 2 else ""

@@ -23,6 +23,7 @@ from softnpu.tools.predict.right.measuring import (
     Extent,
     error_of,
     extent_of,
+    nan_of,
     worse,
 )
 from softnpu.tools.predict.right.points import Point
@@ -52,6 +53,8 @@ class _Seen:
     """The results of one run over all samples."""
 
     outputs: list[Error] = field(default_factory=list)
+    nan: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """The elements that are NaN in f32, and all, by sample and output."""
     points: dict[str, Seen] = field(default_factory=dict)
     own: dict[str, Error] = field(default_factory=dict)
     inner: list[LayerTrouble] = field(default_factory=list)
@@ -100,6 +103,11 @@ class Judge:
         self._runs.samples = self._feeds.steps[:count]
         seen = self._observe(f16)
         wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
+        numbers = {number for (_, number), (nan, size) in seen.nan.items() if nan < size or not size}
+        lacking = [each.name for at, each in enumerate(self._outputs(seen.outputs)) if at not in numbers]
+        if lacking and not wrong:
+            obstacle = f"output '{lacking[0]}' is NaN in f32 with these inputs; give others with --inputs"
+            return Right(verdict=Rightness.UNKNOWN, obstacle=obstacle, inputs=self._feeds.origin)
         findings = self._findings(f16, seen, wrong)
         blamed = {key: self._constants_of(f16, key) for key in findings.causes}
         holders = {self._holders[each.layer] for each in seen.inner if each.layer in self._holders}
@@ -127,6 +135,7 @@ class Judge:
             largest=_largest(f16, seen),
             repair=repair,
             runs=self._runs.count,
+            nan=sum(nan for nan, _ in seen.nan.values()),
             notes=_notes(parts, len(self._feeds.steps) - count, f16),
         )
 
@@ -138,6 +147,8 @@ class Judge:
             rounding.take_count(each.counter)
         for inference in self._runs.compare_points(f16):
             _add_outputs(seen, inference, f16)
+            for number, (_, reference) in enumerate(inference.outputs):
+                seen.nan[inference.sample, number] = nan_of(reference), reference.size
             for key, (value, reference) in inference.values.items():
                 error = error_of(value, reference, _floor(f16, [key]))
                 seen.points[key] = _joined(

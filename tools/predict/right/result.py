@@ -115,7 +115,8 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
 
     `causes` are in execution order, with nothing wrong before them; `inherits` follow from them. `overflow`
     is the outcome of a value beyond f16. `inputs` is the source of the samples; `points` is the number of
-    observed roundings; `runs` the number of models executed.
+    observed roundings; `runs` the number of models executed. `nan` is the number of elements of the outputs
+    that are NaN in f32: nothing is said about them.
     """
 
     verdict: Rightness
@@ -131,4 +132,5 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
     largest: Largest | None = None
     repair: Repair | None = None
     runs: int = 0
+    nan: int = 0
     notes: tuple[str, ...] = ()
