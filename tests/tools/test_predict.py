@@ -249,6 +249,7 @@ def test_hints_name_their_platforms_with_refusals_first() -> None:
         ("bounded", ("3720", "4000", "5010", "5020")),
     ]
     assert all(isinstance(hint, Hint) for hint in hints)
+    assert hints[2].text.startswith("give every input a static shape: --shape x=4,? with numbers for ?")
 
 
 def test_what_no_list_mends_has_a_hint_that_comes_before_speed() -> None:
