@@ -124,6 +124,11 @@ def quantised(levels: int = 256, *, falling: bool = False) -> ov.Model:
     return unary(lambda x: ops.fake_quantize(x, *ends, levels), 1, 4)
 
 
+def beyond_f16() -> ov.Model:
+    """Return a product whose results are beyond f16."""
+    return unary(lambda x: ops.multiply(x, ops.constant(np.float32(1e6))), 1, 4)
+
+
 def convolution(stride: int, auto_pad: str) -> ov.Model:
     """Return a convolution with padding that is computed."""
     weights = ops.constant(np.ones((2, 3, 3, 3), np.float32))

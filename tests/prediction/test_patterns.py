@@ -55,6 +55,16 @@ def test_its_twin_raises_no_alarm(name: str) -> None:
     assert (found.verdict, found.causes) == (Rightness.RIGHT, ())
 
 
+def test_a_sum_with_its_relu_goes_by_the_sums_name() -> None:
+    inputs = [ops.parameter([1, 64], np.float32, name=name) for name in ("x", "y")]
+    far = [ops.add(each, ops.constant(np.float32(6000))) for each in inputs]
+    near = ops.subtract(*far)
+    near.set_friendly_name("near")
+    given = [np.full((1, 64), each, np.float32) for each in (1.7, 0.2)]
+    found = _judged(ov.Model([ops.result(ops.relu(near))], inputs), given)
+    assert [(each.layer, each.type) for each in found.causes] == [("near", "Subtract")]
+
+
 # ---------------------------------------------------------------- inputs and lists
 
 

@@ -215,9 +215,19 @@ def test_a_body_is_counted_although_it_cannot_be_observed() -> None:
     case = in_a_body()
     found = judged(case.model, case.given)
     assert found.verdict is Rightness.WRONG
-    assert [(each.layer, each.inside, each.beyond) for each in found.causes if each.inside] == [
-        ("large", True, 8)
-    ]
+    assert [(each.layer, each.inside, each.beyond) for each in found.causes] == [("large", True, 8)]
+
+
+def test_where_f32_has_no_number_nothing_is_right_or_wrong() -> None:
+    """A row of attention that is masked as a whole, and outputs of nothing else."""
+    x = ops.parameter([1, 2, 4], np.float32, name="x")
+    mask = np.zeros((1, 2, 4), np.float32)
+    mask[0, 1] = -np.inf
+    rows = ops.softmax(ops.add(x, ops.constant(mask)), 2)
+    found = judged(ov.Model([ops.result(rows)], [x]))
+    assert (found.verdict, found.nan) == (Rightness.RIGHT, 8), "of two samples"
+    found = judged(ov.Model([ops.result(ops.sqrt(ops.negative(ops.exp(x))))], [x]))
+    assert (found.verdict, "NaN in f32" in found.obstacle) == (Rightness.UNKNOWN, True)
 
 
 def test_a_model_that_cannot_run_is_unknown_with_the_reason() -> None:
@@ -277,6 +287,7 @@ ERRORS: dict[str, tuple[list[float], list[float], Error]] = {
     "off": ([3, 4.5], [3, 4], Error(0.1, 0.125)),
     "not finite": ([math.inf, 1], [5, 1], Error(math.inf, math.inf)),
     "nan": ([math.nan, 1], [5, 1], Error(math.inf, math.inf)),
+    "nan in f32": ([5, 1], [math.nan, 1], Error(0, 0)),
     "infinite in both": ([65504, 1], [math.inf, 1], Error(0, 0)),
     "beyond squares": ([2e30, 0], [1e30, 0], Error(1, 1)),
     "nothing expected": ([1, 0], [0, 0], Error(math.inf, math.inf)),
@@ -288,6 +299,12 @@ def test_errors_are_relative_to_the_reference(name: str) -> None:
     ours, theirs, expected = ERRORS[name]
     found = error_of(np.array(ours, np.float32), np.array(theirs, np.float32))
     assert (found.mean, found.peak) == pytest.approx((expected.mean, expected.peak), rel=1e-5)
+
+
+def test_errors_have_words() -> None:
+    found = [str(Error(0, each)) for each in (0.0012, 0.712, 24, math.inf)]
+    assert found[:3] == ["0.12%", "71%", "24 times its size"]
+    assert found[3].startswith("infinitely much")
 
 
 def test_the_extent_covers_finite_values() -> None:

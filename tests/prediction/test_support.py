@@ -86,9 +86,7 @@ CASES: dict[str, Case] = {
     ),
     "256 levels": (models.quantised, {}),
     "17 levels": (lambda: models.quantised(17), {"operation.quantisation-levels": UNKNOWN}),
-    "a scale below zero": (
-        lambda: models.quantised(falling=True), {"operation.negative-scale": UNKNOWN},
-    ),
+    "a scale below zero": (lambda: models.quantised(falling=True), {}),
     "pads of 0 or more": (lambda: models.pad(1), {}),
     "a negative pad": (lambda: models.pad(-1), {"operation.pad-negative": REFUSES}),
     "a mode that has a downgrade": (lambda: models.resize("linear_onnx"), {}),

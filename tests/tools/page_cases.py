@@ -101,7 +101,7 @@ def report(page: Path) -> None:
 
 
 def prediction(page: Path) -> None:
-    """Refused, wrong in f16, without shapes, layers or hints, with a body, and each question alone."""
+    """Refused, wrong in f16, also by infinity, without shapes, layers or hints, with a body, each alone."""
     case = absorbed()
     given = Samples(arrays={"x": case.given[0]})
     for prediction in (
@@ -112,6 +112,7 @@ def prediction(page: Path) -> None:
         predict(models.unary(lambda x: x, 1, 4), ["4000"], only=["speed"]),
         predict(in_a_body().model, ["3720"], only=["right"]),
         predict(models.with_unsupported(), ["3720"], only=["compile"]),
+        predict(models.beyond_f16(), ["3720"], config={"NPU_F16_OVERFLOW": "INFINITY"}, only=["right"]),
         predict(_dense(), ["3720"], only=["right"]),
     ):
         predict_page.write_page(prediction, page)

@@ -14,8 +14,18 @@ from openvino import opset15 as ops
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.platforms import PLATFORMS
 from softnpu.emulator.prediction.support.rules import RULES
-from softnpu.tools.predict import Hint, Samples, Verdict, predict
-from softnpu.tools.predict.summary import labels
+from softnpu.tools.predict import (
+    Hint,
+    LayerTrouble,
+    Right,
+    Rightness,
+    Samples,
+    Trouble,
+    Verdict,
+    predict,
+)
+from softnpu.tools.predict.right_section import RightSection
+from softnpu.tools.predict.summary import labels, summarise
 from softnpu.tools.shared.failures import ToolError
 from tests.prediction import models
 from tests.prediction.overflowing import CASES
@@ -65,7 +75,9 @@ def test_the_text_has_verdict_layer_rule_source_and_remedy(refused: Path) -> Non
 
 
 def test_the_answer_is_five_lines_by_codename_and_folds_the_rest(digits: Path) -> None:
-    first, *lines, more = softnpu("predict", digits, "--platform", "lunar-lake,3720").words.splitlines()
+    first, *lines, times, more = softnpu(
+        "predict", digits, "--platform", "lunar-lake,3720"
+    ).words.splitlines()
     assert first.startswith("digits, ")
     assert [line.partition(":")[0].strip() for line in lines] == [
         "will it run",
@@ -76,9 +88,12 @@ def test_the_answer_is_five_lines_by_codename_and_folds_the_rest(digits: Path) -
     ]
     assert lines[0].endswith(" yes: Lunar Lake, Meteor Lake")
     assert " yes, at most 0.0" in lines[1]
-    assert re.search(r"Lunar Lake \d+ us \(\d+ us to \d.*, 288V\); Meteor Lake .*, 155H\)$", lines[2])
+    assert re.search(
+        r"Lunar Lake \d+ us \(\d+ us to \d.*\) in a 288V, \d+ a second; Meteor Lake .*155H", lines[2]
+    )
     assert "the host (Lunar Lake 9" in lines[3]
     assert "keep several requests in flight" in lines[4]
+    assert "lone inference" in times
     assert "--details" in more
     given = softnpu("predict", digits, "--host", "265KF,ddr=50", "--only", "speed").words
     assert "Meteor Lake" in given
@@ -101,6 +116,10 @@ def test_two_models_are_shown_side_by_side_under_names_that_differ(
         "refused": "refuses",
     }
     assert labels([Path("a/b/model.xml"), Path("a/c/model.xml")]) == ["b/model", "c/model"]
+    shown = softnpu("predict", digits, refused, "--only", "compile", "--shape", "image=1,1,8,8").words
+    assert re.search(r"will it run +yes: .* no: ", shown, re.DOTALL), "the other has no such input"
+    told = softnpu("predict", digits, refused, "--shape", "y=1,2").misuse
+    assert "--shape y: none of the models has such an input; expected one of: image, x" in told
     told = softnpu("predict", digits, refused, "--html", tmp_path / "page.html").misuse
     assert "--html: 2 models; expected one" in told
 
@@ -129,6 +148,7 @@ def test_the_text_names_the_overflowing_layer_with_list_and_proof(overflowing: P
         "right with NPU_COMPILATION_MODE_PARAMS=compute-layers-with-higher-precision="
         "Add,Power,ReduceMean,Sqrt,Subtract\n    7 of 11 operations in f32; run with it: at most 0.0",
         "1. set NPU_COMPILATION_MODE_PARAMS to ",
+        "why: norm/square overflows in f16; run with it, outputs are at most 0.0",
     ):
         assert words in shown.words, shown.words
     assert "Will it compile?" not in shown.words
@@ -170,6 +190,11 @@ def test_a_page_is_complete_and_needs_no_network(refused: Path, overflowing: Pat
     assert "no such directory" in softnpu("predict", refused, "--html", tmp_path / "none" / "p.html").misuse
 
 
+def test_an_error_without_a_number_has_words() -> None:
+    found = predict(models.beyond_f16(), config={"NPU_F16_OVERFLOW": "INFINITY"}, only=["right"])
+    assert summarise(found)[0].answer.startswith("no, off by infinitely much (infinity or NaN on one side")
+
+
 def test_the_exit_code_reports_the_verdict_only_on_request(refused: Path, digits: Path) -> None:
     assert [
         softnpu("predict", refused).code,
@@ -189,6 +214,7 @@ def test_unpredictable_models_are_reported_in_one_line(refused: Path, tmp_path: 
         ((refused, "--config", "NPU_TILSE=2"), "Did you mean NPU_TILES"),
         ((refused, "--host", "265FK"), "one of 155H, 265KF, 288V, 258V"),
         ((refused, "--host", "265KF", "--platform", "4000"), "--host 265KF: a computer with platform 3720"),
+        ((refused, "--host", "265KF", "--platform", "3720,4000"), "expected that platform alone, or none"),
         ((refused, "--only", "size"), "expected some of compile, right, speed"),
         (
             (refused, "--inputs", "y=nothing.npy"),
@@ -206,6 +232,7 @@ def test_the_function_predicts_each_platform_and_leaves_the_model_unchanged() ->
     assert as_it_is.platforms == tuple(PLATFORMS)
     assert {support.verdict for support in as_it_is.support.values()} == {Verdict.REFUSES}
     assert "open shape" in as_it_is.speed["4000"].obstacle
+    assert "--shape x=?,? with numbers for ?" in as_it_is.hints[0].text
     reshaped = predict(model, ["lunar-lake"], shapes={"x": (1, 4)})
     assert reshaped.support["4000"].verdict is Verdict.TAKES
     assert reshaped.speed["4000"].all_tiles is not None
@@ -222,6 +249,14 @@ def test_hints_name_their_platforms_with_refusals_first() -> None:
         ("bounded", ("3720", "4000", "5010", "5020")),
     ]
     assert all(isinstance(hint, Hint) for hint in hints)
+    assert hints[2].text.startswith("give every input a static shape: --shape x=4,? with numbers for ?")
+
+
+def test_what_no_list_mends_has_a_hint_that_comes_before_speed() -> None:
+    cause = LayerTrouble(layer="large", type="Multiply", trouble=Trouble.OVERFLOWS, largest=1e6, inside=True)
+    (hint,) = RightSection().hints({"4000": Right(verdict=Rightness.WRONG, causes=(cause,))})
+    assert hint.weight == 2
+    assert hint.reason == "large overflows in f16, and no list of layers in f32 was found"
 
 
 def test_the_function_refuses_unusable_arguments(tmp_path: Path) -> None:

@@ -77,17 +77,18 @@ def predict(
     names = [name for given in platform or [] for name in given.split(",")] or list(PLATFORMS)
     questions = [word for each in only or [] for word in each.split(",")] or list(prediction.WORDS)
     properties = inputs.parse_config(config)
+    shapes = prediction.shapes_of_each(models, inputs.parse_shapes(shape or []))
     predicted = {
         name: prediction.predict(
             model,
             names,
-            shapes=inputs.parse_shapes(shape or []),
+            shapes=own,
             config=properties,
             samples=Samples(tuple(given or ()), seed=seed, count=samples),
             only=questions,
             host=host,
         )
-        for name, model in zip(summary.labels(models), models, strict=True)
+        for name, model, own in zip(summary.labels(models), models, shapes, strict=True)
     }
     found = list(predicted.values())
     if html is not None:

@@ -104,13 +104,40 @@ def _platforms(names: Iterable[str], host: Host | None) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(check_platform(name).number for name in names))
     if host is None or host.platform is None:
         return found
-    if host.platform not in found:
+    if set(found) not in ({host.platform}, set(PLATFORMS)):
+        asked = ", ".join(map(title, found))
         raise UsageError(
             f"--host {host.name}",
-            found=f"a computer with platform {title(host.platform)}",
-            expected=f"one with {' or '.join(map(title, found))}",
+            found=f"a computer with platform {title(host.platform)}, asked for {asked}",
+            expected="that platform alone, or none",
         )
     return (host.platform,)
+
+
+def shapes_of_each(
+    models: Sequence[Path], shapes: Mapping[str, tuple[int, ...]]
+) -> list[Mapping[str, tuple[int, ...]]]:
+    """Return each model's part of the shapes by input; a lone model gets all. Refuse what no model has."""
+    if len(models) < 2 or not shapes:
+        return [shapes] * len(models)
+    inputs = [_names_of_inputs(_read(path)) for path in models]
+    known = [*dict.fromkeys(names[0] for model in inputs for names in model)]
+    every = [names for model in inputs for names in model]
+    for name in shapes:
+        if not any(name in names for names in every):
+            raise UsageError(
+                f"--shape {name}",
+                found="none of the models has such an input",
+                expected=f"one of: {', '.join(known)}",
+            )
+    return [
+        {name: shape for name, shape in shapes.items() if any(name in names for names in model)}
+        for model in inputs
+    ]
+
+
+def _names_of_inputs(model: ov.Model) -> list[list[str]]:
+    return [[*sorted(port.names), port.node.friendly_name] for port in model.inputs]
 
 
 def _sections(only: Iterable[str]) -> list[Section]:
@@ -152,7 +179,7 @@ def _read(path: Path) -> ov.Model:
 
 
 def _reshape(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
-    names = [[*sorted(port.names), port.node.friendly_name] for port in model.inputs]
+    names = _names_of_inputs(model)
     ports = {
         model.inputs[position(f"--shape {name}", name, names)]: ov.PartialShape(list(shape))
         for name, shape in shapes.items()

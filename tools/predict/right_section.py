@@ -38,7 +38,7 @@ from softnpu.tools.shared.failures import ToolError, UsageError
 _RUNS_HELD: Final = 3
 """The model in f32, in f16, and OpenVINO's kernel form of one of them."""
 _ROWS: Final = 8
-_MANY: Final = 10.0
+_ELSEWHERE: Final = "compute it with smaller values, or leave it to another device (HETERO:NPU,CPU)"
 
 
 class RightSection:
@@ -59,11 +59,16 @@ class RightSection:
     def hints(self, answers: Mapping[str, Right]) -> Sequence[Hint]:
         """Suggest the list of f32 layers."""
         answer = next(iter(answers.values()))
-        if answer.repair is None or not answer.causes:
+        if not answer.causes:
             return []
         first = answer.causes[0]
+        if answer.repair is None:
+            because = f"{_whole_name(first)} {first.trouble} in f16, and no list of layers in f32 was found"
+            return [Hint(_ELSEWHERE, because, tuple(answers), 2)]
+        left = _worst(answer.repair)
         text = f"set {MODE_PARAMS} to {answer.repair.setting}"
-        return [Hint(text, f"{_whole_name(first)} {first.trouble} in f16", tuple(answers), 2)]
+        reason = f"{_whole_name(first)} {first.trouble} in f16; run with it, outputs are at most {left} off"
+        return [Hint(text, reason, tuple(answers), 2)]
 
     def show(self, answers: Mapping[str, Right], *, details: bool) -> None:
         """Show the verdict, the layers causing it, and the list with its proof; with `details` all layers."""
@@ -180,7 +185,7 @@ def _show_verdict(answer: Right) -> None:
     if worst is None:
         print_line(f"  {answer.verdict}: it has no outputs")
         return
-    by = f"{_error(worst.error)} in output '{worst.name}'"
+    by = f"{worst.error} in output '{worst.name}'"
     if answer.verdict is Rightness.WRONG:
         wrong = sum(not each.right for each in answer.outputs)
         print_line(f"  wrong: {wrong} of {format_count(len(answer.outputs), 'output')}, off by {by}")
@@ -189,6 +194,8 @@ def _show_verdict(answer: Right) -> None:
     print_line(f"  tolerated: {MEAN:.0%} in the mean, {PEAK:.0%} of the largest value")
     looked = f"{format_count(answer.points, 'rounding')} looked at"
     print_line(f"  {format_count(answer.samples, 'sample')} ({answer.inputs}), {looked}, {answer.runs} runs")
+    if answer.nan:
+        print_line(f"  {format_count(answer.nan, 'element')} of the outputs NaN in f32 already: not compared")
     if answer.largest is not None:
         place = f"{answer.largest.layer} at {_index(answer.largest.index)}"
         print_line(f"  largest value {answer.largest.value:.6g}, of {F16_LARGEST:.0f} that f16 has: {place}")
@@ -203,11 +210,11 @@ def _show_layer(each: LayerTrouble) -> None:
         of = f" of {each.elements}" if each.elements else ""
         facts.append(f"{each.beyond}{of} beyond f16")
     if each.error is not None:
-        facts.append(f"off by {_error(each.error)}")
+        facts.append(f"off by {each.error}")
     print_line(f"    {', '.join(facts)}")
     if each.trouble is Trouble.CANCELS and each.own is not None:
         sources = ", ".join(each.reads)
-        print_line(f"    by itself off by {_error(each.own)}: what it makes of the rounding of {sources}")
+        print_line(f"    by itself off by {each.own}: what it makes of the rounding of {sources}")
     if each.found:
         print_line(f"    seen when the others were repaired ({each.found})")
 
@@ -217,11 +224,14 @@ def _show_repair(answer: Right) -> None:
         print_line(f"  no list of layers in f32 was found that makes it right ({answer.runs} runs)")
         return
     repair: Repair = answer.repair
-    worst = max((each.error for each in repair.outputs), key=lambda error: error.worst)
     kept = f"{repair.kept} of {format_count(repair.operations, 'operation')} in f32"
     search = "" if repair.smallest else "; the search was ended, a smaller list may exist"
     print_line(f"  right with {MODE_PARAMS}={repair.setting}")
-    print_line(f"    {kept}; run with it: at most {_error(worst)} from f32{search}")
+    print_line(f"    {kept}; run with it: at most {_worst(repair)} from f32{search}")
+
+
+def _worst(repair: Repair) -> Error:
+    return max((each.error for each in repair.outputs), key=lambda error: error.worst)
 
 
 def _whole_name(each: LayerTrouble) -> str:
@@ -234,12 +244,3 @@ def _with_largest(each: LayerTrouble) -> str:
 
 def _index(index: Sequence[int]) -> str:
     return f"[{','.join(map(str, index))}]"
-
-
-def _error(error: Error) -> str:
-    """Format the larger of both errors: `0.12%`, `24 times`, `not finite`."""
-    if not math.isfinite(error.worst):
-        return "not finite"
-    if error.worst >= _MANY:
-        return f"{error.worst:.3g} times"
-    return f"{error.worst:.0%}" if error.worst >= 0.1 else f"{100 * error.worst:.2g}%"

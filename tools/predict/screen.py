@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from softnpu.emulator.common.printable import printable
@@ -23,6 +23,7 @@ def show(prediction: Prediction, *, full: bool, details: bool) -> None:
     for line in summary.summarise(prediction):
         print_line(f"  {line.question + ':':<17} {line.answer}")
     if not full:
+        _explain_times([prediction])
         print_line("  more: --details for everything, --only compile, right or speed for one answer")
         return
     print_line("")
@@ -35,7 +36,7 @@ def show(prediction: Prediction, *, full: bool, details: bool) -> None:
         for number, hint in enumerate(prediction.hints, 1):
             only = "" if hint.platforms == prediction.platforms else f" ({', '.join(hint.platforms)})"
             print_line(f"  {number}. {hint.text}{only}")
-            print_line(f"     because of: {hint.reason}")
+            print_line(f"     why: {hint.reason}")
 
 
 def show_side_by_side(predictions: Mapping[str, Prediction]) -> None:
@@ -47,10 +48,20 @@ def show_side_by_side(predictions: Mapping[str, Prediction]) -> None:
     for row in zip(*lines.values(), strict=True):
         table.add_row(row[0].question, *(_in_lines(line) for line in row))
     out.print(table)
+    _explain_times(predictions.values())
     first, *others = predictions
     for other in others:
         for platform in predictions[first].platforms:
             _compare(platform, (first, predictions[first]), (other, predictions[other]))
+
+
+def _explain_times(predictions: Iterable[Prediction]) -> None:
+    """Say how to read `how fast`, if it has an answer."""
+    speeds = [speed for each in predictions for speed in each.answers.get("speed", {}).values()]
+    if any(speed.all_tiles for speed in speeds):
+        print_line(
+            "  times: of a lone inference, 80 of 100 in the brackets; a second: with several in flight"
+        )
 
 
 def _in_lines(line: summary.Line) -> Text:

@@ -62,7 +62,7 @@ class SpeedSection:
             for win in speed.wins:
                 platforms.setdefault(win.text, []).append(platform)
                 best[win.text] = max(best.get(win.text, 0.0), win.saved)
-                reasons[win.text] = f"{win.reason}; up to {best[win.text]:.0%} of the time"
+                reasons[win.text] = f"{win.reason}; saves up to {best[win.text]:.0%} of the time"
         ordered = sorted(best, key=lambda text: -best[text])[:_LARGEST]
         return [Hint(text, reasons[text], tuple(platforms[text])) for text in ordered]
 
@@ -78,6 +78,7 @@ class SpeedSection:
             if speed.all_tiles is not None:
                 _show_layers(platform, speed.all_tiles, details=details)
         print_line("  overhead: the fixed time to start a layer on its unit, longer than its computation")
+        print_line("  shave: a software kernel on the SHAVE cores; compute: the DPU's MACs; memory: DDR, DMA")
         notes = [note for speed in known.values() if speed.all_tiles for note in speed.all_tiles.notes]
         for note in dict.fromkeys(notes):
             print_line(f"  note: {note}")

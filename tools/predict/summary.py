@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,9 @@ from softnpu.emulator.platforms import PLATFORMS
 from softnpu.emulator.prediction.support.findings import Support, Verdict
 from softnpu.emulator.prediction.timing import Band, Bound
 from softnpu.emulator.prediction.timing import Prediction as Timing
+from softnpu.emulator.prediction.timing.host import HOSTS
 from softnpu.tools.predict.prediction import Prediction
+from softnpu.tools.predict.right.measuring import NOTHING
 from softnpu.tools.predict.right.result import Right, Rightness
 from softnpu.tools.predict.speed_section import Speed
 from softnpu.tools.shared.console import format_count, format_time
@@ -92,25 +93,21 @@ def _right(right: Right) -> Line:
     question = "will it be right"
     if right.verdict is Rightness.UNKNOWN:
         return Line(question=question, answers=(f"not known: {right.obstacle}",), tone="warn")
-    worst = max((each.error.worst for each in right.outputs), default=0.0)
+    worst = max((each.error for each in right.outputs), key=lambda error: error.worst, default=NOTHING)
     seen = f"{format_count(right.samples, 'sample')}, {right.inputs}"
+    if right.nan:
+        seen += f"; {format_count(right.nan, 'element')} NaN in f32 already"
     if right.verdict is Rightness.WRONG:
         causes = ", ".join(f"{_end_of(each.layer)} {each.trouble}" for each in right.causes[:2])
         more = f", and {len(right.causes) - 2} more" if len(right.causes) > 2 else ""
         because = f": {causes}{more}" if causes else ""
-        return Line(question=question, answers=(f"no, off by {_off(worst)}{because} ({seen})",), tone="bad")
-    return Line(question=question, answers=(f"yes, at most {_off(worst)} off ({seen})",), tone="good")
+        return Line(question=question, answers=(f"no, off by {worst}{because} ({seen})",), tone="bad")
+    return Line(question=question, answers=(f"yes, at most {worst} off ({seen})",), tone="good")
 
 
 def _end_of(name: str) -> str:
     """Return the end of a long name, which distinguishes it."""
     return name if len(name) <= _LONG else f"…{name[1 - _LONG :]}"
-
-
-def _off(error: float) -> str:
-    if not math.isfinite(error):
-        return "infinity"
-    return f"{error:.3g} times" if error >= 10 else f"{100 * error:.2g}%"
 
 
 def _fast(speeds: Mapping[str, Speed]) -> Line:
@@ -121,12 +118,12 @@ def _fast(speeds: Mapping[str, Speed]) -> Line:
             continue
         low, value, high = (format_time(us / _US) for us in _ends(timing.latency_us))
         named = names([platform])
-        host = "" if timing.host == named else f", {timing.host}"
-        parts.append(f"{named} {value} ({low} to {high}{host})")
+        host = "" if timing.host == named else f" {'in a' if timing.host in HOSTS else 'with'} {timing.host}"
+        parts.append(f"{named} {value} ({low} to {high}){host}, {timing.throughput.value:.0f} a second")
     if not parts:
         return Line(question="how fast", answers=(f"not known: {_obstacle(speeds)}",), tone="warn")
     if unknown:
-        parts.append(f"{names(unknown)} not known")
+        parts.append(f"{names(unknown)} not known, as no source has its speed")
     return Line(question="how fast", answers=tuple(parts))
 
 

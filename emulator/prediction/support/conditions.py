@@ -24,8 +24,6 @@ _CONSTANT: Final = "operation.constant-input"
 _PILLOW: Final = ("bilinear_pillow", "bicubic_pillow")
 _BEGIN, _END = 1, 2
 """The inputs of a Pad that give the amounts."""
-_LOW, _HIGH = 3, 4
-"""The inputs of a FakeQuantize that give the range of its results."""
 _LEVELS: Final = (2, 4, 15, 16, 255, 256, 65536)
 _ACTIVATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "GRUCell": ("sigmoid", "tanh"),
@@ -127,13 +125,11 @@ def _pad(graph: Graph, operation: Operation) -> Iterator[Obstacle]:
         yield Obstacle("operation.pad-negative", "it has negative pads")
 
 
-def _quantised(graph: Graph, operation: Operation) -> Iterator[Obstacle]:
+def _quantised(_: Graph, operation: Operation) -> Iterator[Obstacle]:
+    """Yield levels without a storage type. Scales below zero are taken: the types carry the sign."""
     levels = operation.attributes.get("levels")
     if levels not in _LEVELS:
         yield Obstacle("operation.quantisation-levels", f"it has {levels} levels")
-    low, high = (list(_values(graph, operation, (position,))) for position in (_LOW, _HIGH))
-    if len(low) == len(high) and any(one > other for one, other in zip(low, high, strict=True)):
-        yield Obstacle("operation.negative-scale", "its results fall while its inputs rise")
 
 
 def _is_constant(graph: Graph, operation: Operation, positions: Iterable[int]) -> bool:

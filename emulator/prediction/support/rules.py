@@ -19,7 +19,7 @@ MAX_ARGUMENT_NAME: Final = 256
 """`ZE_MAX_GRAPH_ARGUMENT_NAME`, including the terminating zero."""
 MAX_DIMENSION: Final = 2**32 - 1
 """Dimensions of an argument are `uint32_t`."""
-VERSION: Final = 2
+VERSION: Final = 3
 """Raise it when a rule changes: models compiled strictly under other rules are compiled again."""
 ALL_PLATFORMS: Final = ("3720", "4000", "5010", "5020")
 
@@ -27,8 +27,8 @@ IMPORTER: Final = operation_table().source
 _QUANTISATION: Final = Source(
     "openvinotoolkit/npu_compiler",
     "src/vpux_compiler/src/utils/quantization.cpp",
-    "commit 0ccf9bf3faf8",
-    "2025",
+    "commit ebab0bbc2125",
+    "2026",
 )
 _PRECISION: Final = Source(
     "openvinotoolkit/npu_compiler",
@@ -171,14 +171,6 @@ RULES: Final = {
             Verdict.UNKNOWN,
             "a FakeQuantize of 2, 4, 15, 16, 255, 256 or 65536 levels",
             "quantise to one of these: the compiler has no storage type for others, if it quantises at all",
-            (_QUANTISATION,),
-        ),
-        Rule(
-            "operation.negative-scale",
-            Verdict.UNKNOWN,
-            "a FakeQuantize with output_low at most output_high",
-            "exchange both, and negate what reads it: one part of the compiler takes negative scales, another"
-            " has no type for them",
             (_QUANTISATION,),
         ),
         Rule(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from softnpu.emulator.prediction.graph import DYNAMIC, Graph, Operation, Tensor
 from softnpu.emulator.prediction.support.findings import Finding
@@ -15,6 +16,7 @@ from softnpu.emulator.prediction.support.rules import (
 
 _STATES = ("ReadValue", "Assign")
 _LISTED = 3
+_OPTIONS = 6
 
 
 def check(graph: Graph) -> tuple[Finding, ...]:
@@ -56,24 +58,42 @@ def _dynamic(graph: Graph) -> Iterator[Finding]:
         if not each.outputs[0].static and each.outputs[0].shape is not None and each not in open_inputs
     ]
     if open_inputs and _only_batch_is_open(graph):
-        yield RULES["shape.batch"].finding(f"open batch of {_named(graph, open_inputs)}", _names(open_inputs))
+        finding = RULES["shape.batch"].finding(
+            f"open batch of {_named(graph, open_inputs)}", _names(open_inputs)
+        )
+        yield replace(finding, hint=f"{_static(graph, open_inputs)}; {finding.hint}")
     elif open_inputs:
         concerned = [
             each for each in graph if any(map(is_unbounded, (*each.outputs, *graph.input_tensors(each))))
         ]
-        yield RULES["shape.unbounded"].finding(
+        finding = RULES["shape.unbounded"].finding(
             f"open dimensions of {_named(graph, open_inputs)}", _names(concerned)
         )
+        yield replace(finding, hint=_static(graph, open_inputs))
     if bounded:
-        yield RULES["shape.bounded"].finding(
+        finding = RULES["shape.bounded"].finding(
             f"bounded dimensions of {_named(graph, bounded)}", _names(bounded)
         )
+        yield replace(finding, hint=f"{_static(graph, bounded)}; {finding.hint}")
     if not (without_rank or open_inputs or bounded or any(graph.of_type(*_STATES))):
         inferred = [each for each in graph.dynamic if each.type != "Result"]
         if inferred:
             yield RULES["shape.inferred"].finding(
                 f"open dimensions of {_named(graph, inferred)}", _names(inferred)
             )
+
+
+def _static(graph: Graph, inputs: Sequence[Operation]) -> str:
+    """Say how to give inputs a static shape, with the options to fill in."""
+    options = " ".join(
+        f"--shape {_label(graph, each)}={_sizes(each.outputs[0])}" for each in inputs[:_OPTIONS]
+    )
+    more = " ..." if len(inputs) > _OPTIONS else ""
+    return f"give every input a static shape: {options}{more} with numbers for ?, or Model.reshape"
+
+
+def _sizes(tensor: Tensor) -> str:
+    return ",".join("?" if size == DYNAMIC else str(size) for size in tensor.shape or ())
 
 
 def _only_batch_is_open(graph: Graph) -> bool:

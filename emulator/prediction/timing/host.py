@@ -59,6 +59,7 @@ HOSTS: Final[Mapping[str, Host]] = {
 }
 """The computers of published measurements."""
 _FIGURES: Final = ("clock", "ddr", "copy", "call")
+_FORM: Final = "figures: ddr=GB/s,clock=MHz,copy=GB/s,call=us"
 
 
 def parse_host(text: str) -> Host:
@@ -70,7 +71,8 @@ def parse_host(text: str) -> Host:
             known = next((each for each in HOSTS.values() if each.name.lower() == key.lower()), None)
             if known is None:
                 near = get_close_matches(key.upper(), [each.upper() for each in HOSTS], n=1)
-                raise _refused(part, f"one of {', '.join(HOSTS)}", f"did you mean {near[0]}?" if near else "")
+                expected = f"one of {', '.join(HOSTS)}, or {_FORM}"
+                raise _refused(part, expected, f"did you mean {near[0]}?" if near else "")
             host = replace(known, name=text)
             continue
         if key not in _FIGURES:

@@ -79,7 +79,7 @@ def _of_the_host(prediction: Prediction) -> Iterator[Win]:
     saved = prediction.host_us / prediction.latency_us.value
     yield Win(
         text="keep several requests in flight",
-        reason="more a second, not sooner: a lone one waits for program, driver and copies",
+        reason="program, driver and copies, for which a lone one waits, overlap: more a second, none sooner",
         saved=saved if saved >= _BY_HOST else 0.0,
     )
 
@@ -129,7 +129,8 @@ def _of_kernels(layers: Iterable[LayerTime], total: float) -> Iterator[Win]:
         saved = sum(each.time_us.value for each in members) / total
         if kernel in _ACTIVATIONS:
             text = f"use Relu, or another activation of the DPU, for {kernel}"
-            reason = f"{_count(members, 'software kernel')}; the DPU computes Relu on its way out"
+            kernels = _count(members, "software kernel")
+            reason = f"{kernels}; the DPU computes Relu on its way out; the model has to be trained again"
         elif kernel == "MemPermute":
             text = "avoid transpositions"
             reason = f"{_count(members, 'software kernel')}; images are stored with channels last"

@@ -13,6 +13,7 @@ import openvino as ov
 from softnpu.emulator.arithmetic import dialect, rounding
 from softnpu.emulator.arithmetic import operation_types as types
 from softnpu.emulator.arithmetic.settings import HIGHER_PRECISION, INFINITY, SATURATE, Arithmetic
+from softnpu.emulator.common.model_bodies import all_bodies, bodies_of
 from softnpu.tools.compare.feeds import Feeds
 from softnpu.tools.predict.right import causes, constants
 from softnpu.tools.predict.right.causes import Findings, Seen
@@ -22,8 +23,10 @@ from softnpu.tools.predict.right.measuring import (
     Extent,
     error_of,
     extent_of,
+    nan_of,
     worse,
 )
+from softnpu.tools.predict.right.points import Point
 from softnpu.tools.predict.right.repairing import Names, Search, to_keep_in_f32
 from softnpu.tools.predict.right.result import (
     Error,
@@ -50,6 +53,8 @@ class _Seen:
     """The results of one run over all samples."""
 
     outputs: list[Error] = field(default_factory=list)
+    nan: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """The elements that are NaN in f32, and all, by sample and output."""
     points: dict[str, Seen] = field(default_factory=dict)
     own: dict[str, Error] = field(default_factory=dict)
     inner: list[LayerTrouble] = field(default_factory=list)
@@ -78,6 +83,14 @@ class Judge:
         self._names = Names.of(source, self._runs.base)
         self._constants = constants.saturated(source, arithmetic, known)
         self._order = {node.friendly_name: at for at, node in enumerate(source.get_ordered_ops())}
+        self._holders = {
+            inner.friendly_name: node.friendly_name
+            for node in self._runs.base.get_ordered_ops()
+            for body in bodies_of(node)
+            for each in (body, *all_bodies(body))
+            for inner in each.get_ordered_ops()
+        }
+        """The If, Loop or TensorIterator of the model around each operation of a body."""
         self._kinds = {node.friendly_name: node.get_type_name() for node in self._runs.base.get_ordered_ops()}
         self._end = math.inf
         self._bounded = bounded
@@ -90,10 +103,19 @@ class Judge:
         self._runs.samples = self._feeds.steps[:count]
         seen = self._observe(f16)
         wrong = {number for number, error in enumerate(seen.outputs) if not self._holds(number, error)}
+        numbers = {number for (_, number), (nan, size) in seen.nan.items() if nan < size or not size}
+        lacking = [each.name for at, each in enumerate(self._outputs(seen.outputs)) if at not in numbers]
+        if lacking and not wrong:
+            obstacle = f"output '{lacking[0]}' is NaN in f32 with these inputs; give others with --inputs"
+            return Right(verdict=Rightness.UNKNOWN, obstacle=obstacle, inputs=self._feeds.origin)
         findings = self._findings(f16, seen, wrong)
         blamed = {key: self._constants_of(f16, key) for key in findings.causes}
+        holders = {self._holders[each.layer] for each in seen.inner if each.layer in self._holders}
+        lost = {
+            key for key in findings.reaching if blamed.get(key) or holders & {*f16.points.points[key].group}
+        }
         layers = [
-            self._describe(f16, seen, key, Trouble.INHERITS if _is_of(blamed.get(key), trouble) else trouble)
+            self._describe(f16, seen, key, Trouble.INHERITS if _is_of(key, lost, trouble) else trouble)
             for key, trouble in findings.reaching.items()
         ]
         named = dict.fromkeys(each for constants in blamed.values() for each in constants)
@@ -113,6 +135,7 @@ class Judge:
             largest=_largest(f16, seen),
             repair=repair,
             runs=self._runs.count,
+            nan=sum(nan for nan, _ in seen.nan.values()),
             notes=_notes(parts, len(self._feeds.steps) - count, f16),
         )
 
@@ -124,6 +147,8 @@ class Judge:
             rounding.take_count(each.counter)
         for inference in self._runs.compare_points(f16):
             _add_outputs(seen, inference, f16)
+            for number, (_, reference) in enumerate(inference.outputs):
+                seen.nan[inference.sample, number] = nan_of(reference), reference.size
             for key, (value, reference) in inference.values.items():
                 error = error_of(value, reference, _floor(f16, [key]))
                 seen.points[key] = _joined(
@@ -160,7 +185,11 @@ class Judge:
 
     def _in_order(self, causes: Sequence[LayerTrouble]) -> tuple[LayerTrouble, ...]:
         """Return them in the order of execution: where blame is shared, the earlier layer comes first."""
-        return tuple(sorted(causes, key=lambda each: self._order.get(each.layer, len(self._order))))
+
+        def place(each: LayerTrouble) -> int:
+            return self._order.get(self._holders.get(each.layer, each.layer), len(self._order))
+
+        return tuple(sorted(causes, key=place))
 
     def _affordable(self, f16: F16Model, seen: _Seen, suspects: Sequence[str]) -> list[str]:
         """Return the first of these points, as many as fit into memory with their inputs' values."""
@@ -180,10 +209,9 @@ class Judge:
         point, each = f16.points.points[key], seen.points[key]
         layer, kind = self._names.owners.get(point.layer, (point.layer, point.type))
         step = "" if layer == point.layer else point.layer.removeprefix(f"{layer}/")
-        group = [name for name in point.group if self._kinds.get(name) in types.MULTIPLIERS]
-        # A product with its bias and activation goes by the product's name.
-        if group and layer == point.layer:
-            layer, kind = self._names.owners.get(group[-1], (layer, kind))
+        # A product with its bias and activation goes by the product's name, a sum with its Relu by the sum's.
+        if layer == point.layer:
+            layer, kind = self._names.owners.get(self._head(point), (layer, kind))
         return LayerTrouble(
             layer=layer,
             type=kind,
@@ -199,6 +227,14 @@ class Judge:
             reads=tuple(self._names.owners.get(read, (read, ""))[0] for read in point.reads),
             found=found,
         )
+
+    def _head(self, point: Point) -> str:
+        """Return the operation that begins a point's fused group; the rounded one if that is alone."""
+        products = [name for name in point.group if self._kinds.get(name) in types.MULTIPLIERS]
+        if products or point.type != "Relu":
+            return (products or [point.layer])[-1]
+        computing = [name for name in point.group if self._kinds.get(name) not in types.MOVING]
+        return (computing or [point.layer])[-1]
 
     # ------------------------------------------------------------ repair
 
@@ -292,9 +328,9 @@ def _floor(f16: F16Model, keys: Sequence[str]) -> float:
     return SMALLEST_NORMAL if keys and all(f16.points.points[key].is_share for key in keys) else 0.0
 
 
-def _is_of(constants: Sequence[LayerTrouble] | None, trouble: Trouble) -> bool:
-    """Return whether a point's trouble is that of the constants it reads: f16 could hold its result."""
-    return bool(constants) and trouble is not Trouble.OVERFLOWS
+def _is_of(key: str, lost: set[str], trouble: Trouble) -> bool:
+    """Return whether a point's trouble is that of a constant or body before it: f16 holds its result."""
+    return key in lost and trouble is not Trouble.OVERFLOWS
 
 
 def _add_outputs(seen: _Seen, inference: Inference, f16: F16Model) -> None:

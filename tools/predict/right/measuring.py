@@ -60,9 +60,9 @@ def extent_of(reference: Array) -> Extent:
 
 
 def error_of(value: Array, reference: Array, floor: float = 0.0) -> Error:
-    """Return the distance of `value` from `reference`; infinite if only one is finite somewhere.
+    """Return the distance of `value` from `reference`; infinite if only `reference` is finite somewhere.
 
-    Magnitudes below `floor` count as that.
+    Magnitudes below `floor` count as that. Where `reference` is NaN nothing is right or wrong.
     """
     if value.shape != reference.shape:
         return _INFINITE
@@ -82,6 +82,11 @@ def error_of(value: Array, reference: Array, floor: float = 0.0) -> Error:
     return _shares(math.sqrt(squares), whole, peak, max(_magnitude(theirs), floor))
 
 
+def nan_of(reference: Array) -> int:
+    """Count the elements that are no number."""
+    return int(np.count_nonzero(np.isnan(reference))) if reference.dtype.kind == "f" else 0
+
+
 def worse(one: Error, other: Error) -> Error:
     """Return the larger mean and the larger peak."""
     return Error(max(one.mean, other.mean), max(one.peak, other.peak))
@@ -89,9 +94,9 @@ def worse(one: Error, other: Error) -> Error:
 
 def _of_extremes(ours: Array, theirs: Array, floor: float) -> Error:
     """Do the same for squares beyond f32, and infinities: those of f32 are 65504 in f16 or infinite."""
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    same = (ours == theirs) | np.isnan(theirs)
     same |= np.isinf(theirs) & (np.sign(ours) == np.sign(theirs)) & (np.abs(ours) >= F16_LARGEST)
-    if bool((~np.isfinite(ours) & ~same).any()) or bool((np.isnan(theirs) & ~same).any()):
+    if bool((~np.isfinite(ours) & ~same).any()):
         return _INFINITE
     left = ~same
     exact = theirs.astype(np.float64)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 
 import msgspec
+
+_MANY = 10.0
+"""Errors from here on are given as multiples, not in percent."""
 
 
 class Rightness(enum.StrEnum):
@@ -38,6 +42,14 @@ class Error(msgspec.Struct, frozen=True):
     def worst(self) -> float:
         """The larger one."""
         return max(self.mean, self.peak)
+
+    def __str__(self) -> str:
+        """Format the larger one: `0.12%`, `71%`, `24 times its size`; also one that no number says."""
+        if not math.isfinite(self.worst):
+            return "infinitely much (infinity or NaN on one side, or f32 has only zeros)"
+        if self.worst >= _MANY:
+            return f"{self.worst:.3g} times its size"
+        return f"{self.worst:.0%}" if self.worst >= 0.1 else f"{100 * self.worst:.2g}%"
 
 
 class OutputError(msgspec.Struct, frozen=True):
@@ -103,7 +115,8 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
 
     `causes` are in execution order, with nothing wrong before them; `inherits` follow from them. `overflow`
     is the outcome of a value beyond f16. `inputs` is the source of the samples; `points` is the number of
-    observed roundings; `runs` the number of models executed.
+    observed roundings; `runs` the number of models executed. `nan` is the number of elements of the outputs
+    that are NaN in f32: nothing is said about them.
     """
 
     verdict: Rightness
@@ -119,4 +132,5 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
     largest: Largest | None = None
     repair: Repair | None = None
     runs: int = 0
+    nan: int = 0
     notes: tuple[str, ...] = ()
