@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -59,6 +60,8 @@ _graphs: weakref.WeakValueDictionary[tuple[int, int], Graph] = weakref.WeakValue
 _sessions: weakref.WeakKeyDictionary[Connection, int] = weakref.WeakKeyDictionary()
 _sites: dict[tuple[str, ...], int] = {}
 _numbers = itertools.count(1)
+_collected: deque[notes.Ended] = deque()  # by finalizers, which run anywhere, even inside a note
+_own: weakref.WeakSet[Block] = weakref.WeakSet()  # memory that no other program can use
 _lock = threading.Lock()
 
 
@@ -79,6 +82,8 @@ def begin(connection: Connection, session: int) -> None:
 
 def _write(note: notes.AnyNote) -> None:
     if _file is not None:
+        while _collected:
+            _file.write(_collected.popleft())
         _file.write(note)
 
 
@@ -159,10 +164,18 @@ def _wrap_register(original: Callable[..., None]) -> Callable[..., None]:
                 memory=handle._block.handle if kind == "event" else 0,
                 offset=handle._offset if kind == "event" else 0,
                 parent=getattr(owner, "_check_id", 0),
+                shared=block is not None and block not in _own,
             )
         )
+        weakref.finalize(handle, _collect, _session(connection), kind, number).atexit = False
 
     return register
+
+
+def _collect(session: int, kind: str, number: int) -> None:
+    _collected.append(
+        notes.Ended(t=time.monotonic_ns(), session=session, kind=kind, id=number, site=0, by_itself=True)
+    )
 
 
 def _wrap_destroy(original: Callable[..., None]) -> Callable[..., None]:
@@ -201,6 +214,8 @@ def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
             return original(pool, call, kind, size, alignment, exportable)
         block = original(pool, call, kind, -(-size // PAGE) * PAGE, max(alignment, PAGE), exportable)
         block.size = size
+        if not exportable:
+            _own.add(block)
         view_of(block)[: size - size % 8].view(np.uint64)[:] = notes.UNWRITTEN
         if _watch is not None:
             _watch.add(block)

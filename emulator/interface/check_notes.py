@@ -48,7 +48,7 @@ class Made(Note, frozen=True, tag="made"):
     """An object exists. `kind`: memory, list, queue, fence, event, graph or context; `id` by the driver.
 
     `size` and `address` are those of memory in the program; `memory` and `offset` say where an event lies;
-    `parent` is the context of a queue, the pool of an event.
+    `parent` is the context of a queue, the pool of an event. `shared`: other programs may use the memory.
     """
 
     session: int
@@ -60,16 +60,25 @@ class Made(Note, frozen=True, tag="made"):
     memory: int = 0
     offset: int = 0
     parent: int = 0
+    shared: bool = False
 
 
 class Ended(Note, frozen=True, tag="ended"):
-    """The program has destroyed or freed an object; `reset`: it has emptied a list instead."""
+    """The program has destroyed or freed an object; `reset`: it has emptied a list instead.
+
+    `by_itself`: the program has not said so; it has ended with its owner, or Python has collected it.
+    """
 
     session: int
     kind: str
     id: int
     site: int
     reset: bool = False
+    by_itself: bool = False
+
+
+class Exit(Note, frozen=True, tag="exit"):
+    """The program ends in order; its language destroys nothing by itself. Its last notes may follow."""
 
 
 class Touched(Note, frozen=True, tag="touched"):
@@ -192,7 +201,7 @@ class Unwritten(Note, frozen=True, tag="unwritten"):
 
 
 AnyNote = (
-    Session | Site | Made | Ended | Touched | Recorded | Submitted | Completed | HostEvent
+    Session | Site | Made | Ended | Exit | Touched | Recorded | Submitted | Completed | HostEvent
     | Program | Turn | TurnEnd | Signalled | Unwritten
 )  # fmt: skip
 

@@ -17,8 +17,10 @@ from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface.check_notes import Access
 from softnpu.tools.check.clocks import NOTHING, Clock, Queue, join, meet, with_queue
 from softnpu.tools.check.findings import Finding, Findings, Kind
+from softnpu.tools.check.leaks import judge_leaks
 from softnpu.tools.check.lifetimes import Lifetimes
 from softnpu.tools.check.notebook import Notebook
+from softnpu.tools.check.waste import Waste
 from softnpu.tools.check.work import NEVER, Work, accesses, command_place, overlap
 
 _PRUNE_AT: Final = 512
@@ -49,11 +51,15 @@ class Used:
 
 
 class Analysis:
-    """Replays a notebook. `as_device`: commands of a list run in order, as this device does."""
+    """Replays a notebook. `as_device`: commands of a list run in order, as this device does.
 
-    def __init__(self, notebook: Notebook, *, as_device: bool = False) -> None:
+    `waste`: look for what is right but wasteful, too.
+    """
+
+    def __init__(self, notebook: Notebook, *, as_device: bool = False, waste: bool = False) -> None:
         self._book = notebook
         self._as_device = as_device
+        self._waste = waste
         self._findings = Findings()
         self._work: dict[tuple[int, int, int], Work] = {}
         self._timelines: dict[Queue, Timeline] = defaultdict(Timeline)
@@ -71,6 +77,9 @@ class Analysis:
         for t, file, note in self._book.lines:
             self._replay(t, file, note)
         Lifetimes(self._book, self._work.values(), self._events, self._findings).judge()
+        judge_leaks(self._book, self._findings)
+        if self._waste:
+            Waste(self._book, self._work.values(), self._findings).judge()
         self._findings.submissions = len(self._work)
         for session in sorted(self._unsubmitted):
             self._findings.unseen.append(
@@ -315,6 +324,6 @@ class Analysis:
         )
 
 
-def analyse(folder: Path, *, as_device: bool = False) -> Findings:
+def analyse(folder: Path, *, as_device: bool = False, waste: bool = False) -> Findings:
     """Return the findings of the run whose notes lie in `folder`."""
-    return Analysis(Notebook(folder), as_device=as_device).run()
+    return Analysis(Notebook(folder), as_device=as_device, waste=waste).run()

@@ -21,6 +21,9 @@ def check(
             "--as-device", help="Accept what is right only because this device runs lists in order."
         ),
     ] = False,
+    waste: Annotated[
+        bool, typer.Option("--waste", help="Also tell what is right, and wastes time or memory.")
+    ] = False,
     json: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Also write the findings as JSON.", dir_okay=False),
@@ -65,7 +68,7 @@ def check(
         with private_daemon(**settings) as daemon:
             library = native_library.find()
             code = watch(command, library.environment(daemon.socket, daemon.environment(os.environ)))
-        findings = analyse(Path(folder), as_device=as_device)
+        findings = analyse(Path(folder), as_device=as_device, waste=waste)
     left_out = output.suppress(findings, patterns)
     output.show(findings, left_out)
     if json is not None:

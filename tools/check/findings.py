@@ -21,6 +21,8 @@ class Kind(enum.StrEnum):
     DESTROYED_IN_FLIGHT = "destroyed-in-flight"
     RESET_IN_FLIGHT = "reset-in-flight"
     NEVER_SIGNALLED = "never-signalled"
+    LEAK = "leak"
+    UNUSED_MEMORY = "unused-memory"
 
 
 MEANING: dict[Kind, str] = {
@@ -33,7 +35,11 @@ MEANING: dict[Kind, str] = {
     Kind.DESTROYED_IN_FLIGHT: "An object is destroyed while the device may still use it.",
     Kind.RESET_IN_FLIGHT: "A command list is reset while the device may still execute it.",
     Kind.NEVER_SIGNALLED: "A command waits for an event that nothing signals.",
+    Kind.LEAK: "The program ends and has not destroyed what it made.",
+    Kind.UNUSED_MEMORY: "No submission uses the memory.",
 }
+WASTE: frozenset[Kind] = frozenset({Kind.UNUSED_MEMORY})
+"""Kinds that are right, but cost time or memory: found only if asked for."""
 
 
 @dataclass(frozen=True, slots=True)

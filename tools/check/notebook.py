@@ -17,7 +17,10 @@ _UNKNOWN = "unknown process"
 
 @dataclass(slots=True)
 class Object:
-    """An object of a program: where it was made, and when and where it ended."""
+    """An object of a program: where it was made, and when and where the program has ended it.
+
+    `gone`: by whatever it has ended. `shared`: other programs may use it.
+    """
 
     kind: str
     frames: Frames
@@ -25,6 +28,8 @@ class Object:
     address: int = 0
     made_ns: int = 0
     parent: int = 0
+    shared: bool = False
+    gone: bool = False
     ended_ns: int | None = None
     ended: Frames = ()
     resets: list[tuple[int, Frames]] = field(default_factory=list)
@@ -36,6 +41,8 @@ class Notebook:
     def __init__(self, folder: Path) -> None:
         self.lines: list[tuple[int, str, notes.AnyNote]] = []
         self.processes: dict[int, str] = {}
+        self.exited: set[int] = set()
+        """Sessions of programs that have ended in order, and should have destroyed what they made."""
         self.objects: dict[tuple[int, str, int], Object] = {}
         self.calls: dict[tuple[int, int, int], tuple[tuple[str, Frames], ...]] = {}
         self.events: dict[tuple[int, int, int], tuple[str, int]] = {}
@@ -80,6 +87,7 @@ class Notebook:
 
     def _collect(self) -> None:
         programs: dict[tuple[str, int], notes.Program] = {}
+        sessions: dict[str, list[int]] = defaultdict(list)
         sites = [(file, note) for _, file, note in self.lines if isinstance(note, notes.Site)]
         names = names_of(frame for _, site in sites for frame in site.frames)
         for file, site in sites:
@@ -88,9 +96,12 @@ class Notebook:
             match note:
                 case notes.Session(session=session, pid=pid, program=program):
                     self.processes[session] = f"{program} ({pid})"
+                    sessions[file].append(session)
+                case notes.Exit():
+                    self.exited.update(sessions[file])
                 case notes.Made():
                     frames = self.frames(file, note.site)
-                    made = Object(note.kind, frames, note.size, note.address, t, note.parent)
+                    made = Object(note.kind, frames, note.size, note.address, t, note.parent, note.shared)
                     self.objects[note.session, note.kind, note.id] = made
                     if note.kind == "event":
                         self.event_ids[note.session, note.memory, note.offset].append((t, note.id))
@@ -100,8 +111,10 @@ class Notebook:
                     ended = self.objects.get((note.session, note.kind, note.id))
                     if ended is not None and note.reset:
                         ended.resets.append((t, self.frames(file, note.site)))
-                    elif ended is not None and ended.ended_ns is None:
-                        ended.ended_ns, ended.ended = t, self.frames(file, note.site)
+                    elif ended is not None:
+                        ended.gone = True
+                        if ended.ended_ns is None and not note.by_itself:
+                            ended.ended_ns, ended.ended = t, self.frames(file, note.site)
                 case notes.Recorded():
                     self.calls[note.session, note.list, note.recording] = tuple(
                         (call, self.frames(file, site)) for call, site in note.calls

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from softnpu.tools.check.findings import MEANING, Finding, Findings, Frames, Kind, Place
+from softnpu.tools.check.findings import MEANING, WASTE, Finding, Findings, Frames, Kind, Place
 from softnpu.tools.shared.console import err, format_count, json_text, print_line
 from softnpu.tools.shared.failures import ToolError
 
@@ -127,7 +127,7 @@ def _result(finding: Finding) -> dict[str, Any]:
     located = [place for place in finding.places if place.frames]
     return {
         "ruleId": finding.kind.value,
-        "level": "error",
+        "level": "note" if finding.kind in WASTE else "error",
         "message": {"text": f"{finding.title}. To mend it, {finding.mend}."},
         "locations": [_location(place) for place in located[:1]],
         "relatedLocations": [_location(place) for place in located[1:]],

@@ -247,6 +247,7 @@ void begin(uint64_t session) noexcept {
             notes->get_thread =
                 reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
             notes->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
+            std::atexit([] { noting([] { Line("exit").write(); }); });
         }
         {
             std::lock_guard lock(notes->mutex);
@@ -306,7 +307,7 @@ void ended(Kind kind, const Object& object, bool reset) noexcept {
     });
 }
 
-void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept {
+void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) noexcept {
     noting([&] {
         Line("made")
             .put("session", notes->session)
@@ -315,6 +316,7 @@ void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept {
             .put("site", site())
             .put("size", size)
             .put("address", reinterpret_cast<uint64_t>(address))
+            .raw("shared", shared ? "true" : "false")
             .write();
     });
 }
@@ -338,6 +340,18 @@ void memory_ended(uint64_t handle, const uint8_t* address) noexcept {
             .write();
         const auto slot = notes->slots.find(address);
         if (slot != notes->slots.end()) softnpu_watch_set(slot->second, FREED);
+    });
+}
+
+void memory_ended_with_owner(uint64_t handle) noexcept {
+    noting([&] {
+        Line("ended")
+            .put("session", notes->session)
+            .put("kind", std::string("memory"))
+            .put("id", handle)
+            .put("site", 0)
+            .raw("by_itself", "true")
+            .write();
     });
 }
 

@@ -24,8 +24,11 @@ void forget_in_child() noexcept;
 
 void made(Kind kind, const Object& object) noexcept;
 void ended(Kind kind, const Object& object, bool reset = false) noexcept;
-void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept;
+// `shared`: other programs may use it.
+void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) noexcept;
 void memory_ended(uint64_t handle, const uint8_t* address) noexcept;
+// It has ended with its context.
+void memory_ended_with_owner(uint64_t handle) noexcept;
 // The memory at this address is given back.
 void memory_gone(const uint8_t* address) noexcept;
 // Marks fresh memory as unwritten; it has whole pages of its own.
