@@ -29,7 +29,7 @@ class Denied(enum.IntEnum):
 class AccessWatch:
     """The watched allocations of this process: each has pages of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, key: str) -> None:
         library = ctypes.CDLL(str(native_files.guard()))
         library.softnpu_watch_add.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
         library.softnpu_watch_add.restype = ctypes.c_long
@@ -40,12 +40,12 @@ class AccessWatch:
         self._slots: dict[int, int] = {}  # by address
         self._uses: dict[int, dict[tuple[Queue, int], Denied]] = {}  # by address, then queue and submission
         self._queues: dict[Queue, list[tuple[int, int]]] = {}  # queue to (submission, address)
-        self.begin(directory)
+        self.begin(directory, key)
 
-    def begin(self, directory: Path) -> None:
-        """Write to a file of this process from now on; also in a forked child."""
+    def begin(self, directory: Path, key: str) -> None:
+        """Write to another file from now on, beside the notes with this key."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(directory / f"touched-{os.getpid()}.txt", flags, 0o600)
+        file = os.open(directory / f"touched-{key}.txt", flags, 0o600)
         thread = frames = None
         with contextlib.suppress(AttributeError):  # another Python than CPython has no such functions
             thread = ctypes.cast(ctypes.pythonapi.PyGILState_GetThisThreadState, ctypes.c_void_p)

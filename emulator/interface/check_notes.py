@@ -1,8 +1,8 @@
 """Notes of `softnpu check`: what drivers and engines write down for the analysis, as lines of JSON.
 
-Each process appends to files of its own in the folder that `SOFTNPU_CHECK` names. A line is written by one
-system call, so that a killed process leaves whole lines. Times are CLOCK_MONOTONIC in nanoseconds; they order
-the notes of all processes of a machine.
+Each process appends to files of its own in the folder that `SOFTNPU_CHECK` names in the environment of the
+daemon, of which its clients learn it. A line is written by one system call, so that a killed process leaves
+whole lines. Times are CLOCK_MONOTONIC in nanoseconds; they order the notes of all processes of a machine.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
-
-from softnpu.emulator.interface.environment import ENV_CHECK
 
 UNWRITTEN: Final = 0xA5C3F00D_5EED1E55
 """What a driver writes into each 8 bytes of fresh memory: who finds it there reads what nobody wrote."""
@@ -209,24 +208,22 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyNote] = msgspec.json.Decoder(AnyNote)
 
 
-def folder() -> Path | None:
-    """Return the folder for notes; None if nothing is checked."""
-    named = os.environ.get(ENV_CHECK)
-    return Path(named) if named else None
-
-
 class NoteFile:
-    """The notes of this process, from any of its threads."""
+    """The notes of this process, from any of its threads. `key`: what no other process has in its names."""
 
     def __init__(self, directory: Path, role: str) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(directory / f"{role}-{os.getpid()}.jsonl", flags, 0o600)
+        # pids are used again
+        self.key = f"{os.getpid()}-{time.monotonic_ns()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(directory / f"{role}-{self.key}.jsonl", flags, 0o600)
         self._lock = threading.Lock()
         self._is_full = False
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
+        """Close the file; what is written from now on is dropped."""
+        with self._lock:
+            self._is_full = True
+            os.close(self._fd)
 
     def write(self, note: AnyNote) -> None:
         """Append a note. A full disk ends the notes, not the program, which says so on stderr."""

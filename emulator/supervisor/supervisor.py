@@ -18,6 +18,7 @@ import softnpu
 from softnpu.emulator.common import failpoints, linux, untrusted_fds
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.environment import check_folder
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
@@ -311,6 +312,7 @@ class Supervisor:
                 replace(self.devices[number].info, index=index) for index, number in enumerate(devices)
             ),
             limits=self._services.limits,
+            check=check_folder(),
         )
 
     def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer:

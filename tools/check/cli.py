@@ -13,7 +13,9 @@ from softnpu.tools.shared.daemon_connection import PlatformOption
 
 
 def check(
-    command: Annotated[list[str], typer.Argument(help="The program and its arguments, after --.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program and its arguments, after --.")
+    ] = None,
     platform: PlatformOption = None,
     as_device: Annotated[
         bool,
@@ -42,6 +44,16 @@ def check(
             dir_okay=False,
         ),
     ] = None,
+    notes: Annotated[
+        Path | None,
+        typer.Option(
+            "--notes",
+            metavar="DIR",
+            help="Instead of a program: what 'softnpu daemon --check DIR' has seen so far.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
     exit_code: Annotated[
         int, typer.Option("--exit-code", help="Exit code when something is found.", min=0, max=125)
     ] = 1,
@@ -51,24 +63,28 @@ def check(
     The exit code is the program's if it fails, else --exit-code if something is found.
     """
     from softnpu.driver import native_library
-    from softnpu.emulator.interface.environment import ENV_CHECK, ENV_NATIVE_TURNS
     from softnpu.tools.check import output
     from softnpu.tools.check.analysis import analyse
-    from softnpu.tools.shared.private_daemon import private_daemon
+    from softnpu.tools.check.checked_daemon import checked_daemon
+    from softnpu.tools.shared.failures import UsageError
     from softnpu.tools.shared.program import watch
 
+    if (command is None) == (notes is None):
+        found = "neither" if notes is None else f"--notes {notes} and a program"
+        raise UsageError("softnpu check", found=found, expected="a program after --, or --notes DIR")
     patterns = output.read_suppressions(suppressions) if suppressions is not None else []
     for path in (json, sarif):
         if path is not None:
             output.check_writable(path)
     settings = {"devices": tuple(platform)} if platform else {}
-    with tempfile.TemporaryDirectory(prefix="softnpu-check-") as folder:
-        os.environ[ENV_CHECK] = folder
-        os.environ[ENV_NATIVE_TURNS] = "0"  # what C++ runs is not noted
-        with private_daemon(**settings) as daemon:
-            library = native_library.find()
-            code = watch(command, library.environment(daemon.socket, daemon.environment(os.environ)))
-        findings = analyse(Path(folder), as_device=as_device, waste=waste)
+    code = 0
+    with tempfile.TemporaryDirectory(prefix="softnpu-check-") as made:
+        folder = Path(made) if notes is None else notes
+        if command is not None:
+            with checked_daemon(folder, **settings) as daemon:
+                library = native_library.find()
+                code = watch(command, library.environment(daemon.socket, daemon.environment(os.environ)))
+        findings = analyse(folder, as_device=as_device, waste=waste)
     left_out = output.suppress(findings, patterns)
     output.show(findings, left_out)
     if json is not None:

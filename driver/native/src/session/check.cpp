@@ -17,7 +17,7 @@
 
 #include "base/clock.hpp"
 #include "base/environment.hpp"
-#include "interface/schema.hpp"
+#include "base/error_info.hpp"
 #include "session/trace.hpp"
 
 extern "C" {
@@ -41,6 +41,7 @@ using DumpFrames = void (*)(int, void*);
 // Never destroyed: programs call the driver from destructors of static objects.
 struct Notes {
     std::mutex mutex;
+    std::string folder;
     int file = -1;
     uint64_t session = 0;
     uint64_t last = 0;  // number of an object or a recording
@@ -206,21 +207,46 @@ void allow(uint64_t queue, uint64_t sequence) {
     flight.swap(left);
 }
 
-int open_file(const char* role, const char* suffix) {
-    const char* const folder = variable(schema::environment::CHECK);
-    const std::string path = std::string(folder) + "/" + role + "-" + std::to_string(getpid()) + "n" + suffix;
-    return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+// Called with the lock. Throws why there is no file.
+int open_file(const std::string& role, const std::string& name) {
+    const std::string path = notes->folder + "/" + role + "-" + name;
+    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
+    if (file < 0) throw out_of_host_memory(path, errno_text(errno), "a file for notes");
+    return file;
+}
+
+// Called with the lock. From now on notes are of another daemon, or of none.
+void change_folder(const std::string& folder) {
+    for (auto& [queue, flight] : notes->in_flight) allow(queue, UINT64_MAX);
+    if (notes->file >= 0) close(notes->file);
+    notes->file = -1;
+    notes->sites.clear();
+    notes->folder = folder;
+    if (folder.empty()) return;
+    // pids are used again
+    const std::string key = std::to_string(getpid()) + "-" + std::to_string(now_ns()) + "n";
+    const int touched = open_file("touched", key + ".txt");
+    notes->file = open_file("client", key + ".jsonl");
+    softnpu_watch_install(touched, notes->get_thread, notes->dump_frames);
 }
 
 // Runs `body` with the lock; what has no memory is not noted.
 template <class F>
-void noting(F&& body) noexcept {
+void locked(F&& body) noexcept {
     if (notes == nullptr) return;
     try {
         std::lock_guard lock(notes->mutex);
-        if (notes->file >= 0) body();
+        body();
     } catch (...) {
     }
+}
+
+// The same if notes are written.
+template <class F>
+void noting(F&& body) noexcept {
+    locked([&] {
+        if (notes->file >= 0) body();
+    });
 }
 
 // Called with the lock.
@@ -236,9 +262,9 @@ uint64_t number_of(const Object& object) {
 
 std::atomic<bool> active{false};
 
-void begin(uint64_t session) noexcept {
-    const char* const folder = variable(schema::environment::CHECK);
-    if (folder == nullptr || *folder == '\0') return;
+void begin(uint64_t session, const std::string& folder) noexcept {
+    if (notes == nullptr && folder.empty()) return;
+    if (is_privileged()) return;  // the user's daemon chooses the folder
     try {
         if (notes == nullptr) {
             notes = new Notes;
@@ -251,11 +277,9 @@ void begin(uint64_t session) noexcept {
         }
         {
             std::lock_guard lock(notes->mutex);
-            if (notes->file < 0) {
-                notes->file = open_file("client", ".jsonl");
-                softnpu_watch_install(open_file("touched", ".txt"), notes->get_thread, notes->dump_frames);
-            }
+            if (notes->folder != folder) change_folder(folder);
             notes->session = session;
+            if (notes->file < 0) return;
         }
         noting([&] {
             Line("session")
@@ -266,6 +290,8 @@ void begin(uint64_t session) noexcept {
         });
         active = true;
         trace::joined |= trace::CHECKED;
+    } catch (const Error& error) {
+        log_once("softnpu check: this program is not checked: " + error.info().text());
     } catch (...) {
     }
 }
@@ -322,9 +348,9 @@ void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) no
 }
 
 void fill_unwritten(uint8_t* address, size_t size) noexcept {
-    for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
-        std::memcpy(address + at, &UNWRITTEN, sizeof UNWRITTEN);
     noting([&] {
+        for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
+            std::memcpy(address + at, &UNWRITTEN, sizeof UNWRITTEN);
         const long slot = softnpu_watch_add(reinterpret_cast<uintptr_t>(address), size);
         if (slot >= 0) notes->slots[address] = slot;
     });
@@ -356,7 +382,7 @@ void memory_ended_with_owner(uint64_t handle) noexcept {
 }
 
 void memory_gone(const uint8_t* address) noexcept {
-    noting([&] {
+    locked([&] {  // also when nothing is noted any more: the address is used again
         notes->uses.erase(address);
         const auto slot = notes->slots.find(address);
         if (slot == notes->slots.end()) return;

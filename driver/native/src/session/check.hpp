@@ -1,11 +1,12 @@
 // What this driver notes for `softnpu check`: objects, lists, submissions, and what the program waits for.
-// The lines are those of emulator/interface/check_notes.py. Without SOFTNPU_CHECK nothing is noted.
+// The lines are those of emulator/interface/check_notes.py. Nothing is noted unless the daemon asks for it.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,8 +17,8 @@ namespace softnpu::check {
 extern std::atomic<bool> active;
 inline bool on() { return active.load(std::memory_order_relaxed); }
 
-// A session has begun: from now on everything is noted, if SOFTNPU_CHECK names a folder.
-void begin(uint64_t session) noexcept;
+// A session has begun: from now on everything is noted in this folder; nothing without one.
+void begin(uint64_t session, const std::string& folder) noexcept;
 void forget_in_child() noexcept;
 
 // ---- objects

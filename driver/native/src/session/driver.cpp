@@ -154,7 +154,7 @@ std::shared_ptr<Driver> connect_driver() {
     const Value* const granted = answer.fields.find(welcome::LIMITS);
     const uint64_t largest = granted == nullptr ? 0 : granted->integer(limits::COMMAND_BUFFER);
     trace::watch(connection, answer.fds.empty() ? nullptr : &answer.fds.front());
-    check::begin(answer.fields.integer(welcome::SESSION));
+    check::begin(answer.fields.integer(welcome::SESSION), answer.fields.string(welcome::CHECK));
     auto driver = std::make_shared<Driver>(connection, static_cast<uint32_t>(largest));
     for (const Value& entry : answer.fields.array(welcome::DEVICES)) {
         auto device = std::make_shared<Device>(driver, read_device(entry));
