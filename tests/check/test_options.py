@@ -45,7 +45,7 @@ with Driver.open() as driver:
 def test_a_daemon_checks_all_its_programs_also_those_started_before(
     tmp_path: Path, private_dir: Path
 ) -> None:
-    notes, socket = tmp_path / "notes", private_dir / "npu.sock"
+    notes, page, socket = tmp_path / "notes", tmp_path / "page.html", private_dir / "npu.sock"
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "SOFTNPU_SOCKET": str(socket)}
     with subprocess.Popen(
         [sys.executable, "-P", "-c", STARTED_BEFORE],
@@ -60,12 +60,12 @@ def test_a_daemon_checks_all_its_programs_also_those_started_before(
         assert f"'softnpu check --notes {notes}'" in told
         print(file=program.stdin, flush=True)
         assert program.stdout.readline() == "copied\n"
-        running = softnpu("check", "--notes", notes)
+        running = softnpu("check", "--notes", notes, "--html", page)
         print(file=program.stdin, flush=True)
     assert "stopped" in softnpu("stop", "--socket", socket).words
     ended = softnpu("check", "--notes", notes, "--exit-code", "3")
     assert (program.returncode, running.code, ended.code) == (0, 1, 3)
-    for said in (running.err, ended.err):
+    for said in (running.err, page.read_text(), ended.err):
         assert "uninitialised-read" in said
     assert "files in it" in softnpu("daemon", "--socket", socket, "--check", notes).misuse
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +35,10 @@ def check(
         Path | None,
         typer.Option("--sarif", metavar="FILE", help="Also write them as SARIF 2.1.0.", dir_okay=False),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write them as a page.", dir_okay=False),
+    ] = None,
     suppressions: Annotated[
         Path | None,
         typer.Option(
@@ -63,10 +68,11 @@ def check(
     The exit code is the program's if it fails, else --exit-code if something is found.
     """
     from softnpu.driver import native_library
-    from softnpu.tools.check import output
+    from softnpu.tools.check import output, page
     from softnpu.tools.check.analysis import analyse
     from softnpu.tools.check.checked_daemon import checked_daemon
     from softnpu.tools.shared.failures import UsageError
+    from softnpu.tools.shared.pages import rendering
     from softnpu.tools.shared.program import watch
 
     if (command is None) == (notes is None):
@@ -76,6 +82,8 @@ def check(
     for path in (json, sarif):
         if path is not None:
             output.check_writable(path)
+    if html is not None:
+        rendering.check_target("--html", html)
     settings = {"devices": tuple(platform)} if platform else {}
     code = 0
     with tempfile.TemporaryDirectory(prefix="softnpu-check-") as made:
@@ -91,4 +99,7 @@ def check(
         output.write_json(json, findings)
     if sarif is not None:
         output.write_sarif(sarif, findings)
+    if html is not None:
+        program = f"notes in {notes}" if command is None else shlex.join(command)
+        page.write_page(html, findings, left_out, program)
     raise typer.Exit(code or (exit_code if findings.found else 0))
