@@ -36,6 +36,7 @@ class AccessWatch:
         library.softnpu_watch_set.argtypes = (ctypes.c_long, ctypes.c_int)
         library.softnpu_watch_remove.argtypes = (ctypes.c_long, ctypes.c_int)
         library.softnpu_watch_install.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        library.softnpu_watch_gate.argtypes = (ctypes.c_char_p,)
         self._library = library
         self._slots: dict[int, int] = {}  # by address
         self._uses: dict[int, dict[tuple[Queue, int], Denied]] = {}  # by address, then queue and submission
@@ -53,6 +54,12 @@ class AccessWatch:
         code = self._library.softnpu_watch_install(file, thread, frames)
         if code:
             raise OSError(code, os.strerror(code))
+        mode = self._library.softnpu_watch_gate(os.fsencode(directory / "gate"))
+        self.asks, self.debugs = mode != 0, mode == ord("p")
+
+    def stops(self) -> bool:
+        """Return whether the program is to stop here: `softnpu check --first` has found something."""
+        return self.asks and bool(self._library.softnpu_watch_ask())
 
     def add(self, block: Block) -> None:
         """Watch an allocation that shares no page with another."""

@@ -14,10 +14,8 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -34,15 +32,11 @@ from softnpu.driver.fence import Fence
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Allocation, MemoryPool
+from softnpu.driver.noted import Noted, stop_program
 from softnpu.driver.submissions import Submission
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface.check_notes import NoteFile
 
-_FRAMES: Final = 16
-_FOLDERS: Final = (Path(__file__).parent, Path(notes.__file__).parent, Path(__file__).parents[1] / "plugin")
-_OURS: Final = tuple(f"{folder}{os.sep}" for folder in _FOLDERS)
-_NOT_SHOWN: Final = (*_OURS, "<frozen ")
 _KINDS: Final[dict[type[Handle], str]] = {
     Allocation: "memory",
     CommandList: "list",
@@ -54,40 +48,6 @@ _KINDS: Final[dict[type[Handle], str]] = {
     Graph: "graph",
     Context: "context",
 }
-
-
-class Noted:
-    """What this process notes for one daemon."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.file = NoteFile(directory, "client")
-        self.sites: dict[tuple[str, ...], int] = {}
-        self.collected: deque[notes.Ended] = deque()  # by finalizers, which run anywhere, even inside a note
-
-    def write(self, note: notes.AnyNote) -> None:
-        """Append a note, after what Python has collected."""
-        while self.collected:
-            self.file.write(self.collected.popleft())
-        self.file.write(note)
-
-    def site(self) -> int:
-        """Return the number of the place in the program that has called the driver."""
-        frames: list[str] = []
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and len(frames) < _FRAMES:
-            code = frame.f_code
-            if not code.co_filename.startswith(_NOT_SHOWN):
-                frames.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
-            frame = frame.f_back
-        key = tuple(frames)
-        number = self.sites.get(key)
-        if number is None:
-            with _lock:
-                number = self.sites.setdefault(key, len(self.sites) + 1)
-            self.write(notes.Site(t=time.monotonic_ns(), site=number, frames=key))
-        return number
-
 
 _all: dict[Path, Noted] = {}
 _watch: AccessWatch | None = None
@@ -128,6 +88,12 @@ def end(directory: Path) -> None:
     noted = _all.pop(directory, None)
     if noted is not None:
         noted.file.close()
+
+
+def _ask() -> None:
+    """Stop the program, after a note, if `softnpu check --first` has found something."""
+    if _watch is not None and _watch.stops():
+        stop_program(_watch)
 
 
 def _in_child() -> None:
@@ -224,6 +190,7 @@ def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
             reset=reset,
         )
     )
+    _ask()
 
 
 def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
@@ -371,6 +338,7 @@ def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
             if _watch is not None:
                 for sequence, each in enumerate(filled, queue._tail + 1):
                     _watch.use(_queue(queue), sequence, getattr(each.recording, "_check_uses", {}))
+            _ask()
         original(queue, filled, fence, execution)
 
     return fill
@@ -389,6 +357,7 @@ def _note_completed(queue: Any, sequence: int) -> None:
                 sequence=sequence,
             )
         )
+        _ask()
 
 
 def _wrap_queue_wait(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -455,6 +424,7 @@ def _note_event(event: Any, what: str, site: int) -> None:
             site=site,
         )
     )
+    _ask()
 
 
 def _replace_methods() -> None:

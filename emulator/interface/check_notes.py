@@ -244,11 +244,11 @@ _ADDRESS: Final = re.compile(r"(/.+)\((?:([^+)]+)\+0x[0-9a-f]+|\+(0x[0-9a-f]+))\
 _NOT_SHOWN: Final = ("libsoftnpu_guard.so", "libze_softnpu.so", "libze_loader.so.1", "libc.so.6")
 
 
-def read_touched(path: Path) -> Iterator[Touched]:
+def read_touched(text: str) -> Iterator[Touched]:
     """Yield what the program has touched: lines of `driver/native/guard/access_watch.cpp`."""
     head: list[int] = []
     frames: list[str] = []
-    for line in (*path.read_text(errors="replace").splitlines(), "@"):
+    for line in (*text.splitlines(), "@"):
         if not line.startswith("@"):
             if found := _FRAME.fullmatch(line):
                 frames.append(f"{found[1]}:{found[2]} {found[3]}")
@@ -262,9 +262,6 @@ def read_touched(path: Path) -> Iterator[Touched]:
         head, frames = [int(word) for word in line[1:].split()], []
 
 
-def read(path: Path) -> Iterator[AnyNote]:
-    """Yield the notes of a file; an unfinished last line is left out."""
-    with path.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n"):
-                yield _decoder.decode(line)
+def read(text: bytes) -> Iterator[AnyNote]:
+    """Yield the notes in whole lines."""
+    return map(_decoder.decode, text.splitlines())

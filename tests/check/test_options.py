@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from softnpu.driver.native_library import NativeLibrary
+from tests.native.building import compile_program
 from tests.support.cli import softnpu
 
 ROOT = Path(__file__).parents[2]
@@ -72,3 +75,60 @@ def test_a_daemon_checks_all_its_programs_also_those_started_before(
 
 def test_a_program_or_notes_are_checked() -> None:
     assert "neither; expected a program after --, or --notes DIR" in softnpu("check").misuse
+
+
+TWICE = """
+from softnpu.driver import Driver
+from tests.check.rig import Rig, copy
+def copy_fresh(rig):
+    rig.submit(rig.one, copy(rig.memory(), rig.memory(None))).host_synchronize()
+    print("synchronized")
+with Driver.open() as driver:
+    rig = Rig(driver)
+    rig.submit(rig.one, copy(rig.memory(), rig.memory())).host_synchronize()
+    print("right")
+    copy_fresh(rig)
+    copy_fresh(rig)
+"""
+
+
+def test_the_first_finding_ends_the_program_there(tmp_path: Path) -> None:
+    output = tmp_path / "findings.json"
+    command = ("--first", "--json", output, "--", sys.executable, "-P", "-u", "-c", TWICE)
+    done = softnpu("check", *command, PYTHONPATH=str(ROOT), SOFTNPU_SOCKET="")
+    assert (done.code, done.out) == (128 + signal.SIGTRAP, "right\n"), done.err
+    assert done.err.count("uninitialised-read") == 1
+    assert [finding["count"] for finding in json.loads(output.read_text())["findings"]] == [1]
+
+
+def test_the_first_finding_ends_a_native_program(native: NativeLibrary, tmp_path: Path) -> None:
+    made = compile_program("wrong", native, tmp_path, "-g", "-O0")
+    folder = str(native.driver.parent)
+    done = softnpu("check", "--first", "--", made, SOFTNPU_SOCKET="", SOFTNPU_NATIVE_DIR=folder)
+    assert (done.code, done.out) == (128 + signal.SIGTRAP, ""), done.err
+    assert "softnpu check: 1 finding in 2 submissions" in done.err
+    assert "race: two queues" in done.err
+
+
+def test_the_first_finding_stops_the_program_in_pdb(tmp_path: Path) -> None:
+    output = tmp_path / "findings.json"
+    code = "from softnpu.tools.cli import main; main()"
+    command = ("--debugger", "pdb", "--json", output, "--", sys.executable, "-P", "-u", "-c", TWICE)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, "check", *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SOFTNPU_SOCKET": ""},
+        input="where\ncontinue\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    before, stop, after = done.stdout.partition("> <string>(6)copy_fresh()")
+    assert ("synchronized" in before, bool(stop), after.count("synchronized")) == (False, True, 2), before
+    assert [finding["count"] for finding in json.loads(output.read_text())["findings"]] == [1, 1]
+
+
+def test_only_a_program_is_stopped_and_by_a_known_debugger(tmp_path: Path) -> None:
+    assert "gdb or pdb" in softnpu("check", "--debugger", "lldb", "--", "true").misuse
+    assert "a program that it stops" in softnpu("check", "--first", "--notes", tmp_path).misuse

@@ -12,7 +12,7 @@ import pytest
 
 from softnpu.driver.native_library import NativeLibrary
 from tests.check.programs import KINDS, PROGRAMS
-from tests.native.building import build, compile_program
+from tests.native.building import compile_program
 from tests.support.cli import softnpu
 
 OPENVINO = """
@@ -34,12 +34,6 @@ ALSO = {
 """What else is wrong with a program whose queue is destroyed so that it ends."""
 
 Findings = dict[tuple[str, str], set[str]]
-
-
-@pytest.fixture(scope="session")
-def native() -> NativeLibrary:
-    """The libraries, built once for each state of the sources."""
-    return build()
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ class Analysis:
     """
 
     def __init__(self, notebook: Notebook, *, as_device: bool = False, waste: bool = False) -> None:
-        self._book = notebook
+        self._book = self.book = notebook
         self._as_device = as_device
         self._waste = waste
         self._findings = Findings()
@@ -71,11 +71,11 @@ class Analysis:
         self._history: dict[str, list[Used]] = defaultdict(list)
         self._completed: dict[Queue, int] = defaultdict(int)
         self._unsubmitted: set[int] = set()
+        self._judged_ns = 0
 
     def run(self) -> Findings:
         """Return what is wrong."""
-        for t, file, note in self._book.lines:
-            self._replay(t, file, note)
+        self._replay_all()
         Lifetimes(self._book, self._work.values(), self._events, self._findings).judge()
         judge_leaks(self._book, self._findings)
         if self._waste:
@@ -86,6 +86,18 @@ class Analysis:
                 f"session {session} is of a driver that writes no notes: nothing of it is checked"
             )
         return self._findings
+
+    def so_far(self) -> Findings:
+        """Return what is wrong already, after the notebook was read again."""
+        self._replay_all()
+        going = [work for work in self._work.values() if work.completed_ns > self._judged_ns]
+        self._judged_ns = self._book.lines[-1][0] if self._book.lines else self._judged_ns
+        Lifetimes(self._book, going, self._events, self._findings).judge_so_far()
+        return self._findings
+
+    def _replay_all(self) -> None:
+        for t, file, note in self._book.lines:
+            self._replay(t, file, note)
 
     def _replay(self, t: int, file: str, note: notes.AnyNote) -> None:
         match note:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
 from softnpu.tools.shared.daemon_connection import PlatformOption
+
+# what accesses memory in flight is noted by a handler
+_IN_GDB: Final = ("gdb", "-q", "-ex", "handle SIGSEGV nostop noprint pass", "-ex", "run", "--args")
 
 
 def check(
@@ -49,6 +54,12 @@ def check(
             dir_okay=False,
         ),
     ] = None,
+    first: Annotated[
+        bool, typer.Option("--first", help="Stop the program at the first finding: SIGTRAP ends it.")
+    ] = False,
+    debugger: Annotated[
+        str, typer.Option(metavar="gdb|pdb", help="Run it in gdb, or stop it in pdb, at the first finding.")
+    ] = "",
     notes: Annotated[
         Path | None,
         typer.Option(
@@ -71,6 +82,7 @@ def check(
     from softnpu.tools.check import output, page
     from softnpu.tools.check.analysis import analyse
     from softnpu.tools.check.checked_daemon import checked_daemon
+    from softnpu.tools.check.gate import Gate
     from softnpu.tools.shared.failures import UsageError
     from softnpu.tools.shared.pages import rendering
     from softnpu.tools.shared.program import watch
@@ -78,23 +90,37 @@ def check(
     if (command is None) == (notes is None):
         found = "neither" if notes is None else f"--notes {notes} and a program"
         raise UsageError("softnpu check", found=found, expected="a program after --, or --notes DIR")
+    if debugger not in ("", "gdb", "pdb"):
+        raise UsageError("--debugger", found=debugger, expected="gdb or pdb")
+    if notes is not None and (first or debugger):
+        option = "--debugger" if debugger else "--first"
+        raise UsageError(option, found="--notes", expected="a program that it stops")
     patterns = output.read_suppressions(suppressions) if suppressions is not None else []
     for path in (json, sarif):
         if path is not None:
             output.check_writable(path)
     if html is not None:
         rendering.check_target("--html", html)
-    settings = {"devices": tuple(platform)} if platform else {}
-    code = 0
+    settings: dict[str, Any] = {"devices": tuple(platform)} if platform else {}
+    code, gate = 0, None
     with tempfile.TemporaryDirectory(prefix="softnpu-check-") as made:
         folder = Path(made) if notes is None else notes
         if command is not None:
-            with checked_daemon(folder, **settings) as daemon:
+            if debugger == "gdb":
+                command = [*_IN_GDB, *command]
+            with ExitStack() as stack:
+                if first or debugger:
+                    # a debugger stops more than the program: the device waits for it
+                    settings |= {"tdr_ms": 3_600_000} if debugger else {}
+                    gate = stack.enter_context(Gate(folder, debugger, patterns, as_device=as_device))
+                daemon = stack.enter_context(checked_daemon(folder, **settings))
                 library = native_library.find()
                 code = watch(command, library.environment(daemon.socket, daemon.environment(os.environ)))
-        findings = analyse(folder, as_device=as_device, waste=waste)
+        stopped = gate.found if gate is not None and code == 128 + signal.SIGTRAP else None
+        findings = stopped or analyse(folder, as_device=as_device, waste=waste)
     left_out = output.suppress(findings, patterns)
-    output.show(findings, left_out)
+    if stopped is None:  # else the gate has shown them
+        output.show(findings, left_out)
     if json is not None:
         output.write_json(json, findings)
     if sarif is not None:

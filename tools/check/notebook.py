@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from softnpu.tools.check.findings import Frames, Place
 from softnpu.tools.check.symbols import names_of
 
 _UNKNOWN = "unknown process"
+
+
+def _no_names(_frames: Iterable[str]) -> dict[str, str]:
+    return {}
 
 
 @dataclass(slots=True)
@@ -36,9 +41,17 @@ class Object:
 
 
 class Notebook:
-    """All notes in `lines`: (time, file, note), by time."""
+    """All notes in `lines`: (time, file, note), by time. `read` again: those that were written since.
 
-    def __init__(self, folder: Path) -> None:
+    `names`: look up the lines of C++ frames.
+    """
+
+    def __init__(self, folder: Path, *, names: bool = True) -> None:
+        self._folder = folder
+        self._names = names_of if names else _no_names
+        self._ends: dict[Path, int] = {}  # of what was read of each file
+        self._programs: dict[tuple[str, int], notes.Program] = {}
+        self._files: dict[str, list[int]] = defaultdict(list)  # the sessions of each
         self.lines: list[tuple[int, str, notes.AnyNote]] = []
         self.processes: dict[int, str] = {}
         self.exited: set[int] = set()
@@ -49,18 +62,32 @@ class Notebook:
         self.event_ids: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
         self._memory: dict[str, list[tuple[int, int, Object]]] = defaultdict(list)
         self._sites: dict[tuple[str, int], Frames] = {}
-        for path in sorted(folder.glob("*.jsonl")):
-            for note in notes.read(path):
-                self.lines.append((note.t, path.name, note))
-        for path in sorted(folder.glob("touched-*.txt")):
+        self.read()
+
+    def read(self) -> None:
+        """Read what the last time was not there."""
+        self.lines = []
+        for path in sorted(self._folder.glob("*.jsonl")):
+            text = self._new_text(path)
+            self.lines += [(note.t, path.name, note) for note in notes.read(text)]
+        for path in sorted(self._folder.glob("touched-*.txt")):
             file = path.name.replace("touched-", "client-").replace(".txt", ".jsonl")
-            touched = list(notes.read_touched(path))
-            names = names_of(frame for access in touched for frame in access.frames)
+            touched = list(notes.read_touched(self._new_text(path).decode(errors="replace")))
+            names = self._names(frame for access in touched for frame in access.frames)
             for access in touched:
                 frames = tuple(names.get(frame, frame) for frame in access.frames)
                 self.lines.append((access.t, file, msgspec.structs.replace(access, frames=frames)))
         self.lines.sort(key=lambda line: line[0])
         self._collect()
+
+    def _new_text(self, path: Path) -> bytes:
+        """Return the whole lines that were added."""
+        with path.open("rb") as file:
+            file.seek(self._ends.get(path, 0))
+            text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        self._ends[path] = self._ends.get(path, 0) + len(text)
+        return text
 
     def frames(self, file: str, site: int) -> Frames:
         """Return a place in the program that wrote this file."""
@@ -86,19 +113,17 @@ class Notebook:
         return found
 
     def _collect(self) -> None:
-        programs: dict[tuple[str, int], notes.Program] = {}
-        sessions: dict[str, list[int]] = defaultdict(list)
         sites = [(file, note) for _, file, note in self.lines if isinstance(note, notes.Site)]
-        names = names_of(frame for _, site in sites for frame in site.frames)
+        names = self._names(frame for _, site in sites for frame in site.frames)
         for file, site in sites:
             self._sites[file, site.site] = tuple(names.get(frame, frame) for frame in site.frames)
         for t, file, note in self.lines:
             match note:
                 case notes.Session(session=session, pid=pid, program=program):
                     self.processes[session] = f"{program} ({pid})"
-                    sessions[file].append(session)
+                    self._files[file].append(session)
                 case notes.Exit():
-                    self.exited.update(sessions[file])
+                    self.exited.update(self._files[file])
                 case notes.Made():
                     frames = self.frames(file, note.site)
                     made = Object(note.kind, frames, note.size, note.address, t, note.parent, note.shared)
@@ -120,9 +145,9 @@ class Notebook:
                         (call, self.frames(file, site)) for call, site in note.calls
                     )
                 case notes.Program():
-                    programs[file, note.program] = note
+                    self._programs[file, note.program] = note
                 case notes.Turn():
-                    self._learn_events(note.session, programs.get((file, note.program)))
+                    self._learn_events(note.session, self._programs.get((file, note.program)))
                 case _:
                     pass
 

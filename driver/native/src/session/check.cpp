@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,6 +26,8 @@ int softnpu_watch_install(int file, void* (*thread)(), void (*frames)(int, void*
 long softnpu_watch_add(uintptr_t start, size_t size);
 void softnpu_watch_set(long slot, int mode);
 void softnpu_watch_remove(long slot, int mapped);
+int softnpu_watch_gate(const char* path);
+int softnpu_watch_ask();
 }
 
 namespace softnpu::check {
@@ -50,6 +53,7 @@ struct Notes {
     std::unordered_map<const uint8_t*, long> slots;
     std::unordered_map<const uint8_t*, std::map<std::pair<uint64_t, uint64_t>, int>> uses;
     std::map<uint64_t, std::vector<std::pair<uint64_t, const uint8_t*>>> in_flight;
+    std::atomic<bool> asks{false};
     GetThread get_thread = nullptr;
     DumpFrames dump_frames = nullptr;
 };
@@ -228,6 +232,15 @@ void change_folder(const std::string& folder) {
     const int touched = open_file("touched", key + ".txt");
     notes->file = open_file("client", key + ".jsonl");
     softnpu_watch_install(touched, notes->get_thread, notes->dump_frames);
+    const int mode = softnpu_watch_gate((folder + "/gate").c_str());
+    notes->asks = mode == 't';
+    if (mode == 'p')
+        log_once("softnpu check: pdb stops programs of the Python driver; --debugger gdb stops this one");
+}
+
+// After a note, without the lock: stops the program if `softnpu check --first` has found something.
+void ask() noexcept {
+    if (notes != nullptr && notes->asks && softnpu_watch_ask() != 0) raise(SIGTRAP);
 }
 
 // Runs `body` with the lock; what has no memory is not noted.
@@ -331,6 +344,7 @@ void ended(Kind kind, const Object& object, bool reset) noexcept {
             .raw("reset", reset ? "true" : "false")
             .write();
     });
+    ask();
 }
 
 void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) noexcept {
@@ -367,6 +381,7 @@ void memory_ended(uint64_t handle, const uint8_t* address) noexcept {
         const auto slot = notes->slots.find(address);
         if (slot != notes->slots.end()) softnpu_watch_set(slot->second, FREED);
     });
+    ask();
 }
 
 void memory_ended_with_owner(uint64_t handle) noexcept {
@@ -446,6 +461,7 @@ void submitted(uint64_t queue, uint64_t first, const std::vector<std::shared_ptr
             .put("fence", fence == nullptr ? 0 : number_of(*fence))
             .write();
     });
+    ask();
 }
 
 void completed(uint64_t queue, uint64_t sequence) noexcept {
@@ -458,6 +474,7 @@ void completed(uint64_t queue, uint64_t sequence) noexcept {
             .put("sequence", sequence)
             .write();
     });
+    ask();
 }
 
 void event(const Object& event, const char* what) noexcept {
@@ -475,6 +492,7 @@ void event(const Object& event, const char* what) noexcept {
         // it may be the end of anything in flight
         for (auto& [queue, flight] : notes->in_flight) allow(queue, UINT64_MAX);
     });
+    ask();
 }
 
 }  // namespace softnpu::check
