@@ -156,10 +156,11 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Program(Note, frozen=True, tag="program"):
-    """A decoded command buffer, of this process."""
+    """A decoded command buffer, of this process. `digest`: of its bytes."""
 
     program: int
     commands: tuple[Command, ...]
+    digest: str = ""
 
 
 class Turn(Note, frozen=True, tag="turn"):
@@ -199,9 +200,18 @@ class Unwritten(Note, frozen=True, tag="unwritten"):
     count: int
 
 
+class Unchanged(Note, frozen=True, tag="unchanged"):
+    """Command `command` of the submission, a copy, is about to write the bytes that are there already."""
+
+    session: int
+    queue: int
+    sequence: int
+    command: int
+
+
 AnyNote = (
     Session | Site | Made | Ended | Exit | Touched | Recorded | Submitted | Completed | HostEvent
-    | Program | Turn | TurnEnd | Signalled | Unwritten
+    | Program | Turn | TurnEnd | Signalled | Unwritten | Unchanged
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

@@ -60,6 +60,7 @@ class Notebook:
         self.calls: dict[tuple[int, int, int], tuple[tuple[str, Frames], ...]] = {}
         self.events: dict[tuple[int, int, int], tuple[str, int]] = {}
         self.event_ids: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+        self.unchanged: list[notes.Unchanged] = []
         self._memory: dict[str, list[tuple[int, int, Object]]] = defaultdict(list)
         self._sites: dict[tuple[str, int], Frames] = {}
         self.read()
@@ -144,6 +145,8 @@ class Notebook:
                     self.calls[note.session, note.list, note.recording] = tuple(
                         (call, self.frames(file, site)) for call, site in note.calls
                     )
+                case notes.Unchanged():
+                    self.unchanged.append(note)
                 case notes.Program():
                     self._programs[file, note.program] = note
                 case notes.Turn():
