@@ -72,7 +72,8 @@ class Driver(Session):
             connection = Connection(launcher.connect(), str(launcher.socket_path), answer_s)
             try:
                 welcome = greet(call, connection, role, for_program)
-                if role == "session" and welcome.check:
+                # what a daemon of another user names is not written to
+                if role == "session" and welcome.check and launcher.is_own:
                     from softnpu.driver import check_notes  # imported late: nobody else needs it
 
                     check_notes.begin(connection, welcome.session, Path(welcome.check))

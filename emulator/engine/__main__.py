@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import signal
 import socket
@@ -55,12 +56,15 @@ def main(arguments: list[str]) -> int:
 
 def _begin_notes() -> None:
     """If programs are checked, let the runner note what it runs."""
-    folder = environment.check_folder()
-    if folder:
-        from softnpu.emulator.engine.running import checking, runner
-        from softnpu.emulator.interface.check_notes import NoteFile
+    try:
+        folder = environment.check_folder()
+        if folder:
+            from softnpu.emulator.engine.running import checking, runner
+            from softnpu.emulator.interface.check_notes import NoteFile
 
-        runner.make = functools.partial(checking.CheckedRunner, NoteFile(Path(folder), "engine"))
+            runner.make = functools.partial(checking.CheckedRunner, NoteFile(Path(folder), "engine"))
+    except (Refused, OSError) as error:  # programs go on, and the report tells what no engine has noted
+        logging.getLogger(__name__).error("what this engine runs is not checked: %s", error)
 
 
 def _policy(setup: link.Setup) -> sandbox.Policy:

@@ -127,7 +127,7 @@ def strict() -> bool:
 
 def native_turns() -> bool:
     """Return `SOFTNPU_NATIVE_TURNS`: whether engines use their part in C++ for prepared submissions."""
-    return _switch(ENV_NATIVE_TURNS, "1") and not check_folder()  # what C++ runs is not noted
+    return _switch(ENV_NATIVE_TURNS, "1") and not os.environ.get(ENV_CHECK)  # C++ notes nothing
 
 
 def check_folder() -> str:

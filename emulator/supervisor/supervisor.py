@@ -106,6 +106,7 @@ class Supervisor:
             self._injections.add(injection)
         self._next_session = 1
         self._started = time.monotonic()
+        self._check = check_folder()  # as it was; it may be gone later
         self._idle: Timer | None = None
 
     @property
@@ -312,7 +313,7 @@ class Supervisor:
                 replace(self.devices[number].info, index=index) for index, number in enumerate(devices)
             ),
             limits=self._services.limits,
-            check=check_folder(),
+            check=self._check,
         )
 
     def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer:

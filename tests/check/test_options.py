@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,3 +140,17 @@ def test_the_first_finding_stops_the_program_in_pdb(tmp_path: Path) -> None:
 def test_only_a_program_is_stopped_and_by_a_known_debugger(tmp_path: Path) -> None:
     assert "gdb or pdb" in softnpu("check", "--debugger", "lldb", "--", "true").misuse
     assert "a program that it stops" in softnpu("check", "--first", "--notes", tmp_path).misuse
+
+
+def test_a_program_that_cannot_write_notes_goes_on(tmp_path: Path, private_dir: Path) -> None:
+    notes, socket = tmp_path / "notes", private_dir / "npu.sock"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "SOFTNPU_SOCKET": str(socket)}
+    assert softnpu("daemon", "--socket", socket, "--check", notes).code == 0
+    shutil.rmtree(notes)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", STARTED_BEFORE],
+        env=variables, input="\n\n", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "stopped" in softnpu("stop", "--socket", socket).words
+    assert (done.returncode, done.stdout) == (0, "copied\n"), done.stderr
+    assert "is not checked: [Errno 2]" in done.stderr

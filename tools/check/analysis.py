@@ -85,6 +85,9 @@ class Analysis:
             self._findings.unseen.append(
                 f"session {session} is of a driver that writes no notes: nothing of it is checked"
             )
+        unrun = sum(work.program is None and work.completed_ns != NEVER for work in self._work.values())
+        if unrun:
+            self._findings.unseen.append(f"submissions of which no engine has noted a command: {unrun}")
         return self._findings
 
     def so_far(self) -> Findings:
