@@ -29,23 +29,24 @@ class Denied(enum.IntEnum):
 class AccessWatch:
     """The watched allocations of this process: each has pages of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, key: str) -> None:
         library = ctypes.CDLL(str(native_files.guard()))
         library.softnpu_watch_add.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
         library.softnpu_watch_add.restype = ctypes.c_long
         library.softnpu_watch_set.argtypes = (ctypes.c_long, ctypes.c_int)
         library.softnpu_watch_remove.argtypes = (ctypes.c_long, ctypes.c_int)
         library.softnpu_watch_install.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        library.softnpu_watch_gate.argtypes = (ctypes.c_char_p,)
         self._library = library
         self._slots: dict[int, int] = {}  # by address
         self._uses: dict[int, dict[tuple[Queue, int], Denied]] = {}  # by address, then queue and submission
         self._queues: dict[Queue, list[tuple[int, int]]] = {}  # queue to (submission, address)
-        self.begin(directory)
+        self.begin(directory, key)
 
-    def begin(self, directory: Path) -> None:
-        """Write to a file of this process from now on; also in a forked child."""
+    def begin(self, directory: Path, key: str) -> None:
+        """Write to another file from now on, beside the notes with this key."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(directory / f"touched-{os.getpid()}.txt", flags, 0o600)
+        file = os.open(directory / f"touched-{key}.txt", flags, 0o600)
         thread = frames = None
         with contextlib.suppress(AttributeError):  # another Python than CPython has no such functions
             thread = ctypes.cast(ctypes.pythonapi.PyGILState_GetThisThreadState, ctypes.c_void_p)
@@ -53,6 +54,12 @@ class AccessWatch:
         code = self._library.softnpu_watch_install(file, thread, frames)
         if code:
             raise OSError(code, os.strerror(code))
+        mode = self._library.softnpu_watch_gate(os.fsencode(directory / "gate"))
+        self.asks, self.debugs = mode != 0, mode == ord("p")
+
+    def stops(self) -> bool:
+        """Return whether the program is to stop here: `softnpu check --first` has found something."""
+        return self.asks and bool(self._library.softnpu_watch_ask())
 
     def add(self, block: Block) -> None:
         """Watch an allocation that shares no page with another."""

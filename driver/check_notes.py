@@ -1,11 +1,12 @@
 """What this driver notes for `softnpu check`: objects, lists, submissions, and what the program waits for.
 
-Only a process with `SOFTNPU_CHECK` imports this module. It replaces methods, so that other processes have no
-branch for it.
+Only a process whose daemon asks for notes imports this module. It replaces methods, so that other processes
+have no branch for it. A process may have sessions with several daemons that ask: each has a `Noted`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -15,7 +16,6 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -32,15 +32,11 @@ from softnpu.driver.fence import Fence
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Allocation, MemoryPool
+from softnpu.driver.noted import Noted, stop_program
 from softnpu.driver.submissions import Submission
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface.check_notes import NoteFile
 
-_FRAMES: Final = 16
-_FOLDERS: Final = (Path(__file__).parent, Path(notes.__file__).parent, Path(__file__).parents[1] / "plugin")
-_OURS: Final = tuple(f"{folder}{os.sep}" for folder in _FOLDERS)
-_NOT_SHOWN: Final = (*_OURS, "<frozen ")
 _KINDS: Final[dict[type[Handle], str]] = {
     Allocation: "memory",
     CommandList: "list",
@@ -53,74 +49,70 @@ _KINDS: Final[dict[type[Handle], str]] = {
     Context: "context",
 }
 
-_file: NoteFile | None = None
+_all: dict[Path, Noted] = {}
 _watch: AccessWatch | None = None
-_graphs: weakref.WeakValueDictionary[tuple[int, int], Graph] = weakref.WeakValueDictionary()  # by session
-_sessions: weakref.WeakKeyDictionary[Connection, int] = weakref.WeakKeyDictionary()
-_sites: dict[tuple[str, ...], int] = {}
+_graphs: weakref.WeakValueDictionary[tuple[Path, int, int], Graph] = weakref.WeakValueDictionary()
+_sessions: weakref.WeakKeyDictionary[Connection, tuple[Noted, int]] = weakref.WeakKeyDictionary()
 _numbers = itertools.count(1)
+_own: weakref.WeakSet[Block] = weakref.WeakSet()  # memory that no other program can use
 _lock = threading.Lock()
 
 
-def begin(connection: Connection, session: int) -> None:
-    """Note a new session; from the first one on all objects are noted."""
-    global _file, _watch
-    directory = notes.folder()
-    assert directory is not None
-    with _lock:
-        _sessions[connection] = session
-        if _file is None:
-            _file = NoteFile(directory, "client")
-            _watch = AccessWatch(directory)
-            _replace_methods()
+def begin(connection: Connection, session: int, directory: Path) -> None:
+    """Note a new session; from then on all of its objects are noted. One that cannot be is not checked."""
+    try:
+        with _lock:
+            noted = _all.get(directory) or _begin_in(directory)
+            _sessions[connection] = noted, session
+    except OSError as error:
+        print(f"softnpu check: process {os.getpid()} is not checked: {error}", file=sys.stderr)
+        return
     program = Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
-    _write(notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=program))
+    noted.write(notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=program))
 
 
-def _write(note: notes.AnyNote) -> None:
-    if _file is not None:
-        _file.write(note)
+def _begin_in(directory: Path) -> Noted:
+    global _watch
+    noted = Noted(directory)
+    if _watch is None:
+        _watch = AccessWatch(directory, noted.file.key)
+        _replace_methods()
+    else:
+        _watch.begin(directory, noted.file.key)
+    _all[directory] = noted
+    return noted
+
+
+def end(directory: Path) -> None:
+    """Note nothing more for a daemon that has ended."""
+    noted = _all.pop(directory, None)
+    if noted is not None:
+        noted.file.close()
+
+
+def _ask() -> None:
+    """Stop the program, after a note, if `softnpu check --first` has found something."""
+    if _watch is not None and _watch.stops():
+        stop_program(_watch)
 
 
 def _in_child() -> None:
     """Forget the parent's sessions: the child opens its own."""
-    global _file, _lock
+    global _lock
     _lock = threading.Lock()
-    directory = notes.folder()
-    if _file is not None and _watch is not None and directory is not None:
-        _file = NoteFile(directory, "client")
-        _watch.begin(directory)
+    directories = list(_all)
+    _all.clear()
     _sessions.clear()
-    _sites.clear()
+    for directory in directories:  # also for what the child touches of its parent's memory
+        with contextlib.suppress(OSError):
+            _begin_in(directory)
 
 
 os.register_at_fork(after_in_child=_in_child)
 
 
-def _site() -> int:
-    """Return the number of the place in the program that has called the driver."""
-    frames: list[str] = []
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and len(frames) < _FRAMES:
-        code = frame.f_code
-        if not code.co_filename.startswith(_NOT_SHOWN):
-            frames.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
-        frame = frame.f_back
-    key = tuple(frames)
-    number = _sites.get(key)
-    if number is None:
-        with _lock:
-            number = _sites.setdefault(key, len(_sites) + 1)
-        _write(notes.Site(t=time.monotonic_ns(), site=number, frames=key))
-    return number
-
-
-def _session(connection: Connection) -> int:
-    return _sessions.get(connection, 0)
-
-
 def _queue(queue: Any) -> tuple[int, int]:
-    return _session(queue._connection), queue.handle
+    return _sessions[queue._connection][1], queue.handle
 
 
 # ------------------------------------------------------------ objects
@@ -140,35 +132,44 @@ def _wrap_register(original: Callable[..., None]) -> Callable[..., None]:
     def register(handle: Any, owner: Any, connection: Connection, *args: Any) -> None:
         original(handle, owner, connection, *args)
         kind = _KINDS.get(type(handle))
-        if kind is None:
+        if kind is None or connection not in _sessions:
             return
-        handle._check_connection = connection
+        handle._noted = noted, session = _sessions[connection]
         handle._check_id = number = _identify(handle)
         block = handle._blocks[0] if kind == "memory" else None
         if kind == "graph":
-            _graphs[_session(connection), number] = handle
-        _write(
+            _graphs[noted.directory, session, number] = handle
+        noted.write(
             notes.Made(
                 t=time.monotonic_ns(),
-                session=_session(connection),
+                session=session,
                 kind=kind,
                 id=number,
-                site=_site(),
+                site=noted.site(),
                 size=0 if block is None else block.size,
                 address=0 if block is None else block.address,
                 memory=handle._block.handle if kind == "event" else 0,
                 offset=handle._offset if kind == "event" else 0,
                 parent=getattr(owner, "_check_id", 0),
+                shared=block is not None and block not in _own,
             )
         )
+        weakref.finalize(handle, _collect, noted, session, kind, number).atexit = False
 
     return register
+
+
+def _collect(noted: Noted, session: int, kind: str, number: int) -> None:
+    noted.collected.append(
+        notes.Ended(t=time.monotonic_ns(), session=session, kind=kind, id=number, site=0, by_itself=True)
+    )
 
 
 def _wrap_destroy(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def destroy(handle: Any) -> None:
-        if not handle.destroyed and (kind := _KINDS.get(type(handle))) is not None:
+        if not handle.destroyed and hasattr(handle, "_noted"):
+            kind = _KINDS[type(handle)]
             _note_end(handle, kind)
             if kind == "memory" and _watch is not None:
                 _watch.free(handle.address)
@@ -178,16 +179,18 @@ def _wrap_destroy(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
-    _write(
+    noted, session = handle._noted
+    noted.write(
         notes.Ended(
             t=time.monotonic_ns(),
-            session=_session(handle._check_connection),
+            session=session,
             kind=kind,
             id=handle._check_id,
-            site=_site(),
+            site=noted.site(),
             reset=reset,
         )
     )
+    _ask()
 
 
 def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
@@ -197,10 +200,13 @@ def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
     def allocate(
         pool: MemoryPool, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
-        if kind == "control" or size in pool.sparse_sizes or size <= 0:
+        is_checked = pool._connection in _sessions
+        if not is_checked or kind == "control" or size in pool.sparse_sizes or size <= 0:
             return original(pool, call, kind, size, alignment, exportable)
         block = original(pool, call, kind, -(-size // PAGE) * PAGE, max(alignment, PAGE), exportable)
         block.size = size
+        if not exportable:
+            _own.add(block)
         view_of(block)[: size - size % 8].view(np.uint64)[:] = notes.UNWRITTEN
         if _watch is not None:
             _watch.add(block)
@@ -238,9 +244,11 @@ def _wrap_record(original: Callable[..., None]) -> Callable[..., None]:
     def record(commands: Any, call: str, recorded: Any, signal_event: Any) -> None:
         before = len(commands._commands)
         original(commands, call, recorded, signal_event)
+        if not hasattr(commands, "_noted"):
+            return
         sites = commands.__dict__.setdefault("_check_sites", [])
         del sites[before:]
-        sites += [(call, _site())] * (len(commands._commands) - before)
+        sites += [(call, commands._noted[0].site())] * (len(commands._commands) - before)
 
     return record
 
@@ -249,15 +257,16 @@ def _wrap_encode(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def encode(commands: Any, call: str) -> None:
         original(commands, call)
-        if commands._submission is None:
+        if commands._submission is None or not hasattr(commands, "_noted"):
             return
+        noted, session = commands._noted
         recording = next(_numbers)
         commands._submission.recording._check_key = commands._check_id, recording
         commands._submission.recording._check_uses = _uses(commands)
-        _write(
+        noted.write(
             notes.Recorded(
                 t=time.monotonic_ns(),
-                session=_session(commands._check_connection),
+                session=session,
                 list=commands._check_id,
                 recording=recording,
                 calls=tuple(commands.__dict__.get("_check_sites", ())),
@@ -285,7 +294,8 @@ def _uses(commands: Any) -> dict[int, Denied]:
                 add(command.target, Denied.EVERYTHING)
                 add(command.source, Denied.WRITING)
             case cmd.GraphExecute():
-                graph = _graphs.get((_session(commands._check_connection), command.graph))
+                noted, session = commands._noted
+                graph = _graphs.get((noted.directory, session, command.graph))
                 arguments = () if graph is None else graph.meta.arguments
                 for at, argument in zip(command.arguments, arguments, strict=False):
                     add(at, Denied.WRITING if argument.input else Denied.EVERYTHING)
@@ -297,7 +307,7 @@ def _uses(commands: Any) -> dict[int, Denied]:
 def _wrap_reset(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def reset(commands: Any) -> None:
-        if not commands.destroyed and type(commands) is CommandList:
+        if not commands.destroyed and type(commands) is CommandList and hasattr(commands, "_noted"):
             _note_end(commands, "list", reset=True)
         original(commands)
         commands._check_sites = []
@@ -311,38 +321,43 @@ def _wrap_reset(original: Callable[..., None]) -> Callable[..., None]:
 def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def fill(queue: Any, filled: list[Submission], fence: Any, execution: Any) -> None:
-        keys = tuple(getattr(each.recording, "_check_key", (0, 0)) for each in filled)
-        _write(
-            notes.Submitted(
-                t=time.monotonic_ns(),
-                session=_session(queue._connection),
-                queue=queue.handle,
-                first=queue._tail + 1,
-                recordings=keys,
-                site=_site(),
-                fence=0 if fence is None else fence._check_id,
+        if queue._connection in _sessions:
+            noted, session = _sessions[queue._connection]
+            keys = tuple(getattr(each.recording, "_check_key", (0, 0)) for each in filled)
+            noted.write(
+                notes.Submitted(
+                    t=time.monotonic_ns(),
+                    session=session,
+                    queue=queue.handle,
+                    first=queue._tail + 1,
+                    recordings=keys,
+                    site=noted.site(),
+                    fence=0 if fence is None else fence._check_id,
+                )
             )
-        )
-        if _watch is not None:
-            for sequence, each in enumerate(filled, queue._tail + 1):
-                _watch.use(_queue(queue), sequence, getattr(each.recording, "_check_uses", {}))
+            if _watch is not None:
+                for sequence, each in enumerate(filled, queue._tail + 1):
+                    _watch.use(_queue(queue), sequence, getattr(each.recording, "_check_uses", {}))
+            _ask()
         original(queue, filled, fence, execution)
 
     return fill
 
 
 def _note_completed(queue: Any, sequence: int) -> None:
-    if sequence:
+    if sequence and queue._connection in _sessions:
+        noted, session = _sessions[queue._connection]
         if _watch is not None:
             _watch.over(_queue(queue), sequence)
-        _write(
+        noted.write(
             notes.Completed(
                 t=time.monotonic_ns(),
-                session=_session(queue._connection),
+                session=session,
                 queue=queue.handle,
                 sequence=sequence,
             )
         )
+        _ask()
 
 
 def _wrap_queue_wait(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -377,7 +392,9 @@ def _wrap_event(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(event: Any, *args: Any) -> Any:
-            site = _site()
+            if not hasattr(event, "_noted"):
+                return original(event, *args)
+            site = event._noted[0].site()
             if what != "seen":  # before others can see it
                 _note_event(event, what, site)
             result = original(event, *args)
@@ -395,10 +412,11 @@ def _wrap_event(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 def _note_event(event: Any, what: str, site: int) -> None:
     if event.destroyed:
         return
-    _write(
+    noted, session = event._noted
+    noted.write(
         notes.HostEvent(
             t=time.monotonic_ns(),
-            session=_session(event._check_connection),
+            session=session,
             id=event._check_id,
             memory=event._block.handle,
             offset=event._offset,
@@ -406,6 +424,7 @@ def _note_event(event: Any, what: str, site: int) -> None:
             site=site,
         )
     )
+    _ask()
 
 
 def _replace_methods() -> None:

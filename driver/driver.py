@@ -15,7 +15,7 @@ from softnpu.driver.properties import DriverProperties, ExtensionProperties, Ipc
 from softnpu.driver.session import Session
 from softnpu.emulator.common.model_texts import sendable
 from softnpu.emulator.interface import messages as msg
-from softnpu.emulator.interface.environment import ENV_CHECK, ENV_LEASE, asked_settings, spin_us
+from softnpu.emulator.interface.environment import ENV_LEASE, asked_settings, spin_us
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
 
@@ -72,10 +72,11 @@ class Driver(Session):
             connection = Connection(launcher.connect(), str(launcher.socket_path), answer_s)
             try:
                 welcome = greet(call, connection, role, for_program)
-                if role == "session" and os.environ.get(ENV_CHECK):
+                # what a daemon of another user names is not written to
+                if role == "session" and welcome.check and launcher.is_own:
                     from softnpu.driver import check_notes  # imported late: nobody else needs it
 
-                    check_notes.begin(connection, welcome.session)
+                    check_notes.begin(connection, welcome.session, Path(welcome.check))
                 return cls(connection, welcome)
             except BaseException as failure:
                 connection.close()

@@ -46,6 +46,8 @@ class DaemonLauncher:
         self._end = time.monotonic() + _WITHIN_S
         self._peer = 0
         self._same_peer = False
+        self.is_own = False
+        """Whether the daemon is this user's."""
         self._connections = 0
 
     def connect(self) -> socket.socket:
@@ -122,6 +124,7 @@ class DaemonLauncher:
         peer = linux.peer_of(sock)
         self._same_peer = bool(peer.pid) and peer.pid == self._peer
         self._peer = peer.pid
+        self.is_own = peer.uid == os.geteuid()
         if peer.uid in (os.geteuid(), file_ownership.ROOT):
             return
         expected = f"a daemon of user {os.geteuid()} or root"

@@ -119,6 +119,15 @@ def daemon(
     kernels: Annotated[
         str, typer.Option(metavar="all|none", help="Which own kernels of models may run.")
     ] = "all",
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            "--check",
+            metavar="DIR",
+            help="Check all programs, see 'softnpu check --notes': their notes go into this empty folder.",
+            file_okay=False,
+        ),
+    ] = None,
     leased_only: Annotated[
         bool, typer.Option("--leased-only", help="Programs see the devices of their lease, or none.")
     ] = False,
@@ -142,6 +151,10 @@ def daemon(
     from softnpu.emulator.supervisor.settings import DaemonSettings, isolation
 
     path = socket_path(socket)
+    if check is not None:
+        from softnpu.tools.check.checked_daemon import new_folder
+
+        os.environ[environment.ENV_CHECK] = str(new_folder(check))
     chosen = {
         "devices": tuple(platform) if platform else environment.devices(DEFAULT_PLATFORM),
         "memory": memory,
@@ -182,6 +195,8 @@ def daemon(
     _check_engines(status, path)
     if settings.is_strict:
         print_line("  strict: models that silicon is known to refuse are refused")
+    if check is not None:
+        print_line(f"  check: 'softnpu check --notes {check}' says what its programs do wrong")
 
 
 def stop(

@@ -2,18 +2,20 @@
 
 `softnpu_device` lasts for a session, `softnpu_module_device` for a module,
 `softnpu_test_device` for a test.
-`@pytest.mark.npu(platform="3720", faults="hang:after=3")` configures a device. Every pytest-xdist worker has
-its own daemons.
+`@pytest.mark.npu(platform="3720", faults="hang:after=3")` configures a device; with `check=True` a test fails
+if its programs use the NPU in a wrong way. Every pytest-xdist worker has its own daemons.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
+import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,7 @@ class SoftnpuDevice:
 
     socket: Path
     environment: Environment
+    _report: Callable[[], str] | None = field(default=None, repr=False)
 
     def fault(self, kind: str, **options: Any) -> AbstractContextManager[int]:
         """Inject a fault for the duration of a block; options as of `softnpu.driver.faults.inject`."""
@@ -73,6 +76,7 @@ class _Wanted:
     platforms: tuple[str, ...] = ()
     faults: str = ""
     strict: bool = False
+    check: bool = False
 
     def settings(self) -> dict[str, Any]:
         """Return them as `DaemonSettings` has them."""
@@ -101,8 +105,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the mark."""
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(platform=None, faults=None, strict=False): an emulated NPU of this platform (several: a "
-        "list), with these faults (as SOFTNPU_INJECT has them), that refuses what silicon refuses",
+        f"{_MARK}(platform=None, faults=None, strict=False, check=False): an emulated NPU of this platform "
+        "(several: a list), with these faults (as SOFTNPU_INJECT has them), that refuses what silicon "
+        "refuses, and fails a test with what 'softnpu check' finds",
     )
 
 
@@ -129,6 +134,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     text = f"{lasting}: it lasts longer than the mark {_MARK} of {node.name}; use {expected}"
     pytest.fail(text, pytrace=False)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test that has passed, and whose checked programs have used the device in a wrong way."""
+    arguments = getattr(item, "funcargs", {})
+    for device in (arguments.get(name) for name in _FIXTURES):
+        if isinstance(device, SoftnpuDevice) and device._report is not None and (text := device._report()):
+            pytest.fail(text, pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -161,14 +175,15 @@ def _read(mark: pytest.Mark) -> _Wanted:
         platform: str | Sequence[str] | None = None,
         faults: str | Sequence[str] | None = None,
         strict: bool = False,
+        check: bool = False,
     ) -> _Wanted:
-        return _Wanted(_texts(platform), ", ".join(_texts(faults)), bool(strict))
+        return _Wanted(_texts(platform), ", ".join(_texts(faults)), bool(strict), bool(check))
 
     try:
         return read(*mark.args, **mark.kwargs)
     except TypeError as error:
         reason = str(error).replace("_read.<locals>.read()", "it")
-        text = f"mark {_MARK}: {reason}; expected platform=, faults=, strict="
+        text = f"mark {_MARK}: {reason}; expected platform=, faults=, strict=, check="
         raise pytest.fail.Exception(text, pytrace=False) from None
 
 
@@ -182,8 +197,6 @@ def _texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[SoftnpuDevice]:
     """Yield the requested device with its own daemon, and the variables by which programs find it."""
-    from contextlib import ExitStack
-
     from softnpu.driver import ZeError, ZeResult, native_library
     from softnpu.tools.shared.failures import describe, expected
     from softnpu.tools.shared.private_daemon import private_daemon
@@ -191,10 +204,15 @@ def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[So
     platforms = config.getoption(_OPTION)
     if platforms and not wanted.platforms:
         wanted = replace(wanted, platforms=tuple(platforms))
+    report: Callable[[], str] | None = None
+    text = ""
     with ExitStack() as stack:
         try:
             library = native_library.find()
-            daemon = stack.enter_context(private_daemon(**wanted.settings()))
+            start: Callable[..., Any] = private_daemon
+            if wanted.check:
+                start, report = _checked(stack)
+            daemon = stack.enter_context(start(**wanted.settings()))
             environment = Environment(library.environment(daemon.socket, daemon.environment(os.environ)))
         except expected() as error:
             reason = f"{fixture}: {describe(error)}"
@@ -217,7 +235,25 @@ def _device(config: pytest.Config, fixture: str, wanted: _Wanted) -> Iterator[So
             warnings.warn(SoftnpuWarning(text), stacklevel=1)
         _living.append(daemon.socket)
         stack.callback(_living.remove, daemon.socket)
-        yield SoftnpuDevice(daemon.socket, environment)
+        yield SoftnpuDevice(daemon.socket, environment, report)
+        text = "" if report is None else report()
+    if text:  # of a test that has failed anyhow, or of other fixtures
+        raise pytest.fail.Exception(text, pytrace=False)
+
+
+def _checked(stack: ExitStack) -> tuple[Callable[..., Any], Callable[[], str]]:
+    """Return what starts a daemon whose programs are checked, and what reports on them."""
+    from softnpu.tools.check.checked_daemon import checked_daemon
+    from softnpu.tools.check.fresh import Fresh
+
+    notes = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="softnpu-check-")))
+
+    def end() -> None:
+        if (noted := sys.modules.get("softnpu.driver.check_notes")) is not None:
+            noted.end(notes)
+
+    stack.callback(end)
+    return lambda **settings: checked_daemon(notes, **settings), Fresh(notes).report
 
 
 def _is_used_here(socket: Path) -> bool:

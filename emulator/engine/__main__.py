@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 from softnpu.emulator.arithmetic import library
 from softnpu.emulator.common import failpoints, linux, log_lines, native_files
-from softnpu.emulator.interface import check_notes
+from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
@@ -54,11 +56,15 @@ def main(arguments: list[str]) -> int:
 
 def _begin_notes() -> None:
     """If programs are checked, let the runner note what it runs."""
-    folder = check_notes.folder()
-    if folder is not None:
-        from softnpu.emulator.engine.running import checking, runner
+    try:
+        folder = environment.check_folder()
+        if folder:
+            from softnpu.emulator.engine.running import checking, runner
+            from softnpu.emulator.interface.check_notes import NoteFile
 
-        runner.make = functools.partial(checking.CheckedRunner, check_notes.NoteFile(folder, "engine"))
+            runner.make = functools.partial(checking.CheckedRunner, NoteFile(Path(folder), "engine"))
+    except (Refused, OSError) as error:  # programs go on, and the report tells what no engine has noted
+        logging.getLogger(__name__).error("what this engine runs is not checked: %s", error)
 
 
 def _policy(setup: link.Setup) -> sandbox.Policy:

@@ -1,8 +1,8 @@
 """Notes of `softnpu check`: what drivers and engines write down for the analysis, as lines of JSON.
 
-Each process appends to files of its own in the folder that `SOFTNPU_CHECK` names. A line is written by one
-system call, so that a killed process leaves whole lines. Times are CLOCK_MONOTONIC in nanoseconds; they order
-the notes of all processes of a machine.
+Each process appends to files of its own in the folder that `SOFTNPU_CHECK` names in the environment of the
+daemon, of which its clients learn it. A line is written by one system call, so that a killed process leaves
+whole lines. Times are CLOCK_MONOTONIC in nanoseconds; they order the notes of all processes of a machine.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
-
-from softnpu.emulator.interface.environment import ENV_CHECK
 
 UNWRITTEN: Final = 0xA5C3F00D_5EED1E55
 """What a driver writes into each 8 bytes of fresh memory: who finds it there reads what nobody wrote."""
@@ -48,7 +47,7 @@ class Made(Note, frozen=True, tag="made"):
     """An object exists. `kind`: memory, list, queue, fence, event, graph or context; `id` by the driver.
 
     `size` and `address` are those of memory in the program; `memory` and `offset` say where an event lies;
-    `parent` is the context of a queue, the pool of an event.
+    `parent` is the context of a queue, the pool of an event. `shared`: other programs may use the memory.
     """
 
     session: int
@@ -60,16 +59,25 @@ class Made(Note, frozen=True, tag="made"):
     memory: int = 0
     offset: int = 0
     parent: int = 0
+    shared: bool = False
 
 
 class Ended(Note, frozen=True, tag="ended"):
-    """The program has destroyed or freed an object; `reset`: it has emptied a list instead."""
+    """The program has destroyed or freed an object; `reset`: it has emptied a list instead.
+
+    `by_itself`: the program has not said so; it has ended with its owner, or Python has collected it.
+    """
 
     session: int
     kind: str
     id: int
     site: int
     reset: bool = False
+    by_itself: bool = False
+
+
+class Exit(Note, frozen=True, tag="exit"):
+    """The program ends in order; its language destroys nothing by itself. Its last notes may follow."""
 
 
 class Touched(Note, frozen=True, tag="touched"):
@@ -148,10 +156,11 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Program(Note, frozen=True, tag="program"):
-    """A decoded command buffer, of this process."""
+    """A decoded command buffer, of this process. `digest`: of its bytes."""
 
     program: int
     commands: tuple[Command, ...]
+    digest: str = ""
 
 
 class Turn(Note, frozen=True, tag="turn"):
@@ -191,33 +200,40 @@ class Unwritten(Note, frozen=True, tag="unwritten"):
     count: int
 
 
+class Unchanged(Note, frozen=True, tag="unchanged"):
+    """Command `command` of the submission, a copy, is about to write the bytes that are there already."""
+
+    session: int
+    queue: int
+    sequence: int
+    command: int
+
+
 AnyNote = (
-    Session | Site | Made | Ended | Touched | Recorded | Submitted | Completed | HostEvent
-    | Program | Turn | TurnEnd | Signalled | Unwritten
+    Session | Site | Made | Ended | Exit | Touched | Recorded | Submitted | Completed | HostEvent
+    | Program | Turn | TurnEnd | Signalled | Unwritten | Unchanged
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyNote] = msgspec.json.Decoder(AnyNote)
 
 
-def folder() -> Path | None:
-    """Return the folder for notes; None if nothing is checked."""
-    named = os.environ.get(ENV_CHECK)
-    return Path(named) if named else None
-
-
 class NoteFile:
-    """The notes of this process, from any of its threads."""
+    """The notes of this process, from any of its threads. `key`: what no other process has in its names."""
 
     def __init__(self, directory: Path, role: str) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(directory / f"{role}-{os.getpid()}.jsonl", flags, 0o600)
+        # pids are used again
+        self.key = f"{os.getpid()}-{time.monotonic_ns()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(directory / f"{role}-{self.key}.jsonl", flags, 0o600)
         self._lock = threading.Lock()
         self._is_full = False
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
+        """Close the file; what is written from now on is dropped."""
+        with self._lock:
+            self._is_full = True
+            os.close(self._fd)
 
     def write(self, note: AnyNote) -> None:
         """Append a note. A full disk ends the notes, not the program, which says so on stderr."""
@@ -238,11 +254,11 @@ _ADDRESS: Final = re.compile(r"(/.+)\((?:([^+)]+)\+0x[0-9a-f]+|\+(0x[0-9a-f]+))\
 _NOT_SHOWN: Final = ("libsoftnpu_guard.so", "libze_softnpu.so", "libze_loader.so.1", "libc.so.6")
 
 
-def read_touched(path: Path) -> Iterator[Touched]:
+def read_touched(text: str) -> Iterator[Touched]:
     """Yield what the program has touched: lines of `driver/native/guard/access_watch.cpp`."""
     head: list[int] = []
     frames: list[str] = []
-    for line in (*path.read_text(errors="replace").splitlines(), "@"):
+    for line in (*text.splitlines(), "@"):
         if not line.startswith("@"):
             if found := _FRAME.fullmatch(line):
                 frames.append(f"{found[1]}:{found[2]} {found[3]}")
@@ -256,9 +272,6 @@ def read_touched(path: Path) -> Iterator[Touched]:
         head, frames = [int(word) for word in line[1:].split()], []
 
 
-def read(path: Path) -> Iterator[AnyNote]:
-    """Yield the notes of a file; an unfinished last line is left out."""
-    with path.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n"):
-                yield _decoder.decode(line)
+def read(text: bytes) -> Iterator[AnyNote]:
+    """Yield the notes in whole lines."""
+    return map(_decoder.decode, text.splitlines())

@@ -43,7 +43,7 @@ ENV_ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE"
 ENV_NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS"
 """`0`: engines run every submission in Python, for comparisons and debugging."""
 ENV_CHECK = "SOFTNPU_CHECK"
-"""Folder for the notes of drivers and engines, set by `softnpu check`. Empty: none are written."""
+"""Folder for notes of a daemon and all its programs, for `softnpu check`. Empty: none are written."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """The previous values of changed variables, in JSON. Set by `softnpu run` and `env`."""
 
@@ -127,7 +127,15 @@ def strict() -> bool:
 
 def native_turns() -> bool:
     """Return `SOFTNPU_NATIVE_TURNS`: whether engines use their part in C++ for prepared submissions."""
-    return _switch(ENV_NATIVE_TURNS, "1")
+    return _switch(ENV_NATIVE_TURNS, "1") and not os.environ.get(ENV_CHECK)  # C++ notes nothing
+
+
+def check_folder() -> str:
+    """Return `SOFTNPU_CHECK`: where engines and programs write notes, empty: nowhere."""
+    folder = os.environ.get(ENV_CHECK, "")
+    if folder and not (os.path.isabs(folder) and os.access(folder, os.W_OK | os.X_OK)):
+        raise _out_of_range(ENV_CHECK, found=folder, expected="the full path of a folder that can be written")
+    return folder
 
 
 def clock() -> Clock:

@@ -299,7 +299,10 @@ class Failed(Message, frozen=True, kw_only=True, tag="failed"):
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """Answer to `Hello`. Descriptor: the status page (read it, see `records`)."""
+    """Answer to `Hello`. Descriptor: the status page (read it, see `records`).
+
+    `check`: the folder in which the driver of a session writes notes, see `check_notes`; empty: nowhere.
+    """
 
     major: int
     minor: int
@@ -308,6 +311,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     session: int
     devices: tuple[DeviceInfo, ...]
     limits: Limits
+    check: str = ""
 
 
 class ContextCreated(Message, frozen=True, kw_only=True, tag="context_created"):

@@ -130,6 +130,12 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
         environment.self_check()
         environment.strict()
         environment.native_turns()
+        if environment.check_folder() and self.is_shared:
+            raise _bad_option(
+                "allow_user or --allow-group",
+                found=f"{environment.ENV_CHECK} beside it",
+                expected="one of them: the programs of others cannot write notes",
+            )
         for injection in self.injections():
             check_injected_device(injection, len(self.devices))
 

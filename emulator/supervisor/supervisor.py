@@ -18,6 +18,7 @@ import softnpu
 from softnpu.emulator.common import failpoints, linux, untrusted_fds
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
+from softnpu.emulator.interface.environment import check_folder
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
@@ -105,6 +106,7 @@ class Supervisor:
             self._injections.add(injection)
         self._next_session = 1
         self._started = time.monotonic()
+        self._check = check_folder()  # as it was; it may be gone later
         self._idle: Timer | None = None
 
     @property
@@ -311,6 +313,7 @@ class Supervisor:
                 replace(self.devices[number].info, index=index) for index, number in enumerate(devices)
             ),
             limits=self._services.limits,
+            check=self._check,
         )
 
     def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer:

@@ -12,7 +12,7 @@ import pytest
 
 from softnpu.driver.native_library import NativeLibrary
 from tests.check.programs import KINDS, PROGRAMS
-from tests.native.building import build, compile_program
+from tests.native.building import compile_program
 from tests.support.cli import softnpu
 
 OPENVINO = """
@@ -34,12 +34,6 @@ ALSO = {
 """What else is wrong with a program whose queue is destroyed so that it ends."""
 
 Findings = dict[tuple[str, str], set[str]]
-
-
-@pytest.fixture(scope="session")
-def native() -> NativeLibrary:
-    """The libraries, built once for each state of the sources."""
-    return build()
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +97,22 @@ def test_native_programs_are_found_alike(native: NativeLibrary, tmp_path: Path) 
     ]
     kinds = [finding["kind"].replace("-", "_") for finding in found]
     assert sorted(kinds) == [
-        "destroyed_in_flight", "freed_in_flight", "host_access_in_flight", "list_order", "race",
-        "uninitialised_read", "use_after_free",
+        "destroyed_in_flight", "freed_in_flight", "host_access_in_flight",
+        "leak", "leak", "leak", "leak", "list_order", "race", "uninitialised_read", "use_after_free",
     ]  # fmt: skip
+    left = {finding["places"][0]["what"]: finding for finding in found if finding["kind"] == "leak"}
+    assert sorted(left) == ["allocated", "context made", "fence made", "queue made"]
+    assert (left["allocated"]["count"], "24,576 bytes" in left["allocated"]["title"]) == (3, True)
     assert all(kind in names and "wrong_form" in names for kind, names in zip(kinds, places, strict=True))
     assert not [names for names in places if "right_form" in names]
+
+
+def test_checking_decides_no_context_for_a_device(native: NativeLibrary, tmp_path: Path) -> None:
+    made = compile_program("two_devices", native, tmp_path)
+    folder = str(native.driver.parent)
+    platforms = ("--platform", "4000", "--platform", "3720")
+    done = softnpu("check", *platforms, "--", made, SOFTNPU_SOCKET="", SOFTNPU_NATIVE_DIR=folder)
+    assert (done.code, done.out) == (0, "done\n"), done.err
 
 
 def test_unmodified_openvino_is_clean(native: NativeLibrary, digits: Path, tmp_path: Path) -> None:

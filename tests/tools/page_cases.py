@@ -13,6 +13,8 @@ from openvino import opset13 as ops
 
 from softnpu.tools.bench import page as bench_page
 from softnpu.tools.bench.result import Measurement
+from softnpu.tools.check import page as check_page
+from softnpu.tools.check.findings import Finding, Findings, Kind, Place
 from softnpu.tools.compare import page as compare_page
 from softnpu.tools.compare.comparing import Comparing
 from softnpu.tools.compare.opening import Request, open_sides
@@ -136,7 +138,23 @@ def benchmarks(page: Path) -> None:
     assert "1 of 3 targets met" in page.read_text()
 
 
+def checked(page: Path) -> None:
+    """Nothing found, one finding, and several, with what was not seen."""
+    check_page.write_page(page, Findings(submissions=1), 0, "app.py")
+    assert "nothing found" in page.read_text()
+    places = (Place("writes <bytes>", "app.py (17)", ("/app.py:1 main",)), Place("made", "app.py (17)"))
+    race, unused = Finding(Kind.RACE, "two queues", places, "wait"), Kind.UNUSED_MEMORY
+    check_page.write_page(page, Findings({race.key: race}), 0, "app.py")
+    more = Findings({race.key: replace(race, count=2), (1,): replace(race, kind=unused)}, ["session 3"], 7)
+    check_page.write_page(page, more, 3, "app.py")
+    text = page.read_text()
+    assert "writes &lt;bytes&gt;" in text
+    assert "2 findings" in text
+    assert "3 suppressed" in text
+
+
 CASES: Final[dict[str, Callable[[Path], None]]] = {
+    "check.html": checked,
     "compare.html": comparison,
     "report.html": report,
     "prediction.html": prediction,

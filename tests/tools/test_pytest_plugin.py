@@ -116,10 +116,57 @@ def test_number(): pass
 WRONG_MARKS = (
     "softnpu_module_device: it lasts longer than the mark npu of test_too_late; use pytestmark of the module",
     "softnpu_device: it lasts longer than the mark npu of test_theirs.py; use softnpu_module_device or",
-    "mark npu: it got an unexpected keyword argument 'platfrom'; expected platform=, faults=, strict=",
-    "mark npu: 4000 is neither a text nor a list of texts; expected platform=, faults=, strict=",
+    "it got an unexpected keyword argument 'platfrom'; expected platform=, faults=, strict=, check=",
+    "mark npu: 4000 is neither a text nor a list of texts; expected platform=, faults=, strict=, check=",
 )
 """Expected output for the last tests of `MODULE`."""
+CHECKED = (
+    PROLOGUE
+    + """
+import pytest
+from softnpu.driver import Driver
+def copy_fresh(written):
+    with Driver.open() as driver:
+        context = driver.devices[0].create_context()
+        source, target = context.alloc_host(4096), context.alloc_host(4096)
+        if written:
+            source.view()[:] = 1
+        commands = context.create_command_list()
+        commands.append_memory_copy(target, source, 4096)
+        commands.close()
+        queue = context.create_command_queue()
+        queue.execute_command_lists([commands])
+        queue.synchronize()
+
+def infer_fresh(written):
+    core = ov.Core()
+    model = core.read_model(DIGITS)
+    model.reshape([1, 1, 8, 8])
+    request = core.compile_model(model, "NPU").create_infer_request()
+    tensor = core.get_default_context("NPU").create_host_tensor(ov.Type.f32, ov.Shape([1, 1, 8, 8]))
+    if written:
+        tensor.data[:] = 1
+    request.set_input_tensor(tensor)
+    request.infer()
+
+@pytest.mark.npu
+def test_unchecked():
+    copy_fresh(False)
+@pytest.mark.npu(check=True)
+@pytest.mark.parametrize("program", [copy_fresh, infer_fresh])
+@pytest.mark.parametrize("written", [False, True, False])
+def test_in_process(program, written):
+    program(written)
+@pytest.mark.npu(check=True)
+def test_in_another_process():
+    code = "import test_theirs; test_theirs.copy_fresh(False)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+@pytest.mark.npu(check=True)
+def test_fails_anyhow():
+    copy_fresh(False)
+    assert 1 == 2
+"""
+)
 WHO = """
 import os, pytest
 @pytest.mark.parametrize("number", range(4))
@@ -195,6 +242,22 @@ def test_marks_configure_the_device_of_a_test(
     done = _pytest(tmp_path, MARKS, {**native_dir, "DIGITS": str(digits)}, "--strict-markers")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
+
+
+def test_a_checked_test_fails_with_what_its_programs_do_wrong(
+    tmp_path: Path, native_dir: dict[str, str], digits: Path
+) -> None:
+    done = _pytest(tmp_path, CHECKED, {**native_dir, "DIGITS": str(digits)}, "-rfE")
+    assert "6 failed, 3 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert sorted(name.partition("::")[2] for name in failed) == [
+        "test_fails_anyhow", "test_in_another_process",
+        "test_in_process[False0-copy_fresh]", "test_in_process[False0-infer_fresh]",
+        "test_in_process[False1-copy_fresh]", "test_in_process[False1-infer_fresh]",
+    ]  # fmt: skip
+    assert done.stdout.count("uninitialised-read: the device reads 4,096 bytes that nobody wrote") == 4
+    assert done.stdout.count("uninitialised-read: the device reads 256 bytes that nobody wrote") == 2
+    assert done.stdout.count("ERROR at teardown of test_fails_anyhow") == 1
 
 
 def test_a_device_invisible_to_openvino_gives_a_warning(tmp_path: Path, native_dir: dict[str, str]) -> None:

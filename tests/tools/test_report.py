@@ -13,6 +13,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+from softnpu.tools.check import page as check_page
+from softnpu.tools.check.findings import Finding, Findings, Kind, Place
 from tests.support.cli import run_program, softnpu
 from tests.support.defects import seed_defect
 
@@ -26,7 +28,7 @@ _QUIET = (
 _PHONE = 360
 _MEASURE = """<script>
 const every = (names) => [...document.querySelectorAll(names)].map((each) => each.getBoundingClientRect());
-const top_of = (names) => Math.round(every(names)[0].top);
+const top_of = (names) => Math.round(every(names)[0]?.top ?? -1);
 const [verdict, facts, details] = [".verdict", "dl.facts", "details"].map(top_of);
 for (const each of document.querySelectorAll("details")) each.open = true;
 console.log("measured " + JSON.stringify({
@@ -129,6 +131,18 @@ def test_a_report_is_readable_on_a_phone_its_verdict_first(good: Path, tmp_path:
     assert found["smallest"] >= 9
     assert found["plots"] == 3
     assert found["verdict"] < found["facts"] < found["details"] < 800
+
+
+def test_findings_are_readable_on_a_phone(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    frames = tuple(f"/opt/{'a_long_folder/' * 9}app.py:{line} {'a_function' * 9}" for line in range(3))
+    places = (Place("zeCommandListAppendMemoryCopy reads bytes 0 to 4,095", "app.py (17)", frames),)
+    finding = Finding(Kind.RACE, "two queues use the same bytes", places, "wait in between")
+    check_page.write_page(page, Findings({finding.key: finding}), 0, "app.py " + "--option=value " * 20)
+    found = _measured_on_a_phone(page, tmp_path)
+    assert found["page"] <= _PHONE
+    assert found["verdict"] < found["details"] < 800
+    assert _references(page.read_text()) == set()
 
 
 @_needs_daemon

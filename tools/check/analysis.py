@@ -17,8 +17,10 @@ from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface.check_notes import Access
 from softnpu.tools.check.clocks import NOTHING, Clock, Queue, join, meet, with_queue
 from softnpu.tools.check.findings import Finding, Findings, Kind
+from softnpu.tools.check.leaks import judge_leaks
 from softnpu.tools.check.lifetimes import Lifetimes
 from softnpu.tools.check.notebook import Notebook
+from softnpu.tools.check.waste import Waste
 from softnpu.tools.check.work import NEVER, Work, accesses, command_place, overlap
 
 _PRUNE_AT: Final = 512
@@ -49,11 +51,15 @@ class Used:
 
 
 class Analysis:
-    """Replays a notebook. `as_device`: commands of a list run in order, as this device does."""
+    """Replays a notebook. `as_device`: commands of a list run in order, as this device does.
 
-    def __init__(self, notebook: Notebook, *, as_device: bool = False) -> None:
-        self._book = notebook
+    `waste`: look for what is right but wasteful, too.
+    """
+
+    def __init__(self, notebook: Notebook, *, as_device: bool = False, waste: bool = False) -> None:
+        self._book = self.book = notebook
         self._as_device = as_device
+        self._waste = waste
         self._findings = Findings()
         self._work: dict[tuple[int, int, int], Work] = {}
         self._timelines: dict[Queue, Timeline] = defaultdict(Timeline)
@@ -65,18 +71,36 @@ class Analysis:
         self._history: dict[str, list[Used]] = defaultdict(list)
         self._completed: dict[Queue, int] = defaultdict(int)
         self._unsubmitted: set[int] = set()
+        self._judged_ns = 0
 
     def run(self) -> Findings:
         """Return what is wrong."""
-        for t, file, note in self._book.lines:
-            self._replay(t, file, note)
+        self._replay_all()
         Lifetimes(self._book, self._work.values(), self._events, self._findings).judge()
+        judge_leaks(self._book, self._findings)
+        if self._waste:
+            Waste(self._book, self._work.values(), self._findings).judge()
         self._findings.submissions = len(self._work)
         for session in sorted(self._unsubmitted):
             self._findings.unseen.append(
                 f"session {session} is of a driver that writes no notes: nothing of it is checked"
             )
+        unrun = sum(work.program is None and work.completed_ns != NEVER for work in self._work.values())
+        if unrun:
+            self._findings.unseen.append(f"submissions of which no engine has noted a command: {unrun}")
         return self._findings
+
+    def so_far(self) -> Findings:
+        """Return what is wrong already, after the notebook was read again."""
+        self._replay_all()
+        going = [work for work in self._work.values() if work.completed_ns > self._judged_ns]
+        self._judged_ns = self._book.lines[-1][0] if self._book.lines else self._judged_ns
+        Lifetimes(self._book, going, self._events, self._findings).judge_so_far()
+        return self._findings
+
+    def _replay_all(self) -> None:
+        for t, file, note in self._book.lines:
+            self._replay(t, file, note)
 
     def _replay(self, t: int, file: str, note: notes.AnyNote) -> None:
         match note:
@@ -315,6 +339,6 @@ class Analysis:
         )
 
 
-def analyse(folder: Path, *, as_device: bool = False) -> Findings:
+def analyse(folder: Path, *, as_device: bool = False, waste: bool = False) -> Findings:
     """Return the findings of the run whose notes lie in `folder`."""
-    return Analysis(Notebook(folder), as_device=as_device).run()
+    return Analysis(Notebook(folder), as_device=as_device, waste=waste).run()

@@ -21,6 +21,12 @@ class Kind(enum.StrEnum):
     DESTROYED_IN_FLIGHT = "destroyed-in-flight"
     RESET_IN_FLIGHT = "reset-in-flight"
     NEVER_SIGNALLED = "never-signalled"
+    LEAK = "leak"
+    UNUSED_MEMORY = "unused-memory"
+    RECORDED_AGAIN = "recorded-again"
+    COPIED_AGAIN = "copied-again"
+    AVOIDABLE_COPY = "avoidable-copy"
+    SERIAL_WAITS = "serial-waits"
 
 
 MEANING: dict[Kind, str] = {
@@ -33,7 +39,17 @@ MEANING: dict[Kind, str] = {
     Kind.DESTROYED_IN_FLIGHT: "An object is destroyed while the device may still use it.",
     Kind.RESET_IN_FLIGHT: "A command list is reset while the device may still execute it.",
     Kind.NEVER_SIGNALLED: "A command waits for an event that nothing signals.",
+    Kind.LEAK: "The program ends and has not destroyed what it made.",
+    Kind.UNUSED_MEMORY: "No submission uses the memory.",
+    Kind.RECORDED_AGAIN: "A list is recorded again with the same commands, when the one before is over.",
+    Kind.COPIED_AGAIN: "A copy writes the bytes that are there already.",
+    Kind.AVOIDABLE_COPY: "A copy feeds or empties an inference that could use the other memory itself.",
+    Kind.SERIAL_WAITS: "Each submission comes after the wait for the one before.",
 }
+WASTE: frozenset[Kind] = frozenset(
+    {Kind.UNUSED_MEMORY, Kind.RECORDED_AGAIN, Kind.COPIED_AGAIN, Kind.AVOIDABLE_COPY, Kind.SERIAL_WAITS}
+)
+"""Kinds that are right, but cost time or memory: found only if asked for."""
 
 
 @dataclass(frozen=True, slots=True)

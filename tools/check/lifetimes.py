@@ -33,9 +33,13 @@ class Lifetimes:
 
     def judge(self) -> None:
         """Add what is wrong with objects, accesses of the host, and waits."""
+        self.judge_so_far()
+        self._judge_waits()
+
+    def judge_so_far(self) -> None:
+        """Add what stays wrong whatever comes."""
         self._judge_objects()
         self._judge_host()
-        self._judge_waits()
 
     def _judge_objects(self) -> None:
         for work in self._work:

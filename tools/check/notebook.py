@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +16,16 @@ from softnpu.tools.check.symbols import names_of
 _UNKNOWN = "unknown process"
 
 
+def _no_names(_frames: Iterable[str]) -> dict[str, str]:
+    return {}
+
+
 @dataclass(slots=True)
 class Object:
-    """An object of a program: where it was made, and when and where it ended."""
+    """An object of a program: where it was made, and when and where the program has ended it.
+
+    `gone`: by whatever it has ended. `shared`: other programs may use it.
+    """
 
     kind: str
     frames: Frames
@@ -25,35 +33,62 @@ class Object:
     address: int = 0
     made_ns: int = 0
     parent: int = 0
+    shared: bool = False
+    gone: bool = False
     ended_ns: int | None = None
     ended: Frames = ()
     resets: list[tuple[int, Frames]] = field(default_factory=list)
 
 
 class Notebook:
-    """All notes in `lines`: (time, file, note), by time."""
+    """All notes in `lines`: (time, file, note), by time. `read` again: those that were written since.
 
-    def __init__(self, folder: Path) -> None:
+    `names`: look up the lines of C++ frames.
+    """
+
+    def __init__(self, folder: Path, *, names: bool = True) -> None:
+        self._folder = folder
+        self._names = names_of if names else _no_names
+        self._ends: dict[Path, int] = {}  # of what was read of each file
+        self._programs: dict[tuple[str, int], notes.Program] = {}
+        self._files: dict[str, list[int]] = defaultdict(list)  # the sessions of each
         self.lines: list[tuple[int, str, notes.AnyNote]] = []
         self.processes: dict[int, str] = {}
+        self.exited: set[int] = set()
+        """Sessions of programs that have ended in order, and should have destroyed what they made."""
         self.objects: dict[tuple[int, str, int], Object] = {}
         self.calls: dict[tuple[int, int, int], tuple[tuple[str, Frames], ...]] = {}
         self.events: dict[tuple[int, int, int], tuple[str, int]] = {}
         self.event_ids: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
+        self.unchanged: list[notes.Unchanged] = []
         self._memory: dict[str, list[tuple[int, int, Object]]] = defaultdict(list)
         self._sites: dict[tuple[str, int], Frames] = {}
-        for path in sorted(folder.glob("*.jsonl")):
-            for note in notes.read(path):
-                self.lines.append((note.t, path.name, note))
-        for path in sorted(folder.glob("touched-*.txt")):
+        self.read()
+
+    def read(self) -> None:
+        """Read what the last time was not there."""
+        self.lines = []
+        for path in sorted(self._folder.glob("*.jsonl")):
+            text = self._new_text(path)
+            self.lines += [(note.t, path.name, note) for note in notes.read(text)]
+        for path in sorted(self._folder.glob("touched-*.txt")):
             file = path.name.replace("touched-", "client-").replace(".txt", ".jsonl")
-            touched = list(notes.read_touched(path))
-            names = names_of(frame for access in touched for frame in access.frames)
+            touched = list(notes.read_touched(self._new_text(path).decode(errors="replace")))
+            names = self._names(frame for access in touched for frame in access.frames)
             for access in touched:
                 frames = tuple(names.get(frame, frame) for frame in access.frames)
                 self.lines.append((access.t, file, msgspec.structs.replace(access, frames=frames)))
         self.lines.sort(key=lambda line: line[0])
         self._collect()
+
+    def _new_text(self, path: Path) -> bytes:
+        """Return the whole lines that were added."""
+        with path.open("rb") as file:
+            file.seek(self._ends.get(path, 0))
+            text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        self._ends[path] = self._ends.get(path, 0) + len(text)
+        return text
 
     def frames(self, file: str, site: int) -> Frames:
         """Return a place in the program that wrote this file."""
@@ -79,18 +114,20 @@ class Notebook:
         return found
 
     def _collect(self) -> None:
-        programs: dict[tuple[str, int], notes.Program] = {}
         sites = [(file, note) for _, file, note in self.lines if isinstance(note, notes.Site)]
-        names = names_of(frame for _, site in sites for frame in site.frames)
+        names = self._names(frame for _, site in sites for frame in site.frames)
         for file, site in sites:
             self._sites[file, site.site] = tuple(names.get(frame, frame) for frame in site.frames)
         for t, file, note in self.lines:
             match note:
                 case notes.Session(session=session, pid=pid, program=program):
                     self.processes[session] = f"{program} ({pid})"
+                    self._files[file].append(session)
+                case notes.Exit():
+                    self.exited.update(self._files[file])
                 case notes.Made():
                     frames = self.frames(file, note.site)
-                    made = Object(note.kind, frames, note.size, note.address, t, note.parent)
+                    made = Object(note.kind, frames, note.size, note.address, t, note.parent, note.shared)
                     self.objects[note.session, note.kind, note.id] = made
                     if note.kind == "event":
                         self.event_ids[note.session, note.memory, note.offset].append((t, note.id))
@@ -100,16 +137,20 @@ class Notebook:
                     ended = self.objects.get((note.session, note.kind, note.id))
                     if ended is not None and note.reset:
                         ended.resets.append((t, self.frames(file, note.site)))
-                    elif ended is not None and ended.ended_ns is None:
-                        ended.ended_ns, ended.ended = t, self.frames(file, note.site)
+                    elif ended is not None:
+                        ended.gone = True
+                        if ended.ended_ns is None and not note.by_itself:
+                            ended.ended_ns, ended.ended = t, self.frames(file, note.site)
                 case notes.Recorded():
                     self.calls[note.session, note.list, note.recording] = tuple(
                         (call, self.frames(file, site)) for call, site in note.calls
                     )
+                case notes.Unchanged():
+                    self.unchanged.append(note)
                 case notes.Program():
-                    programs[file, note.program] = note
+                    self._programs[file, note.program] = note
                 case notes.Turn():
-                    self._learn_events(note.session, programs.get((file, note.program)))
+                    self._learn_events(note.session, self._programs.get((file, note.program)))
                 case _:
                     pass
 

@@ -1,20 +1,19 @@
-"""Findings for people, as JSON, and as SARIF; suppressions."""
+"""Findings on the screen, as JSON, and as SARIF; suppressions."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from softnpu.tools.check.findings import MEANING, Finding, Findings, Frames, Kind, Place
-from softnpu.tools.shared.console import err, format_count, json_text, print_line
+from softnpu.tools.check.findings import MEANING, WASTE, Finding, Findings, Frames, Kind, Place
+from softnpu.tools.check.text import lines
+from softnpu.tools.shared.console import err, json_text, print_line
 from softnpu.tools.shared.failures import ToolError
 
-_SHOWN: Final = 3
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -64,28 +63,8 @@ def _matches(finding: Finding, patterns: Sequence[tuple[str, str]]) -> bool:
 
 def show(findings: Findings, left_out: int) -> None:
     """Print the findings on stderr: stdout belongs to the program."""
-    for finding in findings.found.values():
-        times = f" ({finding.count} times)" if finding.count > 1 else ""
-        print_line(f"{finding.kind.value}: {finding.title}{times}", console=err)
-        for place in finding.places:
-            print_line(f"  {_near(place.what)}: {place.process}", console=err)
-            for frame in place.frames[:_SHOWN]:
-                print_line(f"      {_near(frame)}", console=err)
-        print_line(f"  mend: {finding.mend}", console=err)
-        print_line("", console=err)
-    for line in findings.unseen:
-        print_line(f"not checked: {line}", console=err)
-    hidden = f", {format_count(left_out, 'finding')} suppressed" if left_out else ""
-    print_line(
-        f"softnpu check: {format_count(len(findings.found), 'finding')} in "
-        f"{format_count(findings.submissions, 'submission')}{hidden}",
-        console=err,
-    )
-
-
-def _near(text: str) -> str:
-    """Return a text with paths below the working directory relative to it."""
-    return re.sub(rf"(^|\s){re.escape(str(Path.cwd()))}{os.sep}", r"\1", text)
+    for line in lines(findings, left_out):
+        print_line(line, console=err)
 
 
 def write_json(path: Path, findings: Findings) -> None:
@@ -127,7 +106,7 @@ def _result(finding: Finding) -> dict[str, Any]:
     located = [place for place in finding.places if place.frames]
     return {
         "ruleId": finding.kind.value,
-        "level": "error",
+        "level": "note" if finding.kind in WASTE else "error",
         "message": {"text": f"{finding.title}. To mend it, {finding.mend}."},
         "locations": [_location(place) for place in located[:1]],
         "relatedLocations": [_location(place) for place in located[1:]],

@@ -7,7 +7,9 @@
 
 #include <execinfo.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/ucontext.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,9 +17,12 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 
 #include "pass_on.hpp"
+
+extern "C" int softnpu_watch_ask();
 
 namespace {
 
@@ -41,6 +46,9 @@ using DumpFrames = void (*)(int file, void* thread);
 Region regions[SLOTS];
 std::atomic<size_t> used;  // all regions are below it
 std::atomic<int> output{-1};
+// Where `softnpu check --first` answers whether to go on, and whether a signal stops this process.
+std::atomic<int> gate{-1};
+std::atomic<bool> traps{false};
 GetThread get_thread = nullptr;
 DumpFrames dump_frames = nullptr;
 struct sigaction previous;
@@ -79,6 +87,7 @@ void tell(uintptr_t address, bool writes, int mode) {
     if (thread != nullptr && dump_frames != nullptr) dump_frames(file, thread);
     void* addresses[FRAMES];
     backtrace_symbols_fd(addresses, backtrace(addresses, FRAMES), file);
+    if (traps.load() && softnpu_watch_ask() != 0) raise(SIGTRAP);
 }
 
 bool open_region(uintptr_t address, bool writes) {
@@ -128,6 +137,40 @@ int softnpu_watch_install(int file, GetThread thread, DumpFrames frames) {
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
     return sigaction(SIGSEGV, &action, &previous) == 0 ? 0 : errno;
+}
+
+// Asks at this socket from now on. Returns 't' if a signal stops this process, 'p' if pdb does, 0 if nobody
+// listens there.
+int softnpu_watch_gate(const char* path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    char mode = 0;
+    int made = -1;
+    if (strlen(path) < sizeof address.sun_path) {
+        strcpy(address.sun_path, path);
+        made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    }
+    if (made >= 0 && (connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+                      recv(made, &mode, 1, 0) != 1)) {
+        close(made);
+        made = -1;
+    }
+    const int before = gate.exchange(made);
+    if (before >= 0) close(before);
+    traps.store(mode == 't');
+    return made < 0 ? 0 : mode;
+}
+
+// Whether this process is to stop here. Whoever has ended lets it go on.
+int softnpu_watch_ask() {
+    const int file = gate.load();
+    char answer = 'g';
+    if (file < 0 || send(file, &answer, 1, MSG_NOSIGNAL) != 1) return 0;
+    ssize_t size;
+    do {
+        size = recv(file, &answer, 1, 0);
+    } while (size < 0 && errno == EINTR);
+    return size == 1 && answer == 's';
 }
 
 // Watches `size` bytes, which begin and end with pages of their own; returns a number, -1 if the table is

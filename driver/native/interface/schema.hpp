@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 5;
+constexpr uint32_t MINOR = 6;
 }
 
 namespace environment {
@@ -481,7 +481,7 @@ namespace ok { constexpr std::string_view TAG = "ok"; }
 namespace failed { constexpr std::string_view TAG = "failed", INFO = "info"; }
 namespace welcome {
 constexpr std::string_view TAG = "welcome", MAJOR = "major", MINOR = "minor", SERVER = "server",
-    PID = "pid", SESSION = "session", DEVICES = "devices", LIMITS = "limits";
+    PID = "pid", SESSION = "session", DEVICES = "devices", LIMITS = "limits", CHECK = "check";
 }
 namespace context_created { constexpr std::string_view TAG = "context_created", CONTEXT = "context"; }
 namespace mem_allocated {

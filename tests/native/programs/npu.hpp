@@ -28,6 +28,9 @@ struct Npu {
         check(zeContextCreate(driver, &desc, &context), "zeContextCreate");
     }
 
+    Npu(ze_driver_handle_t of, ze_device_handle_t on, ze_context_handle_t with)
+        : driver(of), device(on), context(with) {}
+
     [[noreturn]] void fail(const char* what, ze_result_t result, const char* file, int line) const {
         const char* text = "";
         if (driver != nullptr) zeDriverGetLastErrorDescription(driver, &text);

@@ -130,6 +130,16 @@ void use_after_free(Rig& rig, bool right) {
     rig.submit(rig.one, list);
 }
 
+void leak(Rig& rig, bool right) {
+    ze_context_desc_t desc{0xd, nullptr, 0};
+    ze_context_handle_t context;
+    rig.check(zeContextCreate(rig.driver, &desc, &context), "context");
+    const Npu other{rig.driver, rig.device, context};
+    for (int index = 0; index < 3; ++index) other.host(BYTES);
+    other.fence(other.queue());
+    if (right) rig.check(zeContextDestroy(context), "destroy");
+}
+
 void wrong_form(void (*program)(Rig&, bool)) {
     Rig rig;
     program(rig, false);
@@ -149,7 +159,8 @@ int main() {
                                             freed_in_flight,
                                             host_access_in_flight,
                                             destroyed_in_flight,
-                                            use_after_free};
+                                            use_after_free,
+                                            leak};
     for (const auto program : programs) {
         wrong_form(program);
         right_form(program);

@@ -23,6 +23,7 @@ public:
     EventPool(std::shared_ptr<Context> context, uint32_t count);
 
     const std::shared_ptr<Context> context;
+    Noted noted() const override { return {0, 0, 0, context.get()}; }
 
     // Acquires the memory of an event. INVALID_ARGUMENT if it is out of range or in use.
     MemoryRef acquire(uint32_t index);

@@ -15,6 +15,7 @@ public:
     ~Fence() override;
 
     const std::shared_ptr<CommandQueue> queue;
+    Noted noted() const override { return {0, 0, 0, queue.get()}; }
 
     // False: not ready. Never submitted: at once, whatever the time-out. Throws the failure of the first of
     // its submissions that failed.

@@ -31,6 +31,7 @@ public:
     const std::shared_ptr<Context> context;
 
     void retire() override;
+    Noted noted() const override { return {0, 0, 0, context.get()}; }
     virtual bool is_immediate() const { return false; }
     virtual bool is_mutable() const { return false; }
 

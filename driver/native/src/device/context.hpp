@@ -32,7 +32,6 @@ public:
     const std::shared_ptr<Device>& device() const { return on_device().device; }
     uint64_t device_handle() const;
     uint64_t handle() const { return on_device().handle; }
-    Noted noted() const override { return {handle(), 0, 0, nullptr}; }
     const std::shared_ptr<MemoryPool>& memory() const { return on_device().memory; }
 
     void retire() override;

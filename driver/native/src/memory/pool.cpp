@@ -262,10 +262,10 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
     }
 }
 
-void* MemoryPool::publish(std::shared_ptr<Block> block, ze_memory_type_t type) {
+void* MemoryPool::publish(std::shared_ptr<Block> block, ze_memory_type_t type, bool shared) {
     std::unique_lock lock(address_mutex_);
     uint8_t* const address = block->data();
-    if (check::on()) check::memory_made(block->handle, address, block->size);
+    if (check::on()) check::memory_made(block->handle, address, block->size, shared);
     allocations_[address] = Allocation{std::move(block), type, ++last_id_};
     return address;
 }
@@ -385,6 +385,8 @@ void MemoryPool::close() {
         std::unique_lock lock(address_mutex_);
         allocations.swap(allocations_);
     }
+    for (const auto& [address, allocation] : allocations)
+        if (check::on()) check::memory_ended_with_owner(allocation.block->handle);
     std::lock_guard lock(order_mutex_);
     closed_ = true;
     segments_.clear();

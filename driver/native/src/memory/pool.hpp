@@ -114,7 +114,8 @@ public:
 
     // ---- allocations of the program, by address
 
-    void* publish(std::shared_ptr<Block> block, ze_memory_type_t type);
+    // `shared`: other programs may use it.
+    void* publish(std::shared_ptr<Block> block, ze_memory_type_t type, bool shared);
     // Whether an allocation starts there.
     bool has(const void* address) const;
     // Frees the allocation that starts there; INVALID_ARGUMENT for any other address.

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,7 +18,7 @@
 
 #include "base/clock.hpp"
 #include "base/environment.hpp"
-#include "interface/schema.hpp"
+#include "base/error_info.hpp"
 #include "session/trace.hpp"
 
 extern "C" {
@@ -25,6 +26,8 @@ int softnpu_watch_install(int file, void* (*thread)(), void (*frames)(int, void*
 long softnpu_watch_add(uintptr_t start, size_t size);
 void softnpu_watch_set(long slot, int mode);
 void softnpu_watch_remove(long slot, int mapped);
+int softnpu_watch_gate(const char* path);
+int softnpu_watch_ask();
 }
 
 namespace softnpu::check {
@@ -41,6 +44,7 @@ using DumpFrames = void (*)(int, void*);
 // Never destroyed: programs call the driver from destructors of static objects.
 struct Notes {
     std::mutex mutex;
+    std::string folder;
     int file = -1;
     uint64_t session = 0;
     uint64_t last = 0;  // number of an object or a recording
@@ -49,6 +53,7 @@ struct Notes {
     std::unordered_map<const uint8_t*, long> slots;
     std::unordered_map<const uint8_t*, std::map<std::pair<uint64_t, uint64_t>, int>> uses;
     std::map<uint64_t, std::vector<std::pair<uint64_t, const uint8_t*>>> in_flight;
+    std::atomic<bool> asks{false};
     GetThread get_thread = nullptr;
     DumpFrames dump_frames = nullptr;
 };
@@ -206,21 +211,55 @@ void allow(uint64_t queue, uint64_t sequence) {
     flight.swap(left);
 }
 
-int open_file(const char* role, const char* suffix) {
-    const char* const folder = variable(schema::environment::CHECK);
-    const std::string path = std::string(folder) + "/" + role + "-" + std::to_string(getpid()) + "n" + suffix;
-    return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+// Called with the lock. Throws why there is no file.
+int open_file(const std::string& role, const std::string& name) {
+    const std::string path = notes->folder + "/" + role + "-" + name;
+    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
+    if (file < 0) throw out_of_host_memory(path, errno_text(errno), "a file for notes");
+    return file;
+}
+
+// Called with the lock. From now on notes are of another daemon, or of none.
+void change_folder(const std::string& folder) {
+    for (auto& [queue, flight] : notes->in_flight) allow(queue, UINT64_MAX);
+    if (notes->file >= 0) close(notes->file);
+    notes->file = -1;
+    notes->sites.clear();
+    notes->folder = folder;
+    if (folder.empty()) return;
+    // pids are used again
+    const std::string key = std::to_string(getpid()) + "-" + std::to_string(now_ns()) + "n";
+    const int touched = open_file("touched", key + ".txt");
+    notes->file = open_file("client", key + ".jsonl");
+    softnpu_watch_install(touched, notes->get_thread, notes->dump_frames);
+    const int mode = softnpu_watch_gate((folder + "/gate").c_str());
+    notes->asks = mode == 't';
+    if (mode == 'p')
+        log_once("softnpu check: pdb stops programs of the Python driver; --debugger gdb stops this one");
+}
+
+// After a note, without the lock: stops the program if `softnpu check --first` has found something.
+void ask() noexcept {
+    if (notes != nullptr && notes->asks && softnpu_watch_ask() != 0) raise(SIGTRAP);
 }
 
 // Runs `body` with the lock; what has no memory is not noted.
 template <class F>
-void noting(F&& body) noexcept {
+void locked(F&& body) noexcept {
     if (notes == nullptr) return;
     try {
         std::lock_guard lock(notes->mutex);
-        if (notes->file >= 0) body();
+        body();
     } catch (...) {
     }
+}
+
+// The same if notes are written.
+template <class F>
+void noting(F&& body) noexcept {
+    locked([&] {
+        if (notes->file >= 0) body();
+    });
 }
 
 // Called with the lock.
@@ -236,9 +275,9 @@ uint64_t number_of(const Object& object) {
 
 std::atomic<bool> active{false};
 
-void begin(uint64_t session) noexcept {
-    const char* const folder = variable(schema::environment::CHECK);
-    if (folder == nullptr || *folder == '\0') return;
+void begin(uint64_t session, const std::string& folder) noexcept {
+    if (notes == nullptr && folder.empty()) return;
+    if (is_privileged()) return;  // the user's daemon chooses the folder
     try {
         if (notes == nullptr) {
             notes = new Notes;
@@ -247,14 +286,13 @@ void begin(uint64_t session) noexcept {
             notes->get_thread =
                 reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
             notes->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
+            std::atexit([] { noting([] { Line("exit").write(); }); });
         }
         {
             std::lock_guard lock(notes->mutex);
-            if (notes->file < 0) {
-                notes->file = open_file("client", ".jsonl");
-                softnpu_watch_install(open_file("touched", ".txt"), notes->get_thread, notes->dump_frames);
-            }
+            if (notes->folder != folder) change_folder(folder);
             notes->session = session;
+            if (notes->file < 0) return;
         }
         noting([&] {
             Line("session")
@@ -265,6 +303,8 @@ void begin(uint64_t session) noexcept {
         });
         active = true;
         trace::joined |= trace::CHECKED;
+    } catch (const Error& error) {
+        log_once("softnpu check: this program is not checked: " + error.info().text());
     } catch (...) {
     }
 }
@@ -304,9 +344,10 @@ void ended(Kind kind, const Object& object, bool reset) noexcept {
             .raw("reset", reset ? "true" : "false")
             .write();
     });
+    ask();
 }
 
-void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept {
+void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) noexcept {
     noting([&] {
         Line("made")
             .put("session", notes->session)
@@ -315,14 +356,15 @@ void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept {
             .put("site", site())
             .put("size", size)
             .put("address", reinterpret_cast<uint64_t>(address))
+            .raw("shared", shared ? "true" : "false")
             .write();
     });
 }
 
 void fill_unwritten(uint8_t* address, size_t size) noexcept {
-    for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
-        std::memcpy(address + at, &UNWRITTEN, sizeof UNWRITTEN);
     noting([&] {
+        for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
+            std::memcpy(address + at, &UNWRITTEN, sizeof UNWRITTEN);
         const long slot = softnpu_watch_add(reinterpret_cast<uintptr_t>(address), size);
         if (slot >= 0) notes->slots[address] = slot;
     });
@@ -339,10 +381,23 @@ void memory_ended(uint64_t handle, const uint8_t* address) noexcept {
         const auto slot = notes->slots.find(address);
         if (slot != notes->slots.end()) softnpu_watch_set(slot->second, FREED);
     });
+    ask();
+}
+
+void memory_ended_with_owner(uint64_t handle) noexcept {
+    noting([&] {
+        Line("ended")
+            .put("session", notes->session)
+            .put("kind", std::string("memory"))
+            .put("id", handle)
+            .put("site", 0)
+            .raw("by_itself", "true")
+            .write();
+    });
 }
 
 void memory_gone(const uint8_t* address) noexcept {
-    noting([&] {
+    locked([&] {  // also when nothing is noted any more: the address is used again
         notes->uses.erase(address);
         const auto slot = notes->slots.find(address);
         if (slot == notes->slots.end()) return;
@@ -406,6 +461,7 @@ void submitted(uint64_t queue, uint64_t first, const std::vector<std::shared_ptr
             .put("fence", fence == nullptr ? 0 : number_of(*fence))
             .write();
     });
+    ask();
 }
 
 void completed(uint64_t queue, uint64_t sequence) noexcept {
@@ -418,6 +474,7 @@ void completed(uint64_t queue, uint64_t sequence) noexcept {
             .put("sequence", sequence)
             .write();
     });
+    ask();
 }
 
 void event(const Object& event, const char* what) noexcept {
@@ -435,6 +492,7 @@ void event(const Object& event, const char* what) noexcept {
         // it may be the end of anything in flight
         for (auto& [queue, flight] : notes->in_flight) allow(queue, UINT64_MAX);
     });
+    ask();
 }
 
 }  // namespace softnpu::check

@@ -1,11 +1,12 @@
 // What this driver notes for `softnpu check`: objects, lists, submissions, and what the program waits for.
-// The lines are those of emulator/interface/check_notes.py. Without SOFTNPU_CHECK nothing is noted.
+// The lines are those of emulator/interface/check_notes.py. Nothing is noted unless the daemon asks for it.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,16 +17,19 @@ namespace softnpu::check {
 extern std::atomic<bool> active;
 inline bool on() { return active.load(std::memory_order_relaxed); }
 
-// A session has begun: from now on everything is noted, if SOFTNPU_CHECK names a folder.
-void begin(uint64_t session) noexcept;
+// A session has begun: from now on everything is noted in this folder; nothing without one.
+void begin(uint64_t session, const std::string& folder) noexcept;
 void forget_in_child() noexcept;
 
 // ---- objects
 
 void made(Kind kind, const Object& object) noexcept;
 void ended(Kind kind, const Object& object, bool reset = false) noexcept;
-void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept;
+// `shared`: other programs may use it.
+void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) noexcept;
 void memory_ended(uint64_t handle, const uint8_t* address) noexcept;
+// It has ended with its context.
+void memory_ended_with_owner(uint64_t handle) noexcept;
 // The memory at this address is given back.
 void memory_gone(const uint8_t* address) noexcept;
 // Marks fresh memory as unwritten; it has whole pages of its own.

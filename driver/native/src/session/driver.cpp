@@ -65,6 +65,7 @@ std::vector<std::string> asked_settings() {
 struct Session {
     std::shared_ptr<Connection> connection;
     Answer welcome;
+    bool is_own;  // the daemon is this user's
 };
 
 Session say_hello() {
@@ -89,7 +90,7 @@ Session say_hello() {
         auto connection = std::make_shared<Connection>(launch.connect(), launch.path());
         try {
             Answer answer = connection->request(request, welcome::TAG);
-            return {std::move(connection), std::move(answer)};
+            return {std::move(connection), std::move(answer), launch.is_own()};
         } catch (const Error& failure) {
             if (failure.result() == ZE_RESULT_ERROR_UNSUPPORTED_VERSION)
                 throw other_version(failure.info().found + "; the daemon wants " + failure.info().expected,
@@ -143,7 +144,7 @@ uint64_t Device::modelled_clock_ns() { return status_word(engine_status::DEVICE_
 
 std::shared_ptr<Driver> connect_driver() {
     SpinBudget::check_environment();
-    auto [connection, answer] = say_hello();
+    auto [connection, answer, is_own] = say_hello();
     const uint64_t major = answer.fields.integer(welcome::MAJOR);
     if (major != interface::MAJOR) {
         throw other_version(
@@ -154,7 +155,8 @@ std::shared_ptr<Driver> connect_driver() {
     const Value* const granted = answer.fields.find(welcome::LIMITS);
     const uint64_t largest = granted == nullptr ? 0 : granted->integer(limits::COMMAND_BUFFER);
     trace::watch(connection, answer.fds.empty() ? nullptr : &answer.fds.front());
-    check::begin(answer.fields.integer(welcome::SESSION));
+    // what a daemon of another user names is not written to
+    check::begin(answer.fields.integer(welcome::SESSION), is_own ? answer.fields.string(welcome::CHECK) : "");
     auto driver = std::make_shared<Driver>(connection, static_cast<uint32_t>(largest));
     for (const Value& entry : answer.fields.array(welcome::DEVICES)) {
         auto device = std::make_shared<Device>(driver, read_device(entry));

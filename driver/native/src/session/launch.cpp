@@ -281,6 +281,7 @@ Attempt Launch::attempt() {
         const Peer peer = peer_of(tried.socket.get());
         again_ = peer.pid != 0 && peer.pid == peer_;
         peer_ = peer.pid;
+        own_ = peer.user == geteuid();
         check_peer(peer, endpoint_.path, endpoint_.named);
     }
     return tried;

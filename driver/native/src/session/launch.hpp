@@ -25,6 +25,8 @@ public:
     bool may_try_again() const;
 
     const std::string& path() const { return endpoint_.path; }
+    // Whether the daemon is this user's own.
+    bool is_own() const { return own_; }
 
 private:
     Attempt attempt();
@@ -34,6 +36,7 @@ private:
     const uint64_t end_;
     pid_t peer_ = 0;
     bool again_ = false;
+    bool own_ = false;
 };
 
 }  // namespace softnpu
