@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -272,9 +273,9 @@ def _check_content(
     described = checks.arguments(model, subject)
     plan = kernel_plan.read(reader)
     if plan is not None:
-        described = _without_values(described, plan, subject)
+        described = _without_values(described, plan, meta.arguments, subject)
     hidden = states.variables(model)
-    are_dynamic = dynamic_states.are_dynamic(meta.arguments, meta.states)
+    are_dynamic = plan is None and dynamic_states.are_dynamic(meta.arguments, meta.states)
     if are_dynamic:
         described, expected = _dynamic_states(model, described, meta.states, subject)
         if meta.states != expected:
@@ -296,24 +297,58 @@ def _check_content(
 
 
 def _without_values(
-    described: tuple[ArgumentMeta, ...], plan: KernelPlan, subject: str
+    described: tuple[ArgumentMeta, ...],
+    plan: KernelPlan,
+    declared: tuple[ArgumentMeta, ...],
+    subject: str,
 ) -> tuple[ArgumentMeta, ...]:
     """Return the arguments of an IR with kernels without its values; refuse a plan that does not fit."""
-    if any(argument.is_dynamic for argument in described):
-        raise _invalid(f"{subject}, kernels", found="dynamic shapes beside kernels", expected="static ones")
+    from softnpu.emulator.compiler import dynamic
+
     inputs, outputs = (
-        [argument for argument in described if argument.input is is_input] for is_input in (True, False)
+        [argument for argument in described if argument.input is is_input and argument.shape_of < 0]
+        for is_input in (True, False)
     )
-    ports = [[Value(each.element_type, each.shape) for each in side] for side in (inputs, outputs)]
-    kernel_plan.check(plan, *ports)
+    kernel_plan.check(plan, *([_port(each) for each in side] for side in (inputs, outputs)))
     for content in plan.modules:
         kernel_description.read(content)
     for value in plan.values:
         if value.element_type not in kernel_description.ELEMENT_SIZES:
             found, expected = f"a value of type {value.element_type[:20]}", "a type of kernels"
             raise _invalid(f"{subject}, kernels", found=found, expected=expected)
-    own = inputs[: len(inputs) - len(plan.parameters)], outputs[: len(outputs) - len(plan.results)]
-    return (*own[0], *own[1])
+    own = [*inputs[: len(inputs) - len(plan.parameters)], *outputs[: len(outputs) - len(plan.results)]]
+    known = [argument for argument in declared if argument.shape_of < 0]
+    if len(known) == len(own):
+        own = [_as_declared(*pair) for pair in zip(own, known, strict=True)]
+    return dynamic.with_shape_tensors(own, subject)
+
+
+def _port(argument: ArgumentMeta) -> Value:
+    if not argument.is_dynamic:
+        return Value(argument.element_type, argument.shape)
+    import openvino as ov
+
+    bounds = [
+        (each.get_min_length(), each.get_max_length()) for each in ov.PartialShape(argument.partial_shape)
+    ]
+    return Value(argument.element_type, tuple(high for _, high in bounds), tuple(low for low, _ in bounds))
+
+
+def _as_declared(argument: ArgumentMeta, declared: ArgumentMeta) -> ArgumentMeta:
+    """Return an output as the metadata has it if the IR is only more open: a cut takes bounds away.
+
+    The engine compares each result with what is declared.
+    """
+    if argument.input or not argument.is_dynamic or not _port(argument).covers(_port(declared)):
+        return argument
+    elements, size = math.prod(declared.shape), kernel_description.ELEMENT_SIZES.get(argument.element_type, 0)
+    return msgspec.structs.replace(
+        argument,
+        shape=declared.shape,
+        byte_size=elements * size,
+        partial_shape=declared.partial_shape,
+        unbounded=declared.unbounded,
+    )
 
 
 def _dynamic_states(
