@@ -19,6 +19,8 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 
 MOST_KERNELS = 16
 """Modules of a model."""
+TIMEOUT = "NPU_KERNEL_TIMEOUT_MS"
+"""The property of a model with the longest time of a kernel's run."""
 MOST_ELEMENTS = 1 << 32
 """Elements of all values together."""
 

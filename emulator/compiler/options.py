@@ -21,6 +21,7 @@ from softnpu.emulator.arithmetic.settings import (
     unknown_layer,
 )
 from softnpu.emulator.blob.container import SECURE
+from softnpu.emulator.blob.kernel_plan import TIMEOUT
 from softnpu.emulator.compiler.option_values import Option, Values, any_text, bad_value, choice, integer
 from softnpu.emulator.interface.messages import CompilerOptionsAnswer
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
@@ -201,6 +202,7 @@ OPTIONS: dict[str, Option] = {
     STRICT: Option(*_YES_NO, default="", engine=True),
     # recorded, so that no engine keeps it on disk
     SECURE: Option(*_YES_NO, default="", engine=True),
+    TIMEOUT: Option(*integer(0), default="", engine=True),
     UNBOUNDED_BYTES: Option(*integer(1, ARGUMENT_LIMIT), default="", engine=True),
     TILES: Option(*integer(1), default="", engine=True),
     "NPU_MAX_TILES": _known(integer(1), ""),

@@ -118,6 +118,10 @@ EFFECTS: Final = {
         "`import_model` takes the driver's blob at the beginning of a file, and ignores metadata after "
         "it: ports are those of the graph"
     ),
+    "NPU_KERNEL_TIMEOUT_MS": (
+        "the longest time of a run of an own kernel, which is ended then; 0 is half of `--tdr-ms` of the "
+        "daemon, and the most. Not in OpenVINO"
+    ),
     "NPU_MAX_TILES": "most tiles that NPU_TILES may ask for; -1 and 0 mean all that the platform has",
     "NPU_MEASURED_THROUGHPUT": (
         "inferences a second with 1, 2, 4 and 8 infer requests in flight. The first question measures, "

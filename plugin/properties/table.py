@@ -17,6 +17,7 @@ from openvino.properties.intel_npu import CompilerType
 from openvino.properties.log import Level as LogLevel
 
 from softnpu.emulator.arithmetic.settings import INFINITY, OVERFLOW, SATURATE
+from softnpu.emulator.blob.kernel_plan import TIMEOUT
 from softnpu.plugin.errors import PropertyError
 from softnpu.plugin.properties import mode_params
 from softnpu.plugin.properties.hints import DMA_ENGINES
@@ -211,6 +212,7 @@ _ALL = (
         Text("names of inputs and outputs, separated by commas"),
         "",
     ),
+    _compiled(TIMEOUT, Use.COMPILER, Whole(0), 0),
     _compiled("NPU_COMPILATION_MODE", Use.RECORDED, Text(), ""),
     _switch("NPU_BYPASS_UMD_CACHING", Use.PLUGIN),
     _set("CACHE_DIR", Use.PLUGIN, PathKind(), ""),

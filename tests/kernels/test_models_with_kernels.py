@@ -117,10 +117,19 @@ def test_a_trap_ends_its_inference_with_the_kernels_name(daemon: Daemon, tmp_pat
 def test_a_kernel_that_does_not_end_is_ended(start_daemon: StartDaemon, tmp_path: Path) -> None:
     daemon = start_daemon(tdr_ms=2000)
     core = Core(daemon.socket)
-    compiled = core.compile_model(_one_kernel(added(core, tmp_path, elementwise("Hangs", _HANGS))))
-    with pytest.raises(NpuError, match=r"kernel tests\.Hangs: still running at its deadline.*within 1000 ms"):
-        compiled([_X])
+    model = _one_kernel(added(core, tmp_path, elementwise("Hangs", _HANGS)))
+    by_default = core.compile_model(model)
+    core.compile_model(model, "NPU", {"NPU_KERNEL_TIMEOUT_MS": 50}).export_model(tmp_path / "model.blob")
+    asked = core.import_model(tmp_path / "model.blob")
+    assert asked.get_property("NPU_KERNEL_TIMEOUT_MS") == 50
+    for compiled, limit in ((by_default, 1000), (asked, 50)):
+        with pytest.raises(
+            NpuError, match=rf"tests\.Hangs: still running at its deadline.* within {limit} ms"
+        ):
+            compiled([_X])
     assert daemon.engine().restarts == 0
+    with pytest.raises(NpuError, match="NPU_KERNEL_TIMEOUT_MS: 1001; expected at most 1000, half"):
+        core.compile_model(model, "NPU", {"NPU_KERNEL_TIMEOUT_MS": 1001})
     core.unload_plugin()
 
 

@@ -127,7 +127,8 @@ class KernelBinding(Binding):
         shapes = call.run_unless(is_cancelled)
         if shapes is None:
             return False
-        self._times[number] = time.monotonic_ns() - start
+        self._times[number] = taken = time.monotonic_ns() - start
+        host.ran_ns += taken
         if call.staged:
             self._count_copied(call.staged)
         if number in self._image.open_steps:
@@ -149,7 +150,7 @@ class KernelBinding(Binding):
             return known.call
         kernel = host.load(client, self._image.plan.modules[step.kernel])
         outputs = self._outputs(kernel, step, inputs)
-        call = kernel.prepare(inputs, outputs, step.attributes, host.deadline_ms)
+        call = kernel.prepare(inputs, outputs, step.attributes, self._image.deadline_ms)
         self._calls[number] = _Prepared(call, shapes)
         if known is not None:
             client.forget(call=known.call.number)
@@ -164,7 +165,7 @@ class KernelBinding(Binding):
         outputs = [msgspec.structs.replace(each, memory=self._memory) for each in places]
         if not any(value.is_dynamic for value in values):
             return outputs
-        told = kernel.shapes(inputs, step.attributes, host.deadline_ms // 2)
+        told = kernel.shapes(inputs, step.attributes, self._image.deadline_ms // 2)
         for at, (value, found) in enumerate(zip(step.outputs, told, strict=True)):
             known = self._image.plan.values[value]
             if not known.takes(found.shape):

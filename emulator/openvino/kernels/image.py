@@ -6,9 +6,10 @@ import msgspec
 import openvino as ov
 
 from softnpu.emulator.blob.container import ArgumentMeta, BlobReader, GraphMeta
-from softnpu.emulator.blob.kernel_plan import KernelPlan, KernelRun, Part, Value
+from softnpu.emulator.blob.kernel_plan import TIMEOUT, KernelPlan, KernelRun, Part, Value
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement
+from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.kernels import description
 from softnpu.emulator.kernels.abi import byte_size
 from softnpu.emulator.openvino.compilation import Compilation, computes_sizes, other_shapes
@@ -60,6 +61,7 @@ class KernelImage(LoadedImage):
         """Kernels with values of changing shapes."""
         self.names = [description.read(each).full_name for each in plan.modules]
         super().__init__(reader, placement, space, modelled, check)
+        self.deadline_ms = _deadline_ms(self.meta)
         host.client(lambda: False)  # its start takes longer than a command may
 
     def _build(self, model: ov.Model) -> None:
@@ -118,6 +120,21 @@ class KernelImage(LoadedImage):
                 found.append((argument, source))
             found += shapes
         return found
+
+
+def _deadline_ms(meta: GraphMeta) -> int:
+    """Return how long a run may last; refuse more than a command has, as the engine would end with it."""
+    asked = int(meta.config.get(TIMEOUT, "0"))
+    if asked > host.deadline_ms:
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            f"model '{meta.name}', property {TIMEOUT}",
+            found=f"{asked}",
+            expected=f"at most {host.deadline_ms}, half of the time that a command of this daemon may take",
+            hint="start the daemon with a larger --tdr-ms",
+            property=TIMEOUT,
+        )
+    return asked or host.deadline_ms
 
 
 def _argument(number: int, value: Value, is_input: bool) -> ArgumentMeta:
