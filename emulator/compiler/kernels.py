@@ -11,10 +11,12 @@ import openvino as ov
 from softnpu.emulator.blob import kernel_plan
 from softnpu.emulator.blob.kernel_plan import KernelPlan, KernelRun, Part, Value
 from softnpu.emulator.common.model_bodies import all_bodies
+from softnpu.emulator.compiler import kernel_replacement
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.kernels.process import check_installed
 from softnpu.emulator.openvino.kernels import operations
 
+_STRUCTURE = ("Parameter", "Constant", "Result")
 _NEVER_FREE = ("RandomUniform", "Multinomial", "Result")
 _Type = tuple[str, str]
 _Source = tuple[str, int]
@@ -35,7 +37,15 @@ class Kernels(NamedTuple):
         loaded: dict[_Type, tuple[int, Any]] = {}
         for number, content in enumerate(modules):
             module = operations.load(content)
-            loaded[module.description.name, module.description.domain] = number, module
+            key = module.description.name, module.description.domain
+            if key in loaded:
+                raise refuse(
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    f"kernel {module.description.full_name}",
+                    found="two modules of this name",
+                    expected="one",
+                )
+            loaded[key] = number, module
             core.add_extension(operations.operation(module))
         return cls(tuple(modules), loaded)
 
@@ -45,6 +55,28 @@ class Kernels(NamedTuple):
             return None
         info = node.get_type_info()
         return self.loaded.get((info.name, str(info.version_id)))
+
+    def replace(self, model: ov.Model, wanted: Mapping[str, str], subject: str) -> None:
+        """Let kernels compute standard operations, those of `wanted`, by type; refuse what does not fit."""
+        if wanted:
+            modules = {module.description.full_name: module for _, module in self.loaded.values()}
+            kernel_replacement.replace(model, wanted, modules, subject)
+
+    def names(self, model: ov.Model) -> set[str]:
+        """Return the friendly names of kernels' operations, and of inputs, constants and results beside them.
+
+        OpenVINO's CPU runtime leaves these out of what it supports.
+        """
+        found = set()
+        for node in model.get_ordered_ops():
+            if self.of(node):
+                beside = [each.get_node() for each in node.input_values()]
+                beside += [
+                    each.get_node() for output in node.outputs() for each in output.get_target_inputs()
+                ]
+                found |= {each.friendly_name for each in beside if each.get_type_name() in _STRUCTURE}
+                found.add(node.friendly_name)
+        return found
 
     def cut(self, model: ov.Model, subject: str) -> KernelPlan | None:
         """Cut a model at its kernels, and return the plan of its parts; None if it has none.

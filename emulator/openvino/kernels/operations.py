@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import openvino as ov
@@ -102,17 +103,28 @@ def _first(kind: str, default: Value | None) -> Value:
     return list(value) if isinstance(value, list) else value
 
 
+def outputs(
+    module: KernelModule,
+    types: Sequence[str],
+    shapes: Sequence[ov.PartialShape],
+    attributes: dict[str, Value],
+) -> list[tuple[str, ov.PartialShape]]:
+    """Return types and shapes of a kernel's outputs, for inputs of these. Raises `KernelError`."""
+    described = module.description
+    number = described.implementation_for(tuple(types))
+    told = bounds.outputs(module, number, types, shapes, described.complete(attributes))
+    return list(zip(described.implementations[number].outputs, told, strict=True))
+
+
 def _infer(node: Any, module: KernelModule) -> None:
     """Set types and shapes of the outputs."""
     described = module.description
-    if node.get_input_size() != len(described.inputs):
-        found = f"{node.get_input_size()} inputs"
-        raise failed(Failure.SHAPE, described.full_name, found, f"{len(described.inputs)}")
-    types = tuple(node.get_input_element_type(at).get_type_name() for at in range(node.get_input_size()))
-    number = described.implementation_for(types)
-    shapes = [node.get_input_partial_shape(at) for at in range(node.get_input_size())]
-    attributes = described.complete(given(described, node.attributes))
-    told = bounds.outputs(module, number, types, shapes, attributes)
-    node.set_output_size(len(described.outputs))
-    for at, (name, shape) in enumerate(zip(described.implementations[number].outputs, told, strict=True)):
+    places = range(node.get_input_size())
+    if len(places) != len(described.inputs):
+        raise failed(Failure.SHAPE, described.full_name, f"{len(places)} inputs", f"{len(described.inputs)}")
+    types = [node.get_input_element_type(at).get_type_name() for at in places]
+    shapes = [node.get_input_partial_shape(at) for at in places]
+    told = outputs(module, types, shapes, given(described, node.attributes))
+    node.set_output_size(len(told))
+    for at, (name, shape) in enumerate(told):
         node.set_output_type(at, getattr(ov.Type, name), shape)
