@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from softnpu.emulator.blob.container import (
     StateMeta,
     WeightsReference,
 )
-from softnpu.emulator.blob.kernel_plan import KernelPlan, Value
+from softnpu.emulator.blob.kernel_plan import KernelPlan, KernelRun, Value
 from softnpu.emulator.blob.weight_space import WeightSpace, check_range
 from softnpu.emulator.blob.weights import (
     MAX_SPACE,
@@ -310,8 +309,7 @@ def _without_values(
         for is_input in (True, False)
     )
     kernel_plan.check(plan, *([_port(each) for each in side] for side in (inputs, outputs)))
-    for content in plan.modules:
-        kernel_description.read(content)
+    _check_runs(plan, subject)
     for value in plan.values:
         if value.element_type not in kernel_description.ELEMENT_SIZES:
             found, expected = f"a value of type {value.element_type[:20]}", "a type of kernels"
@@ -323,32 +321,56 @@ def _without_values(
     return dynamic.with_shape_tensors(own, subject)
 
 
+def _check_runs(plan: KernelPlan, subject: str) -> None:
+    """Refuse modules that are no kernels, runs with other numbers of tensors, outputs that cannot shrink."""
+    modules = [kernel_description.read(content) for content in plan.modules]
+    for step in plan.steps:
+        if not isinstance(step, KernelRun):
+            continue
+        known = modules[step.kernel]
+        counts, expected = (len(step.inputs), len(step.outputs)), (len(known.inputs), len(known.outputs))
+        if counts != expected:
+            found = f"{known.full_name} with {counts[0]} inputs and {counts[1]} outputs"
+            raise _invalid(f"{subject}, kernels", found=found, expected=f"{expected[0]} and {expected[1]}")
+        for name, number in zip(known.outputs, step.outputs, strict=True):
+            value = plan.values[number]
+            if name in known.dynamic and not value.takes((0,) * len(value.shape)):
+                found = f"{known.full_name} with output {name} of {value.bounds}"
+                raise _invalid(f"{subject}, kernels", found=found, expected="one from 0 on, as it is dynamic")
+
+
 def _port(argument: ArgumentMeta) -> Value:
     if not argument.is_dynamic:
         return Value(argument.element_type, argument.shape)
     import openvino as ov
 
-    bounds = [
-        (each.get_min_length(), each.get_max_length()) for each in ov.PartialShape(argument.partial_shape)
-    ]
-    return Value(argument.element_type, tuple(high for _, high in bounds), tuple(low for low, _ in bounds))
+    return _bounds(argument.element_type, ov.PartialShape(argument.partial_shape))
+
+
+def _bounds(kind: str, shape: ov.PartialShape) -> Value:
+    bounds = [(each.get_min_length(), each.get_max_length()) for each in shape]
+    return Value(kind, tuple(high for _, high in bounds), tuple(low for low, _ in bounds))
 
 
 def _as_declared(argument: ArgumentMeta, declared: ArgumentMeta) -> ArgumentMeta:
     """Return an output as the metadata has it if the IR is only more open: a cut takes bounds away.
 
-    The engine compares each result with what is declared.
+    The engine compares each result with what is declared, which nobody has checked yet.
     """
-    if argument.input or not argument.is_dynamic or not _port(argument).covers(_port(declared)):
+    import openvino as ov
+
+    from softnpu.emulator.compiler import dynamic
+
+    size = kernel_description.ELEMENT_SIZES.get(argument.element_type, 0)
+    if argument.input or not argument.is_dynamic or not size:
         return argument
-    elements, size = math.prod(declared.shape), kernel_description.ELEMENT_SIZES.get(argument.element_type, 0)
-    return msgspec.structs.replace(
-        argument,
-        shape=declared.shape,
-        byte_size=elements * size,
-        partial_shape=declared.partial_shape,
-        unbounded=declared.unbounded,
-    )
+    try:
+        shape = ov.PartialShape(declared.partial_shape or list(declared.shape))
+        narrow = dynamic.argument_size(shape, 8 * size, False, declared.name, "output")
+        is_within = _port(argument).covers(_bounds(argument.element_type, shape))
+    except (Refused, RuntimeError, ValueError, LookupError, TypeError, OverflowError):
+        return argument  # it will not be what the IR says
+    return msgspec.structs.replace(argument, **narrow._asdict()) if is_within else argument
 
 
 def _dynamic_states(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import openvino as ov
 import openvino.opset13 as op
 import pytest
+from msgspec.structs import replace
 
+from softnpu.emulator.blob.container import BlobReader, Section, pack
 from softnpu.emulator.kernels.instance import Instance
 from softnpu.emulator.openvino.kernels import operations
 from softnpu.plugin import CompiledModel, Core, NpuError
@@ -142,4 +145,24 @@ def test_what_does_not_fit_is_refused_by_name(daemon: Daemon, tmp_path: Path) ->
         compiled([np.ones(5, np.float32)])
     assert compiled([np.ones(8, np.float32)])[0].shape == (0,)
     assert daemon.engine().restarts == 0
+    core.unload_plugin()
+
+
+def test_bounds_that_are_not_those_of_the_ir_are_refused(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    model = _model(added(core, tmp_path, elementwise("Twice")))
+    raw = {"NPU_EXPORT_RAW_BLOB": "YES", "NPU_IMPORT_RAW_BLOB": "YES"}
+    core.compile_model(model, "NPU", raw).export_model(tmp_path / "model.blob")
+    reader = BlobReader((tmp_path / "model.blob").read_bytes())
+    sections: dict[Section, bytes | memoryview] = {
+        Section(kind): reader.read(Section(kind)) for kind, _, _ in reader.sections
+    }
+    meta = reader.metadata()
+    first = next(at for at, each in enumerate(meta.arguments) if not each.input)
+    for bounds in ("nonsense", "...", "[1..9,0..64]", "[1..8,0..99999999999999999999]", "[0..64]"):
+        arguments = list(meta.arguments)
+        arguments[first] = replace(arguments[first], partial_shape=bounds)
+        sections[Section.METADATA] = msgspec.msgpack.encode(replace(meta, arguments=tuple(arguments)))
+        with pytest.raises(NpuError, match="arguments: argument 2 is output"):
+            core.import_model(pack(sections), "NPU", raw)
     core.unload_plugin()

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from softnpu.emulator.blob import kernel_plan
 from softnpu.emulator.blob.container import BlobReader, Section, pack
 from softnpu.emulator.blob.kernel_plan import KernelRun, Part, Value
-from softnpu.plugin import CompiledModel, Core, NpuError
+from softnpu.plugin import CompiledModel, Core, InferCancelled, NpuError
 from softnpu.plugin.models import kernels
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
@@ -34,6 +35,7 @@ _LONG = """(local $turns i32)
   (loop $next (br_if $next (i32.lt_u (local.tee $turns (i32.add (local.get $turns) (i32.const 1)))
     (i32.const 400000))))
   (f32.mul (local.get 0) (f32.const 2))"""
+_MANY = 100
 _HANGS = "(loop $next (br $next)) (local.get 0)"
 
 
@@ -100,6 +102,7 @@ def test_a_model_is_right_in_memory_in_a_file_imported_and_from_the_cache(
     assert compiled.staged_bytes == before  # all tensors fill pages
     rows = [each for each in request.get_profiling_info() if each.node_type == "Twice"]
     assert [each.exec_type for each in rows] == ["SW"] * 3
+    assert all(timedelta() < each.cpu_time <= each.real_time for each in rows)
     core.unload_plugin()
 
 
@@ -130,6 +133,38 @@ def test_a_kernel_that_does_not_end_is_ended(start_daemon: StartDaemon, tmp_path
     assert daemon.engine().restarts == 0
     with pytest.raises(NpuError, match="NPU_KERNEL_TIMEOUT_MS: 1001; expected at most 1000, half"):
         core.compile_model(model, "NPU", {"NPU_KERNEL_TIMEOUT_MS": 1001})
+    core.unload_plugin()
+
+
+def test_many_kernels_may_take_longer_than_a_command_without_progress(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    core = Core(start_daemon(tdr_ms=1000).socket)
+    long = added(core, tmp_path, elementwise("Short", _LONG.replace("400000", "50000")))
+    x = op.parameter([1, 1024], np.float32, "x")
+    made = x
+    for _ in range(_MANY):
+        made = long([made.output(0)])
+    request = core.compile_model(ov.Model([op.result(made)], [x], "many")).create_infer_request()
+    assert np.array_equal(request.infer([_X])[0], _X * 2.0**_MANY)
+    core.unload_plugin()
+
+
+def test_a_kernel_that_hangs_can_be_cancelled(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    twice = core.compile_model(_one_kernel(added(core, tmp_path, elementwise("Twice"))))
+    hangs = core.compile_model(_one_kernel(added(core, tmp_path, elementwise("Hangs", _HANGS))))
+    assert np.array_equal(twice([_X])[0], 2 * _X)
+    process = _kernels_process(daemon)
+    used = sum(process.cpu_times()[:2])
+    request = hangs.create_infer_request()
+    request.start_async([_X])
+    wait_until(lambda: sum(process.cpu_times()[:2]) > used, what="the kernel to run")
+    request.cancel()
+    with pytest.raises(InferCancelled):
+        request.wait()
+    assert np.array_equal(twice([_X])[0], 2 * _X)
+    assert daemon.engine().restarts == 0
     core.unload_plugin()
 
 
@@ -211,6 +246,11 @@ def test_a_daemon_without_kernels_refuses_them(start_daemon: StartDaemon, tmp_pa
     core.unload_plugin()
 
 
+def _with_another_output(step: Any) -> Any:
+    outputs = (*step.outputs, 2)
+    return msgspec.structs.replace(step, outputs=outputs) if isinstance(step, KernelRun) else step
+
+
 _PLANS: dict[str, dict[str, Any]] = {
     "no kernels": {"modules": ()},
     "too many kernels": {"modules": (b"",) * 17},
@@ -223,6 +263,10 @@ _PLANS: dict[str, dict[str, Any]] = {
     "a step twice": {"steps": lambda steps: (*steps, steps[0])},
     "a missing step": {"steps": lambda steps: steps[:-1]},
     "a port that is none": {"steps": (Part(inputs=(7,), outputs=(0,)),)},
+    "a kernel with another output": {
+        "values": lambda values: (*values, values[0]),
+        "steps": lambda steps: tuple(map(_with_another_output, steps)),
+    },
     "a kernel beyond": {"steps": (KernelRun(kernel=3, name="", inputs=(), outputs=()),)},
 }
 
@@ -244,7 +288,9 @@ def test_a_plan_that_does_not_fit_is_refused(daemon: Daemon, tmp_path: Path) -> 
         sections[Section.KERNELS] = msgspec.msgpack.encode(msgspec.structs.replace(plan, **changes))
         with pytest.raises(NpuError) as raised:
             core.import_model(pack(sections), "NPU", {"NPU_IMPORT_RAW_BLOB": "YES"})
-        assert re.search("section KERNELS|begins with 6e 6f", str(raised.value)), what
+        assert re.search(
+            "section KERNELS|begins with 6e 6f|with 1 inputs and 2 outputs", str(raised.value)
+        ), what
     assert daemon.engine().restarts == 0
     core.unload_plugin()
 

@@ -64,7 +64,7 @@ class KernelBinding(Binding):
         self._client: KernelClient | None = None
         self._memory, self._fd = 0, -1
         self._calls: dict[int, _Prepared] = {}
-        self._times: dict[int, int] = {}
+        self._times: dict[int, tuple[int, int]] = {}
         offsets, size = [], 0
         for each in image.plan.values:
             offsets.append(size)
@@ -119,16 +119,17 @@ class KernelBinding(Binding):
         return self._run_once(number, step, is_cancelled)
 
     def _run_once(self, number: int, step: KernelRun, is_cancelled: Callable[[], bool]) -> bool:
-        start = time.monotonic_ns()
         client = host.client(is_cancelled)
         if client is None:
             return False
         call = self._call(number, step, client)
+        start = time.monotonic_ns()
         shapes = call.run_unless(is_cancelled)
         if shapes is None:
             return False
-        self._times[number] = taken = time.monotonic_ns() - start
+        taken = time.monotonic_ns() - start
         host.ran_ns += taken
+        self._times[number] = taken, min(call.time_ns, taken)
         if call.staged:
             self._count_copied(call.staged)
         if number in self._image.open_steps:
@@ -199,9 +200,9 @@ class KernelBinding(Binding):
         start = 0
         for number, step in enumerate(self._image.plan.steps):
             if isinstance(step, KernelRun):
-                taken = self._times.get(number, 0)
+                taken, own = self._times.get(number, (0, 0))
                 name = self._image.names[step.kernel].rpartition(".")[2]
-                more = [LayerRecord(step.name, name, TaskType.SW, LayerStatus.EXECUTED, 0, taken, taken, 0)]
+                more = [LayerRecord(step.name, name, TaskType.SW, LayerStatus.EXECUTED, 0, taken, own, 0)]
             else:
                 more = list(self._parts[number].layers())
             for each in more:

@@ -39,6 +39,8 @@ def outputs(
     far: list[_Shapes] = []
     failure: KernelError | None = None
     for is_far, tried in _tried(shapes):
+        if not instance.is_usable:
+            instance = Instance(module, _SHAPES_MS)
         records = [TensorRecord(kind, shape) for kind, shape in zip(types, tried, strict=True)]
         try:
             told, _ = instance.shapes(implementation, records, attributes)
