@@ -207,7 +207,7 @@ def test_an_upward_import_is_found(tmp_path: Path, place: str, line: str) -> Non
 
 _ROOMS: dict[str, tuple[str, ...]] = {
     "emulator.engine": ("memory", "commands", "queues", "fast_path", "running"),
-    "emulator.openvino": ("defects", "fused_states", "weights", "cache", "kernels", "dynamic", "cache_fill"),
+    "emulator.openvino": ("defects", "fused_states", "weights", "cache", "dynamic", "kernels", "cache_fill"),
     "emulator.supervisor": (
         "state",
         "children",

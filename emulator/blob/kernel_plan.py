@@ -19,15 +19,45 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 
 MOST_KERNELS = 16
 """Modules of a model."""
+TIMEOUT = "NPU_KERNEL_TIMEOUT_MS"
+"""The property of a model with the longest time of a kernel's run."""
 MOST_ELEMENTS = 1 << 32
 """Elements of all values together."""
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor with a static shape, dense."""
+    """A dense tensor. `least`: the smallest extents if its shape is dynamic; `shape` has the largest then.
+
+    An extent below 0 has no bound, which is for ports only.
+    """
 
     element_type: str
     shape: tuple[int, ...]
+    least: tuple[int, ...] = ()
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether each inference has its own shape."""
+        return bool(self.least)
+
+    @property
+    def bounds(self) -> str:
+        """Return the shape as OpenVINO writes it."""
+        pairs = zip(self.least or self.shape, self.shape, strict=True)
+        return f"[{','.join(str(high) if low == high else f'{low}..{high}' for low, high in pairs)}]"
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether it may have this shape."""
+        return len(shape) == len(self.shape) and all(
+            low <= extent and (extent <= high or high < 0)
+            for low, extent, high in zip(self.least or self.shape, shape, self.shape, strict=True)
+        )
+
+    def covers(self, other: Value) -> bool:
+        """Whether it may have all shapes of another one, of the same type."""
+        return self.element_type == other.element_type and all(
+            self.takes(shape) for shape in (other.shape, other.least or other.shape)
+        )
 
 
 class Part(msgspec.Struct, frozen=True, tag="part"):
@@ -57,6 +87,17 @@ class KernelPlan(msgspec.Struct, frozen=True):
     steps: tuple[Part | KernelRun, ...]
 
 
+def has_room(values: Sequence[Value]) -> bool:
+    """Whether values have bounds, and together not too many elements."""
+    sizes = [
+        math.prod(each.shape)
+        for each in values
+        if all(0 <= low <= high for low, high in zip(each.least or each.shape, each.shape, strict=False))
+        and len(each.least) in (0, len(each.shape))
+    ]
+    return len(sizes) == len(values) and sum(sizes) <= MOST_ELEMENTS
+
+
 def read(reader: BlobReader) -> KernelPlan | None:
     """Return the plan of a blob; None if it has no kernels. Refuses what is none."""
     if not reader.has(Section.KERNELS):
@@ -73,7 +114,10 @@ def read(reader: BlobReader) -> KernelPlan | None:
 
 
 def check(plan: KernelPlan, inputs: Sequence[Value], results: Sequence[Value]) -> None:
-    """Refuse a plan that does not fit its IR, whose inputs and results have these types and shapes."""
+    """Refuse a plan that does not fit its IR, whose inputs and results have these types and shapes.
+
+    A result may be more open than its value: a size that an earlier part computes is unknown to a later one.
+    """
     found = next(_faults(plan, inputs, results), None)
     if found is not None:
         raise refuse(
@@ -94,11 +138,12 @@ def _faults(plan: KernelPlan, inputs: Sequence[Value], results: Sequence[Value])
         yield "more values than the IR has inputs or results"
     further = [*zip(inputs[first_input:], plan.parameters, strict=True)]
     for port, number in [*further, *zip(results[first_result:], plan.results, strict=True)]:
-        if not 0 <= number < len(plan.values) or plan.values[number] != port:
-            yield f"value {number}, which is not {port.element_type} {list(port.shape)}"
-    sizes = [math.prod(each.shape) for each in plan.values if all(extent >= 0 for extent in each.shape)]
-    if len(sizes) < len(plan.values) or sum(sizes) > MOST_ELEMENTS:
-        yield f"values of {sum(sizes)} elements"
+        if not 0 <= number < len(plan.values) or not port.covers(plan.values[number]):
+            yield f"value {number}, which is not {port.element_type} {port.bounds}"
+    if any(plan.values[number] != port for port, number in further):
+        yield "an input that is more open than its value"
+    if not has_room(plan.values):
+        yield "values without bounds, or too large"
     made: set[int] = set()
     computed: set[int] = set()
     for step in plan.steps:

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import openvino as ov
 
+from softnpu.emulator.blob import kernel_plan
 from softnpu.emulator.blob.kernel_plan import KernelPlan, KernelRun, Part, Value
 from softnpu.emulator.common.model_bodies import all_bodies
+from softnpu.emulator.compiler import kernel_replacement
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.kernels.process import check_installed
 from softnpu.emulator.openvino.kernels import operations
 
+_STRUCTURE = ("Parameter", "Constant", "Result")
 _NEVER_FREE = ("RandomUniform", "Multinomial", "Result")
 _Type = tuple[str, str]
 _Source = tuple[str, int]
@@ -34,7 +37,15 @@ class Kernels(NamedTuple):
         loaded: dict[_Type, tuple[int, Any]] = {}
         for number, content in enumerate(modules):
             module = operations.load(content)
-            loaded[module.description.name, module.description.domain] = number, module
+            key = module.description.name, module.description.domain
+            if key in loaded:
+                raise refuse(
+                    ZeResult.ERROR_INVALID_ARGUMENT,
+                    f"kernel {module.description.full_name}",
+                    found="two modules of this name",
+                    expected="one",
+                )
+            loaded[key] = number, module
             core.add_extension(operations.operation(module))
         return cls(tuple(modules), loaded)
 
@@ -45,10 +56,32 @@ class Kernels(NamedTuple):
         info = node.get_type_info()
         return self.loaded.get((info.name, str(info.version_id)))
 
+    def replace(self, model: ov.Model, wanted: Mapping[str, str], subject: str) -> None:
+        """Let kernels compute standard operations, those of `wanted`, by type; refuse what does not fit."""
+        if wanted:
+            modules = {module.description.full_name: module for _, module in self.loaded.values()}
+            kernel_replacement.replace(model, wanted, modules, subject)
+
+    def names(self, model: ov.Model) -> set[str]:
+        """Return the friendly names of kernels' operations, and of inputs, constants and results beside them.
+
+        OpenVINO's CPU runtime leaves these out of what it supports.
+        """
+        found = set()
+        for node in model.get_ordered_ops():
+            if self.of(node):
+                beside = [each.get_node() for each in node.input_values()]
+                beside += [
+                    each.get_node() for output in node.outputs() for each in output.get_target_inputs()
+                ]
+                found |= {each.friendly_name for each in beside if each.get_type_name() in _STRUCTURE}
+                found.add(node.friendly_name)
+        return found
+
     def cut(self, model: ov.Model, subject: str) -> KernelPlan | None:
         """Cut a model at its kernels, and return the plan of its parts; None if it has none.
 
-        Refuses with `ERROR_UNSUPPORTED_FEATURE` kernels in bodies, and open shapes beside them.
+        Refuses with `ERROR_UNSUPPORTED_FEATURE` kernels in bodies, and tensors without bounds at the cuts.
         """
         return _cut(model, self, subject)
 
@@ -61,32 +94,49 @@ def _cut(model: ov.Model, kernels: Kernels, subject: str) -> KernelPlan | None:
         for node in body.get_ordered_ops():
             if kernels.of(node):
                 raise _unsupported(subject, node, "a kernel in the body of another operation", "one outside")
-    for node in nodes:
-        found = kernels.of(node)
-        if found is not None and found[1].description.dynamic:
-            raise _unsupported(subject, node, "a kernel with dynamic outputs", "outputs of one size")
-        if any(output.get_partial_shape().is_dynamic for output in node.outputs()):
-            raise _unsupported(subject, node, "a dynamic shape in a model with kernels", "static shapes")
     if model.get_sinks():
         sink = model.get_sinks()[0]
         raise _unsupported(subject, sink, "a state with a changing shape beside kernels", "static states")
     _replace_shapes(nodes)
-    return _Cut(model, model.get_ordered_ops(), kernels).plan()
+    plan = _Cut(model, model.get_ordered_ops(), kernels, subject).plan()
+    if not kernel_plan.has_room(plan.values):
+        found = f"tensors at kernels of more than {kernel_plan.MOST_ELEMENTS} elements together"
+        raise refuse(ZeResult.ERROR_UNSUPPORTED_FEATURE, subject, found=found, expected="smaller ones")
+    return plan
 
 
-def _unsupported(subject: str, node: ov.Node, found: str, expected: str) -> Refused:
+def _unsupported(subject: str, node: ov.Node, found: str, expected: str, hint: str = "") -> Refused:
     return refuse(
         ZeResult.ERROR_UNSUPPORTED_FEATURE,
         f"{subject}, operation '{node.friendly_name}'",
         found=found,
         expected=expected,
+        hint=hint,
     )
+
+
+def _value(output: ov.Output, subject: str) -> Value:
+    """Return a tensor at a cut; refuse one without bounds."""
+    kind, shape = output.get_element_type().get_type_name(), output.get_partial_shape()
+    if shape.is_static:
+        return Value(kind, tuple(shape.to_shape()))
+    if shape.rank.is_dynamic or any(each.get_max_length() < 0 for each in shape):
+        raise _unsupported(
+            subject,
+            output.get_node(),
+            f"shape {shape} of a tensor that a kernel reads or gives, or that later parts read",
+            "a bound for every dimension",
+            "give the inputs bounds, as in compile_model(..., shapes={'x': ['1..8', 64]})",
+        )
+    highs = tuple(each.get_max_length() for each in shape)
+    lows = tuple(each.get_min_length() for each in shape)
+    return Value(kind, highs, lows)
 
 
 def _replace_shapes(nodes: Sequence[ov.Node]) -> None:
     """Replace questions for shapes by answers: a part need not compute a tensor to know its shape."""
     for node in nodes:
-        if node.get_type_name() == "ShapeOf":
+        if node.get_type_name() == "ShapeOf" and node.get_input_partial_shape(0).is_static:
             shape = np.array(node.input_value(0).get_shape(), np.int64)
             answer = ov.op.Constant(node.get_output_element_type(0), ov.Shape([len(shape)]), shape)
             answer.set_friendly_name(node.friendly_name)
@@ -96,8 +146,8 @@ def _replace_shapes(nodes: Sequence[ov.Node]) -> None:
 class _Cut:
     """The cut of one model. Level of an operation: the number of kernels before it on the longest way."""
 
-    def __init__(self, model: ov.Model, nodes: Sequence[ov.Node], kernels: Kernels) -> None:
-        self._model, self._nodes, self._kernels = model, nodes, kernels
+    def __init__(self, model: ov.Model, nodes: Sequence[ov.Node], kernels: Kernels, subject: str) -> None:
+        self._model, self._nodes, self._kernels, self._subject = model, nodes, kernels, subject
         self._levels: dict[str, int] = {}
         for node in nodes:
             self._levels[node.get_name()] = max((self._after(each) for each in _sources(node)), default=0)
@@ -150,8 +200,7 @@ class _Cut:
         source = output.get_node().get_name(), output.get_index()
         if source not in self._values:
             self._values[source] = len(self._records)
-            shape = tuple(output.get_shape())
-            self._records.append(Value(output.get_element_type().get_type_name(), shape))
+            self._records.append(_value(output, self._subject))
         return self._values[source]
 
     def _run(self, node: Any) -> KernelRun:
@@ -230,10 +279,15 @@ def _sources(node: ov.Node) -> list[ov.Output]:
 
 
 def _free(nodes: Sequence[ov.Node], kernels: Kernels) -> set[str]:
-    """Return the operations that every part may have itself: inputs, and what is computed of constants."""
+    """Return the operations that every part may have itself: inputs, and what is computed of constants.
+
+    Also what is computed of the shapes of inputs: through a tensor bounds of later shapes would be lost.
+    """
     constant: set[str] = set()
     for node in nodes:
         kind = node.get_type_name()
+        if kind == "ShapeOf" and node.input_value(0).get_node().get_type_name() == "Parameter":
+            constant.add(node.get_name())
         computed = node.get_input_size() and kind not in _NEVER_FREE and not kernels.of(node)
         if kind == "Constant" or (
             computed and all(each.get_node().get_name() in constant for each in node.input_values())

@@ -22,10 +22,12 @@ from softnpu.emulator.arithmetic.settings import (
     unknown_layer,
 )
 from softnpu.emulator.blob.container import SECURE
+from softnpu.emulator.blob.kernel_plan import TIMEOUT
 from softnpu.emulator.compiler.option_values import Option, Values, any_text, bad_value, choice, integer
 from softnpu.emulator.interface.messages import CompilerOptionsAnswer
 from softnpu.emulator.interface.profiling import CLOCK_PROPERTY
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.kernels import replacements
 
 if TYPE_CHECKING:
     from softnpu.emulator.links.compiler import OptionsJob
@@ -152,6 +154,11 @@ class Settings(msgspec.Struct, frozen=True):
         return int(self.values[EMBED_BELOW])
 
     @property
+    def kernels_for(self) -> dict[str, str]:
+        """Own kernels for standard operations, by type."""
+        return replacements.parse(self.values[replacements.PROPERTY]) or {}
+
+    @property
     def strides_for(self) -> tuple[str, ...]:
         """Arguments, by name or index, that executions may give strides for."""
         return tuple(name.strip() for name in self.values[STRIDES_FOR].split(",") if name.strip())
@@ -173,6 +180,10 @@ def _platform() -> Values:
         return bare if bare in (*PLATFORMS, _OF_THE_DEVICE) else None
 
     return " or ".join((*PLATFORMS, _OF_THE_DEVICE)), accept
+
+
+def _kernels_for() -> Values:
+    return replacements.ALLOWED, lambda text: None if replacements.parse(text) is None else text
 
 
 def _known(allowed: Values, default: str) -> Option:
@@ -204,6 +215,8 @@ OPTIONS: dict[str, Option] = {
     STRICT: Option(*_YES_NO, default="", engine=True),
     # recorded, so that no engine keeps it on disk
     SECURE: Option(*_YES_NO, default="", engine=True),
+    TIMEOUT: Option(*integer(0), default="", engine=True),
+    replacements.PROPERTY: _known(_kernels_for(), ""),
     UNBOUNDED_BYTES: Option(*integer(1, ARGUMENT_LIMIT), default="", engine=True),
     TILES: Option(*integer(1), default="", engine=True),
     "NPU_MAX_TILES": _known(integer(1), ""),

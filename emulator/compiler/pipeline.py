@@ -40,11 +40,13 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
         dynamic_states.check_settings(settings, subject)
     states.check_readers(request.xml, subject)
     kernels = None
-    if request.kernels:
+    if request.kernels or settings.kernels_for:
         from softnpu.emulator.compiler.kernels import Kernels  # late: few models have any
 
         kernels = Kernels.register(runtime.core, request.kernels)
     model = ir.read(runtime.core, request.xml, request.weights, subject)
+    if kernels is not None:
+        kernels.replace(model, settings.kernels_for, subject)
     weights = weights_separation.find(model) if settings.separates_weights else []
     described: tuple[ArgumentMeta, ...]
     kept: tuple[StateMeta, ...] = ()

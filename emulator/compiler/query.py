@@ -20,11 +20,18 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobR
     stages.begin("receive")
     flags = build_flags.parse(job.build_flags, subject)
     settings = options.effective(flags.config, job.platform, subject, flags.config).made_strict(job.strict)
-    xml, _ = carried.take(files.read_xml(fds[0], job.xml_length, f"{subject}, IR"), subject)
+    xml, modules = carried.take(files.read_xml(fds[0], job.xml_length, f"{subject}, IR"), subject)
     weights = WeightSpace(job.weights, fds[1:], subject) if job.weights else None
     stages.begin("read")
     settings = options.with_precision(settings, runtime.capabilities, subject)
+    kernels = None
+    if modules or settings.kernels_for:
+        from softnpu.emulator.compiler.kernels import Kernels  # late: few models have any
+
+        kernels = Kernels.register(runtime.core, modules)
     model = ir.read(runtime.core, xml, weights, subject)
+    if kernels is not None:
+        kernels.replace(model, settings.kernels_for, subject)
     arguments.remove_compiler_hints(model)
     stages.begin("check")
     operations = [operation.friendly_name for operation in model.get_ordered_ops()]
@@ -32,6 +39,8 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobR
         operation.friendly_name
         for operation in checks.unsupported_operations(runtime.core, model, settings.host_precision, subject)
     }
+    if kernels is not None:
+        unsupported -= kernels.names(model)
     if settings.strict:
         unsupported |= strict.refused_layers(model, settings)
     text = "".join(f"<{name}>" for name in operations if name not in unsupported).encode()

@@ -1,9 +1,10 @@
-"""Kernels on their way to the compiler: an element at the end of a model's IR, taken off before reading."""
+"""Kernels on their way to the compiler: an element of a model's IR, taken off before reading."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,9 +12,17 @@ import msgspec
 
 from softnpu.emulator.interface.result import ZeResult, refuse
 
-_BEGIN, _END, _NET = b"<softnpu_kernels>", b"</softnpu_kernels>", b"</net>"
+KEY: Final = "softnpu_kernels"
+"""In `rt_info` of a model, with `text` of modules as value: OpenVINO writes such an element into the IR."""
+_ELEMENT: Final = re.compile(rb'<softnpu_kernels value="([^"]*)" ?/>')
+_BEGIN, _NET = b"<softnpu_kernels", b"</net>"
 MOST: Final = 16
 """Modules of a model."""
+
+
+def text(modules: Sequence[bytes]) -> str:
+    """Return modules as a text for an IR."""
+    return base64.b64encode(msgspec.msgpack.encode(list(modules))).decode()
 
 
 def attach(xml: bytes, modules: Sequence[bytes]) -> bytes:
@@ -21,27 +30,26 @@ def attach(xml: bytes, modules: Sequence[bytes]) -> bytes:
     at = xml.rfind(_NET)
     if at < 0:
         return xml  # the compiler says what is wrong with it
-    carried = base64.b64encode(msgspec.msgpack.encode(list(modules)))
-    return xml[:at] + _BEGIN + carried + _END + xml[at:]
+    return xml[:at] + f'<{KEY} value="{text(modules)}" />'.encode() + xml[at:]
 
 
 def take(xml: bytes, subject: str) -> tuple[bytes, list[bytes]]:
-    """Return an IR without its modules, and these. Refuses damaged ones."""
-    begin = xml.rfind(_BEGIN)
-    if begin < 0:
+    """Return an IR without its modules, and these, each once. Refuses damaged ones."""
+    if _BEGIN not in xml:
         return xml, []
-    end = xml.find(_END, begin)
-    modules: list[bytes] = []
+    modules: dict[bytes, None] = {}
     try:
-        content = base64.b64decode(xml[begin + len(_BEGIN) : end], validate=True)
-        modules = msgspec.msgpack.decode(content, type=list[bytes])
+        for each in _ELEMENT.findall(xml):
+            content = base64.b64decode(each, validate=True)
+            modules |= dict.fromkeys(msgspec.msgpack.decode(content, type=list[bytes]))
     except (binascii.Error, msgspec.DecodeError):
-        end = -1
-    if end < 0 or not 0 < len(modules) <= MOST:
+        modules = {}
+    rest = _ELEMENT.sub(b"", xml)
+    if _BEGIN in rest or not 0 < len(modules) <= MOST:
         raise refuse(
             ZeResult.ERROR_INVALID_ARGUMENT,
             f"{subject}, kernels",
-            found="a damaged element <softnpu_kernels>",
+            found=f"a damaged element <{KEY}>",
             expected=f"1 to {MOST} modules, as softnpu's plugin attaches them",
         )
-    return xml[:begin] + xml[end + len(_END) :], modules
+    return rest, list(modules)

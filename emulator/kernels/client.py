@@ -232,6 +232,7 @@ class KernelCall:
         self, kernel: LoadedKernel, number: int, bounds: list[tuple[int, ...]], deadline_ms: int
     ) -> None:
         self._client, self._name = kernel.client, kernel.description.full_name
+        self._may_shrink = [name in kernel.description.dynamic for name in kernel.description.outputs]
         self.number, self._bounds, self._deadline_ms = number, bounds, deadline_ms
 
     def run(self) -> list[tuple[int, ...]]:
@@ -239,16 +240,11 @@ class KernelCall:
         self._client.run(self.number, self._name, self._deadline_ms)
         return self._shapes()
 
-    def run_unless(self, is_cancelled: Callable[[], bool]) -> bool:
-        """Run it, polling `is_cancelled`; return False if it was.
-
-        Raises `KernelError`, also if an output is smaller than it was prepared for.
-        """
+    def run_unless(self, is_cancelled: Callable[[], bool]) -> list[tuple[int, ...]] | None:
+        """Like `run`, polling `is_cancelled`; return None if it was."""
         if not self._client.run(self.number, self._name, self._deadline_ms, is_cancelled):
-            return False
-        if not self._client.mailbox.has_full_outputs:
-            raise failed(Failure.SHAPE, self._name, "a smaller output", "outputs of one size in a model")
-        return True
+            return None
+        return self._shapes()
 
     def _shapes(self) -> list[tuple[int, ...]]:
         if self._client.mailbox.has_full_outputs:
@@ -256,7 +252,7 @@ class KernelCall:
         shapes = []
         for output, bound in enumerate(self._bounds):
             shape = self._client.mailbox.shape(output, bound)
-            if shape is None:
+            if shape is None or (shape != bound and not self._may_shrink[output]):
                 raise self._client.lost(self._name)
             shapes.append(shape)
         return shapes

@@ -21,7 +21,7 @@ from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
 from softnpu.emulator.common.arrays import Bytes, aligned
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import errors as openvino_errors
-from softnpu.emulator.openvino.dynamic.states import bind
+from softnpu.emulator.openvino.bind import bind
 from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.runtime import type_of
 

@@ -7,11 +7,14 @@ import threading
 from pathlib import Path
 from typing import Final
 
+import openvino as ov
+
 from softnpu.driver import GraphSource
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.kernels import replacements
 from softnpu.plugin import openvino_runtime
-from softnpu.plugin.errors import ModelError
+from softnpu.plugin.errors import ModelError, PropertyError
 
 SUFFIX: Final = ".wasm"
 _added: dict[tuple[str, str], bytes] = {}
@@ -48,16 +51,21 @@ def add(file: str | os.PathLike[str]) -> None:
         raise ModelError(f"kernel {file}: {error.info}") from error
 
 
-def attach(source: GraphSource) -> None:
-    """Attach the kernels that a model names to its IR."""
+def attach(source: GraphSource, wanted: str) -> None:
+    """Attach the kernels that a model names to its IR, and those of the property NPU_KERNELS_FOR.
+
+    Raises `PropertyError` for one that is not there.
+    """
+    replacing = _replacing(wanted)
     if not _added:
         return
     xml = os.pread(source.xml_fd, source.xml_length, 0)
-    used = [
-        content
+    named = {
+        content: None
         for (domain, name), content in _added.items()
         if f'type="{name}" version="{domain}"'.encode() in xml
-    ]
+    }
+    used = list(named | replacing)
     if used:
         from softnpu.emulator.kernels import carried
 
@@ -65,3 +73,30 @@ def attach(source: GraphSource) -> None:
         fd = linux.sealed_copy("ir", whole)
         os.close(source.xml_fd)
         source.xml_fd, source.xml_length = fd, len(whole)
+
+
+def text_of(model: ov.Model, wanted: str) -> str:
+    """Return the kernels of a model in memory as a text for its IR; empty without any. Like `attach`."""
+    replacing = _replacing(wanted)
+    kinds = (
+        {(str(info.version_id), info.name) for info in (each.get_type_info() for each in model.get_ops())}
+        if _added
+        else set()
+    )
+    used = list({_added[kind]: None for kind in _added if kind in kinds} | replacing)
+    from softnpu.emulator.kernels import carried
+
+    return carried.text(used) if used else ""
+
+
+def _replacing(wanted: str) -> dict[bytes, None]:
+    known = {f"{domain}.{name}": content for (domain, name), content in _added.items()}
+    found: dict[bytes, None] = {}
+    for name in (replacements.parse(wanted) or {}).values():
+        if name not in known:
+            raise PropertyError(
+                f"property {replacements.PROPERTY}: kernel {name} is not there; expected one that"
+                f" Core.add_extension was given: {', '.join(known) or 'none was'}"
+            )
+        found[known[name]] = None
+    return found

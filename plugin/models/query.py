@@ -10,6 +10,8 @@ import openvino as ov
 from softnpu.driver import Context, GraphDesc, GraphExtension
 from softnpu.driver.graph_properties import GraphFormat
 from softnpu.emulator.common import model_texts
+from softnpu.emulator.kernels import replacements
+from softnpu.plugin.models import kernels
 from softnpu.plugin.models.serializer import no_copy_form
 
 
@@ -17,10 +19,11 @@ def supported_operations(context: Context, model: ov.Model, config: Mapping[str,
     """Return friendly names in execution order. Raises `ZeError` if the compiler cannot read the model."""
     extension = GraphExtension(context.device)
     version = extension.device_get_graph_properties().compiler_version
+    wanted = config.get(replacements.PROPERTY, "")
     flags = " ".join(["--config", *(f'{name}="{value}"' for name, value in config.items())])
     desc = GraphDesc(
         format=GraphFormat.NGRAPH_LITE,
-        input=no_copy_form(model, version),
+        input=no_copy_form(model, version, kernels=kernels.text_of(model, wanted)),
         build_flags=flags if config else None,
     )
     with extension.query_network_create(context, desc) as query:

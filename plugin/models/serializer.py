@@ -18,6 +18,7 @@ from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.blob.weights import aligned, with_offsets
 from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, serialize_ir
+from softnpu.emulator.kernels import carried
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.models.weights_pool import Pool
 
@@ -28,16 +29,20 @@ _DATA_END = re.compile(rb'(?:[^">]|"[^"]*")*+>')
 _SIZE_OF = re.compile(rb'\ssize="\d+"')
 
 
-def no_copy_form(model: ov.Model, version: tuple[int, int], copy_below: int = 0) -> bytearray:
+def no_copy_form(
+    model: ov.Model, version: tuple[int, int], copy_below: int = 0, kernels: str = ""
+) -> bytearray:
     """Serialise with constants as addresses: `model` must live until the driver has read the stream.
 
     The stream contains constants of fewer than `copy_below` bytes, and those missing in `model`: a Pad
     without a value gets one when it is copied. The model declares that build flags call arguments by index,
-    as in OpenVINO.
+    as in OpenVINO. `kernels`: own ones that it uses, as `carried.text` has them.
     """
     indexed = model.clone()  # shares the constants
     indexed.set_rt_info(True, "is_new_api")
     indexed.set_rt_info(True, "use_indices_for_io_metadata")
+    if kernels:
+        indexed.set_rt_info(kernels, carried.KEY)
     subject = f"model '{model_texts.friendly_name(model)}'"
     xml, nodes, layers = serialize_ir(indexed, subject)
     own = {node.address for node in constant_nodes(model, subject)}

@@ -118,6 +118,15 @@ EFFECTS: Final = {
         "`import_model` takes the driver's blob at the beginning of a file, and ignores metadata after "
         "it: ports are those of the graph"
     ),
+    "NPU_KERNELS_FOR": (
+        "own kernels that compute standard operations of the model, as `Gelu=my.domain.Gelu`: all of a type. "
+        "The kernel is one that `add_extension` was given, and has to know all attributes of the operation; "
+        "what does not fit is refused ([kernels.md](kernels.md)). Not in OpenVINO"
+    ),
+    "NPU_KERNEL_TIMEOUT_MS": (
+        "the longest time of a run of an own kernel, which is ended then; 0 is half of `--tdr-ms` of the "
+        "daemon, and the most. Not in OpenVINO"
+    ),
     "NPU_MAX_TILES": "most tiles that NPU_TILES may ask for; -1 and 0 mean all that the platform has",
     "NPU_MEASURED_THROUGHPUT": (
         "inferences a second with 1, 2, 4 and 8 infer requests in flight. The first question measures, "

@@ -17,6 +17,8 @@ from openvino.properties.intel_npu import CompilerType
 from openvino.properties.log import Level as LogLevel
 
 from softnpu.emulator.arithmetic.settings import INFINITY, OVERFLOW, SATURATE
+from softnpu.emulator.blob.kernel_plan import TIMEOUT
+from softnpu.emulator.kernels import replacements
 from softnpu.plugin.errors import PropertyError
 from softnpu.plugin.properties import mode_params
 from softnpu.plugin.properties.hints import DMA_ENGINES
@@ -124,6 +126,11 @@ def _check_caching(names: Sequence[str]) -> None:
         raise NotAllowed(f"all that change a compiled model, also {', '.join(missing)}")
 
 
+def _check_kernels(text: str) -> None:
+    if replacements.parse(text) is None:
+        raise NotAllowed
+
+
 _LOG_LEVELS = {
     "LOG_NONE": LogLevel.NO,
     "LOG_ERROR": LogLevel.ERR,
@@ -211,6 +218,8 @@ _ALL = (
         Text("names of inputs and outputs, separated by commas"),
         "",
     ),
+    _compiled(replacements.PROPERTY, Use.COMPILER, Text(replacements.ALLOWED, _check_kernels), ""),
+    _compiled(TIMEOUT, Use.COMPILER, Whole(0), 0),
     _compiled("NPU_COMPILATION_MODE", Use.RECORDED, Text(), ""),
     _switch("NPU_BYPASS_UMD_CACHING", Use.PLUGIN),
     _set("CACHE_DIR", Use.PLUGIN, PathKind(), ""),

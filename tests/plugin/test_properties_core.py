@@ -180,7 +180,7 @@ def test_every_platform_has_its_hints() -> None:
 
 
 def test_every_value_passed_to_compile_model_is_reported(shared_core: Core, digits: Path) -> None:
-    other_tests = {"INFERENCE_PRECISION_HINT", "DEVICE_ID", "CACHE_DIR", "WEIGHTS_PATH"}
+    other_tests = {"INFERENCE_PRECISION_HINT", "DEVICE_ID", "CACHE_DIR", "WEIGHTS_PATH", "NPU_KERNELS_FOR"}
     samples = {name: pairs[0] for name, pairs in SAMPLES.items() if pairs and name not in other_tests}
     compiled = shared_core.compile_model(digits, "NPU", {name: value for name, (value, _) in samples.items()})
     for name, (_, stored) in samples.items():

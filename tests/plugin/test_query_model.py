@@ -8,7 +8,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from softnpu.plugin import Core, PropertyError
+from softnpu.plugin import Core, NpuError, PropertyError
+from tests.support.kernels import added, elementwise, forgotten
 
 
 def test_all_operations_of_a_model_that_runs_are_listed(
@@ -38,3 +39,19 @@ def test_properties_are_checked(shared_core: Core, two_by_two: ov.Model) -> None
         shared_core.query_model(two_by_two, "NPU", {"NPU_PLATFORM": "3721"})
     with pytest.raises(PropertyError, match="'GPU'"):
         shared_core.query_model(two_by_two, "GPU")
+
+
+def test_own_kernels_are_known(shared_core: Core, tmp_path: Path) -> None:
+    x = ops.parameter([1, 8], ov.Type.f32, name="x")
+    with forgotten():
+        twice = added(shared_core, tmp_path, elementwise("Twice"))
+        model = ov.Model([ops.result(ops.relu(twice([x.output(0)])))], [x], "kernel")
+        every = {operation.get_friendly_name() for operation in model.get_ops()}
+        assert shared_core.query_model(model).keys() == every
+        config = {"NPU_KERNELS_FOR": "Relu=tests.Twice"}
+        assert shared_core.query_model(model, "NPU", config).keys() == every
+        config = {"NPU_KERNELS_FOR": "Softmax=tests.Twice"}
+        with pytest.raises(NpuError, match="Softmax, of which the model has none"):
+            shared_core.query_model(model, "NPU", config)
+    with pytest.raises(NpuError, match="Twice"):
+        shared_core.query_model(model)

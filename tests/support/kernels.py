@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import openvino as ov
+import openvino.opset13 as op
+import pytest
 import wasmtime
 
 from softnpu.emulator.kernels.client import KernelClient
 from softnpu.emulator.kernels.description import SECTION
+from softnpu.emulator.openvino.kernels import operations
+from softnpu.plugin import Core, openvino_runtime
+from softnpu.plugin.models import kernels
 from softnpu.tools.kernel.arrays import ArrayCall
+from softnpu.tools.kernel.build import FOLDER
+from tests.support.cli import softnpu
+from tests.support.dynamic import named, source
 
 SAME_SHAPE = """
   (func (export "softnpu_shapes") (param $call i32) (result i32)
@@ -37,6 +49,24 @@ DESCRIPTION: dict[str, Any] = {
     "outputs": ["y"],
     "implementations": [{"inputs": ["f32"], "outputs": ["f32"], "run": "run"}],
 }
+
+
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """Forget the kernels that a test adds; OpenVINO keeps their operations, which nobody else names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openvino_runtime, "_extended", openvino_runtime.is_extended())
+        yield
+        kernels._added.clear()
+
+
+def added(core: Core, folder: Path, content: bytes) -> Any:
+    """Add a kernel to what a program has; return the class of its operation. Within `forgotten`."""
+    module = operations.load(content)
+    file = folder / f"{module.description.name}.wasm"
+    file.write_bytes(content)
+    core.add_extension(file)
+    return operations.operation(module)
 
 
 def described(module: bytes, **changes: Any) -> bytes:
@@ -98,3 +128,20 @@ ONE = "(func $one (param f32) (result f32) {})"
 def elementwise(name: str, body: str = "(f32.mul (local.get 0) (f32.const 2))") -> bytes:
     """Return a kernel that computes each element of its output from that of its input."""
     return kernel(EACH, more=ONE.format(body), name=name)
+
+
+def detections(folder: Path) -> bytes:
+    """Build the example that decodes detections, whose outputs are dynamic."""
+    built = folder / "detections.wasm"
+    assert "wrote" in softnpu("kernel", "build", FOLDER / "detections.c", "-o", built).words
+    return built.read_bytes()
+
+
+def found_twice(operation: Any) -> ov.Model:
+    """Return a model with it between operations: x [1, 6, up to 50] -> boxes, scores, classes, at most 5."""
+    x = source("[1,6,1..50]")
+    found = operation([op.relu(x).output(0)], most=5)
+    boxes = op.multiply(found.output(0), op.constant(np.float32(2)))
+    classes = op.add(found.output(2), op.constant(np.int32(1)))
+    results = [named(boxes, "boxes"), named(found, "scores", 1), named(classes, "classes")]
+    return ov.Model(results, [x], "found")

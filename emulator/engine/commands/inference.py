@@ -23,11 +23,11 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino.bind import bind
 from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.c_model_maker import CModelMaker
 from softnpu.emulator.openvino.c_models import CModelError, CModelRequest
 from softnpu.emulator.openvino.dynamic.binding import DynamicBinding
-from softnpu.emulator.openvino.dynamic.states import bind
 from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 

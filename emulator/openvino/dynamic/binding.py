@@ -19,8 +19,8 @@ from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino.binding import Binding
+from softnpu.emulator.openvino.compilation import Compilation
 from softnpu.emulator.openvino.defects.shared_tensors import Origin
-from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.runtime import type_of
 
 Shape = tuple[int, ...]
@@ -127,13 +127,13 @@ class DynamicArgument:
 class InnerDynamicBinding(Binding):
     """A binding of a graph with fixed inputs and outputs but dynamic shapes inside.
 
-    After a failed or cancelled inference its compiled model is not used again: see `LoadedImage.renew`.
+    After a failed or cancelled inference its compiled model is not used again: see `Compilation.renew`.
     """
 
     __slots__ = ("_compilations", "_image")
 
     def __init__(
-        self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
+        self, image: Compilation, views: Sequence[Bytes], count_copied: Callable[[int], None]
     ) -> None:
         super().__init__(image, views, count_copied)
         self._image, self._compilations = image, image.compilations
@@ -175,7 +175,7 @@ class DynamicBinding(Binding):
     )
 
     def __init__(
-        self, image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
+        self, image: Compilation, views: Sequence[Bytes], count_copied: Callable[[int], None]
     ) -> None:
         self._image = image
         self._bind(views, count_copied)
@@ -369,3 +369,10 @@ def _smallest(compiled: ov.CompiledModel, position: int) -> Shape:
     partial = compiled.outputs[position].partial_shape
     # below 0: OpenVINO's bounds contradict each other, an inference will say so
     return tuple(max(0, dim.get_min_length()) for dim in partial)
+
+
+def bind_model(image: Compilation, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> Binding:
+    """Bind a request of a model whose states, if any, are arguments."""
+    if any(argument.is_dynamic for argument in image.meta.arguments):
+        return DynamicBinding(image, views, count_copied)
+    return (InnerDynamicBinding if image.computes_sizes else Binding)(image, views, count_copied)

@@ -12,14 +12,7 @@ from typing import Any
 
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.result import ZeResult, refuse
-from softnpu.emulator.openvino.binding import Binding
-from softnpu.emulator.openvino.dynamic.binding import (
-    BEGINS,
-    DynamicArgument,
-    DynamicBinding,
-    InnerDynamicBinding,
-    Shape,
-)
+from softnpu.emulator.openvino.dynamic.binding import BEGINS, DynamicArgument, DynamicBinding, Shape
 from softnpu.emulator.openvino.image import LoadedImage
 
 
@@ -65,6 +58,7 @@ class StatefulBinding(DynamicBinding):
     """A binding of a graph with states whose shape changes."""
 
     __slots__ = ("_variables",)
+    _image: LoadedImage
 
     def _bind(self, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> None:
         super()._bind(views, count_copied)
@@ -105,16 +99,3 @@ class StatefulBinding(DynamicBinding):
 
     def _further_results(self) -> list[tuple[DynamicArgument, Any]]:
         return [(variable.assigned, variable.value()) for variable in self._variables]
-
-
-def bind(image: LoadedImage, views: Sequence[Bytes], count_copied: Callable[[int], None]) -> Binding:
-    """Bind a request to one view per argument; `count_copied` receives the bytes copied per inference."""
-    if image.has_kernels:
-        from softnpu.emulator.openvino.kernels.binding import KernelBinding
-
-        return KernelBinding(image, views, count_copied)  # type: ignore[arg-type]  # it is a KernelImage
-    if image.meta.dynamic_states:
-        return StatefulBinding(image, views, count_copied)
-    if any(argument.is_dynamic for argument in image.meta.arguments):
-        return DynamicBinding(image, views, count_copied)
-    return (InnerDynamicBinding if image.computes_sizes else Binding)(image, views, count_copied)

@@ -6,7 +6,9 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from softnpu.emulator.blob.kernel_plan import KernelRun, Part
@@ -14,21 +16,42 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.interface.profiling import LayerRecord, LayerStatus, TaskType
 from softnpu.emulator.kernels.abi import byte_size
-from softnpu.emulator.kernels.client import KernelCall, KernelClient
-from softnpu.emulator.kernels.errors import Failure, KernelError
+from softnpu.emulator.kernels.client import KernelCall, KernelClient, LoadedKernel
+from softnpu.emulator.kernels.errors import Failure, KernelError, failed
 from softnpu.emulator.links.kernels import TensorPlace
 from softnpu.emulator.openvino.binding import Binding
+from softnpu.emulator.openvino.dynamic.binding import bind_model
 from softnpu.emulator.openvino.kernels.host import host
 from softnpu.emulator.openvino.kernels.image import KernelImage
+
+
+class _Prepared(NamedTuple):
+    """A call in the process of kernels, and the shapes of its inputs."""
+
+    call: KernelCall
+    inputs: list[tuple[int, ...]]
 
 
 class KernelBinding(Binding):
     """An inference of an image with kernels. Values between its steps lie in a memory file of its own.
 
-    The kernels' process is asked for at the first run, and again after its end.
+    The kernels' process is asked for at the first run, and again after its end. Beside each value lies its
+    shape, a shape tensor as those of dynamic arguments; shapes that the client gives are copied at the start.
     """
 
-    __slots__ = ("_calls", "_client", "_fd", "_image", "_memory", "_parts", "_places", "_times", "_values")
+    __slots__ = (
+        "_calls",
+        "_client",
+        "_fd",
+        "_given",
+        "_image",
+        "_memory",
+        "_parts",
+        "_places",
+        "_shapes",
+        "_times",
+        "_values",
+    )
 
     def __init__(
         self, image: KernelImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
@@ -40,8 +63,8 @@ class KernelBinding(Binding):
         self._image = image
         self._client: KernelClient | None = None
         self._memory, self._fd = 0, -1
-        self._calls: dict[int, KernelCall] = {}
-        self._times: dict[int, int] = {}
+        self._calls: dict[int, _Prepared] = {}
+        self._times: dict[int, tuple[int, int]] = {}
         offsets, size = [], 0
         for each in image.plan.values:
             offsets.append(size)
@@ -54,11 +77,18 @@ class KernelBinding(Binding):
             TensorPlace(each.element_type, each.shape, 0, offset)
             for each, offset in zip(image.plan.values, offsets, strict=True)
         ]
+        self._shapes = [np.array(each.shape[::-1], np.int32) for each in image.plan.values]
         sources = [*views]
+        self._given: list[tuple[Bytes, Bytes]] = []
+        for at, argument in enumerate(image.meta.arguments):
+            if argument.shape_of >= 0 and argument.input:
+                sources[at] = views[at].copy()
+                self._given.append((sources[at], views[at]))
         for place in self._places:
             sources.append(memory[place.offset : place.offset + byte_size(place.element_type, place.shape)])
+        sources += [shape.view(np.uint8) for shape in self._shapes]
         self._parts = {
-            number: Binding(part, [sources[at] for at in part.sources], count_copied)
+            number: bind_model(part, [sources[at] for at in part.sources], count_copied)
             for number, part in image.parts.items()
         }
 
@@ -69,59 +99,100 @@ class KernelBinding(Binding):
 
     def run(self, is_cancelled: Callable[[], bool]) -> bool:
         """Run all steps. Raises `KernelError` with the kernel's name if one of its runs fails."""
+        for copy, given in self._given:
+            copy[:] = given
         for number, step in enumerate(self._image.plan.steps):
             if isinstance(step, Part):
                 if not self._parts[number].run(is_cancelled):
                     return False
-            elif not self._run_kernel(number, is_cancelled):
+            elif not self._run_kernel(number, step, is_cancelled):
                 return False
         return True
 
-    def _run_kernel(self, number: int, is_cancelled: Callable[[], bool]) -> bool:
+    def _run_kernel(self, number: int, step: KernelRun, is_cancelled: Callable[[], bool]) -> bool:
         """Run a kernel; if its process has ended, once more in another one: it only writes its outputs."""
+        try:
+            return self._run_once(number, step, is_cancelled)
+        except KernelError as error:
+            if error.failure is not Failure.LOST:
+                raise
+        return self._run_once(number, step, is_cancelled)
+
+    def _run_once(self, number: int, step: KernelRun, is_cancelled: Callable[[], bool]) -> bool:
+        client = host.client(is_cancelled)
+        if client is None:
+            return False
+        call = self._call(number, step, client)
         start = time.monotonic_ns()
-        for is_last in (False, True):
-            client = host.client(is_cancelled)
-            if client is None:
-                return False
-            try:
-                if client is not self._client:
-                    self._prepare(client)
-                call = self._calls[number]
-                if not call.run_unless(is_cancelled):
-                    return False
-                break
-            except KernelError as error:
-                if is_last or error.failure is not Failure.LOST:
-                    raise
-        self._times[number] = time.monotonic_ns() - start
+        shapes = call.run_unless(is_cancelled)
+        if shapes is None:
+            return False
+        taken = time.monotonic_ns() - start
+        host.ran_ns += taken
+        self._times[number] = taken, min(call.time_ns, taken)
         if call.staged:
             self._count_copied(call.staged)
+        if number in self._image.open_steps:
+            for value, shape in zip(step.outputs, shapes, strict=True):
+                self._shapes[value][:] = shape[::-1]
         return True
 
-    def _prepare(self, client: KernelClient) -> None:
-        self._forget()
-        self._client, self._memory = client, client.add_memory(self._fd)
-        for number, step in enumerate(self._image.plan.steps):
-            if isinstance(step, KernelRun):
-                inputs, outputs = (
-                    [self._at(value) for value in each] for each in (step.inputs, step.outputs)
+    def _call(self, number: int, step: KernelRun, client: KernelClient) -> KernelCall:
+        """Return a call that is prepared for the shapes of its inputs."""
+        if client is not self._client:
+            self._forget()
+            self._client, self._memory = client, client.add_memory(self._fd)
+        known = self._calls.get(number)
+        if known is not None and number not in self._image.open_steps:
+            return known.call
+        inputs = [self._at(value) for value in step.inputs]
+        shapes = [each.shape for each in inputs]
+        if known is not None and known.inputs == shapes:
+            return known.call
+        kernel = host.load(client, self._image.plan.modules[step.kernel])
+        outputs = self._outputs(kernel, step, inputs)
+        call = kernel.prepare(inputs, outputs, step.attributes, self._image.deadline_ms)
+        self._calls[number] = _Prepared(call, shapes)
+        if known is not None:
+            client.forget(call=known.call.number)
+        return call
+
+    def _outputs(
+        self, kernel: LoadedKernel, step: KernelRun, inputs: Sequence[TensorPlace]
+    ) -> list[TensorPlace]:
+        """Return the places of the outputs, with the shapes that they have for these inputs."""
+        values = [self._image.plan.values[value] for value in step.inputs]
+        places = [self._places[value] for value in step.outputs]
+        outputs = [msgspec.structs.replace(each, memory=self._memory) for each in places]
+        if not any(value.is_dynamic for value in values):
+            return outputs
+        told = kernel.shapes(inputs, step.attributes, self._image.deadline_ms // 2)
+        for at, (value, found) in enumerate(zip(step.outputs, told, strict=True)):
+            known = self._image.plan.values[value]
+            if not known.takes(found.shape):
+                raise failed(
+                    Failure.SHAPE,
+                    kernel.description.full_name,
+                    f"output {kernel.description.outputs[at]} of {list(found.shape)}"
+                    f" for inputs {', '.join(str(list(each.shape)) for each in inputs)}",
+                    f"{known.bounds}, as softnpu_shapes said for the bounds of the inputs",
                 )
-                kernel = host.load(client, self._image.plan.modules[step.kernel])
-                self._calls[number] = kernel.prepare(inputs, outputs, step.attributes, host.deadline_ms)
+            outputs[at] = msgspec.structs.replace(outputs[at], shape=found.shape)
+        return outputs
 
     def _forget(self) -> None:
         """Let the process forget what was prepared there."""
         client, self._client = self._client, None
         calls, self._calls = self._calls, {}
         if client is not None:
-            for call in calls.values():
-                client.forget(call=call.number)
+            for each in calls.values():
+                client.forget(call=each.call.number)
             client.forget(memory=self._memory)
 
     def _at(self, value: int) -> TensorPlace:
-        place = self._places[value]
-        return TensorPlace(place.element_type, place.shape, self._memory, place.offset)
+        """Return the place of a value, with its present shape."""
+        shape = tuple(reversed(self._shapes[value].tolist()))
+        return msgspec.structs.replace(self._places[value], shape=shape, memory=self._memory)
 
     def layers(self) -> tuple[LayerRecord, ...]:
         """Return the profile of the last inference: OpenVINO's layers, and kernels as software kernels."""
@@ -129,9 +200,9 @@ class KernelBinding(Binding):
         start = 0
         for number, step in enumerate(self._image.plan.steps):
             if isinstance(step, KernelRun):
-                taken = self._times.get(number, 0)
+                taken, own = self._times.get(number, (0, 0))
                 name = self._image.names[step.kernel].rpartition(".")[2]
-                more = [LayerRecord(step.name, name, TaskType.SW, LayerStatus.EXECUTED, 0, taken, taken, 0)]
+                more = [LayerRecord(step.name, name, TaskType.SW, LayerStatus.EXECUTED, 0, taken, own, 0)]
             else:
                 more = list(self._parts[number].layers())
             for each in more:

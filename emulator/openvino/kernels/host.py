@@ -32,6 +32,8 @@ class KernelHost:
         self._ask: Callable[[], None] = _nobody
         self._is_allowed = False
         self.deadline_ms = _LEAST_MS
+        self.ran_ns = 0
+        """The time of all runs that have ended: progress of a command, as its own threads rest meanwhile."""
         self._client: KernelClient | None = None
         self._loaded: dict[bytes, LoadedKernel] = {}
         self._lock = threading.Lock()  # of what follows

@@ -8,18 +8,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import openvino as ov
 
-from softnpu.emulator.kernels.abi import TensorRecord
 from softnpu.emulator.kernels.description import Description, Value
 from softnpu.emulator.kernels.errors import Failure, failed
-from softnpu.emulator.kernels.instance import Instance
 from softnpu.emulator.kernels.machine import Machine
 from softnpu.emulator.kernels.module import KernelModule
+from softnpu.emulator.openvino.kernels import bounds
 
-_SHAPES_MS: Final = 2000
 _MISSING: Final = {
     "integer": -(1 << 63),
     "number": math.nan,
@@ -36,8 +35,9 @@ def machine() -> Machine:
     return Machine()
 
 
+@functools.cache
 def load(content: bytes) -> KernelModule:
-    """Load a module to ask it for shapes. Raises `KernelError`."""
+    """Load a module to ask it for shapes; OpenVINO keeps it for good. Raises `KernelError`."""
     return KernelModule(machine(), content)
 
 
@@ -103,22 +103,28 @@ def _first(kind: str, default: Value | None) -> Value:
     return list(value) if isinstance(value, list) else value
 
 
-def _infer(node: Any, module: KernelModule) -> None:
-    """Set types and shapes of the outputs; open ones while those of the inputs are."""
+def outputs(
+    module: KernelModule,
+    types: Sequence[str],
+    shapes: Sequence[ov.PartialShape],
+    attributes: dict[str, Value],
+) -> list[tuple[str, ov.PartialShape]]:
+    """Return types and shapes of a kernel's outputs, for inputs of these. Raises `KernelError`."""
     described = module.description
-    if node.get_input_size() != len(described.inputs):
-        found = f"{node.get_input_size()} inputs"
-        raise failed(Failure.SHAPE, described.full_name, found, f"{len(described.inputs)}")
-    types = tuple(node.get_input_element_type(at).get_type_name() for at in range(node.get_input_size()))
-    number = described.implementation_for(types)
-    shapes = [node.get_input_partial_shape(at) for at in range(node.get_input_size())]
-    node.set_output_size(len(described.outputs))
-    if any(shape.is_dynamic for shape in shapes):
-        for at, name in enumerate(described.implementations[number].outputs):
-            node.set_output_type(at, getattr(ov.Type, name), ov.PartialShape.dynamic())
-        return
-    records = [TensorRecord(name, tuple(shape.to_shape())) for name, shape in zip(types, shapes, strict=True)]
-    attributes = described.complete(given(described, node.attributes))
-    outputs, _ = Instance(module, _SHAPES_MS).shapes(number, records, attributes)
-    for at, output in enumerate(outputs):
-        node.set_output_type(at, getattr(ov.Type, output.type), ov.PartialShape(list(output.shape)))
+    number = described.implementation_for(tuple(types))
+    told = bounds.outputs(module, number, types, shapes, described.complete(attributes))
+    return list(zip(described.implementations[number].outputs, told, strict=True))
+
+
+def _infer(node: Any, module: KernelModule) -> None:
+    """Set types and shapes of the outputs."""
+    described = module.description
+    places = range(node.get_input_size())
+    if len(places) != len(described.inputs):
+        raise failed(Failure.SHAPE, described.full_name, f"{len(places)} inputs", f"{len(described.inputs)}")
+    types = [node.get_input_element_type(at).get_type_name() for at in places]
+    shapes = [node.get_input_partial_shape(at) for at in places]
+    told = outputs(module, types, shapes, given(described, node.attributes))
+    node.set_output_size(len(told))
+    for at, (name, shape) in enumerate(told):
+        node.set_output_type(at, getattr(ov.Type, name), shape)

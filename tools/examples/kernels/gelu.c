@@ -11,10 +11,13 @@ SOFTNPU_KERNEL({
     "implementations": [
         {"inputs": ["f32"], "outputs": ["f32"], "run": "gelu_f32"},
         {"inputs": ["f16"], "outputs": ["f16"], "run": "gelu_f16"}
-    ]
+    ],
+    "attributes": [{"name": "approximation_mode", "kind": "text", "default": "ERF"}]
 });
 
 SOFTNPU_EXPORT(softnpu_shapes) int32_t softnpu_shapes(softnpu_call *call) {
+    /* OpenVINO's own Gelu has two modes */
+    if (softnpu_text(call, 0)[0] != 'E') return softnpu_fail(call, "attribute approximation_mode: not ERF");
     softnpu_same_shape(call, 0, 0);
     return 0;
 }

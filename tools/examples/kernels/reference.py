@@ -13,8 +13,9 @@ Array = npt.NDArray[Any]
 _erf = np.vectorize(math.erf, [np.float64])
 
 
-def gelu(x: Array) -> Array:
-    """Return x / 2 * (1 + erf(x / sqrt(2)))."""
+def gelu(x: Array, approximation_mode: str = "ERF") -> Array:
+    """Return x / 2 * (1 + erf(x / sqrt(2))), the only mode."""
+    assert approximation_mode == "ERF"
     wide = x.astype(np.float64)
     result: Array = (wide / 2 * (1 + _erf(wide / math.sqrt(2)))).astype(x.dtype)
     return result
