@@ -18,10 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-import numpy as np
-
-from softnpu.driver.access_watch import PAGE, AccessWatch, Denied
-from softnpu.driver.block import Block, view_of
+from softnpu.driver.access_watch import AccessWatch, Denied
+from softnpu.driver.block import Block
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.command_list_immediate import CommandListImmediate
 from softnpu.driver.command_queue import CommandQueue
@@ -32,10 +30,12 @@ from softnpu.driver.fence import Fence
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Allocation, MemoryPool
+from softnpu.driver.published_memory import PublishedMemory
 from softnpu.driver.submissions import Submission
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.check_notes import NoteFile
+from softnpu.emulator.interface.environment import CHECK_GUARDED
 
 _FRAMES: Final = 16
 _FOLDERS: Final = (Path(__file__).parent, Path(notes.__file__).parent, Path(__file__).parents[1] / "plugin")
@@ -43,6 +43,7 @@ _OURS: Final = tuple(f"{folder}{os.sep}" for folder in _FOLDERS)
 _NOT_SHOWN: Final = (*_OURS, "<frozen ")
 _KINDS: Final[dict[type[Handle], str]] = {
     Allocation: "memory",
+    PublishedMemory: "memory",
     CommandList: "list",
     CommandListImmediate: "list",
     CommandQueue: "queue",
@@ -73,8 +74,11 @@ def begin(connection: Connection, session: int) -> None:
             _file = NoteFile(directory, "client")
             _watch = AccessWatch(directory)
             _replace_methods()
-    program = Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
-    _write(notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=program))
+    _write(notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=_program()))
+
+
+def _program() -> str:
+    return Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
 
 
 def _write(note: notes.AnyNote) -> None:
@@ -142,15 +146,15 @@ def _wrap_register(original: Callable[..., None]) -> Callable[..., None]:
         kind = _KINDS.get(type(handle))
         if kind is None:
             return
-        handle._check_connection = connection
+        handle._noted_session = _session(connection)
         handle._check_id = number = _identify(handle)
         block = handle._blocks[0] if kind == "memory" else None
         if kind == "graph":
-            _graphs[_session(connection), number] = handle
+            _graphs[handle._noted_session, number] = handle
         _write(
             notes.Made(
                 t=time.monotonic_ns(),
-                session=_session(connection),
+                session=handle._noted_session,
                 kind=kind,
                 id=number,
                 site=_site(),
@@ -170,18 +174,34 @@ def _wrap_destroy(original: Callable[..., None]) -> Callable[..., None]:
     def destroy(handle: Any) -> None:
         if not handle.destroyed and (kind := _KINDS.get(type(handle))) is not None:
             _note_end(handle, kind)
-            if kind == "memory" and _watch is not None:
-                _watch.free(handle.address)
+            if kind == "memory":
+                _free(handle)
+            elif kind == "context":
+                for child in list(handle._children.values()):
+                    if isinstance(child, Allocation) and not child.destroyed:
+                        _free(child)
         original(handle)
 
     return destroy
+
+
+def _free(memory: Allocation) -> None:
+    """Deny memory that is about to be freed, and look what was written behind its end."""
+    first = None if _watch is None else _watch.free(memory.address, memory._block)
+    if first is not None:
+        session = memory.__dict__["_noted_session"]
+        _write(
+            notes.Overrun(
+                t=time.monotonic_ns(), session=session, memory=memory.handle, first=first, site=_site()
+            )
+        )
 
 
 def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
     _write(
         notes.Ended(
             t=time.monotonic_ns(),
-            session=_session(handle._check_connection),
+            session=handle._noted_session,
             kind=kind,
             id=handle._check_id,
             site=_site(),
@@ -191,22 +211,26 @@ def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
 
 
 def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
-    """Give each allocation pages of its own, watch them, and mark them as unwritten."""
+    """Watch each allocation, which has pages of its own, and mark it as unwritten."""
 
     @functools.wraps(original)
     def allocate(
         pool: MemoryPool, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
-        if kind == "control" or size in pool.sparse_sizes or size <= 0:
-            return original(pool, call, kind, size, alignment, exportable)
-        block = original(pool, call, kind, -(-size // PAGE) * PAGE, max(alignment, PAGE), exportable)
-        block.size = size
-        view_of(block)[: size - size % 8].view(np.uint64)[:] = notes.UNWRITTEN
-        if _watch is not None:
-            _watch.add(block)
+        block = original(pool, call, kind, size, alignment, exportable)
+        sparse = size in pool.sparse_sizes and not exportable
+        if kind != "control" and not sparse and _watch is not None and _is_guarded():
+            _watch.add(block, exportable=exportable)
         return block
 
     return allocate
+
+
+@functools.cache
+def _is_guarded() -> bool:
+    """Return whether the daemon gives each allocation pages of its own; memory exists, so it has said so."""
+    directory = notes.folder()
+    return directory is not None and (directory / CHECK_GUARDED).exists()
 
 
 def _wrap_collect(original: Callable[..., None]) -> Callable[..., None]:
@@ -224,7 +248,7 @@ def _wrap_close(original: Callable[..., None]) -> Callable[..., None]:
     def close(pool: MemoryPool) -> None:
         for address in list(pool._blocks):
             if _watch is not None:
-                _watch.remove(address, mapped=True)
+                _watch.free(address)  # views may keep it alive
         original(pool)
 
     return close
@@ -253,14 +277,21 @@ def _wrap_encode(original: Callable[..., None]) -> Callable[..., None]:
             return
         recording = next(_numbers)
         commands._submission.recording._check_key = commands._check_id, recording
-        commands._submission.recording._check_uses = _uses(commands)
+        commands._submission.recording._check_uses = uses = _uses(commands)
+        if _watch is not None:
+            _watch.expect(uses)
         _write(
             notes.Recorded(
                 t=time.monotonic_ns(),
-                session=_session(commands._check_connection),
+                session=commands._noted_session,
                 list=commands._check_id,
                 recording=recording,
                 calls=tuple(commands.__dict__.get("_check_sites", ())),
+                signals=tuple(
+                    (number, *command.at)
+                    for number, command in enumerate(commands._commands)
+                    if isinstance(command, cmd.EventSignal)
+                ),
             )
         )
 
@@ -285,7 +316,7 @@ def _uses(commands: Any) -> dict[int, Denied]:
                 add(command.target, Denied.EVERYTHING)
                 add(command.source, Denied.WRITING)
             case cmd.GraphExecute():
-                graph = _graphs.get((_session(commands._check_connection), command.graph))
+                graph = _graphs.get((commands._noted_session, command.graph))
                 arguments = () if graph is None else graph.meta.arguments
                 for at, argument in zip(command.arguments, arguments, strict=False):
                     add(at, Denied.WRITING if argument.input else Denied.EVERYTHING)
@@ -398,7 +429,7 @@ def _note_event(event: Any, what: str, site: int) -> None:
     _write(
         notes.HostEvent(
             t=time.monotonic_ns(),
-            session=_session(event._check_connection),
+            session=event._noted_session,
             id=event._check_id,
             memory=event._block.handle,
             offset=event._offset,

@@ -73,9 +73,9 @@ class Driver(Session):
             try:
                 welcome = greet(call, connection, role, for_program)
                 if role == "session" and os.environ.get(ENV_CHECK):
-                    from softnpu.driver import check_notes  # imported late: nobody else needs it
+                    from softnpu.driver import check_misuse  # imported late: nobody else needs it
 
-                    check_notes.begin(connection, welcome.session)
+                    check_misuse.begin(connection, welcome.session)
                 return cls(connection, welcome)
             except BaseException as failure:
                 connection.close()

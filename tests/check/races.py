@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from softnpu.driver import Driver
-from tests.check.rig import BYTES, HALF, Append, Rig, barrier, copy, fill, held, infer, let_go, program
+from tests.check.rig import (
+    BYTES,
+    HALF,
+    Append,
+    Rig,
+    barrier,
+    copy,
+    fill,
+    held,
+    in_child,
+    infer,
+    let_go,
+    program,
+)
 from tests.conformance.models import SIZE
 
 # ------------------------------------------------------------ races between queues
@@ -274,19 +286,6 @@ def result_before_its_event(rig: Rig, right: bool) -> None:
 
 
 # ------------------------------------------------------------ processes
-
-
-def in_child(function: Callable[[], None]) -> int:
-    """Run a function in a forked child; return its pid."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            function()
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
 
 
 @program("race")

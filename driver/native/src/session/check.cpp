@@ -22,9 +22,10 @@
 
 extern "C" {
 int softnpu_watch_install(int file, void* (*thread)(), void (*frames)(int, void*));
-long softnpu_watch_add(uintptr_t start, size_t size);
+long softnpu_watch_add(uintptr_t start, size_t size, size_t guard);
 void softnpu_watch_set(long slot, int mode);
 void softnpu_watch_remove(long slot, int mapped);
+void softnpu_watch_unmapped(uintptr_t start, size_t size);
 }
 
 namespace softnpu::check {
@@ -32,11 +33,21 @@ namespace softnpu::check {
 namespace {
 
 constexpr uint64_t UNWRITTEN = 0xA5C3F00D5EED1E55ull;
-constexpr int FREED = 3;
+constexpr int FREED = 3, READING = 4;
+constexpr size_t PAGE = 4096;
+constexpr uint8_t REST = 0xA5;  // behind the end of an allocation, up to the next page
 constexpr int FRAMES = 24, SHOWN = 12;
 
 using GetThread = void* (*)();
 using DumpFrames = void (*)(int, void*);
+
+struct Watched {
+    long slot;
+    size_t size;
+    bool shared;         // with other processes
+    bool unused = true;  // no submission has used it yet
+    bool freed = false;
+};
 
 // Never destroyed: programs call the driver from destructors of static objects.
 struct Notes {
@@ -46,7 +57,7 @@ struct Notes {
     uint64_t last = 0;  // number of an object or a recording
     std::unordered_map<const void*, uint64_t> numbers;
     std::map<std::string, uint32_t> sites;
-    std::unordered_map<const uint8_t*, long> slots;
+    std::unordered_map<const uint8_t*, Watched> slots;
     std::unordered_map<const uint8_t*, std::map<std::pair<uint64_t, uint64_t>, int>> uses;
     std::map<uint64_t, std::vector<std::pair<uint64_t, const uint8_t*>>> in_flight;
     GetThread get_thread = nullptr;
@@ -186,7 +197,28 @@ void apply(const uint8_t* address) {
     if (uses != notes->uses.end()) {
         for (const auto& [submission, mode] : uses->second) denied = std::max(denied, mode);
     }
-    softnpu_watch_set(slot->second, denied);
+    softnpu_watch_set(slot->second.slot, denied);
+}
+
+bool is_unwritten(const uint8_t* address, size_t size) {
+    for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
+        if (std::memcmp(address + at, &UNWRITTEN, sizeof UNWRITTEN) != 0) return false;
+    return true;
+}
+
+// Denies reading what a closed list is to write, as long as nobody has written it. Called with the lock.
+void expect(const uint8_t* address) {
+    const auto found = notes->slots.find(address);
+    if (found == notes->slots.end() || !found->second.unused || found->second.shared) return;
+    found->second.unused = false;
+    if (is_unwritten(address, found->second.size)) softnpu_watch_set(found->second.slot, READING);
+}
+
+// Where behind its end the program has written, counted from its beginning; 0: nowhere.
+size_t written_behind(const uint8_t* address, size_t size) {
+    for (size_t at = size; at % PAGE != 0; ++at)
+        if (address[at] != REST) return at;
+    return 0;
 }
 
 // Called with the lock.
@@ -236,24 +268,32 @@ uint64_t number_of(const Object& object) {
 
 std::atomic<bool> active{false};
 
+namespace {
+
+// Opens the files of this process, once.
+void start() {
+    if (notes == nullptr) {
+        notes = new Notes;
+        void* warm[2];
+        backtrace(warm, 2);  // loads what unwinds, before a signal handler needs it
+        notes->get_thread = reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
+        notes->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
+    }
+    std::lock_guard lock(notes->mutex);
+    if (notes->file >= 0) return;
+    notes->file = open_file("client", ".jsonl");
+    softnpu_watch_install(open_file("touched", ".txt"), notes->get_thread, notes->dump_frames);
+}
+
+}  // namespace
+
 void begin(uint64_t session) noexcept {
     const char* const folder = variable(schema::environment::CHECK);
     if (folder == nullptr || *folder == '\0') return;
     try {
-        if (notes == nullptr) {
-            notes = new Notes;
-            void* warm[2];
-            backtrace(warm, 2);  // loads what unwinds, before a signal handler needs it
-            notes->get_thread =
-                reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
-            notes->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
-        }
+        start();
         {
             std::lock_guard lock(notes->mutex);
-            if (notes->file < 0) {
-                notes->file = open_file("client", ".jsonl");
-                softnpu_watch_install(open_file("touched", ".txt"), notes->get_thread, notes->dump_frames);
-            }
             notes->session = session;
         }
         noting([&] {
@@ -306,7 +346,7 @@ void ended(Kind kind, const Object& object, bool reset) noexcept {
     });
 }
 
-void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept {
+void memory_made(uint64_t handle, uint8_t* address, size_t size, uint64_t context) noexcept {
     noting([&] {
         Line("made")
             .put("session", notes->session)
@@ -315,29 +355,57 @@ void memory_made(uint64_t handle, uint8_t* address, size_t size) noexcept {
             .put("site", site())
             .put("size", size)
             .put("address", reinterpret_cast<uint64_t>(address))
+            .put("parent", context)
             .write();
     });
 }
 
-void fill_unwritten(uint8_t* address, size_t size) noexcept {
+bool guarded() noexcept {
+    static std::atomic<bool> known{false};
+    if (!known && on()) {
+        const char* const folder = variable(schema::environment::CHECK);
+        known = folder != nullptr && access((std::string(folder) + "/guarded").c_str(), F_OK) == 0;
+    }
+    return known && on();
+}
+
+void fill_unwritten(uint8_t* address, size_t size, bool exportable) noexcept {
+    noting([&] {
+        // what was freed there is open again
+        const long slot =
+            softnpu_watch_add(reinterpret_cast<uintptr_t>(address), size, exportable ? 0 : PAGE);
+        if (slot >= 0) notes->slots[address] = Watched{slot, size, exportable};
+    });
     for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
         std::memcpy(address + at, &UNWRITTEN, sizeof UNWRITTEN);
-    noting([&] {
-        const long slot = softnpu_watch_add(reinterpret_cast<uintptr_t>(address), size);
-        if (slot >= 0) notes->slots[address] = slot;
-    });
+    if (!exportable && size % PAGE != 0) std::memset(address + size, REST, PAGE - size % PAGE);
 }
 
-void memory_ended(uint64_t handle, const uint8_t* address) noexcept {
+void memory_ended(uint64_t handle, const uint8_t* address, bool with_context) noexcept {
     noting([&] {
-        Line("ended")
-            .put("session", notes->session)
-            .put("kind", std::string("memory"))
-            .put("id", handle)
-            .put("site", site())
-            .write();
-        const auto slot = notes->slots.find(address);
-        if (slot != notes->slots.end()) softnpu_watch_set(slot->second, FREED);
+        if (!with_context) {
+            Line("ended")
+                .put("session", notes->session)
+                .put("kind", std::string("memory"))
+                .put("id", handle)
+                .put("site", site())
+                .write();
+        }
+        const auto found = notes->slots.find(address);
+        if (found == notes->slots.end()) return;
+        Watched& watched = found->second;
+        softnpu_watch_set(watched.slot, 0);  // for us
+        const size_t first = watched.shared ? 0 : written_behind(address, watched.size);
+        if (first != 0) {
+            Line("overrun")
+                .put("session", notes->session)
+                .put("memory", handle)
+                .put("first", first)
+                .put("site", site())
+                .write();
+        }
+        watched.freed = true;
+        softnpu_watch_set(watched.slot, FREED);
     });
 }
 
@@ -346,9 +414,33 @@ void memory_gone(const uint8_t* address) noexcept {
         notes->uses.erase(address);
         const auto slot = notes->slots.find(address);
         if (slot == notes->slots.end()) return;
-        softnpu_watch_remove(slot->second, 1);
+        // freed memory stays closed until its addresses are used again
+        if (!slot->second.freed) softnpu_watch_remove(slot->second.slot, 1);
         notes->slots.erase(slot);
     });
+}
+
+void unmapped(const uint8_t* address, size_t size) noexcept {
+    softnpu_watch_unmapped(reinterpret_cast<uintptr_t>(address), size);
+}
+
+void foreign_handle(const char* kind) noexcept {
+    const char* const folder = variable(schema::environment::CHECK);
+    if (folder == nullptr || *folder == '\0') return;
+    try {
+        start();
+        noting([&] {
+            Line("foreign_handle")
+                .put("pid", static_cast<uint64_t>(getpid()))
+                .put("parent", static_cast<uint64_t>(getppid()))
+                .put("program", std::string(program_invocation_short_name))
+                .put("call", std::string(trace::current_call()))
+                .put("kind", std::string(kind))
+                .put("site", site())
+                .write();
+        });
+    } catch (...) {
+    }
 }
 
 Append append() noexcept {
@@ -357,15 +449,36 @@ Append append() noexcept {
     return made;
 }
 
+void out_of_bounds(uint64_t memory, uint64_t offset, uint64_t end, uint64_t size, bool write) noexcept {
+    noting([&] {
+        Line("out_of_bounds")
+            .put("session", notes->session)
+            .put("memory", memory)
+            .put("offset", offset)
+            .put("end", end)
+            .put("size", size)
+            .raw("write", write ? "true" : "false")
+            .put("call", std::string(trace::current_call()))
+            .put("site", site())
+            .write();
+    });
+}
+
 std::shared_ptr<const Recording> recorded(const Object& list, const std::vector<Append>& appends,
-                                          std::vector<std::pair<const uint8_t*, Denied>> uses) noexcept {
+                                          std::vector<std::pair<const uint8_t*, Denied>> uses,
+                                          const std::vector<Signal>& signals) noexcept {
     std::shared_ptr<const Recording> result;
     noting([&] {
         auto recording = std::make_shared<Recording>();
         recording->list = number_of(list);
         recording->number = ++notes->last;
         recording->uses = std::move(uses);
-        std::string calls;
+        for (const auto& [address, denied] : recording->uses)
+            if (denied == EVERYTHING) expect(address);
+        std::string calls, places;
+        for (const Signal& each : signals)
+            places += (places.empty() ? "[" : ",[") + std::to_string(each.command) + "," +
+                      std::to_string(each.memory) + "," + std::to_string(each.offset) + "]";
         for (const Append& each : appends)
             calls += (calls.empty() ? "[" : ",[") + quoted(each.call) + "," + std::to_string(each.site) + "]";
         Line("recorded")
@@ -373,6 +486,7 @@ std::shared_ptr<const Recording> recorded(const Object& list, const std::vector<
             .put("list", recording->list)
             .put("recording", recording->number)
             .raw("calls", "[" + calls + "]")
+            .raw("signals", "[" + places + "]")
             .write();
         result = std::move(recording);
     });
@@ -389,7 +503,9 @@ void submitted(uint64_t queue, uint64_t first, const std::vector<std::shared_ptr
             recordings += (recordings.empty() ? "[" : ",[") + std::to_string(each.list) + "," +
                           std::to_string(each.number) + "]";
             for (const auto& [address, denied] : each.uses) {
-                if (notes->slots.count(address) == 0) continue;
+                const auto watched = notes->slots.find(address);
+                if (watched == notes->slots.end()) continue;
+                watched->second.unused = false;
                 int& mode = notes->uses[address][{queue, sequence}];
                 mode = std::max<int>(mode, denied);
                 notes->in_flight[queue].emplace_back(sequence, address);
@@ -416,6 +532,30 @@ void completed(uint64_t queue, uint64_t sequence) noexcept {
             .put("session", notes->session)
             .put("queue", queue)
             .put("sequence", sequence)
+            .write();
+    });
+}
+
+void rewaited(uint64_t queue, uint64_t sequence) noexcept {
+    noting([&] {
+        Line("rewaited")
+            .put("session", notes->session)
+            .put("queue", queue)
+            .put("sequence", sequence)
+            .put("site", site())
+            .write();
+    });
+}
+
+void timed_out(uint64_t queue, uint64_t sequence, uint64_t since) noexcept {
+    noting([&] {
+        Line("timed_out")
+            .put("session", notes->session)
+            .put("since", since)
+            .put("call", std::string(trace::current_call()))
+            .put("queue", queue)
+            .put("sequence", sequence)
+            .put("site", site())
             .write();
     });
 }
