@@ -48,6 +48,7 @@ class AccessWatch:
         self._library = library
         self._slots: dict[int, int] = {}  # by address
         self._unused: dict[int, weakref.ref[Block]] = {}  # no submission has used it yet, by address
+        self._freed: set[int] = set()
         self._guarded: set[int] = set()  # what lies behind the end is known, by address
         self._uses: dict[int, dict[tuple[Queue, int], Denied]] = {}  # by address, then queue and submission
         self._queues: dict[Queue, list[tuple[int, int]]] = {}  # queue to (submission, address)
@@ -86,6 +87,7 @@ class AccessWatch:
         self._uses.pop(address, None)
         self._unused.pop(address, None)
         self._guarded.discard(address)
+        self._freed.discard(address)
         if slot is not None:
             self._library.softnpu_watch_remove(slot, mapped)
 
@@ -138,7 +140,14 @@ class AccessWatch:
             self._library.softnpu_watch_set(slot, Denied.NOTHING)  # for us
             first = _written_behind(block)
         self._library.softnpu_watch_set(slot, Denied.FREED)
+        self._freed.add(address)
+        self._unused.pop(address, None)
         return first
+
+    def close(self, address: int) -> None:
+        """Stop watching an allocation at the end of its context, unless it is denied for good."""
+        if address not in self._freed:
+            self.remove(address, mapped=True)
 
     def _apply(self, address: int) -> None:
         slot = self._slots.get(address)

@@ -22,6 +22,7 @@ from softnpu.driver.access_watch import AccessWatch, Denied
 from softnpu.driver.block import Block
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.command_list_immediate import CommandListImmediate
+from softnpu.driver.command_list_mutable import CommandListMutable
 from softnpu.driver.command_queue import CommandQueue
 from softnpu.driver.connection import Connection
 from softnpu.driver.context import Context
@@ -46,6 +47,7 @@ _KINDS: Final[dict[type[Handle], str]] = {
     PublishedMemory: "memory",
     CommandList: "list",
     CommandListImmediate: "list",
+    CommandListMutable: "list",
     CommandQueue: "queue",
     Fence: "fence",
     Event: "event",
@@ -177,12 +179,22 @@ def _wrap_destroy(original: Callable[..., None]) -> Callable[..., None]:
             if kind == "memory":
                 _free(handle)
             elif kind == "context":
-                for child in list(handle._children.values()):
-                    if isinstance(child, Allocation) and not child.destroyed:
-                        _free(child)
+                _free_all(handle)
         original(handle)
 
     return destroy
+
+
+def _free_all(context: Any) -> None:
+    """Deny all memory of a context that is about to be destroyed."""
+    watch = _watch
+    if watch is None:
+        return
+    for child in list(context._children.values()):
+        if isinstance(child, Allocation) and not child.destroyed:
+            _free(child)
+    for address in list(context._memory._blocks):
+        watch.free(address)  # views may keep it alive
 
 
 def _free(memory: Allocation) -> None:
@@ -248,7 +260,7 @@ def _wrap_close(original: Callable[..., None]) -> Callable[..., None]:
     def close(pool: MemoryPool) -> None:
         for address in list(pool._blocks):
             if _watch is not None:
-                _watch.free(address)  # views may keep it alive
+                _watch.close(address)
         original(pool)
 
     return close
@@ -328,7 +340,7 @@ def _uses(commands: Any) -> dict[int, Denied]:
 def _wrap_reset(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def reset(commands: Any) -> None:
-        if not commands.destroyed and type(commands) is CommandList:
+        if not commands.destroyed and type(commands) is not CommandListImmediate:
             _note_end(commands, "list", reset=True)
         original(commands)
         commands._check_sites = []

@@ -156,7 +156,7 @@ def _access(space: AddressSpace, at: cmd.MemoryAt, size: int, name: str = "") ->
 
 
 def _rows(space: AddressSpace, at: cmd.MemoryAt, pitch: int, width: int, rows: int) -> tuple[Access, ...]:
-    if rows == 1 or pitch == width:
+    if rows == 1 or pitch <= width:
         return (_access(space, at, pitch * (rows - 1) + width),)
     starts = range(at.offset, at.offset + pitch * min(rows, _MOST_ROWS), pitch)
     return tuple(_access(space, cmd.MemoryAt(at.memory, start), width) for start in starts)

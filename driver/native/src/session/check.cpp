@@ -60,6 +60,7 @@ struct Notes {
     std::unordered_map<const uint8_t*, Watched> slots;
     std::unordered_map<const uint8_t*, std::map<std::pair<uint64_t, uint64_t>, int>> uses;
     std::map<uint64_t, std::vector<std::pair<uint64_t, const uint8_t*>>> in_flight;
+    int frames = -1;  // where Python writes its frames
     GetThread get_thread = nullptr;
     DumpFrames dump_frames = nullptr;
 };
@@ -126,12 +127,12 @@ const char* kind_of(Kind kind) {
 
 // ---------------------------------------------------------------- places in the program
 
-// The Python frames of this thread, innermost first, if it runs Python.
+// The Python frames of this thread, innermost first, if it runs Python. Called with the lock.
 void add_python_frames(std::vector<std::string>& frames) {
     if (notes->get_thread == nullptr || notes->dump_frames == nullptr) return;
     void* const thread = notes->get_thread();
     if (thread == nullptr) return;
-    static thread_local const int file = memfd_create("softnpu-frames", MFD_CLOEXEC);
+    const int file = notes->frames;
     if (file < 0 || ftruncate(file, 0) != 0 || lseek(file, 0, SEEK_SET) != 0) return;
     notes->dump_frames(file, thread);
     char text[8192];
@@ -282,6 +283,7 @@ void start() {
     std::lock_guard lock(notes->mutex);
     if (notes->file >= 0) return;
     notes->file = open_file("client", ".jsonl");
+    if (notes->get_thread != nullptr) notes->frames = memfd_create("softnpu-frames", MFD_CLOEXEC);
     softnpu_watch_install(open_file("touched", ".txt"), notes->get_thread, notes->dump_frames);
 }
 
@@ -405,6 +407,7 @@ void memory_ended(uint64_t handle, const uint8_t* address, bool with_context) no
                 .write();
         }
         watched.freed = true;
+        watched.unused = false;
         softnpu_watch_set(watched.slot, FREED);
     });
 }
