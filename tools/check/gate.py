@@ -19,7 +19,7 @@ from typing import Final
 
 from softnpu.tools.check import output
 from softnpu.tools.check.analysis import Analysis, analyse
-from softnpu.tools.check.findings import Findings, Kind
+from softnpu.tools.check.findings import Findings
 from softnpu.tools.check.notebook import Notebook
 
 _CREDENTIALS: Final = struct.Struct("iII")
@@ -107,9 +107,8 @@ class Gate:
             return
         self._known = len(found)
         findings = analyse(self._folder, as_device=self._as_device)  # with the lines of C++ frames
-        findings.found = {
-            key: each for key, each in findings.found.items() if each.kind is not Kind.NEVER_SIGNALLED
-        }
+        certain = {each.kind for each in found.values()}  # not what only the end tells
+        findings.found = {key: each for key, each in findings.found.items() if each.kind in certain}
         left_out = output.suppress(findings, self._patterns)
         if findings.found:
             self.found = findings
