@@ -18,12 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from softnpu.driver.access_watch import PAGE, AccessWatch, Denied
-from softnpu.driver.block import Block, view_of
+from softnpu.driver.access_watch import AccessWatch, Denied
+from softnpu.driver.block import Block
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.command_list_immediate import CommandListImmediate
+from softnpu.driver.command_list_mutable import CommandListMutable
 from softnpu.driver.command_queue import CommandQueue
 from softnpu.driver.connection import Connection
 from softnpu.driver.context import Context
@@ -33,14 +32,18 @@ from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Allocation, MemoryPool
 from softnpu.driver.noted import Noted, stop_program
+from softnpu.driver.published_memory import PublishedMemory
 from softnpu.driver.submissions import Submission
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface.environment import CHECK_GUARDED
 
 _KINDS: Final[dict[type[Handle], str]] = {
     Allocation: "memory",
+    PublishedMemory: "memory",
     CommandList: "list",
     CommandListImmediate: "list",
+    CommandListMutable: "list",
     CommandQueue: "queue",
     Fence: "fence",
     Event: "event",
@@ -67,8 +70,11 @@ def begin(connection: Connection, session: int, directory: Path) -> None:
     except OSError as error:
         print(f"softnpu check: process {os.getpid()} is not checked: {error}", file=sys.stderr)
         return
-    program = Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
-    noted.write(notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=program))
+    noted.write(notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=_program()))
+
+
+def _program() -> str:
+    return Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
 
 
 def _begin_in(directory: Path) -> Noted:
@@ -171,11 +177,37 @@ def _wrap_destroy(original: Callable[..., None]) -> Callable[..., None]:
         if not handle.destroyed and hasattr(handle, "_noted"):
             kind = _KINDS[type(handle)]
             _note_end(handle, kind)
-            if kind == "memory" and _watch is not None:
-                _watch.free(handle.address)
+            if kind == "memory":
+                _free(handle)
+            elif kind == "context":
+                _free_all(handle)
         original(handle)
 
     return destroy
+
+
+def _free_all(context: Any) -> None:
+    """Deny all memory of a context that is about to be destroyed."""
+    watch = _watch
+    if watch is None:
+        return
+    for child in list(context._children.values()):
+        if isinstance(child, Allocation) and not child.destroyed:
+            _free(child)
+    for address in list(context._memory._blocks):
+        watch.free(address)  # views may keep it alive
+
+
+def _free(memory: Allocation) -> None:
+    """Deny memory that is about to be freed, and look what was written behind its end."""
+    first = None if _watch is None else _watch.free(memory.address, memory._block)
+    if first is not None:
+        noted, session = memory.__dict__["_noted"]
+        noted.write(
+            notes.Overrun(
+                t=time.monotonic_ns(), session=session, memory=memory.handle, first=first, site=noted.site()
+            )
+        )
 
 
 def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
@@ -194,25 +226,29 @@ def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
 
 
 def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
-    """Give each allocation pages of its own, watch them, and mark them as unwritten."""
+    """Watch each allocation, which has pages of its own, and mark it as unwritten."""
 
     @functools.wraps(original)
     def allocate(
         pool: MemoryPool, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
-        is_checked = pool._connection in _sessions
-        if not is_checked or kind == "control" or size in pool.sparse_sizes or size <= 0:
+        if (checked := _sessions.get(pool._connection)) is None:
             return original(pool, call, kind, size, alignment, exportable)
-        block = original(pool, call, kind, -(-size // PAGE) * PAGE, max(alignment, PAGE), exportable)
-        block.size = size
+        block = original(pool, call, kind, size, alignment, exportable)
         if not exportable:
             _own.add(block)
-        view_of(block)[: size - size % 8].view(np.uint64)[:] = notes.UNWRITTEN
-        if _watch is not None:
-            _watch.add(block)
+        sparse = size in pool.sparse_sizes and not exportable
+        if kind != "control" and not sparse and _watch is not None and _is_guarded(checked[0].directory):
+            _watch.add(block, exportable=exportable)
         return block
 
     return allocate
+
+
+@functools.cache
+def _is_guarded(directory: Path) -> bool:
+    """Return whether the daemon gives each allocation pages of its own; memory exists, so it has said so."""
+    return (directory / CHECK_GUARDED).exists()
 
 
 def _wrap_collect(original: Callable[..., None]) -> Callable[..., None]:
@@ -230,7 +266,7 @@ def _wrap_close(original: Callable[..., None]) -> Callable[..., None]:
     def close(pool: MemoryPool) -> None:
         for address in list(pool._blocks):
             if _watch is not None:
-                _watch.remove(address, mapped=True)
+                _watch.close(address)
         original(pool)
 
     return close
@@ -262,7 +298,9 @@ def _wrap_encode(original: Callable[..., None]) -> Callable[..., None]:
         noted, session = commands._noted
         recording = next(_numbers)
         commands._submission.recording._check_key = commands._check_id, recording
-        commands._submission.recording._check_uses = _uses(commands)
+        commands._submission.recording._check_uses = uses = _uses(commands)
+        if _watch is not None:
+            _watch.expect(uses)
         noted.write(
             notes.Recorded(
                 t=time.monotonic_ns(),
@@ -270,6 +308,11 @@ def _wrap_encode(original: Callable[..., None]) -> Callable[..., None]:
                 list=commands._check_id,
                 recording=recording,
                 calls=tuple(commands.__dict__.get("_check_sites", ())),
+                signals=tuple(
+                    (number, *command.at)
+                    for number, command in enumerate(commands._commands)
+                    if isinstance(command, cmd.EventSignal)
+                ),
             )
         )
 
@@ -307,7 +350,11 @@ def _uses(commands: Any) -> dict[int, Denied]:
 def _wrap_reset(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def reset(commands: Any) -> None:
-        if not commands.destroyed and type(commands) is CommandList and hasattr(commands, "_noted"):
+        if (
+            not commands.destroyed
+            and type(commands) is not CommandListImmediate
+            and hasattr(commands, "_noted")
+        ):
             _note_end(commands, "list", reset=True)
         original(commands)
         commands._check_sites = []

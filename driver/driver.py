@@ -74,9 +74,9 @@ class Driver(Session):
                 welcome = greet(call, connection, role, for_program)
                 # what a daemon of another user names is not written to
                 if role == "session" and welcome.check and launcher.is_own:
-                    from softnpu.driver import check_notes  # imported late: nobody else needs it
+                    from softnpu.driver import check_misuse  # imported late: nobody else needs it
 
-                    check_notes.begin(connection, welcome.session, Path(welcome.check))
+                    check_misuse.begin(connection, welcome.session, Path(welcome.check))
                 return cls(connection, welcome)
             except BaseException as failure:
                 connection.close()

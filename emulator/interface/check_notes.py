@@ -7,6 +7,7 @@ whole lines. Times are CLOCK_MONOTONIC in nanoseconds; they order the notes of a
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 import sys
@@ -80,22 +81,58 @@ class Exit(Note, frozen=True, tag="exit"):
     """The program ends in order; its language destroys nothing by itself. Its last notes may follow."""
 
 
+class Why(enum.IntEnum):
+    """Why an access of the program was noted; the numbers of `driver/native/guard/access_watch.cpp`."""
+
+    READ_ONLY = 1
+    IN_FLIGHT = 2
+    FREED = 3
+    UNWRITTEN = 4
+    BEYOND = 5
+
+
 class Touched(Note, frozen=True, tag="touched"):
-    """The program has used memory in flight (`freed`: freed memory) at an address of its own."""
+    """The program has used memory at an address of its own that it should not use, for this reason."""
 
     address: int
     write: bool
-    freed: bool
+    why: Why
     frames: tuple[str, ...]
 
 
+class Overrun(Note, frozen=True, tag="overrun"):
+    """Memory was freed at `site`, and behind its end the program has written: at byte `first` of it."""
+
+    session: int
+    memory: int
+    first: int
+    site: int
+
+
+class OutOfBounds(Note, frozen=True, tag="out_of_bounds"):
+    """A command was appended that uses bytes from `offset` to `end` of memory of `size` bytes."""
+
+    session: int
+    memory: int
+    offset: int
+    end: int
+    size: int
+    write: bool
+    call: str
+    site: int
+
+
 class Recorded(Note, frozen=True, tag="recorded"):
-    """A list was closed, as number `recording`: for each of its commands the call and its site."""
+    """A list was closed, as number `recording`: for each of its commands the call and its site.
+
+    `signals`: commands that signal an event, with the event's memory and offset.
+    """
 
     session: int
     list: int
     recording: int
     calls: tuple[tuple[str, int], ...]
+    signals: tuple[tuple[int, int, int], ...] = ()
 
 
 class Submitted(Note, frozen=True, tag="submitted"):
@@ -115,6 +152,54 @@ class Completed(Note, frozen=True, tag="completed"):
     session: int
     queue: int
     sequence: int
+
+
+class Cancelled(Note, frozen=True, tag="cancelled"):
+    """The program has cancelled a submission."""
+
+    session: int
+    queue: int
+    sequence: int
+
+
+class Rewaited(Note, frozen=True, tag="rewaited"):
+    """The program has waited for a fence whose signal, for submission `sequence`, it knew already."""
+
+    session: int
+    queue: int
+    sequence: int
+    site: int
+
+
+class TimedOut(Note, frozen=True, tag="timed_out"):
+    """From `since` on the program has waited in vain with this call, for submission `sequence` of a queue."""
+
+    session: int
+    since: int
+    call: str
+    queue: int
+    sequence: int
+    site: int
+
+
+class Semaphore(Note, frozen=True, tag="semaphore"):
+    """What the program does with a named semaphore: `wait`, `arrived`, `gave up` or `signal`."""
+
+    session: int
+    name: str
+    what: str
+    site: int
+
+
+class ForeignHandle(Note, frozen=True, tag="foreign_handle"):
+    """Process `pid` has used an object of `parent`, off which it was forked."""
+
+    pid: int
+    parent: int
+    program: str
+    call: str
+    kind: str
+    site: int
 
 
 class HostEvent(Note, frozen=True, tag="event"):
@@ -210,7 +295,8 @@ class Unchanged(Note, frozen=True, tag="unchanged"):
 
 
 AnyNote = (
-    Session | Site | Made | Ended | Exit | Touched | Recorded | Submitted | Completed | HostEvent
+    Session | Site | Made | Ended | Exit | Touched | Overrun | OutOfBounds | Recorded | Submitted | Completed
+    | Cancelled | Rewaited | TimedOut | Semaphore | ForeignHandle | HostEvent
     | Program | Turn | TurnEnd | Signalled | Unwritten | Unchanged
 )  # fmt: skip
 
@@ -247,7 +333,6 @@ class NoteFile:
                 print(f"softnpu check: what follows is not checked: {error}", file=sys.stderr)
 
 
-_FREED: Final = 3
 _FRAME: Final = re.compile(r'\s*File "(.*)", line (\d+) in (.*)')
 
 _ADDRESS: Final = re.compile(r"(/.+)\((?:([^+)]+)\+0x[0-9a-f]+|\+(0x[0-9a-f]+))\).*")
@@ -263,12 +348,13 @@ def read_touched(text: str) -> Iterator[Touched]:
             if found := _FRAME.fullmatch(line):
                 frames.append(f"{found[1]}:{found[2]} {found[3]}")
             elif (found := _ADDRESS.fullmatch(line)) and not found[1].endswith(_NOT_SHOWN):
-                frames.append(f"{found[1]}+{found[3]} ?" if found[3] else f"{found[1]} {found[2]}")
+                # below the innermost frame addresses are those to return to
+                offset = found[3] and hex(int(found[3], 16) - (1 if frames else 0))
+                frames.append(f"{found[1]}+{offset} ?" if offset else f"{found[1]} {found[2]}")
             continue
         if len(head) == 4:
             t, address, write, mode = head
-            freed = mode == _FREED
-            yield Touched(t=t, address=address, write=write == 1, freed=freed, frames=tuple(frames))
+            yield Touched(t=t, address=address, write=write == 1, why=Why(mode), frames=tuple(frames))
         head, frames = [int(word) for word in line[1:].split()], []
 
 

@@ -44,6 +44,8 @@ ENV_NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS"
 """`0`: engines run every submission in Python, for comparisons and debugging."""
 ENV_CHECK = "SOFTNPU_CHECK"
 """Folder for notes of a daemon and all its programs, for `softnpu check`. Empty: none are written."""
+CHECK_GUARDED = "guarded"
+"""A file there: the daemon leaves a page free behind each allocation, which drivers deny the program."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """The previous values of changed variables, in JSON. Set by `softnpu run` and `env`."""
 

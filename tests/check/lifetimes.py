@@ -1,8 +1,8 @@
-"""Wrong programs: unwritten bytes, wrong lifetimes, waits without a signal."""
+"""Wrong programs: unwritten bytes, wrong lifetimes."""
 
 from __future__ import annotations
 
-from tests.check.rig import BYTES, HALF, MOMENT_NS, Rig, barrier, copy, fill, held, infer, let_go, program
+from tests.check.rig import BYTES, HALF, Rig, barrier, copy, fill, held, infer, let_go, program
 from tests.conformance.models import SIZE
 
 # ------------------------------------------------------------ bytes that nobody wrote
@@ -191,24 +191,38 @@ def reset_list(rig: Rig, right: bool) -> None:
     let_go(fence, event)
 
 
-# ------------------------------------------------------------ waits
-
-
-@program("never-signalled")
-def nobody_signals(rig: Rig, right: bool) -> None:
-    fence, event = held(rig, fill(rig.memory()))
+@program("use-after-free")
+def memory_of_a_destroyed_context(rig: Rig, right: bool) -> None:
+    context = rig.context.device.create_context()
+    view = context.alloc_host(BYTES).view()
+    view[:] = 1
     if right:
-        event.host_signal()
-    fence.host_synchronize(10**10 if right else MOMENT_NS)
-    rig.context.destroy()
+        _ = int(view[77])
+    context.destroy()
+    if not right:
+        _ = int(view[77])
 
 
-@program("never-signalled")
-def each_waits_for_the_other(rig: Rig, right: bool) -> None:
-    one, two = rig.event(), rig.event()
-    memory, other = rig.memory(), rig.memory()
-    first = rig.submit(rig.one, fill(memory, wait_events=[two], signal_event=one))
-    second = rig.submit(rig.two, fill(other, wait_events=[] if right else [one], signal_event=two))
-    for fence in (first, second):
-        fence.host_synchronize(10**10 if right else MOMENT_NS)
-    rig.context.destroy()
+# ------------------------------------------------------------ outputs that no command has written
+
+
+@program("unwritten-output")
+def list_that_was_not_executed(rig: Rig, right: bool) -> None:
+    memory = rig.memory(None)
+    commands = rig.list(fill(memory))
+    if right:
+        rig.one.execute_command_lists([commands])
+        rig.one.synchronize()
+    _ = int(memory.view()[3])
+
+
+@program("unwritten-output")
+def result_of_no_inference(rig: Rig, right: bool) -> None:
+    graph = rig.graph()
+    left, other = rig.memory(size=SIZE), rig.memory(size=SIZE)
+    output = rig.memory(None, SIZE)
+    commands = rig.list(infer(graph, left, other, output))
+    if right:
+        rig.one.execute_command_lists([commands])
+        rig.one.synchronize()
+    _ = output.view().sum()

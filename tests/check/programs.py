@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 
 from softnpu.driver import Driver
-from tests.check import lifetimes, races
+from tests.check import bounds, lifetimes, races, waits
 from tests.check.rig import KINDS, PROGRAMS, Rig
 
-__all__ = ["KINDS", "PROGRAMS", "lifetimes", "races"]
+__all__ = ["KINDS", "PROGRAMS", "bounds", "lifetimes", "races", "waits"]
 
 
 def main(names: list[str]) -> None:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from softnpu.driver import Driver
-from tests.check.rig import BYTES, HALF, Append, Rig, barrier, copy, fill, held, infer, let_go, program
+from tests.check.rig import (
+    BYTES,
+    HALF,
+    Append,
+    Rig,
+    barrier,
+    copy,
+    fill,
+    held,
+    in_child,
+    infer,
+    let_go,
+    program,
+)
 from tests.conformance.models import SIZE
 
 # ------------------------------------------------------------ races between queues
@@ -101,6 +113,17 @@ def columns(rig: Rig, right: bool) -> None:
 
 
 @program("race")
+def one_row_for_all(rig: Rig, right: bool) -> None:
+    """Each row of the target gets the same bytes."""
+    from softnpu.driver.region import CopyRegion
+
+    target, source = rig.memory(), rig.memory()
+    row = CopyRegion(0, 0, 0, 32, 16)
+    rig.submit(rig.one, lambda commands: commands.append_memory_copy_region(target, row, 128, source, row, 0))
+    rig.submit(rig.two, fill(source, 32, 32 if right else 31)).host_synchronize()
+
+
+@program("race")
 def output_of_an_inference(rig: Rig, right: bool) -> None:
     graph, event = rig.graph(), rig.event()
     left, other, output, kept = (rig.memory(size=SIZE) for _ in range(4))
@@ -117,6 +140,25 @@ def input_of_an_inference(rig: Rig, right: bool) -> None:
     if right:
         first.host_synchronize()
     rig.submit(rig.two, fill(left, SIZE)).host_synchronize()
+
+
+@program("race")
+def argument_of_a_mutable_list(rig: Rig, right: bool) -> None:
+    """The second run of the list uses other memory, which another queue fills."""
+    from softnpu.driver.command_list_mutable import CommandListMutable, Mutation, MutationKind
+
+    graph = rig.graph()
+    left, other, output, changed = (rig.memory(size=SIZE) for _ in range(4))
+    commands = rig.context.create_command_list(mutable=True)
+    assert isinstance(commands, CommandListMutable)
+    number = commands.get_next_command_id()
+    infer(graph, left, other, output)(commands)
+    commands.close()
+    rig.one.execute_command_lists([commands])
+    rig.one.synchronize()
+    commands.update_mutable_commands([Mutation(MutationKind.GRAPH_ARGUMENT, number, 0, changed)])
+    rig.one.execute_command_lists([commands])
+    rig.submit(rig.two, fill(left if right else changed, SIZE)).host_synchronize()
 
 
 @program("race")
@@ -274,19 +316,6 @@ def result_before_its_event(rig: Rig, right: bool) -> None:
 
 
 # ------------------------------------------------------------ processes
-
-
-def in_child(function: Callable[[], None]) -> int:
-    """Run a function in a forked child; return its pid."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            function()
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
 
 
 @program("race")

@@ -32,6 +32,15 @@ class Step:
     write: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A wait for an event, a signal or a reset, and all that is over before it."""
+
+    what: str
+    number: int
+    past: Past
+
+
 @dataclass(slots=True)
 class Submission:
     """A list in a queue: its steps, what was over when it was submitted, the next step, and its past."""
@@ -59,10 +68,12 @@ class Run:
         self._queue_past: list[set[int]] = [set() for _ in self._queues]
         self._host: Past = frozenset()
         self._signals: dict[int, Past] = {}
+        self._moments: dict[int, list[Moment]] = {event: [] for event in range(1, 4)}
         self._pasts: dict[int, Past] = {}
         self._steps: dict[int, tuple[int, Step]] = {}
         self.races: set[frozenset[int]] = set()
         self.lists: set[frozenset[int]] = set()
+        self.lost: set[frozenset[int]] = set()
         self._go()
 
     def _write(self, note: notes.AnyNote) -> None:
@@ -106,7 +117,8 @@ class Run:
         self._write(submitted)
 
     def _step(self) -> Step:
-        kind = self._random.choice(("Fill", "Copy", "Fill", "Copy", "Barrier", "EventSignal", "EventWait"))
+        kinds = ("Fill", "Copy", "Fill", "Copy", "Barrier", "EventSignal", "EventWait", "EventReset")
+        kind = self._random.choice(kinds)
         start = self._random.randrange(0, 4) * 8
         event = self._random.randrange(1, 4)
         write = kind == "Fill"
@@ -123,13 +135,22 @@ class Run:
 
     def _signal(self) -> None:
         event = self._random.randrange(1, 4)
+        self._act("signal", event)
         self._add_signal(event, self._host)
-        self._write(self._host_event(event, "signal"))
 
     def _reset(self) -> None:
         event = self._random.randrange(1, 4)
+        self._act("reset", event)
         self._signals.pop(event, None)
-        self._write(self._host_event(event, "reset"))
+
+    def _act(self, what: str, event: int) -> None:
+        """Do something to an event, which the host knows from then on."""
+        number = next(self._numbers)
+        site = notes.Site(t=next(self._time), site=number, frames=(f"run.py:{number} step",))
+        self._write(site)
+        self._moments[event].append(Moment(what, number, self._host))
+        self._host |= {number}
+        self._write(self._host_event(event, what, number))
 
     def _see(self) -> None:
         event = self._random.randrange(1, 4)
@@ -137,9 +158,9 @@ class Run:
             self._host |= self._signals[event]
             self._write(self._host_event(event, "seen"))
 
-    def _host_event(self, event: int, what: str) -> notes.HostEvent:
+    def _host_event(self, event: int, what: str, site: int = 0) -> notes.HostEvent:
         return notes.HostEvent(
-            t=next(self._time), session=SESSION, id=event, memory=1, offset=event, what=what, site=0
+            t=next(self._time), session=SESSION, id=event, memory=1, offset=event, what=what, site=site
         )
 
     def _add_signal(self, event: int, past: Past) -> None:
@@ -176,16 +197,22 @@ class Run:
 
     def _advance(self, submission: Submission) -> bool:
         for step in submission.steps[submission.position :]:
+            before = frozenset(submission.past) | frozenset(submission.own)
             if step.kind == "EventWait":
                 if step.event not in self._signals:
                     return False
+                self._moments[step.event].append(Moment("wait", step.number, before))
                 submission.past |= self._signals[step.event]
+            elif step.kind == "EventReset":
+                self._moments[step.event].append(Moment("reset", step.number, before))
+                self._signals.pop(step.event, None)
             elif step.kind == "Barrier":
                 submission.past |= set(submission.own)
             self._pasts[step.number] = frozenset(submission.past)
             submission.own.append(step.number)
             submission.position += 1
             if step.kind == "EventSignal":
+                self._moments[step.event].append(Moment("signal", step.number, before))
                 self._add_signal(step.event, frozenset(submission.past) | frozenset(submission.own))
                 note = notes.Signalled(t=next(self._time), file="events", start=step.event)
                 self._write(note)
@@ -204,6 +231,41 @@ class Run:
         for submission in itertools.chain.from_iterable(self._queues):
             if submission.begun:
                 self.lists |= set(_unordered_in(submission.steps))
+        for submissions in self._queues:
+            self._add_stuck(next((each for each in submissions if each.position < len(each.steps)), None))
+        for moments in self._moments.values():
+            self.lost |= set(_lost_in(moments))
+
+    def _add_stuck(self, head: Submission | None) -> None:
+        """Add the wait that the head of a queue has not passed."""
+        if head is None or not head.begun:
+            return
+        step = head.steps[head.position]
+        if step.kind == "EventWait" and step.event not in self._signals:
+            before = frozenset(head.past) | frozenset(head.own)
+            self._moments[step.event].append(Moment("wait", step.number, before))
+
+
+def _lost_in(moments: list[Moment]) -> Iterator[frozenset[int]]:
+    """Yield each wait with each reset that may have taken its signal."""
+
+    def is_before(one: Moment, other: Moment) -> bool:
+        return one.number in other.past
+
+    resets = [moment for moment in moments if moment.what == "reset"]
+    for at, wait in enumerate(moments):
+        if wait.what != "wait":
+            continue
+        for reset in resets:
+            if is_before(wait, reset) or is_before(reset, wait):
+                continue
+            last = max(at, moments.index(reset))
+            for signal in moments[:last]:
+                earlier = [each for each in resets if moments.index(each) <= last]
+                taken = any(is_before(signal, each) and is_before(each, wait) for each in earlier)
+                late = is_before(reset, signal) or is_before(wait, signal)
+                if signal.what == "signal" and not taken and not late:
+                    yield frozenset((wait.number, reset.number))
 
 
 def _unordered_in(steps: list[Step]) -> Iterator[frozenset[int]]:
@@ -219,7 +281,7 @@ def _conflict(one: Step, other: Step) -> bool:
 
 
 def _command(step: Step, at: int) -> Command:
-    if step.kind in ("EventSignal", "EventWait"):
+    if step.kind in ("EventSignal", "EventWait", "EventReset"):
         event = Access(1, step.event, "events", step.event, step.event + 1)
         return Command(step.kind, at, event=event)
     access = (Access(2, step.start, "data", step.start, step.end),)
@@ -236,5 +298,5 @@ def found_pairs(folder: Path, kind: str) -> set[frozenset[int]]:
     for finding in analyse(folder).found.values():
         if finding.kind.value == kind:
             lines = [place.frames[0] for place in finding.places if place.frames]
-            pairs.add(frozenset(int(line.split(":")[1].split()[0]) for line in lines))
+            pairs.add(frozenset(int(line.split(":")[1].split()[0]) for line in lines[:2]))
     return pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -120,3 +121,16 @@ def let_go(fence: Fence, event: Event) -> None:
     """Signal the event, and wait."""
     event.host_signal()
     fence.host_synchronize()
+
+
+def in_child(function: Callable[[], None]) -> int:
+    """Run a function in a forked child; return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid

@@ -22,6 +22,7 @@ def check_run(seed: int, folder: Path) -> None:
     file.close()
     assert found_pairs(folder, "race") == run.races, f"seed {seed}"
     assert found_pairs(folder, "list-order") == run.lists, f"seed {seed}"
+    assert found_pairs(folder, "lost-wake-up") == run.lost, f"seed {seed}"
     shutil.rmtree(folder)
 
 

@@ -39,6 +39,8 @@ def test_waste_is_found_if_asked_for_and_the_spared_form_is_not(tmp_path: Path) 
     assert softnpu("check", *command, PYTHONPATH=str(ROOT), SOFTNPU_SOCKET="").code == 0
 
 
+ENDING = ("--idle-timeout", "60")
+"""A daemon ends also if its test fails."""
 STARTED_BEFORE = """
 import sys
 sys.stdin.readline()
@@ -67,7 +69,7 @@ def test_a_daemon_checks_all_its_programs_also_those_started_before(
     ) as program:
         assert program.stdin is not None
         assert program.stdout is not None
-        told = softnpu("daemon", "--socket", socket, "--check", notes).words
+        told = softnpu("daemon", "--socket", socket, "--check", notes, *ENDING).words
         assert f"'softnpu check --notes {notes}'" in told
         print(file=program.stdin, flush=True)
         assert program.stdout.readline() == "copied\n"
@@ -145,7 +147,7 @@ def test_only_a_program_is_stopped_and_by_a_known_debugger(tmp_path: Path) -> No
 def test_a_program_that_cannot_write_notes_goes_on(tmp_path: Path, private_dir: Path) -> None:
     notes, socket = tmp_path / "notes", private_dir / "npu.sock"
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "SOFTNPU_SOCKET": str(socket)}
-    assert softnpu("daemon", "--socket", socket, "--check", notes).code == 0
+    assert softnpu("daemon", "--socket", socket, "--check", notes, *ENDING).code == 0
     shutil.rmtree(notes)
     done = subprocess.run(
         [sys.executable, "-P", "-c", STARTED_BEFORE],

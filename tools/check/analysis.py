@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface.check_notes import Access
-from softnpu.tools.check.clocks import NOTHING, Clock, Queue, join, meet, with_queue
-from softnpu.tools.check.findings import Finding, Findings, Kind
+from softnpu.tools.check.bounds import judge_bounds
+from softnpu.tools.check.clocks import HOST, NOTHING, Clock, Queue, join, meet, with_queue
+from softnpu.tools.check.findings import Finding, Findings, Kind, Place
 from softnpu.tools.check.leaks import judge_leaks
 from softnpu.tools.check.lifetimes import Lifetimes
 from softnpu.tools.check.notebook import Notebook
+from softnpu.tools.check.waits import Waits, awaited
+from softnpu.tools.check.wakeups import NEVER_OVER, Moment, Wakeups
 from softnpu.tools.check.waste import Waste
 from softnpu.tools.check.work import NEVER, Work, accesses, command_place, overlap
 
@@ -72,11 +76,17 @@ class Analysis:
         self._completed: dict[Queue, int] = defaultdict(int)
         self._unsubmitted: set[int] = set()
         self._judged_ns = 0
+        self._wakeups = Wakeups()
+        self._lost: set[tuple[int, int, int]] = set()  # submissions that have lost their wake-up
 
     def run(self) -> Findings:
         """Return what is wrong."""
         self._replay_all()
-        Lifetimes(self._book, self._work.values(), self._events, self._findings).judge()
+        for work in self._work.values():
+            self._judge_stuck(work)
+        Lifetimes(self._book, self._work.values(), self._findings).judge()
+        Waits(self._book, self._work.values(), self._events, self._findings).judge(self._lost)
+        judge_bounds(self._book, self._findings)
         judge_leaks(self._book, self._findings)
         if self._waste:
             Waste(self._book, self._work.values(), self._findings).judge()
@@ -95,7 +105,7 @@ class Analysis:
         self._replay_all()
         going = [work for work in self._work.values() if work.completed_ns > self._judged_ns]
         self._judged_ns = self._book.lines[-1][0] if self._book.lines else self._judged_ns
-        Lifetimes(self._book, going, self._events, self._findings).judge_so_far()
+        Lifetimes(self._book, going, self._findings).judge()
         return self._findings
 
     def _replay_all(self) -> None:
@@ -109,7 +119,9 @@ class Analysis:
             case notes.Completed():
                 self._complete(t, note)
             case notes.HostEvent():
-                self._host_event(t, note)
+                self._host_event(t, file, note)
+            case notes.Made(kind="event"):
+                self._begin_event(note)
             case notes.Program():
                 self._programs[file, note.program] = note
             case notes.Turn():
@@ -160,21 +172,40 @@ class Analysis:
             self._completed[queue] = sequence
             sequence += 1
 
-    def _host_event(self, t: int, note: notes.HostEvent) -> None:
+    def _begin_event(self, note: notes.Made) -> None:
+        """Forget the event that lay there before."""
+        event = self._book.events.get((note.session, note.memory, note.offset))
+        if event is not None:
+            self._events.pop(event, None)
+            self._wakeups.forget(event)
+
+    def _host_event(self, t: int, file: str, note: notes.HostEvent) -> None:
         event = self._book.events.get((note.session, note.memory, note.offset))
         if event is None:
             return  # no command uses it
+        if note.what == "seen":
+            self._learn(t, self._events.get(event, NOTHING))
+            return
+        number = self._host.get(HOST, 0) + 1
+        what = "zeEventHostSignal" if note.what == "signal" else "zeEventHostReset"
+        place = partial(Place, what, self._book.process(note.session), self._book.frames(file, note.site))
+        moment = Moment(HOST, number, self._host, place)
+        self._host = with_queue(self._host, HOST, number)
         if note.what == "signal":
             self._signal(event, self._host)
-        elif note.what == "reset":
-            self._events.pop(event, None)
+            self._wakeups.add_signal(event, moment)
         else:
-            self._learn(t, self._events.get(event, NOTHING))
+            self._reset(event, moment)
 
     def _signal(self, event: tuple[str, int], clock: Clock) -> None:
         """Signal an event. If it was signalled already, its waiters know of no more than both signals."""
         before = self._events.get(event)
         self._events[event] = clock if before is None else meet(before, clock)
+
+    def _reset(self, event: tuple[str, int], moment: Moment) -> None:
+        self._events.pop(event, None)
+        for wait, signal in self._wakeups.add_reset(event, moment):
+            self._lost_wake_up(wait, moment, signal)
 
     # ------------------------------------------------------------ the device
 
@@ -228,14 +259,20 @@ class Analysis:
         timeline = self._timelines[queue]
         timeline.count += 1
         work.position = number + 1
-        event = None if command.event is None else (command.event.file, command.event.start)
-        if command.kind == "EventWait" and event is not None:
-            timeline.others = join(timeline.others, self._events.get(event, NOTHING))
-            timeline.own = max(timeline.own, timeline.others.get(queue, 0))
-        elif command.kind == "EventSignal" and event is not None:
-            self._signal(event, with_queue(timeline.others, queue, timeline.count))
-        elif command.kind == "EventReset" and event is not None:
-            self._events.pop(event, None)
+        if command.event is not None:
+            event = command.event.file, command.event.start
+            place = partial(command_place, self._book, work, number, command.event, write=True)
+            moment = Moment(queue, timeline.count, timeline.others, place)
+            if command.kind == "EventWait":
+                for reset, signal in self._wakeups.add_wait(event, moment):
+                    self._lost_wake_up(moment, reset, signal)
+                timeline.others = join(timeline.others, self._events.get(event, NOTHING))
+                timeline.own = max(timeline.own, timeline.others.get(queue, 0))
+            elif command.kind == "EventSignal":
+                self._signal(event, with_queue(timeline.others, queue, timeline.count))
+                self._wakeups.add_signal(event, moment)
+            else:
+                self._reset(event, moment)
         elif command.kind == "Barrier":
             timeline.own = timeline.count
         for access, write in accesses(command):
@@ -267,7 +304,32 @@ class Analysis:
             if any(clock.get(used.queue, 0) < used.number for clock in clocks)
         ]
 
+    def _judge_stuck(self, work: Work) -> None:
+        """Look whether a wait that has not ended has lost its signal."""
+        event = None if work.done else awaited(work)
+        if event is None or event in self._events:
+            return
+        assert work.program is not None
+        at = work.program.commands[work.position].event
+        assert at is not None
+        queue = work.session, work.queue
+        place = partial(command_place, self._book, work, work.position, at, write=False)
+        wait = Moment(queue, NEVER_OVER, self._timelines[queue].others, place)
+        for reset, signal in self._wakeups.add_wait(event, wait):
+            self._lost.add((work.session, work.queue, work.sequence))
+            self._lost_wake_up(wait, reset, signal)
+
     # ------------------------------------------------------------ findings
+
+    def _lost_wake_up(self, wait: Moment, reset: Moment, signal: Moment) -> None:
+        self._findings.add(
+            Finding(
+                Kind.LOST_WAKE_UP,
+                "an event is reset, and a command that nothing orders with that waits for the signal before",
+                (wait.place(), reset.place(), signal.place()),
+                "reset it when the wait is known to be over, or before the signal",
+            )
+        )
 
     def _race(self, before: Used, after: Used) -> None:
         first, last = max(before.start, after.start), min(before.end, after.end)

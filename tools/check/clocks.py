@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 Queue = tuple[int, int]
 """A queue: its session and its handle."""
+HOST: Queue = (0, 0)
+"""What programs do to events, as a queue."""
 Clock = Mapping[Queue, int]
 
 NOTHING: Clock = {}

@@ -21,6 +21,12 @@ class Kind(enum.StrEnum):
     DESTROYED_IN_FLIGHT = "destroyed-in-flight"
     RESET_IN_FLIGHT = "reset-in-flight"
     NEVER_SIGNALLED = "never-signalled"
+    DEADLOCK = "deadlock"
+    LOST_WAKE_UP = "lost-wake-up"
+    FENCE_TWICE = "fence-waited-twice"
+    UNWRITTEN_OUTPUT = "unwritten-output"
+    OUT_OF_BOUNDS = "out-of-bounds"
+    FOREIGN_HANDLE = "foreign-handle"
     LEAK = "leak"
     UNUSED_MEMORY = "unused-memory"
     RECORDED_AGAIN = "recorded-again"
@@ -39,6 +45,12 @@ MEANING: dict[Kind, str] = {
     Kind.DESTROYED_IN_FLIGHT: "An object is destroyed while the device may still use it.",
     Kind.RESET_IN_FLIGHT: "A command list is reset while the device may still execute it.",
     Kind.NEVER_SIGNALLED: "A command waits for an event that nothing signals.",
+    Kind.DEADLOCK: "Queues wait for each other's events, or programs for each other's semaphores.",
+    Kind.LOST_WAKE_UP: "An event is reset while a command may still have to see its signal.",
+    Kind.FENCE_TWICE: "A fence that has signalled before is waited for in place of a later submission.",
+    Kind.UNWRITTEN_OUTPUT: "The program reads the output of a list that has not run.",
+    Kind.OUT_OF_BOUNDS: "The program or a command passes the end of its memory.",
+    Kind.FOREIGN_HANDLE: "A process uses an object of the process off which it was forked.",
     Kind.LEAK: "The program ends and has not destroyed what it made.",
     Kind.UNUSED_MEMORY: "No submission uses the memory.",
     Kind.RECORDED_AGAIN: "A list is recorded again with the same commands, when the one before is over.",

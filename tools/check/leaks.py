@@ -14,6 +14,7 @@ from softnpu.tools.check.findings import Finding, Findings, Frames, Kind, Place
 from softnpu.tools.check.notebook import Notebook, Object
 
 _OWNERS: Final = {
+    "memory": "context",
     "queue": "context",
     "list": "context",
     "event pool": "context",

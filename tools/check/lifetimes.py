@@ -1,43 +1,29 @@
-"""What is wrong with the lifetimes of objects, the program's own accesses, and waits without a signal."""
+"""What is wrong with the lifetimes of objects, and with the program's own accesses."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import softnpu.driver
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface.check_notes import Access
 from softnpu.tools.check.findings import Finding, Findings, Frames, Kind, Place
-from softnpu.tools.check.notebook import Notebook
+from softnpu.tools.check.notebook import Notebook, Object
 from softnpu.tools.check.work import Work, accesses, command_place
 
 
 class Lifetimes:
-    """Compares times: of submissions, of their known ends, of what the program does meanwhile.
+    """Compares times: of submissions, of their known ends, of what the program does meanwhile."""
 
-    `signalled`: the places of events that are signalled at the end.
-    """
-
-    def __init__(
-        self,
-        book: Notebook,
-        work: Collection[Work],
-        signalled: Collection[tuple[str, int]],
-        findings: Findings,
-    ) -> None:
+    def __init__(self, book: Notebook, work: Collection[Work], findings: Findings) -> None:
         self._book = book
         self._work = work
-        self._signalled = signalled
         self._findings = findings
 
     def judge(self) -> None:
-        """Add what is wrong with objects, accesses of the host, and waits."""
-        self.judge_so_far()
-        self._judge_waits()
-
-    def judge_so_far(self) -> None:
-        """Add what stays wrong whatever comes."""
+        """Add what is wrong with objects and accesses of the host; it stays wrong whatever comes."""
         self._judge_objects()
         self._judge_host()
 
@@ -49,16 +35,17 @@ class Lifetimes:
                     continue
                 for t, frames in thing.resets:
                     if work.submitted_ns < t < work.completed_ns:
-                        self._ended(Kind.RESET_IN_FLIGHT, work, what, thing.frames, "reset", frames)
+                        self._ended(Kind.RESET_IN_FLIGHT, work, what, thing.frames, "reset", t, frames)
                 if thing.ended_ns is None:
                     continue
                 if thing.ended_ns < work.submitted_ns and kind == "memory":
-                    self._ended(Kind.USE_AFTER_FREE, work, what, thing.frames, "freed", thing.ended)
+                    t, frames = thing.ended_ns, thing.ended
+                    self._ended(Kind.USE_AFTER_FREE, work, what, thing.frames, "freed", t, frames)
                 elif work.submitted_ns < thing.ended_ns < work.completed_ns:
                     freed = kind == "memory"
                     found = Kind.FREED_IN_FLIGHT if freed else Kind.DESTROYED_IN_FLIGHT
                     verb = "freed" if freed else "destroyed"
-                    self._ended(found, work, what, thing.frames, verb, thing.ended)
+                    self._ended(found, work, what, thing.frames, verb, thing.ended_ns, thing.ended)
 
     def _users(self, work: Work) -> Iterator[tuple[str, int, str]]:
         """Yield the objects that a submission uses: kind, number, and what they are to it."""
@@ -95,41 +82,70 @@ class Lifetimes:
             pool = self._book.objects[work.session, "event", number].parent
             yield "event pool", pool, "the pool of an event that it waits for or signals"
 
-    def _ended(self, kind: Kind, work: Work, what: str, made: Frames, verb: str, ended: Frames) -> None:
+    def _ended(
+        self, kind: Kind, work: Work, what: str, made: Frames, verb: str, t: int, ended: Frames
+    ) -> None:
         process = self._book.process(work.session)
         before = kind is Kind.USE_AFTER_FREE
         title = f"a submission uses {what} after it was {verb}" if before else f"{what} is {verb} in flight"
-        self._findings.add(
-            Finding(
-                kind,
-                title,
-                (
-                    Place(f"{verb}", process, ended),
-                    Place("submitted", process, work.site),
-                    Place("made", process, made),
-                ),
-                "record the list again without it"
-                if before
-                else "wait for the submission first: its fence, its queue, or an event that it signals last",
-            )
+        places = (
+            Place(f"{verb}", process, ended),
+            Place("submitted", process, work.site),
+            Place("made", process, made),
         )
+        mend = (
+            "record the list again without it"
+            if before
+            else "wait for the submission first: its fence, its queue, or an event that it signals last"
+        )
+        self._add_in_flight(work, t, Finding(kind, title, places, mend))
+
+    def _add_in_flight(self, work: Work, t: int, finding: Finding) -> None:
+        """Add a finding; if the program has waited for an earlier submission instead, that is its cause."""
+        for waited_ns, sequence, frames in self._book.rewaits[work.session, work.queue]:
+            if work.submitted_ns < waited_ns < t and sequence < work.sequence:
+                process = self._book.process(work.session)
+                what = f"waited, for a fence that had signalled before, {work.sequence - sequence} earlier"
+                finding = replace(
+                    finding,
+                    kind=Kind.FENCE_TWICE,
+                    title=f"{finding.title}: the fence had signalled for an earlier submission",
+                    places=(Place(what, process, frames), *finding.places),
+                    mend="give the submission a fence of its own, or reset the fence and submit it again",
+                )
+                break
+        self._findings.add(finding)
 
     def _judge_host(self) -> None:
         """Compare what the program touched with what was in flight then."""
         for t, file, note in self._book.lines:
             if not isinstance(note, notes.Touched):
                 continue
-            found = self._book.memory_at(file, t, note.address)
+            beyond = note.why is notes.Why.BEYOND
+            near = self._book.memory_near if beyond else self._book.memory_at
+            found = near(file, t, note.address)
             if found is None:
                 continue
             session, handle, memory = found
             frames = _outside(note.frames)
             verb = "writes" if note.write else "reads"
             at = note.address - memory.address
-            host = Place(f"the program {verb} byte {at:,}", self._book.process(session), frames)
+            of = f" of {memory.size:,}" if beyond else ""
+            host = Place(f"the program {verb} byte {at:,}{of}", self._book.process(session), frames)
             made = Place("made", self._book.process(session), memory.frames)
-            if note.freed and memory.ended_ns is not None and memory.ended_ns < t:
-                freed = Place("freed", self._book.process(session), memory.ended)
+            if beyond:
+                title = f"the program {verb} outside of its memory"
+                mend = "stay inside of the allocation"
+                self._findings.add(Finding(Kind.OUT_OF_BOUNDS, title, (host, made), mend))
+                continue
+            if note.why is notes.Why.UNWRITTEN:
+                title = "the program reads an output that no command has written"
+                mend = "execute the list that writes it, and wait for its end"
+                self._findings.add(Finding(Kind.UNWRITTEN_OUTPUT, title, (host, made), mend))
+                continue
+            ended = self._end_of(session, memory)
+            if note.why is notes.Why.FREED and ended.ended_ns is not None and ended.ended_ns < t:
+                freed = Place("freed", self._book.process(session), ended.ended)
                 title = f"the program {verb} memory after it was freed"
                 mend = "free it after the last use"
                 self._findings.add(Finding(Kind.USE_AFTER_FREE, title, (host, freed, made), mend))
@@ -137,6 +153,11 @@ class Lifetimes:
             for work in self._work:
                 if work.session == session and work.submitted_ns < t < work.completed_ns:
                     self._host_access(work, handle, at, note, (host, made))
+
+    def _end_of(self, session: int, memory: Object) -> Object:
+        """Return what the memory ended with: itself, or its context."""
+        context = self._book.objects.get((session, "context", memory.parent))
+        return memory if memory.ended_ns is not None or context is None else context
 
     def _host_access(
         self, work: Work, handle: int, at: int, note: notes.Touched, places: tuple[Place, Place]
@@ -147,32 +168,17 @@ class Lifetimes:
                 if access.memory == handle and inside and (write or note.write):
                     verb, does = ("writes" if each else "reads" for each in (note.write, write))
                     host, made = places
-                    self._findings.add(
+                    self._add_in_flight(
+                        work,
+                        note.t,
                         Finding(
                             Kind.HOST_ACCESS,
                             f"the program {verb} memory that a command in flight {does}",
                             (host, command_place(self._book, work, number, access, write), made),
                             "wait for the submission first: its fence, its queue, or an event",
-                        )
+                        ),
                     )
                     return
-
-    def _judge_waits(self) -> None:
-        for work in self._work:
-            commands = () if work.program is None else work.program.commands
-            if work.done or work.position >= len(commands):
-                continue
-            command = commands[work.position]
-            at = command.event
-            if command.kind == "EventWait" and at is not None and (at.file, at.start) not in self._signalled:
-                self._findings.add(
-                    Finding(
-                        Kind.NEVER_SIGNALLED,
-                        "a command waits for an event that nothing has signalled",
-                        (command_place(self._book, work, work.position, at, write=False),),
-                        "submit the signaller, or signal the event on the host, before the device's limit",
-                    )
-                )
 
 
 def _outside(frames: Frames) -> Frames:

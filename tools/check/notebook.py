@@ -61,6 +61,11 @@ class Notebook:
         self.events: dict[tuple[int, int, int], tuple[str, int]] = {}
         self.event_ids: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
         self.unchanged: list[notes.Unchanged] = []
+        self.signals: dict[tuple[int, int, int], tuple[tuple[int, int, int], ...]] = {}
+        self.cancelled: set[tuple[int, int, int]] = set()
+        self.rewaits: dict[tuple[int, int], list[tuple[int, int, Frames]]] = defaultdict(list)
+        self.in_vain: list[tuple[str, notes.TimedOut]] = []
+        self.semaphores: list[tuple[str, notes.Semaphore]] = []
         self._memory: dict[str, list[tuple[int, int, Object]]] = defaultdict(list)
         self._sites: dict[tuple[str, int], Frames] = {}
         self.read()
@@ -113,6 +118,15 @@ class Notebook:
                 found = session, handle, memory  # the last one: addresses are used again
         return found
 
+    def memory_near(self, file: str, t: int, address: int) -> tuple[int, int, Object] | None:
+        """Return the allocation whose end or beginning is nearest to an address."""
+        alive = [each for each in self._memory[file] if each[2].made_ns <= t and each[2].size]
+        return min(
+            reversed(alive),
+            key=lambda each: max(each[2].address - address, address - each[2].address - each[2].size + 1),
+            default=None,
+        )
+
     def _collect(self) -> None:
         sites = [(file, note) for _, file, note in self.lines if isinstance(note, notes.Site)]
         names = self._names(frame for _, site in sites for frame in site.frames)
@@ -145,8 +159,18 @@ class Notebook:
                     self.calls[note.session, note.list, note.recording] = tuple(
                         (call, self.frames(file, site)) for call, site in note.calls
                     )
+                    self.signals[note.session, note.list, note.recording] = note.signals
                 case notes.Unchanged():
                     self.unchanged.append(note)
+                case notes.Cancelled():
+                    self.cancelled.add((note.session, note.queue, note.sequence))
+                case notes.Rewaited():
+                    waited = t, note.sequence, self.frames(file, note.site)
+                    self.rewaits[note.session, note.queue].append(waited)
+                case notes.TimedOut():
+                    self.in_vain.append((file, note))
+                case notes.Semaphore():
+                    self.semaphores.append((file, note))
                 case notes.Program():
                     self._programs[file, note.program] = note
                 case notes.Turn():

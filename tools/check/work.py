@@ -13,6 +13,7 @@ from softnpu.tools.check.clocks import Clock
 from softnpu.tools.check.findings import Frames, Place
 from softnpu.tools.check.notebook import Notebook
 
+_EVENT_USES: Final = {"EventWait": "waits", "EventSignal": "signals", "EventReset": "resets"}
 NEVER: Final = 1 << 63
 
 
@@ -53,10 +54,10 @@ def command_place(book: Notebook, work: Work, number: int, access: Access, write
     command = None if work.program is None else work.program.commands[number]
     calls = book.calls.get((work.session, *work.recording), ())
     call, frames = calls[number] if number < len(calls) else ("a command", ())
-    use = "waits" if command is not None and command.kind == "EventWait" else "writes" if write else "reads"
-    what = f"{call} {use}"
+    use = None if command is None else _EVENT_USES.get(command.kind)
+    what = f"{call} {use or ('writes' if write else 'reads')}"
     size = access.end - access.start
-    if command is None or command.kind != "EventWait":
+    if use is None:
         what += f" bytes {access.offset:,} to {access.offset + size - 1:,}"
     if access.name:
         what += f" argument '{access.name}' of '{'' if command is None else command.model}'"

@@ -30,14 +30,18 @@ constexpr size_t SLOTS = 1 << 16;
 constexpr uintptr_t PAGE = 4096;
 constexpr int FRAMES = 16;
 
-// What may not be done with a region: nothing is denied, writing, everything, everything for good (freed).
-enum Mode : int { OPEN = 0, READ_ONLY = 1, CLOSED = 2, FREED = 3 };
+// What may not be done with a region: nothing is denied, writing, everything, everything for good (freed),
+// reading what nobody has written. BEYOND: the access was behind its end. GONE: freed, and unmapped since.
+enum Mode : int { OPEN = 0, READ_ONLY = 1, CLOSED = 2, FREED = 3, UNWRITTEN = 4, BEYOND = 5, GONE = 6 };
 
-// A region is valid while `start` is not 0: it is stored last and cleared first.
+// A region is valid while `start` is not 0: it is stored last and cleared first. `guard`: the bytes behind
+// its pages that are closed, until they are `passed`.
 struct Region {
-    std::atomic<bool> taken;
-    std::atomic<uintptr_t> start, size;
+    std::atomic<bool> taken, passed;
+    std::atomic<uintptr_t> start, size, guard;
     std::atomic<int> mode;
+
+    uintptr_t pages() const { return (size + PAGE - 1) & ~(PAGE - 1); }
 };
 
 using GetThread = void* (*)();
@@ -53,12 +57,12 @@ GetThread get_thread = nullptr;
 DumpFrames dump_frames = nullptr;
 struct sigaction previous;
 
-uintptr_t pages_of(uintptr_t size) { return (size + PAGE - 1) & ~(PAGE - 1); }
-
-bool protect(const Region& region, int mode) {
+bool allow(uintptr_t start, uintptr_t size, int mode) {
     const int allowed = mode == OPEN ? PROT_READ | PROT_WRITE : mode == READ_ONLY ? PROT_READ : PROT_NONE;
-    return mprotect(reinterpret_cast<void*>(region.start.load()), pages_of(region.size), allowed) == 0;
+    return size == 0 || mprotect(reinterpret_cast<void*>(start), size, allowed) == 0;
 }
+
+bool protect(const Region& region, int mode) { return allow(region.start, region.pages(), mode); }
 
 char* put(char* at, uint64_t number) {
     char digits[20];
@@ -90,18 +94,46 @@ void tell(uintptr_t address, bool writes, int mode) {
     if (traps.load() && softnpu_watch_ask() != 0) raise(SIGTRAP);
 }
 
-bool open_region(uintptr_t address, bool writes) {
+// The region in whose pages, or in whose guard, the address lies.
+Region* region_at(uintptr_t address) {
     const size_t count = used.load();
     for (size_t slot = 0; slot < count; slot++) {
         Region& region = regions[slot];
         const uintptr_t start = region.start.load();
-        if (start == 0 || address < start || address - start >= pages_of(region.size)) continue;
-        const int mode = region.mode.exchange(OPEN);
-        if (mode != OPEN) tell(address, writes, mode);
-        // two threads may fault at once: the second finds an open region, and tries again
-        return protect(region, OPEN);
+        if (start != 0 && address >= start && address - start < region.pages() + region.guard) return &region;
     }
-    return false;
+    return nullptr;
+}
+
+bool open_region(uintptr_t address, bool writes) {
+    Region* const region = region_at(address);
+    if (region == nullptr || region->mode == GONE) return false;
+    const uintptr_t end = region->start + region->pages();
+    // two threads may fault at once: the second finds it open, and tries again
+    if (address >= end) {
+        if (!region->passed.exchange(true)) tell(address, writes, BEYOND);
+        return allow(end, region->guard, OPEN);
+    }
+    const int mode = region->mode.exchange(OPEN);
+    if (mode != OPEN && !(mode == UNWRITTEN && writes)) tell(address, writes, mode);
+    return protect(*region, OPEN);
+}
+
+void forget(Region& region) {
+    region.start.store(0);
+    region.taken.store(false);
+}
+
+// Opens and forgets all regions in a range: it is used anew.
+void forget_range(uintptr_t start, uintptr_t size) {
+    const size_t count = used.load();
+    for (size_t slot = 0; slot < count; slot++) {
+        Region& region = regions[slot];
+        const uintptr_t at = region.start.load();
+        if (at == 0 || at >= start + size || start >= at + region.pages() + region.guard) continue;
+        if (region.mode != GONE) allow(at, region.pages() + region.guard, OPEN);
+        forget(region);
+    }
 }
 
 bool is_write(const void* context) {
@@ -115,8 +147,12 @@ bool is_write(const void* context) {
 
 void on_fault(int number, siginfo_t* info, void* context) {
     const int saved = errno;
-    const bool opened = info->si_code == SEGV_ACCERR &&
-                        open_region(reinterpret_cast<uintptr_t>(info->si_addr), is_write(context));
+    const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+    const bool opened = info->si_code == SEGV_ACCERR && open_region(address, is_write(context));
+    if (info->si_code == SEGV_MAPERR) {
+        const Region* const region = region_at(address);
+        if (region != nullptr && region->mode == GONE) tell(address, is_write(context), FREED);
+    }
     errno = saved;
     if (!opened) pass_on(previous, number, info, context);
 }
@@ -173,17 +209,21 @@ int softnpu_watch_ask() {
     return size == 1 && answer == 's';
 }
 
-// Watches `size` bytes, which begin and end with pages of their own; returns a number, -1 if the table is
-// full.
-long softnpu_watch_add(uintptr_t start, size_t size) {
+// Watches `size` bytes, which begin and end with pages of their own, and closes the `guard` bytes behind
+// these pages; returns a number, -1 if the table is full.
+long softnpu_watch_add(uintptr_t start, size_t size, size_t guard) {
+    forget_range(start, size + guard);
     for (size_t slot = 0; slot < SLOTS; slot++) {
         if (regions[slot].taken.exchange(true)) continue;
         regions[slot].mode.store(OPEN);
+        regions[slot].guard.store(guard);
+        regions[slot].passed.store(false);
         regions[slot].size.store(size);
         regions[slot].start.store(start);
         size_t count = used.load();
         while (count <= slot && !used.compare_exchange_weak(count, slot + 1)) {
         }
+        allow(start + regions[slot].pages(), guard, CLOSED);
         return static_cast<long>(slot);
     }
     return -1;
@@ -196,8 +236,19 @@ void softnpu_watch_set(long slot, int mode) {
 
 // Forgets a region; `mapped`: its pages are still there, and are opened.
 void softnpu_watch_remove(long slot, int mapped) {
-    if (mapped != 0 && regions[slot].mode.exchange(OPEN) != OPEN) protect(regions[slot], OPEN);
-    regions[slot].start.store(0);
-    regions[slot].taken.store(false);
+    Region& region = regions[slot];
+    if (mapped != 0) allow(region.start, region.pages() + region.guard, OPEN);
+    forget(region);
+}
+
+// The pages of a range are unmapped: what was freed there is told once more, before the program crashes.
+void softnpu_watch_unmapped(uintptr_t start, size_t size) {
+    const size_t count = used.load();
+    for (size_t slot = 0; slot < count; slot++) {
+        Region& region = regions[slot];
+        const uintptr_t at = region.start.load();
+        if (at < start || at - start >= size) continue;
+        if (region.mode.exchange(GONE) != FREED) forget(region);
+    }
 }
 }

@@ -35,7 +35,7 @@ from softnpu.emulator.platforms import Platform
 _CLOCK_MASK = 255  # of command numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Program:
     """The steps of one command buffer, valid for these bytes while every handle in `uses` lives.
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from softnpu.emulator.engine.commands import program as programs
 from softnpu.emulator.engine.commands.arguments import argument_ranges
 from softnpu.emulator.engine.commands.program import Program
+from softnpu.emulator.engine.commands.running_submission import RunningSubmission
 from softnpu.emulator.engine.commands.steps import EventWait, Pause
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.mappings import Range
@@ -26,11 +29,28 @@ from softnpu.emulator.interface import metrics
 from softnpu.emulator.interface.check_notes import Access, NoteFile
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.interface.shared import EventRecord
 
-_MOST_PROGRAMS: Final = 4096
 _MOST_ROWS: Final = 4096
 _WORD: Final = 8
 _LOOK: Final = 4096
+
+
+class _Described(NamedTuple):
+    program: weakref.ref[Program]
+    number: int
+    commands: tuple[notes.Command, ...]
+
+
+def note_signals(file: NoteFile) -> None:
+    """Note each signal of an event before anybody can see it."""
+    signal = programs._signal
+
+    def noted(event: EventRecord, where: Range, at: cmd.MemoryAt, running: RunningSubmission) -> None:
+        file.write(notes.Signalled(t=time.monotonic_ns(), file=_file(where), start=where.start))
+        signal(event, where, at, running)
+
+    programs._signal = noted
 
 
 class CheckedRunner(Runner):
@@ -39,17 +59,9 @@ class CheckedRunner(Runner):
     def __init__(self, file: NoteFile, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._notes = file
-        self._programs: dict[int, tuple[Program, int, tuple[notes.Command, ...]]] = {}
+        self._programs: dict[int, _Described] = {}  # by id, as long as the program lives
         self._described_programs = 0
-        wake = self._running.signalled
-        self._running.signalled = self._noting_signals(wake)
-
-    def _noting_signals(self, wake: Callable[[Range], None]) -> Callable[[Range], None]:
-        def signalled(where: Range) -> None:
-            self._notes.write(notes.Signalled(t=time.monotonic_ns(), file=_file(where), start=where.start))
-            wake(where)
-
-        return signalled
+        note_signals(file)
 
     def _run_steps(self, queue: EngineQueue, program: Program) -> Pause | None:
         number, commands = self._described(queue, program)
@@ -84,11 +96,10 @@ class CheckedRunner(Runner):
 
     def _described(self, queue: EngineQueue, program: Program) -> tuple[int, tuple[notes.Command, ...]]:
         """Return the number of a program and its commands; note them at its first run."""
-        found = self._programs.get(id(program))
+        key = id(program)
+        found = self._programs.get(key)
         if found is not None:
-            return found[1], found[2]
-        if len(self._programs) >= _MOST_PROGRAMS:
-            self._programs.clear()
+            return found.number, found.commands
         self._described_programs += 1
         commands = tuple(_describe(queue.context.space, program))
         digest = hashlib.blake2b(program.data, digest_size=16).hexdigest()
@@ -98,7 +109,9 @@ class CheckedRunner(Runner):
             )
         )
         if program.complete:
-            self._programs[id(program)] = program, self._described_programs, commands
+            # held weakly: it holds memory of clients, and requests of OpenVINO
+            alive = weakref.ref(program, lambda _: self._programs.pop(key, None))
+            self._programs[key] = _Described(alive, self._described_programs, commands)
         return self._described_programs, commands
 
     def _note_unwritten(
@@ -161,7 +174,7 @@ def _access(space: AddressSpace, at: cmd.MemoryAt, size: int, name: str = "") ->
 
 
 def _rows(space: AddressSpace, at: cmd.MemoryAt, pitch: int, width: int, rows: int) -> tuple[Access, ...]:
-    if rows == 1 or pitch == width:
+    if rows == 1 or pitch <= width:
         return (_access(space, at, pitch * (rows - 1) + width),)
     starts = range(at.offset, at.offset + pitch * min(rows, _MOST_ROWS), pitch)
     return tuple(_access(space, cmd.MemoryAt(at.memory, start), width) for start in starts)

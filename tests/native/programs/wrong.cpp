@@ -1,5 +1,8 @@
 // Wrong programs, each with its right form, for `softnpu check`: names and forms of the functions tell which.
 // Arguments: names; all without any.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <functional>
 #include <map>
 #include <string>
@@ -49,8 +52,10 @@ struct Rig : Npu {
     void wait(ze_command_queue_handle_t queue) const {
         check(zeCommandQueueSynchronize(queue, FOREVER), "synchronize");
     }
+    bool is_stuck = false;
+
     void end() const {
-        wait(one);
+        if (!is_stuck) wait(one);
         wait(two);
         check(zeContextDestroy(context), "context");
     }
@@ -130,6 +135,90 @@ void use_after_free(Rig& rig, bool right) {
     rig.submit(rig.one, list);
 }
 
+void use_after_free_on_the_host(Rig& rig, bool right) {
+    rig.memory();  // it keeps their segment: else the program crashes
+    volatile uint8_t* const memory = rig.memory();
+    if (right) memory[7] = 1;
+    rig.check(zeMemFree(rig.context, const_cast<uint8_t*>(memory)), "free");
+    if (!right) memory[7] = 1;
+}
+
+void out_of_bounds(Rig& rig, bool right) {
+    uint8_t *const memory = rig.memory(), *const other = rig.host(2 * BYTES);
+    const auto list = rig.list();
+    rig.check(
+        zeCommandListAppendMemoryCopy(list, other, memory, BYTES + (right ? 0 : 1), nullptr, 0, nullptr),
+        "copy");
+    rig.submit(rig.one, list);
+    if (!right && zeCommandQueueSynchronize(rig.one, FOREVER) == ZE_RESULT_SUCCESS) std::abort();
+}
+
+void out_of_bounds_on_the_host(Rig& rig, bool right) {
+    volatile uint8_t* const memory = rig.memory();
+    memory[right ? BYTES - 1 : BYTES] = 1;
+}
+
+void unwritten_output(Rig& rig, bool right) {
+    volatile uint8_t* const memory = rig.host(BYTES);
+    const auto list = rig.list();
+    rig.fill(list, const_cast<uint8_t*>(memory));
+    rig.check(zeCommandListClose(list), "close");
+    if (right) {
+        rig.submit(rig.one, list);
+        rig.wait(rig.one);
+    }
+    if (memory[3] == 7 && !right) std::abort();
+}
+
+void fence_waited_twice(Rig& rig, bool right) {
+    volatile uint8_t* const memory = rig.memory();
+    const auto fence = rig.fence(rig.one);
+    const auto first = rig.list(), second = rig.list();
+    rig.fill(first, rig.memory());
+    rig.check(zeCommandListClose(first), "close");
+    auto list = first;
+    rig.check(zeCommandQueueExecuteCommandLists(rig.one, 1, &list, fence), "execute");
+    rig.check(zeFenceHostSynchronize(fence, FOREVER), "fence");
+    const auto gate = rig.event();
+    rig.fill(second, const_cast<uint8_t*>(memory), nullptr, gate);
+    rig.submit(rig.one, second);
+    if (right) {
+        rig.check(zeEventHostSignal(gate), "signal");
+        rig.wait(rig.one);
+    }
+    rig.check(zeFenceHostSynchronize(fence, FOREVER), "fence");
+    memory[5] = 3;
+    rig.check(zeEventHostSignal(gate), "signal");
+}
+
+void deadlock(Rig& rig, bool right) {
+    const auto event = rig.event();
+    const auto list = rig.list();
+    rig.fill(list, rig.memory(), event, right ? nullptr : event);
+    rig.submit(rig.one, list);
+    rig.is_stuck = !right;
+    if (!right && zeCommandQueueSynchronize(rig.one, 20000000) != ZE_RESULT_NOT_READY) std::abort();
+}
+
+void lost_wake_up(Rig& rig, bool right) {
+    const auto event = rig.event();
+    rig.check(zeEventHostSignal(event), "signal");
+    const auto list = rig.list();
+    rig.fill(list, rig.memory(), nullptr, event);
+    rig.submit(rig.one, list);
+    if (right) rig.wait(rig.one);
+    rig.check(zeEventHostReset(event), "reset");
+    rig.check(zeEventHostSignal(event), "signal");
+}
+
+void foreign_handle(Rig& rig, bool right) {
+    const auto fence = rig.fence(rig.one);
+    const pid_t child = fork();
+    if (child == 0) _exit(right || zeFenceQueryStatus(fence) == ZE_RESULT_ERROR_UNINITIALIZED ? 0 : 1);
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) std::abort();
+}
+
 void leak(Rig& rig, bool right) {
     ze_context_desc_t desc{0xd, nullptr, 0};
     ze_context_handle_t context;
@@ -160,6 +249,14 @@ int main() {
                                             host_access_in_flight,
                                             destroyed_in_flight,
                                             use_after_free,
+                                            use_after_free_on_the_host,
+                                            out_of_bounds,
+                                            out_of_bounds_on_the_host,
+                                            unwritten_output,
+                                            fence_waited_twice,
+                                            deadlock,
+                                            lost_wake_up,
+                                            foreign_handle,
                                             leak};
     for (const auto program : programs) {
         wrong_form(program);

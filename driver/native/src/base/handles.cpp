@@ -67,6 +67,7 @@ const HandleTable::Slot& HandleTable::find(Kind kind, uint64_t handle) const {
             "process %d: was forked off by one that uses the NPU, whose handles mean nothing here. Start "
             "processes before the first use of the NPU, or from scratch (multiprocessing: spawn)",
             static_cast<int>(getpid())));
+        if (on_foreign != nullptr) on_foreign(wanted);
         throw uninitialized(
             wanted, format("created before this process (%d) was forked off", static_cast<int>(getpid())),
             format("a %s of this process", wanted),

@@ -91,6 +91,9 @@ public:
     // Removes the objects that were created through `owner`.
     void remove_owned_by(const std::shared_ptr<Object>& owner);
 
+    // Called when a process uses a handle of the one off which it was forked.
+    void (*on_foreign)(const char* kind) = nullptr;
+
     // Whether bits 61-63 mark the number as a handle.
     static bool is_ours(uint64_t handle) { return handle >> 61 == 5; }
 

@@ -1,5 +1,6 @@
 #include "commands/encoding.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace softnpu {
@@ -119,6 +120,39 @@ std::vector<std::pair<const uint8_t*, check::Denied>> uses_of(const std::vector<
         }
     }
     return uses;
+}
+
+std::vector<check::Signal> signals_of(const std::vector<Command>& commands) {
+    std::vector<check::Signal> signals;
+    for (size_t index = 0; index < commands.size(); ++index) {
+        AtCommand at{};
+        if (commands[index].bytes.size() != sizeof at) continue;
+        std::memcpy(&at, commands[index].bytes.data(), sizeof at);
+        if (at.type == command_type::EVENT_SIGNAL) signals.push_back({index, at.at.memory, at.at.offset});
+    }
+    return signals;
+}
+
+void note_bounds(const Command& command) {
+    CommandHead head{};
+    std::memcpy(&head, command.bytes.data(), std::min(command.bytes.size(), sizeof head));
+    const auto look = [&](size_t which, uint64_t offset, uint64_t length) {
+        const Block& block = *static_cast<const Block*>(command.keep_alive[which].get());
+        if (length > block.size - std::min(offset, block.size))
+            check::out_of_bounds(block.handle, offset, offset + length, block.size, which == 0);
+    };
+    if (head.type == command_type::COPY) {
+        CopyCommand copy{};
+        std::memcpy(&copy, command.bytes.data(), sizeof copy);
+        look(1, copy.source.offset, copy.length);
+        look(0, copy.target.offset, copy.length);
+    } else if (head.type == command_type::COPY_REGION) {
+        CopyRegionCommand copy{};
+        std::memcpy(&copy, command.bytes.data(), sizeof copy);
+        const auto length = [&](uint64_t pitch) { return pitch * (copy.rows - 1) + copy.width; };
+        look(1, copy.source.offset, length(copy.source_pitch));
+        look(0, copy.target.offset, length(copy.target_pitch));
+    }
 }
 
 Encoded encode(const std::vector<Command>& commands) {

@@ -61,6 +61,11 @@ Command execute(Inference inference);
 // The memory that commands read or write, by its address.
 std::vector<std::pair<const uint8_t*, check::Denied>> uses_of(const std::vector<Command>& commands);
 
+// The commands that signal events.
+std::vector<check::Signal> signals_of(const std::vector<Command>& commands);
+// Notes what passes the end of its memory, if it is a copy.
+void note_bounds(const Command& command);
+
 // A whole command buffer, and everything that it refers to.
 struct Encoded {
     std::string bytes;

@@ -1,5 +1,10 @@
 #include "commands/fence.hpp"
 
+#include <utility>
+
+#include "base/clock.hpp"
+#include "session/check.hpp"
+#include "session/trace.hpp"
 #include "session/waiting.hpp"
 
 namespace softnpu {
@@ -26,12 +31,15 @@ bool Fence::wait(uint64_t timeout) {
     const auto over = [&] { return fence.is_signalled(ticket) || queue->is_over(last); };
     const auto sleep = [&](uint64_t ns) { fence.sleep(ticket, ns); };
     try {
-        if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin)) return false;
+        if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin)) {
+            if (check::on() && timeout != 0) check::timed_out(queue->handle(), last, now_ns() - timeout);
+            return false;
+        }
     } catch (const Error&) {
         queue->mark_lost(*execution);
         throw;
     }
-    note_completed(queue->handle(), last);
+    if (trace::joined.load(std::memory_order_relaxed) != 0) note_end(*execution);
     // the device signals the fence before it counts the submission as ended
     if (fence.is_signalled(ticket)) {
         const bool succeeded = fence.result() == ZE_RESULT_SUCCESS;
@@ -43,6 +51,18 @@ bool Fence::wait(uint64_t timeout) {
     // ended without our signal: the fence was armed again, or the queue was lost or destroyed
     queue->check_alive(last);
     return false;
+}
+
+// For a trace, and for `softnpu check`.
+void Fence::note_end(Execution& execution) {
+    const uint64_t last = execution.last;
+    bool seen;
+    {
+        std::lock_guard lock(mutex_);
+        seen = std::exchange(execution.seen, true);
+    }
+    if (check::on() && seen && queue->last_submitted() > last) check::rewaited(queue->handle(), last);
+    note_completed(queue->handle(), last);
 }
 
 bool Fence::is_current(const std::shared_ptr<Execution>& execution) {

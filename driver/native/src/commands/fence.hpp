@@ -29,6 +29,7 @@ public:
     const MemoryRef& memory() const { return memory_; }
 
 private:
+    void note_end(Execution& execution);
     // Whether it was neither armed again nor reset since.
     bool is_current(const std::shared_ptr<Execution>& execution);
     FenceRecord record() const { return FenceRecord(memory_.data()); }

@@ -1,5 +1,6 @@
 #include "commands/list.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/clock.hpp"
@@ -82,6 +83,8 @@ void CommandList::record(std::vector<Command> commands, const std::shared_ptr<Ev
 void CommandList::record_locked(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
     for (auto& command : commands) commands_.push_back(std::move(command));
     if (check::on()) {
+        std::for_each(commands_.end() - static_cast<ptrdiff_t>(commands.size()), commands_.end(),
+                      note_bounds);
         const check::Append append = check::append();
         appends_.resize(commands_.size() + (signal == nullptr ? 0 : 1), append);
     }
@@ -106,7 +109,7 @@ void CommandList::encode_locked() {
     std::memcpy(buffer_->data(), encoded.bytes.data(), encoded.bytes.size());
     size_ = static_cast<uint32_t>(encoded.bytes.size());
     keep_alive_ = std::make_shared<const std::vector<KeepAlive>>(std::move(encoded.keep_alive));
-    if (check::on()) noted_ = check::recorded(*this, appends_, uses_of(commands_));
+    if (check::on()) noted_ = check::recorded(*this, appends_, uses_of(commands_), signals_of(commands_));
 }
 
 void CommandList::reset_locked() {

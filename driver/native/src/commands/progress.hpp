@@ -95,6 +95,7 @@ struct Execution {
     uint64_t last = 0;
     std::optional<Failure> failure;  // the first of them that failed; with the lock of the queue
     bool lost_reported = false;      // that they are lost with the session; with the lock of the queue
+    bool seen = false;               // while checked: a wait has ended; with the lock of the fence
 };
 
 // The results of the submissions of a queue: a failure is kept until it was reported. Guarded by the lock of

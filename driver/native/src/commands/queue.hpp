@@ -65,6 +65,7 @@ public:
     // ---- for fences and lists
 
     uint64_t handle() const { return handle_; }
+    uint64_t last_submitted() const { return tail_; }
     Noted noted() const override { return {handle_, 0, 0, context.get()}; }
     // Whether submission `sequence` has ended or will never run.
     bool is_over(uint64_t sequence) const { return retired_ || progress_->has_ended(sequence); }

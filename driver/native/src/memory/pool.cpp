@@ -62,6 +62,7 @@ Mapping::Mapping(int fd, size_t size, bool sparse, size_t alignment) : size_(siz
 }
 
 Mapping::~Mapping() {
+    if (check::on() && !borrowed_) check::unmapped(address_, size_);
     if (!borrowed_) munmap(address_, size_);
 }
 
@@ -92,12 +93,8 @@ void MemoryPool::add_sparse_sizes(const std::set<size_t>& sizes) {
 std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, size_t alignment,
                                             bool exportable) {
     flush();
-    // while a program is checked, its memory has whole pages of its own
-    const bool checked = check::on() && kind != memory_kind::CONTROL && size != 0;
-    if (checked) alignment = std::max(alignment, check::PAGE);
-    const size_t whole = checked ? (size + check::PAGE - 1) / check::PAGE * check::PAGE : size;
     MapWriter request(mem_alloc::TAG);
-    request.put(mem_alloc::CONTEXT, context_).put(mem_alloc::KIND, kind).put(mem_alloc::SIZE, whole);
+    request.put(mem_alloc::CONTEXT, context_).put(mem_alloc::KIND, kind).put(mem_alloc::SIZE, size);
     if (alignment != 0) request.put(mem_alloc::ALIGNMENT, alignment);
     if (exportable) request.put_bool(mem_alloc::EXPORTABLE, true);
     std::lock_guard lock(order_mutex_);
@@ -105,7 +102,8 @@ std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, 
     if (sparse) request.put_bool(mem_alloc::SPARSE, true);
     Answer answer = ask(request, mem_allocated::TAG);
     auto block = adopt(answer.fields, answer.fds, 0, size, false, exportable, alignment);
-    if (checked && !sparse) check::fill_unwritten(block->data(), size);
+    if (check::on() && kind != memory_kind::CONTROL && !sparse && check::guarded())
+        check::fill_unwritten(block->data(), size, exportable);
     return block;
 }
 
@@ -265,7 +263,7 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
 void* MemoryPool::publish(std::shared_ptr<Block> block, ze_memory_type_t type, bool shared) {
     std::unique_lock lock(address_mutex_);
     uint8_t* const address = block->data();
-    if (check::on()) check::memory_made(block->handle, address, block->size, shared);
+    if (check::on()) check::memory_made(block->handle, address, block->size, context_, shared);
     allocations_[address] = Allocation{std::move(block), type, ++last_id_};
     return address;
 }
@@ -385,8 +383,9 @@ void MemoryPool::close() {
         std::unique_lock lock(address_mutex_);
         allocations.swap(allocations_);
     }
-    for (const auto& [address, allocation] : allocations)
-        if (check::on()) check::memory_ended_with_owner(allocation.block->handle);
+    if (check::on())
+        for (const auto& [address, allocation] : allocations)
+            check::memory_ended(allocation.block->handle, address, true);
     std::lock_guard lock(order_mutex_);
     closed_ = true;
     segments_.clear();

@@ -23,11 +23,12 @@
 
 extern "C" {
 int softnpu_watch_install(int file, void* (*thread)(), void (*frames)(int, void*));
-long softnpu_watch_add(uintptr_t start, size_t size);
+long softnpu_watch_add(uintptr_t start, size_t size, size_t guard);
 void softnpu_watch_set(long slot, int mode);
 void softnpu_watch_remove(long slot, int mapped);
 int softnpu_watch_gate(const char* path);
 int softnpu_watch_ask();
+void softnpu_watch_unmapped(uintptr_t start, size_t size);
 }
 
 namespace softnpu::check {
@@ -35,11 +36,21 @@ namespace softnpu::check {
 namespace {
 
 constexpr uint64_t UNWRITTEN = 0xA5C3F00D5EED1E55ull;
-constexpr int FREED = 3;
+constexpr int FREED = 3, READING = 4;
+constexpr size_t PAGE = 4096;
+constexpr uint8_t REST = 0xA5;  // behind the end of an allocation, up to the next page
 constexpr int FRAMES = 24, SHOWN = 12;
 
 using GetThread = void* (*)();
 using DumpFrames = void (*)(int, void*);
+
+struct Watched {
+    long slot;
+    size_t size;
+    bool shared;         // with other processes
+    bool unused = true;  // no submission has used it yet
+    bool freed = false;
+};
 
 // Never destroyed: programs call the driver from destructors of static objects.
 struct Notes {
@@ -50,10 +61,13 @@ struct Notes {
     uint64_t last = 0;  // number of an object or a recording
     std::unordered_map<const void*, uint64_t> numbers;
     std::map<std::string, uint32_t> sites;
-    std::unordered_map<const uint8_t*, long> slots;
+    std::unordered_map<const uint8_t*, Watched> slots;
     std::unordered_map<const uint8_t*, std::map<std::pair<uint64_t, uint64_t>, int>> uses;
     std::map<uint64_t, std::vector<std::pair<uint64_t, const uint8_t*>>> in_flight;
     std::atomic<bool> asks{false};
+    int frames = -1;                                       // where Python writes its frames
+    int guarded = -1;                                      // whether the daemon says so; -1: not known yet
+    std::unordered_map<uint64_t, const Object*> contexts;  // by number in the daemon
     GetThread get_thread = nullptr;
     DumpFrames dump_frames = nullptr;
 };
@@ -120,12 +134,12 @@ const char* kind_of(Kind kind) {
 
 // ---------------------------------------------------------------- places in the program
 
-// The Python frames of this thread, innermost first, if it runs Python.
+// The Python frames of this thread, innermost first, if it runs Python. Called with the lock.
 void add_python_frames(std::vector<std::string>& frames) {
     if (notes->get_thread == nullptr || notes->dump_frames == nullptr) return;
     void* const thread = notes->get_thread();
     if (thread == nullptr) return;
-    static thread_local const int file = memfd_create("softnpu-frames", MFD_CLOEXEC);
+    const int file = notes->frames;
     if (file < 0 || ftruncate(file, 0) != 0 || lseek(file, 0, SEEK_SET) != 0) return;
     notes->dump_frames(file, thread);
     char text[8192];
@@ -191,7 +205,28 @@ void apply(const uint8_t* address) {
     if (uses != notes->uses.end()) {
         for (const auto& [submission, mode] : uses->second) denied = std::max(denied, mode);
     }
-    softnpu_watch_set(slot->second, denied);
+    softnpu_watch_set(slot->second.slot, denied);
+}
+
+bool is_unwritten(const uint8_t* address, size_t size) {
+    for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
+        if (std::memcmp(address + at, &UNWRITTEN, sizeof UNWRITTEN) != 0) return false;
+    return true;
+}
+
+// Denies reading what a closed list is to write, as long as nobody has written it. Called with the lock.
+void expect(const uint8_t* address) {
+    const auto found = notes->slots.find(address);
+    if (found == notes->slots.end() || !found->second.unused || found->second.shared) return;
+    found->second.unused = false;
+    if (is_unwritten(address, found->second.size)) softnpu_watch_set(found->second.slot, READING);
+}
+
+// Where behind its end the program has written, counted from its beginning; 0: nowhere.
+size_t written_behind(const uint8_t* address, size_t size) {
+    for (size_t at = size; at % PAGE != 0; ++at)
+        if (address[at] != REST) return at;
+    return 0;
 }
 
 // Called with the lock.
@@ -226,6 +261,7 @@ void change_folder(const std::string& folder) {
     notes->file = -1;
     notes->sites.clear();
     notes->folder = folder;
+    notes->guarded = -1;
     if (folder.empty()) return;
     // pids are used again
     const std::string key = std::to_string(getpid()) + "-" + std::to_string(now_ns()) + "n";
@@ -275,19 +311,29 @@ uint64_t number_of(const Object& object) {
 
 std::atomic<bool> active{false};
 
+namespace {
+
+// The notes of the process off which this one was forked.
+const Notes* parents = nullptr;
+
+void prepare() {
+    if (notes != nullptr) return;
+    notes = new Notes;
+    void* warm[2];
+    backtrace(warm, 2);  // loads what unwinds, before a signal handler needs it
+    notes->get_thread = reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
+    notes->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
+    if (notes->get_thread != nullptr) notes->frames = memfd_create("softnpu-frames", MFD_CLOEXEC);
+    std::atexit([] { noting([] { Line("exit").write(); }); });
+}
+
+}  // namespace
+
 void begin(uint64_t session, const std::string& folder) noexcept {
     if (notes == nullptr && folder.empty()) return;
     if (is_privileged()) return;  // the user's daemon chooses the folder
     try {
-        if (notes == nullptr) {
-            notes = new Notes;
-            void* warm[2];
-            backtrace(warm, 2);  // loads what unwinds, before a signal handler needs it
-            notes->get_thread =
-                reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
-            notes->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
-            std::atexit([] { noting([] { Line("exit").write(); }); });
-        }
+        prepare();
         {
             std::lock_guard lock(notes->mutex);
             if (notes->folder != folder) change_folder(folder);
@@ -310,6 +356,7 @@ void begin(uint64_t session, const std::string& folder) noexcept {
 }
 
 void forget_in_child() noexcept {
+    if (notes != nullptr) parents = notes;
     notes = nullptr;  // the parent's stay: their lock may be held
     active = false;
 }
@@ -347,8 +394,13 @@ void ended(Kind kind, const Object& object, bool reset) noexcept {
     ask();
 }
 
-void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) noexcept {
+void context_made(uint64_t number, const Object& context) noexcept {
+    noting([&] { notes->contexts[number] = &context; });
+}
+
+void memory_made(uint64_t handle, uint8_t* address, size_t size, uint64_t context, bool shared) noexcept {
     noting([&] {
+        const auto owner = notes->contexts.find(context);  // alive, and so is its number
         Line("made")
             .put("session", notes->session)
             .put("kind", std::string("memory"))
@@ -356,44 +408,61 @@ void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) no
             .put("site", site())
             .put("size", size)
             .put("address", reinterpret_cast<uint64_t>(address))
+            .put("parent", owner == notes->contexts.end() ? 0 : number_of(*owner->second))
             .raw("shared", shared ? "true" : "false")
             .write();
     });
 }
 
-void fill_unwritten(uint8_t* address, size_t size) noexcept {
+bool guarded() noexcept {
+    bool is_guarded = false;
     noting([&] {
+        if (notes->guarded < 0) notes->guarded = access((notes->folder + "/guarded").c_str(), F_OK) == 0;
+        is_guarded = notes->guarded == 1;
+    });
+    return is_guarded;
+}
+
+void fill_unwritten(uint8_t* address, size_t size, bool exportable) noexcept {
+    noting([&] {
+        // what was freed there is open again
+        const long slot =
+            softnpu_watch_add(reinterpret_cast<uintptr_t>(address), size, exportable ? 0 : PAGE);
+        if (slot >= 0) notes->slots[address] = Watched{slot, size, exportable};
         for (size_t at = 0; at + sizeof UNWRITTEN <= size; at += sizeof UNWRITTEN)
             std::memcpy(address + at, &UNWRITTEN, sizeof UNWRITTEN);
-        const long slot = softnpu_watch_add(reinterpret_cast<uintptr_t>(address), size);
-        if (slot >= 0) notes->slots[address] = slot;
+        if (!exportable && size % PAGE != 0) std::memset(address + size, REST, PAGE - size % PAGE);
     });
 }
 
-void memory_ended(uint64_t handle, const uint8_t* address) noexcept {
+void memory_ended(uint64_t handle, const uint8_t* address, bool with_context) noexcept {
     noting([&] {
-        Line("ended")
-            .put("session", notes->session)
-            .put("kind", std::string("memory"))
-            .put("id", handle)
-            .put("site", site())
-            .write();
-        const auto slot = notes->slots.find(address);
-        if (slot != notes->slots.end()) softnpu_watch_set(slot->second, FREED);
+        if (!with_context) {
+            Line("ended")
+                .put("session", notes->session)
+                .put("kind", std::string("memory"))
+                .put("id", handle)
+                .put("site", site())
+                .write();
+        }
+        const auto found = notes->slots.find(address);
+        if (found == notes->slots.end()) return;
+        Watched& watched = found->second;
+        softnpu_watch_set(watched.slot, 0);  // for us
+        const size_t first = watched.shared ? 0 : written_behind(address, watched.size);
+        if (first != 0) {
+            Line("overrun")
+                .put("session", notes->session)
+                .put("memory", handle)
+                .put("first", first)
+                .put("site", site())
+                .write();
+        }
+        watched.freed = true;
+        watched.unused = false;
+        softnpu_watch_set(watched.slot, FREED);
     });
     ask();
-}
-
-void memory_ended_with_owner(uint64_t handle) noexcept {
-    noting([&] {
-        Line("ended")
-            .put("session", notes->session)
-            .put("kind", std::string("memory"))
-            .put("id", handle)
-            .put("site", 0)
-            .raw("by_itself", "true")
-            .write();
-    });
 }
 
 void memory_gone(const uint8_t* address) noexcept {
@@ -401,9 +470,36 @@ void memory_gone(const uint8_t* address) noexcept {
         notes->uses.erase(address);
         const auto slot = notes->slots.find(address);
         if (slot == notes->slots.end()) return;
-        softnpu_watch_remove(slot->second, 1);
+        // freed memory stays closed until its addresses are used again
+        if (!slot->second.freed) softnpu_watch_remove(slot->second.slot, 1);
         notes->slots.erase(slot);
     });
+}
+
+void unmapped(const uint8_t* address, size_t size) noexcept {
+    softnpu_watch_unmapped(reinterpret_cast<uintptr_t>(address), size);
+}
+
+void foreign_handle(const char* kind) noexcept {
+    if (parents == nullptr || parents->folder.empty()) return;
+    try {
+        prepare();
+        {
+            std::lock_guard lock(notes->mutex);
+            if (notes->folder.empty()) change_folder(parents->folder);
+        }
+        noting([&] {
+            Line("foreign_handle")
+                .put("pid", static_cast<uint64_t>(getpid()))
+                .put("parent", static_cast<uint64_t>(getppid()))
+                .put("program", std::string(program_invocation_short_name))
+                .put("call", std::string(trace::current_call()))
+                .put("kind", std::string(kind))
+                .put("site", site())
+                .write();
+        });
+    } catch (...) {
+    }
 }
 
 Append append() noexcept {
@@ -412,15 +508,36 @@ Append append() noexcept {
     return made;
 }
 
+void out_of_bounds(uint64_t memory, uint64_t offset, uint64_t end, uint64_t size, bool write) noexcept {
+    noting([&] {
+        Line("out_of_bounds")
+            .put("session", notes->session)
+            .put("memory", memory)
+            .put("offset", offset)
+            .put("end", end)
+            .put("size", size)
+            .raw("write", write ? "true" : "false")
+            .put("call", std::string(trace::current_call()))
+            .put("site", site())
+            .write();
+    });
+}
+
 std::shared_ptr<const Recording> recorded(const Object& list, const std::vector<Append>& appends,
-                                          std::vector<std::pair<const uint8_t*, Denied>> uses) noexcept {
+                                          std::vector<std::pair<const uint8_t*, Denied>> uses,
+                                          const std::vector<Signal>& signals) noexcept {
     std::shared_ptr<const Recording> result;
     noting([&] {
         auto recording = std::make_shared<Recording>();
         recording->list = number_of(list);
         recording->number = ++notes->last;
         recording->uses = std::move(uses);
-        std::string calls;
+        for (const auto& [address, denied] : recording->uses)
+            if (denied == EVERYTHING) expect(address);
+        std::string calls, places;
+        for (const Signal& each : signals)
+            places += (places.empty() ? "[" : ",[") + std::to_string(each.command) + "," +
+                      std::to_string(each.memory) + "," + std::to_string(each.offset) + "]";
         for (const Append& each : appends)
             calls += (calls.empty() ? "[" : ",[") + quoted(each.call) + "," + std::to_string(each.site) + "]";
         Line("recorded")
@@ -428,6 +545,7 @@ std::shared_ptr<const Recording> recorded(const Object& list, const std::vector<
             .put("list", recording->list)
             .put("recording", recording->number)
             .raw("calls", "[" + calls + "]")
+            .raw("signals", "[" + places + "]")
             .write();
         result = std::move(recording);
     });
@@ -444,7 +562,9 @@ void submitted(uint64_t queue, uint64_t first, const std::vector<std::shared_ptr
             recordings += (recordings.empty() ? "[" : ",[") + std::to_string(each.list) + "," +
                           std::to_string(each.number) + "]";
             for (const auto& [address, denied] : each.uses) {
-                if (notes->slots.count(address) == 0) continue;
+                const auto watched = notes->slots.find(address);
+                if (watched == notes->slots.end()) continue;
+                watched->second.unused = false;
                 int& mode = notes->uses[address][{queue, sequence}];
                 mode = std::max<int>(mode, denied);
                 notes->in_flight[queue].emplace_back(sequence, address);
@@ -475,6 +595,30 @@ void completed(uint64_t queue, uint64_t sequence) noexcept {
             .write();
     });
     ask();
+}
+
+void rewaited(uint64_t queue, uint64_t sequence) noexcept {
+    noting([&] {
+        Line("rewaited")
+            .put("session", notes->session)
+            .put("queue", queue)
+            .put("sequence", sequence)
+            .put("site", site())
+            .write();
+    });
+}
+
+void timed_out(uint64_t queue, uint64_t sequence, uint64_t since) noexcept {
+    noting([&] {
+        Line("timed_out")
+            .put("session", notes->session)
+            .put("since", since)
+            .put("call", std::string(trace::current_call()))
+            .put("queue", queue)
+            .put("sequence", sequence)
+            .put("site", site())
+            .write();
+    });
 }
 
 void event(const Object& event, const char* what) noexcept {

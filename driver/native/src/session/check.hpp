@@ -25,16 +25,22 @@ void forget_in_child() noexcept;
 
 void made(Kind kind, const Object& object) noexcept;
 void ended(Kind kind, const Object& object, bool reset = false) noexcept;
-// `shared`: other programs may use it.
-void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared) noexcept;
-void memory_ended(uint64_t handle, const uint8_t* address) noexcept;
-// It has ended with its context.
-void memory_ended_with_owner(uint64_t handle) noexcept;
-// The memory at this address is given back.
+// `shared`: other programs may use it; `context`: its number in the daemon.
+void memory_made(uint64_t handle, uint8_t* address, size_t size, uint64_t context, bool shared) noexcept;
+// The number of a context in the daemon, which is known when it is made there.
+void context_made(uint64_t number, const Object& context) noexcept;
+// The program frees it, or it ends with its context: from now on its use is told.
+void memory_ended(uint64_t handle, const uint8_t* address, bool with_context = false) noexcept;
+// The memory at this address is given back, or a whole mapping is.
 void memory_gone(const uint8_t* address) noexcept;
-// Marks fresh memory as unwritten; it has whole pages of its own.
-void fill_unwritten(uint8_t* address, size_t size) noexcept;
-constexpr size_t PAGE = 4096;
+void unmapped(const uint8_t* address, size_t size) noexcept;
+// Whether the daemon gives allocations whole pages of their own, with a free one behind them.
+bool guarded() noexcept;
+// Marks fresh memory as unwritten, and watches it. Exportable memory ends with its file.
+void fill_unwritten(uint8_t* address, size_t size, bool exportable) noexcept;
+
+// A process uses an object of the one off which it was forked.
+void foreign_handle(const char* kind) noexcept;
 
 // ---- lists
 
@@ -53,14 +59,24 @@ struct Recording {
 };
 
 Append append() noexcept;
+// A copy to be appended uses bytes from `offset` to `end` of this memory, which ends before.
+void out_of_bounds(uint64_t memory, uint64_t offset, uint64_t end, uint64_t size, bool write) noexcept;
+// A command that signals an event: its number in the list, and where the event lies.
+struct Signal {
+    uint64_t command, memory, offset;
+};
 std::shared_ptr<const Recording> recorded(const Object& list, const std::vector<Append>& appends,
-                                          std::vector<std::pair<const uint8_t*, Denied>> uses) noexcept;
+                                          std::vector<std::pair<const uint8_t*, Denied>> uses,
+                                          const std::vector<Signal>& signals) noexcept;
 
 // ---- submissions and their ends
 
 void submitted(uint64_t queue, uint64_t first, const std::vector<std::shared_ptr<const Recording>>& lists,
                const Object* fence) noexcept;
 void completed(uint64_t queue, uint64_t sequence) noexcept;
+// The program has waited for a fence that it knew to be signalled, or in vain since then.
+void rewaited(uint64_t queue, uint64_t sequence) noexcept;
+void timed_out(uint64_t queue, uint64_t sequence, uint64_t since) noexcept;
 // `what`: signal, reset or seen.
 void event(const Object& event, const char* what) noexcept;
 

@@ -19,7 +19,9 @@ void start_in_child() {
     check::forget_in_child();
     Runtime* const parent = current.load();
     // the parent's runtime stays as it is: its locks may be held by threads that do not exist here
-    current.store(new Runtime(static_cast<uint8_t>(parent->epoch + 1)));
+    auto* const made = new Runtime(static_cast<uint8_t>(parent->epoch + 1));
+    made->handles.on_foreign = check::foreign_handle;
+    current.store(made);
 }
 
 Runtime* first_runtime() {
