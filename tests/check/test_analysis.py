@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface.check_notes import NoteFile
 from softnpu.tools.check import analysis, output
 from softnpu.tools.check.findings import Finding, Findings, Kind, Place
@@ -38,6 +39,13 @@ def test_hundred_thousand_random_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(analysis, "_PRUNE_AT", 16)
     for seed in range(1000, 101_000):
         check_run(seed, tmp_path / str(seed))
+
+
+def test_a_daemon_without_notes_is_told(tmp_path: Path) -> None:
+    file = NoteFile(tmp_path, "client")
+    file.write(notes.Submitted(t=1, session=1, queue=1, first=1, recordings=((1, 1),), site=0))
+    file.close()
+    assert analysis.analyse(tmp_path).unseen
 
 
 def some_findings(folder: Path) -> Findings:

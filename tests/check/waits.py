@@ -70,6 +70,16 @@ def each_waits_for_the_other(rig: Rig, right: bool) -> None:
 
 
 @program("deadlock")
+def behind_a_refused_submission(rig: Rig, right: bool) -> None:
+    """The device has refused the submission before: that one is over."""
+    memory, event, size = rig.memory(), rig.event(), BYTES + (0 if right else 1)
+    with suppress(ZeError):
+        rig.submit(rig.one, copy(rig.memory(), memory, size)).host_synchronize()
+    waits = [] if right else [event]
+    wait_a_moment(rig, right, rig.submit(rig.one, fill(memory, wait_events=waits, signal_event=event)))
+
+
+@program("deadlock")
 def three_in_a_ring(rig: Rig, right: bool) -> None:
     events = [rig.event() for _ in range(3)]
     fences = []

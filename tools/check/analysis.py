@@ -82,6 +82,10 @@ class Analysis:
         Waits(self._book, self._work.values(), self._events, self._findings).judge(self._lost)
         judge_bounds(self._book, self._findings)
         self._findings.submissions = len(self._work)
+        if self._work and not self._programs:
+            self._findings.unseen.append(
+                "the daemon writes no notes: neither commands nor memory are checked"
+            )
         for session in sorted(self._unsubmitted):
             self._findings.unseen.append(
                 f"session {session} is of a driver that writes no notes: nothing of it is checked"
