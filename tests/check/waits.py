@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import posix_ipc
 
 from softnpu.driver import CommandList, Device, Driver, Event, ExternalSemaphore, Fence, ZeError
+from softnpu.driver.waiting import FOREVER
 from tests.check.rig import (
     BYTES,
     HALF,
@@ -210,8 +211,8 @@ def programs_that_wait_for_each_other(rig: Rig, right: bool) -> None:
         def child() -> None:
             with Driver.open() as driver:
                 ping, pong = opened(driver.devices[0], ping_name, pong_name)
-                for _ in range(2):
-                    with ping.turn(done=pong, timeout_ns=10**10 if right else 10 * MOMENT_NS):
+                for timeout_ns in (FOREVER, FOREVER if right else MOMENT_NS):
+                    with ping.turn(done=pong, timeout_ns=timeout_ns):
                         pass
 
         def main() -> None:
@@ -221,7 +222,7 @@ def programs_that_wait_for_each_other(rig: Rig, right: bool) -> None:
             assert pong.take()
             if right:
                 ping.signal()
-            assert pong.wait(10**10 if right else MOMENT_NS) is right
+            assert pong.wait(FOREVER if right else MOMENT_NS) is right
 
         with_child(main, child)
 
