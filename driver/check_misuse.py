@@ -96,9 +96,12 @@ def _wrap_fence_wait(original: Callable[..., bool]) -> Callable[..., bool]:
         if fence.queue._connection not in _sessions:
             return done
         if done:
-            if fence.__dict__.get("_check_seen") is execution and fence.queue._tail > execution.last:
+            seen, noted = fence.__dict__.get("_check_seen", (None, 0))
+            tail = fence.queue._tail if seen is execution else execution.last
+            # once for each later submission: programs poll
+            if seen is execution and tail != noted:
                 _note_rewait(fence, execution.last)
-            fence._check_seen = execution
+            fence._check_seen = execution, tail
         elif timeout_ns and execution.ticket:
             _note_vain(fence.queue, call, execution.last, since)
         return done

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 ALSO = {
     "nobody_signals": {"destroyed-in-flight"},
     "each_waits_for_the_other": {"destroyed-in-flight"},
+    "behind_a_refused_submission": {"destroyed-in-flight", "out-of-bounds"},
     "three_in_a_ring": {"destroyed-in-flight"},
     "signals_behind_its_own_wait": {"destroyed-in-flight"},
     "signaller_in_the_next_list": {"destroyed-in-flight"},

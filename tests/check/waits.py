@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import posix_ipc
 
 from softnpu.driver import CommandList, Device, Driver, Event, ExternalSemaphore, Fence, ZeError
+from softnpu.driver.waiting import FOREVER
 from tests.check.rig import (
     BYTES,
     HALF,
@@ -67,6 +68,16 @@ def each_waits_for_the_other(rig: Rig, right: bool) -> None:
     first = rig.submit(rig.one, fill(memory, wait_events=[two], signal_event=one))
     second = rig.submit(rig.two, fill(other, wait_events=[] if right else [one], signal_event=two))
     wait_a_moment(rig, right, first, second)
+
+
+@program("deadlock")
+def behind_a_refused_submission(rig: Rig, right: bool) -> None:
+    """The device has refused the submission before: that one is over."""
+    memory, event, size = rig.memory(), rig.event(), BYTES + (0 if right else 1)
+    with suppress(ZeError):
+        rig.submit(rig.one, copy(rig.memory(), memory, size)).host_synchronize()
+    waits = [] if right else [event]
+    wait_a_moment(rig, right, rig.submit(rig.one, fill(memory, wait_events=waits, signal_event=event)))
 
 
 @program("deadlock")
@@ -200,8 +211,8 @@ def programs_that_wait_for_each_other(rig: Rig, right: bool) -> None:
         def child() -> None:
             with Driver.open() as driver:
                 ping, pong = opened(driver.devices[0], ping_name, pong_name)
-                for _ in range(2):
-                    with ping.turn(done=pong, timeout_ns=10**10 if right else 10 * MOMENT_NS):
+                for timeout_ns in (FOREVER, FOREVER if right else MOMENT_NS):
+                    with ping.turn(done=pong, timeout_ns=timeout_ns):
                         pass
 
         def main() -> None:
@@ -211,7 +222,7 @@ def programs_that_wait_for_each_other(rig: Rig, right: bool) -> None:
             assert pong.take()
             if right:
                 ping.signal()
-            assert pong.wait(10**10 if right else MOMENT_NS) is right
+            assert pong.wait(FOREVER if right else MOMENT_NS) is right
 
         with_child(main, child)
 

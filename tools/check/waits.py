@@ -27,8 +27,15 @@ class Waits:
         self._findings = findings
         self._heads: dict[tuple[int, int], Work] = {}  # what each queue is at
         self._signallers: dict[tuple[str, int], tuple[Work, int]] = {}  # by event: what is still to signal it
+        over: dict[tuple[int, int], int] = defaultdict(int)  # the last submission of a queue that is over
+        for each in work:
+            queue = each.session, each.queue
+            ended = each.done or each.failure or (*queue, each.sequence) in book.cancelled
+            if ended or each.program is not None:
+                # what has begun is the first that is not over
+                over[queue] = max(over[queue], each.sequence if ended else each.sequence - 1)
         for each in sorted(work, key=lambda each: each.sequence):
-            if each.done or (each.session, each.queue, each.sequence) in book.cancelled:
+            if each.sequence <= over[each.session, each.queue]:
                 continue
             self._heads.setdefault((each.session, each.queue), each)
             for number, memory, offset in book.signals.get((each.session, *each.recording), ()):

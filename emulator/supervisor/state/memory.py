@@ -121,11 +121,11 @@ class ContextMemory:
         """
         alignment = max(alignment, DEFAULT_ALIGNMENT)
         reserved = -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
-        control = kind == "control"
+        control, is_large = kind == "control", reserved > _ARENA_ITEM
         if self.guarded and not (control or exportable or sparse):
             # pages of its own, and a free one behind them, which drivers deny the program
             alignment, reserved = max(alignment, PAGE), (-(-size // PAGE) + 1) * PAGE
-        if reserved > _ARENA_ITEM or exportable or sparse or alignment > PAGE:
+        if is_large or exportable or sparse or alignment > PAGE:
             segment, fresh = self._add_segment(-(-reserved // PAGE) * PAGE, control), True
             offset = segment.ranges.allocate(segment.size, alignment)
             reserved = segment.size

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/environment.hpp"
@@ -64,6 +65,8 @@ struct Notes {
     std::unordered_map<const uint8_t*, Watched> slots;
     std::unordered_map<const uint8_t*, std::map<std::pair<uint64_t, uint64_t>, int>> uses;
     std::map<uint64_t, std::vector<std::pair<uint64_t, const uint8_t*>>> in_flight;
+    std::map<uint64_t, uint64_t> tails;                         // the last submission of each queue
+    std::map<std::pair<uint64_t, uint64_t>, uint64_t> rewaits;  // what it was when a fence was noted last
     std::atomic<bool> asks{false};
     int frames = -1;                                       // where Python writes its frames
     int guarded = -1;                                      // whether the daemon says so; -1: not known yet
@@ -572,6 +575,7 @@ void submitted(uint64_t queue, uint64_t first, const std::vector<std::shared_ptr
             }
             ++sequence;
         }
+        notes->tails[queue] = sequence - 1;
         Line("submitted")
             .put("session", notes->session)
             .put("queue", queue)
@@ -599,6 +603,9 @@ void completed(uint64_t queue, uint64_t sequence) noexcept {
 
 void rewaited(uint64_t queue, uint64_t sequence) noexcept {
     noting([&] {
+        // once for each later submission: programs poll
+        const uint64_t tail = notes->tails[queue];
+        if (std::exchange(notes->rewaits[{queue, sequence}], tail) == tail) return;
         Line("rewaited")
             .put("session", notes->session)
             .put("queue", queue)
