@@ -439,7 +439,8 @@ def _wrap_event(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(event: Any, *args: Any) -> Any:
-            if not hasattr(event, "_noted"):
+            # a child's use of its parent's is noted elsewhere
+            if event.destroyed or not hasattr(event, "_noted"):
                 return original(event, *args)
             site = event._noted[0].site()
             if what != "seen":  # before others can see it

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from softnpu.driver.native_library import NativeLibrary
 from tests.native.building import compile_program
 from tests.support.cli import softnpu
@@ -109,6 +111,33 @@ def test_the_first_finding_ends_the_program_there(tmp_path: Path) -> None:
     assert (done.code, done.out) == (128 + signal.SIGTRAP, "right\n"), done.err
     assert done.err.count("uninitialised-read") == 1
     assert [finding["count"] for finding in json.loads(output.read_text())["findings"]] == [1]
+
+
+BEHIND = """
+import ctypes, sys
+from softnpu.driver import Driver
+from tests.check.rig import BYTES, Rig, copy
+def behind_the_end(rig, memory):
+    if sys.argv[1] == "access":
+        ctypes.memset(memory.address + BYTES, 1, 1)
+    else:
+        copy(memory, rig.memory(), BYTES + 1)(rig.context.create_command_list())
+with Driver.open() as driver:
+    rig = Rig(driver)
+    memory = rig.memory()
+    print("right")
+    behind_the_end(rig, memory)
+    print("behind")
+"""
+
+
+@pytest.mark.parametrize("what", ["access", "copy"])
+def test_what_passes_the_end_of_memory_ends_the_program_there(what: str) -> None:
+    command = ("--first", "--", sys.executable, "-P", "-u", "-c", BEHIND, what)
+    done = softnpu("check", *command, PYTHONPATH=str(ROOT), SOFTNPU_SOCKET="")
+    assert (done.code, done.out) == (128 + signal.SIGTRAP, "right\n"), done.err
+    assert "out-of-bounds" in done.err
+    assert "behind_the_end" in done.err
 
 
 def test_the_first_finding_ends_a_native_program(native: NativeLibrary, tmp_path: Path) -> None:
