@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.emulator.interface.check_notes import Completed, NoteFile, Submitted
+from softnpu.emulator.interface import check_notes as notes
+from softnpu.emulator.interface.check_notes import NoteFile
 from softnpu.tools.check import analysis, output
 from softnpu.tools.check.findings import Finding, Findings, Kind, Place
 from softnpu.tools.shared.failures import ToolError
@@ -42,11 +43,12 @@ def test_hundred_thousand_random_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_no_engine_has_noted_is_told(tmp_path: Path) -> None:
     file = NoteFile(tmp_path, "client")
-    file.write(Submitted(t=1, session=1, queue=2, first=1, recordings=((3, 4),), site=0))
-    file.write(Completed(t=2, session=1, queue=2, sequence=1))
+    file.write(notes.Submitted(t=1, session=1, queue=2, first=1, recordings=((3, 4),) * 3, site=0))
+    file.write(notes.Completed(t=2, session=1, queue=2, sequence=1))
+    file.write(notes.Cancelled(t=3, session=1, queue=2, sequence=3))
     file.close()
     unseen = analysis.analyse(tmp_path).unseen
-    assert unseen == ["submissions of which no engine has noted a command: 1"]
+    assert unseen == ["submissions of which no engine has noted a command: 2"]
 
 
 def some_findings(folder: Path) -> Findings:

@@ -95,7 +95,12 @@ class Analysis:
             self._findings.unseen.append(
                 f"session {session} is of a driver that writes no notes: nothing of it is checked"
             )
-        unrun = sum(work.program is None and work.completed_ns != NEVER for work in self._work.values())
+        # what waits for another may have no program yet, but not all of them
+        unrun = sum(
+            work.program is None and (work.completed_ns != NEVER or not self._programs)
+            for key, work in self._work.items()
+            if key not in self._book.cancelled
+        )
         if unrun:
             self._findings.unseen.append(f"submissions of which no engine has noted a command: {unrun}")
         return self._findings
