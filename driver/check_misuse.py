@@ -14,22 +14,23 @@ from typing import Any
 
 from softnpu.driver import check_notes
 from softnpu.driver.block import Block
-from softnpu.driver.check_notes import _KINDS, _all, _program, _queue, _sessions
+from softnpu.driver.check_notes import KINDS, ask, noted_in, noted_of
 from softnpu.driver.command_list import CommandList
 from softnpu.driver.command_queue import CommandQueue
 from softnpu.driver.connection import Connection
 from softnpu.driver.external_semaphore import ExternalSemaphore
 from softnpu.driver.fence import Fence
 from softnpu.driver.handle import Handle
+from softnpu.driver.noted import program_name
 from softnpu.driver.waiting import FOREVER
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface import commands as cmd
 
 
 def begin(connection: Connection, session: int, directory: Path) -> None:
-    """Note a new session; from then on everything of it is noted."""
-    check_notes.begin(connection, session, directory)
-    _replace_methods()
+    """Note a new session; from then on everything of it is noted. One that cannot be is not checked."""
+    if check_notes.begin(connection, session, directory):
+        _replace_methods()
 
 
 # ------------------------------------------------------------ lists
@@ -38,8 +39,8 @@ def begin(connection: Connection, session: int, directory: Path) -> None:
 def _wrap_record(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def record(commands: Any, call: str, recorded: Any, signal_event: Any) -> None:
-        for command in recorded if hasattr(commands, "_noted") else ():
-            if isinstance(command, cmd.Copy | cmd.CopyRegion):
+        for command in recorded:
+            if isinstance(command, cmd.Copy | cmd.CopyRegion) and hasattr(commands, "_noted"):
                 _note_bounds(commands, call, command)
         original(commands, call, recorded, signal_event)
 
@@ -48,6 +49,7 @@ def _wrap_record(original: Callable[..., None]) -> Callable[..., None]:
 
 def _note_bounds(commands: Any, call: str, command: cmd.Copy | cmd.CopyRegion) -> None:
     """Note the memory that a copy passes the end of: the device will refuse it."""
+    noted, session = commands._noted
     blocks = {block.handle: block for block in commands._used if isinstance(block, Block)}
     for at, write in ((command.source, False), (command.target, True)):
         if isinstance(command, cmd.Copy):
@@ -57,7 +59,6 @@ def _note_bounds(commands: Any, call: str, command: cmd.Copy | cmd.CopyRegion) -
             end = at.offset + pitch * (command.rows - 1) + command.width
         block = blocks.get(at.memory)
         if block is not None and end > block.size:
-            noted, session = commands._noted
             noted.write(
                 notes.OutOfBounds(
                     t=time.monotonic_ns(),
@@ -71,6 +72,7 @@ def _note_bounds(commands: Any, call: str, command: cmd.Copy | cmd.CopyRegion) -
                     site=noted.site(),
                 )
             )
+            ask()
 
 
 # ------------------------------------------------------------ waits
@@ -81,7 +83,7 @@ def _wrap_queue_wait(original: Callable[..., bool]) -> Callable[..., bool]:
     def wait(queue: CommandQueue, call: str, sequence: int, timeout_ns: int) -> bool:
         since = time.monotonic_ns()
         done = original(queue, call, sequence, timeout_ns)
-        if not done and timeout_ns and queue._connection in _sessions:
+        if not done and timeout_ns:
             _note_vain(queue, call, sequence, since)
         return done
 
@@ -93,8 +95,6 @@ def _wrap_fence_wait(original: Callable[..., bool]) -> Callable[..., bool]:
     def wait(fence: Any, call: str, timeout_ns: int) -> bool:
         execution, since = fence._execution, time.monotonic_ns()
         done = original(fence, call, timeout_ns)
-        if fence.queue._connection not in _sessions:
-            return done
         if done:
             seen, noted = fence.__dict__.get("_check_seen", (None, 0))
             tail = fence.queue._tail if seen is execution else execution.last
@@ -110,7 +110,9 @@ def _wrap_fence_wait(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _note_vain(queue: Any, call: str, sequence: int, since: int) -> None:
-    noted, session = _sessions[queue._connection]
+    if (found := noted_of(queue._connection)) is None:
+        return
+    noted, session = found
     noted.write(
         notes.TimedOut(
             t=time.monotonic_ns(),
@@ -127,10 +129,9 @@ def _note_vain(queue: Any, call: str, sequence: int, since: int) -> None:
 def _wrap_cancel(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def cancel(fence: Any) -> None:
-        if fence.queue._connection in _sessions:
-            session, queue = _queue(fence.queue)
-            last = fence._execution.last
-            noted = _sessions[fence.queue._connection][0]
+        if (found := noted_of(fence.queue._connection)) is not None:
+            noted, session = found
+            queue, last = fence.queue.handle, fence._execution.last
             noted.write(notes.Cancelled(t=time.monotonic_ns(), session=session, queue=queue, sequence=last))
         original(fence)
 
@@ -138,7 +139,9 @@ def _wrap_cancel(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _note_rewait(fence: Any, sequence: int) -> None:
-    noted, session = _sessions[fence.queue._connection]
+    if (found := noted_of(fence.queue._connection)) is None:
+        return
+    noted, session = found
     noted.write(
         notes.Rewaited(
             t=time.monotonic_ns(),
@@ -154,7 +157,7 @@ def _note_rewait(fence: Any, sequence: int) -> None:
 
 
 def _note_semaphore(semaphore: Any, what: str) -> None:
-    if (found := _sessions.get(semaphore._connection)) is None:
+    if (found := noted_of(semaphore._connection)) is None:
         return
     noted, session = found
     noted.write(
@@ -189,20 +192,21 @@ def _wrap_semaphore_signal(original: Callable[..., None]) -> Callable[..., None]
 def _wrap_unusable(original: Callable[..., Exception]) -> Callable[..., Exception]:
     @functools.wraps(original)
     def unusable(handle: Any, call: str) -> Exception:
-        parents = handle.__dict__.get("_noted")
-        noted = None if parents is None else _all.get(parents[0].directory)  # of this child
-        if handle._creator_pid and noted is not None:
+        before = handle.__dict__.get("_noted") if handle._creator_pid else None
+        noted = None if before is None else noted_in(before[0].directory)
+        if noted is not None:
             noted.write(
                 notes.ForeignHandle(
                     t=time.monotonic_ns(),
                     pid=os.getpid(),
                     parent=handle._creator_pid,
-                    program=_program(),
+                    program=program_name(),
                     call=call,
-                    kind=_KINDS.get(type(handle), "object"),
+                    kind=KINDS[type(handle)],
                     site=noted.site(),
                 )
             )
+            ask()
         return original(handle, call)
 
     return unusable

@@ -31,14 +31,13 @@ from softnpu.driver.fence import Fence
 from softnpu.driver.graph import Graph
 from softnpu.driver.handle import Handle
 from softnpu.driver.memory import Allocation, MemoryPool
-from softnpu.driver.noted import Noted, stop_program
+from softnpu.driver.noted import Noted, program_name, stop_program
 from softnpu.driver.published_memory import PublishedMemory
 from softnpu.driver.submissions import Submission
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface import commands as cmd
-from softnpu.emulator.interface.environment import CHECK_GUARDED
 
-_KINDS: Final[dict[type[Handle], str]] = {
+KINDS: Final[dict[type[Handle], str]] = {
     Allocation: "memory",
     PublishedMemory: "memory",
     CommandList: "list",
@@ -61,20 +60,19 @@ _own: weakref.WeakSet[Block] = weakref.WeakSet()  # memory that no other program
 _lock = threading.Lock()
 
 
-def begin(connection: Connection, session: int, directory: Path) -> None:
-    """Note a new session; from then on all of its objects are noted. One that cannot be is not checked."""
+def begin(connection: Connection, session: int, directory: Path) -> bool:
+    """Note a new session: from then on all of its objects are. Return whether its notes can be written."""
     try:
         with _lock:
             noted = _all.get(directory) or _begin_in(directory)
             _sessions[connection] = noted, session
     except OSError as error:
         print(f"softnpu check: process {os.getpid()} is not checked: {error}", file=sys.stderr)
-        return
-    noted.write(notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=_program()))
-
-
-def _program() -> str:
-    return Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
+        return False
+    noted.write(
+        notes.Session(t=time.monotonic_ns(), session=session, pid=os.getpid(), program=program_name())
+    )
+    return True
 
 
 def _begin_in(directory: Path) -> Noted:
@@ -96,7 +94,7 @@ def end(directory: Path) -> None:
         noted.file.close()
 
 
-def _ask() -> None:
+def ask() -> None:
     """Stop the program, after a note, if `softnpu check --first` has found something."""
     if _watch is not None and _watch.stops():
         stop_program(_watch)
@@ -115,6 +113,16 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
+
+
+def noted_of(connection: Connection) -> tuple[Noted, int] | None:
+    """Return where a session is noted, and its number; None if it is not checked."""
+    return _sessions.get(connection)
+
+
+def noted_in(directory: Path) -> Noted | None:
+    """Return what this process notes there."""
+    return _all.get(directory)
 
 
 def _queue(queue: Any) -> tuple[int, int]:
@@ -137,7 +145,7 @@ def _wrap_register(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def register(handle: Any, owner: Any, connection: Connection, *args: Any) -> None:
         original(handle, owner, connection, *args)
-        kind = _KINDS.get(type(handle))
+        kind = KINDS.get(type(handle))
         if kind is None or connection not in _sessions:
             return
         handle._noted = noted, session = _sessions[connection]
@@ -175,7 +183,7 @@ def _wrap_destroy(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def destroy(handle: Any) -> None:
         if not handle.destroyed and hasattr(handle, "_noted"):
-            kind = _KINDS[type(handle)]
+            kind = KINDS[type(handle)]
             _note_end(handle, kind)
             if kind == "memory":
                 _free(handle)
@@ -205,9 +213,14 @@ def _free(memory: Allocation) -> None:
         noted, session = memory.__dict__["_noted"]
         noted.write(
             notes.Overrun(
-                t=time.monotonic_ns(), session=session, memory=memory.handle, first=first, site=noted.site()
+                t=time.monotonic_ns(),
+                session=session,
+                memory=memory.handle,
+                first=first,
+                site=noted.site(),
             )
         )
+        ask()
 
 
 def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
@@ -222,7 +235,7 @@ def _note_end(handle: Any, kind: str, reset: bool = False) -> None:
             reset=reset,
         )
     )
-    _ask()
+    ask()
 
 
 def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
@@ -232,23 +245,17 @@ def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
     def allocate(
         pool: MemoryPool, call: str, kind: str, size: int, alignment: int = 0, exportable: bool = False
     ) -> Block:
-        if (checked := _sessions.get(pool._connection)) is None:
-            return original(pool, call, kind, size, alignment, exportable)
         block = original(pool, call, kind, size, alignment, exportable)
+        sparse = size in pool.sparse_sizes and not exportable
+        if kind == "control" or sparse or pool._connection not in _sessions:
+            return block
         if not exportable:
             _own.add(block)
-        sparse = size in pool.sparse_sizes and not exportable
-        if kind != "control" and not sparse and _watch is not None and _is_guarded(checked[0].directory):
+        if _watch is not None and _sessions[pool._connection][0].guarded:
             _watch.add(block, exportable=exportable)
         return block
 
     return allocate
-
-
-@functools.cache
-def _is_guarded(directory: Path) -> bool:
-    """Return whether the daemon gives each allocation pages of its own; memory exists, so it has said so."""
-    return (directory / CHECK_GUARDED).exists()
 
 
 def _wrap_collect(original: Callable[..., None]) -> Callable[..., None]:
@@ -350,11 +357,8 @@ def _uses(commands: Any) -> dict[int, Denied]:
 def _wrap_reset(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def reset(commands: Any) -> None:
-        if (
-            not commands.destroyed
-            and type(commands) is not CommandListImmediate
-            and hasattr(commands, "_noted")
-        ):
+        is_list = type(commands) is not CommandListImmediate and hasattr(commands, "_noted")
+        if not commands.destroyed and is_list:
             _note_end(commands, "list", reset=True)
         original(commands)
         commands._check_sites = []
@@ -385,7 +389,7 @@ def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
             if _watch is not None:
                 for sequence, each in enumerate(filled, queue._tail + 1):
                     _watch.use(_queue(queue), sequence, getattr(each.recording, "_check_uses", {}))
-            _ask()
+            ask()
         original(queue, filled, fence, execution)
 
     return fill
@@ -404,7 +408,7 @@ def _note_completed(queue: Any, sequence: int) -> None:
                 sequence=sequence,
             )
         )
-        _ask()
+        ask()
 
 
 def _wrap_queue_wait(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -472,7 +476,7 @@ def _note_event(event: Any, what: str, site: int) -> None:
             site=site,
         )
     )
-    _ask()
+    ask()
 
 
 def _replace_methods() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import Final
 from softnpu.driver.access_watch import AccessWatch
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface.check_notes import NoteFile
+from softnpu.emulator.interface.environment import CHECK_GUARDED
 
 _FRAMES: Final = 16
 _FOLDERS: Final = (Path(__file__).parent, Path(notes.__file__).parent, Path(__file__).parents[1] / "plugin")
@@ -40,6 +42,11 @@ class Noted:
                 self.file.write(self.collected.popleft())
         self.file.write(note)
 
+    @functools.cached_property
+    def guarded(self) -> bool:
+        """Whether the daemon gives each allocation pages of its own; known once it has made a context."""
+        return (self.directory / CHECK_GUARDED).exists()
+
     def site(self) -> int:
         """Return the number of the place in the program that has called the driver."""
         frames: list[str] = []
@@ -56,6 +63,11 @@ class Noted:
                 number = self.sites.setdefault(key, len(self.sites) + 1)
             self.write(notes.Site(t=time.monotonic_ns(), site=number, frames=key))
         return number
+
+
+def program_name() -> str:
+    """Return the name of this program."""
+    return Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
 
 
 def stop_program(watch: AccessWatch) -> None:

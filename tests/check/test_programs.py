@@ -42,11 +42,10 @@ NATIVE = {
     **{kind: kind for kind in (
         "race", "list_order", "uninitialised_read", "freed_in_flight", "host_access_in_flight",
         "destroyed_in_flight", "use_after_free", "out_of_bounds", "unwritten_output", "fence_waited_twice",
-        "deadlock", "lost_wake_up", "foreign_handle",
+        "deadlock", "lost_wake_up", "foreign_handle", "leak",
     )},
     "use_after_free_on_the_host": "use_after_free",
     "out_of_bounds_on_the_host": "out_of_bounds",
-    "leak": "leak",
 }  # fmt: skip
 """Functions of `wrong.cpp`, and the kind that is found in each."""
 
@@ -116,10 +115,10 @@ def test_native_programs_are_found_alike(native: NativeLibrary, tmp_path: Path) 
     functions = [next(name for name in names if name in NATIVE) for names in places]
     also = [("deadlock", "destroyed_in_flight"), *[("leak", "leak")] * 3]
     assert sorted(zip(functions, kinds, strict=True)) == sorted([*NATIVE.items(), *also])
+    assert all("wrong_form" in names for names in places)
     left = {finding["places"][0]["what"]: finding for finding in found if finding["kind"] == "leak"}
     assert sorted(left) == ["allocated", "context made", "fence made", "queue made"]
     assert (left["allocated"]["count"], "24,576 bytes" in left["allocated"]["title"]) == (3, True)
-    assert all("wrong_form" in names for names in places)
 
 
 def test_checking_decides_no_context_for_a_device(native: NativeLibrary, tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ class Analysis:
         going = [work for work in self._work.values() if work.completed_ns > self._judged_ns]
         self._judged_ns = self._book.lines[-1][0] if self._book.lines else self._judged_ns
         Lifetimes(self._book, going, self._findings).judge()
+        judge_bounds(self._book, self._findings)
         return self._findings
 
     def _replay_all(self) -> None:

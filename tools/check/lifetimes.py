@@ -23,7 +23,7 @@ class Lifetimes:
         self._findings = findings
 
     def judge(self) -> None:
-        """Add what is wrong with objects and accesses of the host; it stays wrong whatever comes."""
+        """Add what is wrong with objects and accesses of the host: it stays wrong whatever comes."""
         self._judge_objects()
         self._judge_host()
 

@@ -62,7 +62,6 @@ const Context::OnDevice& Context::make(const std::shared_ptr<Device>& device) co
         throw;
     }
     made_.store(on_device_.get(), std::memory_order_release);
-    if (check::on()) check::context_made(number, *this);
     std::lock_guard idle_lock(idle_mutex_);
     if (idle_.chosen) send_idle(*on_device_);
     return *on_device_;

@@ -45,10 +45,10 @@ void* allocate(const Context& context, std::string_view kind, ze_memory_type_t t
         const int fd = extras.import->fd;
         const bool foreign = is_shared_memory(fd) && !has_fixed_size(fd);
         return pool.publish(foreign ? import_foreign_file(pool, fd, kind) : pool.import_segment(fd, kind),
-                            type, true);
+                            type, true, context);
     }
     return context.memory()->publish(context.memory()->allocate(kind, size, alignment, extras.exportable),
-                                     type, extras.exportable);
+                                     type, extras.exportable, context);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ ZE_EXPORT ze_result_t zeMemAllocHost(ze_context_handle_t hContext, const ze_host
             const bool for_reading = (desc->flags & ZE_HOST_MEM_ALLOC_FLAG_BIAS_WRITE_COMBINED) != 0;
             auto block =
                 import_system_memory(*context->memory(), given->pSystemMemory, given->size, for_reading);
-            *pptr = context->memory()->publish(std::move(block), ZE_MEMORY_TYPE_HOST, true);
+            *pptr = context->memory()->publish(std::move(block), ZE_MEMORY_TYPE_HOST, true, *context);
             return;
         }
         *pptr = allocate(*context, schema::memory_kind::HOST, ZE_MEMORY_TYPE_HOST, extras_of(desc->pNext),

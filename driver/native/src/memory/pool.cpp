@@ -102,7 +102,7 @@ std::shared_ptr<Block> MemoryPool::allocate(std::string_view kind, size_t size, 
     if (sparse) request.put_bool(mem_alloc::SPARSE, true);
     Answer answer = ask(request, mem_allocated::TAG);
     auto block = adopt(answer.fields, answer.fds, 0, size, false, exportable, alignment);
-    if (check::on() && kind != memory_kind::CONTROL && !sparse && check::guarded())
+    if (check::on() && kind != memory_kind::CONTROL && !sparse)
         check::fill_unwritten(block->data(), size, exportable);
     return block;
 }
@@ -260,10 +260,11 @@ std::shared_ptr<Block> MemoryPool::adopt(const Value& answer, std::vector<Fd>& f
     }
 }
 
-void* MemoryPool::publish(std::shared_ptr<Block> block, ze_memory_type_t type, bool shared) {
+void* MemoryPool::publish(std::shared_ptr<Block> block, ze_memory_type_t type, bool shared,
+                          const Object& owner) {
     std::unique_lock lock(address_mutex_);
     uint8_t* const address = block->data();
-    if (check::on()) check::memory_made(block->handle, address, block->size, context_, shared);
+    if (check::on()) check::memory_made(block->handle, address, block->size, shared, owner);
     allocations_[address] = Allocation{std::move(block), type, ++last_id_};
     return address;
 }

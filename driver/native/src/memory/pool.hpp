@@ -40,6 +40,7 @@ private:
 };
 
 class MemoryPool;
+class Object;
 
 // The memory itself. Lives as long as anything refers to it: allocation, list, submission in flight.
 class Block {
@@ -114,8 +115,8 @@ public:
 
     // ---- allocations of the program, by address
 
-    // `shared`: other programs may use it.
-    void* publish(std::shared_ptr<Block> block, ze_memory_type_t type, bool shared);
+    // `shared`: other programs may use it. `owner`: the context.
+    void* publish(std::shared_ptr<Block> block, ze_memory_type_t type, bool shared, const Object& owner);
     // Whether an allocation starts there.
     bool has(const void* address) const;
     // Frees the allocation that starts there; INVALID_ARGUMENT for any other address.

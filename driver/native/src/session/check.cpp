@@ -68,14 +68,15 @@ struct Notes {
     std::map<uint64_t, uint64_t> tails;                         // the last submission of each queue
     std::map<std::pair<uint64_t, uint64_t>, uint64_t> rewaits;  // what it was when a fence was noted last
     std::atomic<bool> asks{false};
-    int frames = -1;                                       // where Python writes its frames
-    int guarded = -1;                                      // whether the daemon says so; -1: not known yet
-    std::unordered_map<uint64_t, const Object*> contexts;  // by number in the daemon
+    bool guarded = false;  // the daemon gives allocations whole pages of their own
+    int frames = -1;       // where Python writes its frames
     GetThread get_thread = nullptr;
     DumpFrames dump_frames = nullptr;
 };
 
 Notes* notes = nullptr;
+// The folder of the notes: a forked child reads it without a lock. Never destroyed.
+std::atomic<const std::string*> noted_in{nullptr};
 
 std::string quoted(const std::string& text) {
     std::string out = "\"";
@@ -263,8 +264,11 @@ void change_folder(const std::string& folder) {
     if (notes->file >= 0) close(notes->file);
     notes->file = -1;
     notes->sites.clear();
+    notes->tails.clear();
+    notes->rewaits.clear();
     notes->folder = folder;
-    notes->guarded = -1;
+    notes->guarded = false;
+    noted_in = folder.empty() ? nullptr : new std::string(folder);  // the one before may be read
     if (folder.empty()) return;
     // pids are used again
     const std::string key = std::to_string(getpid()) + "-" + std::to_string(now_ns()) + "n";
@@ -310,33 +314,28 @@ uint64_t number_of(const Object& object) {
     return known->second;
 }
 
-}  // namespace
-
-std::atomic<bool> active{false};
-
-namespace {
-
-// The notes of the process off which this one was forked.
-const Notes* parents = nullptr;
-
-void prepare() {
+// Loads what unwinds, before a signal handler needs it.
+void start() {
     if (notes != nullptr) return;
-    notes = new Notes;
+    auto* const made = new Notes;
     void* warm[2];
-    backtrace(warm, 2);  // loads what unwinds, before a signal handler needs it
-    notes->get_thread = reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
-    notes->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
-    if (notes->get_thread != nullptr) notes->frames = memfd_create("softnpu-frames", MFD_CLOEXEC);
+    backtrace(warm, 2);
+    made->get_thread = reinterpret_cast<GetThread>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
+    made->dump_frames = reinterpret_cast<DumpFrames>(dlsym(RTLD_DEFAULT, "_Py_DumpTraceback"));
+    if (made->get_thread != nullptr) made->frames = memfd_create("softnpu-frames", MFD_CLOEXEC);
+    notes = made;
     std::atexit([] { noting([] { Line("exit").write(); }); });
 }
 
 }  // namespace
 
+std::atomic<bool> active{false};
+
 void begin(uint64_t session, const std::string& folder) noexcept {
     if (notes == nullptr && folder.empty()) return;
     if (is_privileged()) return;  // the user's daemon chooses the folder
     try {
-        prepare();
+        start();
         {
             std::lock_guard lock(notes->mutex);
             if (notes->folder != folder) change_folder(folder);
@@ -359,7 +358,6 @@ void begin(uint64_t session, const std::string& folder) noexcept {
 }
 
 void forget_in_child() noexcept {
-    if (notes != nullptr) parents = notes;
     notes = nullptr;  // the parent's stay: their lock may be held
     active = false;
 }
@@ -397,13 +395,9 @@ void ended(Kind kind, const Object& object, bool reset) noexcept {
     ask();
 }
 
-void context_made(uint64_t number, const Object& context) noexcept {
-    noting([&] { notes->contexts[number] = &context; });
-}
-
-void memory_made(uint64_t handle, uint8_t* address, size_t size, uint64_t context, bool shared) noexcept {
+void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared,
+                 const Object& context) noexcept {
     noting([&] {
-        const auto owner = notes->contexts.find(context);  // alive, and so is its number
         Line("made")
             .put("session", notes->session)
             .put("kind", std::string("memory"))
@@ -411,23 +405,17 @@ void memory_made(uint64_t handle, uint8_t* address, size_t size, uint64_t contex
             .put("site", site())
             .put("size", size)
             .put("address", reinterpret_cast<uint64_t>(address))
-            .put("parent", owner == notes->contexts.end() ? 0 : number_of(*owner->second))
             .raw("shared", shared ? "true" : "false")
+            .put("parent", number_of(context))
             .write();
     });
 }
 
-bool guarded() noexcept {
-    bool is_guarded = false;
-    noting([&] {
-        if (notes->guarded < 0) notes->guarded = access((notes->folder + "/guarded").c_str(), F_OK) == 0;
-        is_guarded = notes->guarded == 1;
-    });
-    return is_guarded;
-}
-
 void fill_unwritten(uint8_t* address, size_t size, bool exportable) noexcept {
     noting([&] {
+        if (!notes->guarded)  // it has said so when it made its first context
+            notes->guarded = access((notes->folder + "/guarded").c_str(), F_OK) == 0;
+        if (!notes->guarded) return;
         // what was freed there is open again
         const long slot =
             softnpu_watch_add(reinterpret_cast<uintptr_t>(address), size, exportable ? 0 : PAGE);
@@ -484,13 +472,13 @@ void unmapped(const uint8_t* address, size_t size) noexcept {
 }
 
 void foreign_handle(const char* kind) noexcept {
-    if (parents == nullptr || parents->folder.empty()) return;
+    const std::string* const folder = noted_in.load();
+    if (folder == nullptr) return;
     try {
-        prepare();
-        {
-            std::lock_guard lock(notes->mutex);
-            if (notes->folder.empty()) change_folder(parents->folder);
-        }
+        start();
+        locked([&] {
+            if (notes->folder != *folder) change_folder(*folder);
+        });
         noting([&] {
             Line("foreign_handle")
                 .put("pid", static_cast<uint64_t>(getpid()))
@@ -501,6 +489,7 @@ void foreign_handle(const char* kind) noexcept {
                 .put("site", site())
                 .write();
         });
+        ask();
     } catch (...) {
     }
 }
@@ -524,6 +513,7 @@ void out_of_bounds(uint64_t memory, uint64_t offset, uint64_t end, uint64_t size
             .put("site", site())
             .write();
     });
+    ask();
 }
 
 std::shared_ptr<const Recording> recorded(const Object& list, const std::vector<Append>& appends,

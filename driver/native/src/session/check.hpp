@@ -25,18 +25,15 @@ void forget_in_child() noexcept;
 
 void made(Kind kind, const Object& object) noexcept;
 void ended(Kind kind, const Object& object, bool reset = false) noexcept;
-// `shared`: other programs may use it; `context`: its number in the daemon.
-void memory_made(uint64_t handle, uint8_t* address, size_t size, uint64_t context, bool shared) noexcept;
-// The number of a context in the daemon, which is known when it is made there.
-void context_made(uint64_t number, const Object& context) noexcept;
+// `shared`: other programs may use it.
+void memory_made(uint64_t handle, uint8_t* address, size_t size, bool shared, const Object& context) noexcept;
 // The program frees it, or it ends with its context: from now on its use is told.
 void memory_ended(uint64_t handle, const uint8_t* address, bool with_context = false) noexcept;
 // The memory at this address is given back, or a whole mapping is.
 void memory_gone(const uint8_t* address) noexcept;
 void unmapped(const uint8_t* address, size_t size) noexcept;
-// Whether the daemon gives allocations whole pages of their own, with a free one behind them.
-bool guarded() noexcept;
-// Marks fresh memory as unwritten, and watches it. Exportable memory ends with its file.
+// Marks fresh memory as unwritten, and watches it, if the daemon gives allocations whole pages of their own,
+// with a free one behind them. Exportable memory ends with its file.
 void fill_unwritten(uint8_t* address, size_t size, bool exportable) noexcept;
 
 // A process uses an object of the one off which it was forked.
