@@ -51,6 +51,26 @@ def test_what_no_engine_has_noted_is_told(tmp_path: Path) -> None:
     assert unseen == ["submissions of which no engine has noted a command: 2"]
 
 
+def test_only_a_neighbour_that_lives_is_told(tmp_path: Path) -> None:
+    file = NoteFile(tmp_path, "client")
+    file.write(notes.Made(t=1, session=1, kind="context", id=1, site=0))
+    for number in range(2):
+        made = notes.Made(
+            t=2, session=1, kind="memory", id=number, site=0, size=64, address=64 * number + 1, parent=number
+        )
+        file.write(made)
+    for t in (3, 5):
+        passed = notes.OutOfBounds(
+            t=t, session=1, memory=0, offset=0, end=128, size=64, write=True, call="copy", site=0
+        )
+        file.write(passed)
+    file.write(notes.Ended(t=4, session=1, kind="context", id=1, site=0))
+    file.close()
+    found = analysis.analyse(tmp_path).found.values()
+    told = [[place.what for place in finding.places[2:]] for finding in found]
+    assert told == [["the allocation that it reaches, made"], []]
+
+
 def some_findings(folder: Path) -> Findings:
     findings = Findings(submissions=3)
     frames = (f"{folder}/app.py:12 write", f"{folder}/app.py:40 main")

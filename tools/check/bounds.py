@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.tools.check.findings import Finding, Findings, Kind, Place
-from softnpu.tools.check.notebook import Notebook
+from softnpu.tools.check.notebook import Notebook, Object
 
 
 def judge_bounds(book: Notebook, findings: Findings) -> None:
@@ -31,7 +31,7 @@ def _command(book: Notebook, file: str, note: notes.OutOfBounds) -> Finding:
         places.append(made)
     if memory is not None:
         found = book.memory_at(file, note.t, memory.address + note.end - 1)
-        if found is not None and found[2] is not memory:
+        if found is not None and found[2] is not memory and _is_alive(book, found[0], found[2], note.t):
             places.append(Place("the allocation that it reaches, made", process, found[2].frames))
     return Finding(
         Kind.OUT_OF_BOUNDS,
@@ -39,6 +39,11 @@ def _command(book: Notebook, file: str, note: notes.OutOfBounds) -> Finding:
         tuple(places),
         "stay inside of one allocation: the device refuses the submission",
     )
+
+
+def _is_alive(book: Notebook, session: int, memory: Object, t: int) -> bool:
+    ended_ns = book.end_of(session, memory).ended_ns
+    return ended_ns is None or ended_ns > t
 
 
 def _overrun(book: Notebook, file: str, note: notes.Overrun) -> Finding:

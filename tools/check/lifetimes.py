@@ -10,7 +10,7 @@ import softnpu.driver
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface.check_notes import Access
 from softnpu.tools.check.findings import Finding, Findings, Frames, Kind, Place
-from softnpu.tools.check.notebook import Notebook, Object
+from softnpu.tools.check.notebook import Notebook
 from softnpu.tools.check.work import Work, accesses, command_place
 
 
@@ -143,7 +143,7 @@ class Lifetimes:
                 mend = "execute the list that writes it, and wait for its end"
                 self._findings.add(Finding(Kind.UNWRITTEN_OUTPUT, title, (host, made), mend))
                 continue
-            ended = self._end_of(session, memory)
+            ended = self._book.end_of(session, memory)
             if note.why is notes.Why.FREED and ended.ended_ns is not None and ended.ended_ns < t:
                 freed = Place("freed", self._book.process(session), ended.ended)
                 title = f"the program {verb} memory after it was freed"
@@ -153,11 +153,6 @@ class Lifetimes:
             for work in self._work:
                 if work.session == session and work.submitted_ns < t < work.completed_ns:
                     self._host_access(work, handle, at, note, (host, made))
-
-    def _end_of(self, session: int, memory: Object) -> Object:
-        """Return what the memory ended with: itself, or its context."""
-        context = self._book.objects.get((session, "context", memory.parent))
-        return memory if memory.ended_ns is not None or context is None else context
 
     def _host_access(
         self, work: Work, handle: int, at: int, note: notes.Touched, places: tuple[Place, Place]

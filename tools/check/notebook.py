@@ -110,6 +110,11 @@ class Notebook:
             return None
         return Place(f"memory of {found.size:,} bytes, allocated", self.process(session), found.frames)
 
+    def end_of(self, session: int, memory: Object) -> Object:
+        """Return what the memory ends with: itself, or its context."""
+        context = self.objects.get((session, "context", memory.parent))
+        return memory if memory.ended_ns is not None or context is None else context
+
     def memory_at(self, file: str, t: int, address: int) -> tuple[int, int, Object] | None:
         """Return session, handle and allocation at an address of a process at that time."""
         found = None
