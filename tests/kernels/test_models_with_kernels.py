@@ -106,6 +106,25 @@ def test_a_model_is_right_in_memory_in_a_file_imported_and_from_the_cache(
     core.unload_plugin()
 
 
+def test_a_model_without_its_weights_is_right(daemon: Daemon, tmp_path: Path) -> None:
+    core = Core(daemon.socket)
+    twice = added(core, tmp_path, elementwise("Twice"))
+    x = op.parameter([1, 64], np.float32, "x")
+    weights = np.arange(4096, dtype=np.float32).reshape(64, 64)
+    before = op.multiply(x, op.constant(weights))
+    after = op.subtract(twice([before.output(0)]), op.constant(weights.T.copy()))
+    ov.save_model(
+        ov.Model([op.result(after)], [x], "weights"), tmp_path / "model.xml", compress_to_fp16=False
+    )
+    compiled = core.compile_model(tmp_path / "model.xml", "NPU", {"ENABLE_WEIGHTLESS": "YES"})
+    compiled.export_model(tmp_path / "model.blob")
+    assert (tmp_path / "model.blob").stat().st_size < weights.nbytes * 2
+    given = {"WEIGHTS_PATH": str(tmp_path / "model.bin")}
+    for each in (compiled, core.import_model(tmp_path / "model.blob", "NPU", given)):
+        assert np.array_equal(each([_X[:, :64]])[0], 2 * _X[:, :64] * weights - weights.T)
+    core.unload_plugin()
+
+
 def test_a_trap_ends_its_inference_with_the_kernels_name(daemon: Daemon, tmp_path: Path) -> None:
     core = Core(daemon.socket)
     compiled = core.compile_model(_one_kernel(added(core, tmp_path, elementwise("Traps", _TRAPS))))
