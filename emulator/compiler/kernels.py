@@ -11,6 +11,7 @@ import openvino as ov
 from softnpu.emulator.blob.kernel_plan import KernelPlan, KernelRun, Part, Value
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.kernels import trust
 from softnpu.emulator.kernels.process import check_installed
 from softnpu.emulator.openvino.kernels import operations
 
@@ -27,8 +28,9 @@ class Kernels(NamedTuple):
     loaded: Mapping[_Type, tuple[int, Any]]
 
     @classmethod
-    def register(cls, core: ov.Core, modules: Sequence[bytes]) -> Kernels:
-        """Teach OpenVINO the operations of these modules. Raises `KernelError`."""
+    def register(cls, core: ov.Core, modules: Sequence[bytes], policy: str, subject: str) -> Kernels:
+        """Teach OpenVINO the operations of these modules. Raises `KernelError`; refuses by `trust`."""
+        trust.check(policy, subject, modules)
         if modules:
             check_installed()
         loaded: dict[_Type, tuple[int, Any]] = {}

@@ -43,7 +43,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     if request.kernels:
         from softnpu.emulator.compiler.kernels import Kernels  # late: few models have any
 
-        kernels = Kernels.register(runtime.core, request.kernels)
+        kernels = Kernels.register(runtime.core, request.kernels, job.kernels, subject)
     model = ir.read(runtime.core, request.xml, request.weights, subject)
     weights = weights_separation.find(model) if settings.separates_weights else []
     described: tuple[ArgumentMeta, ...]

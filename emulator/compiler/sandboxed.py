@@ -37,6 +37,7 @@ from softnpu.emulator.compiler.stages import (
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.kernels import trust
 from softnpu.emulator.links import bounds
 from softnpu.emulator.links.compiler import (
     CompileJob,
@@ -187,7 +188,7 @@ def _work(channel: Channel) -> None:
     """Run one job in the sandbox."""
 
     def run(job: Job, packet: Packet, send: Send) -> JobResult:
-        _enter_sandbox(job.shared)
+        _enter_sandbox(job)
         try:
             return _do(job, packet, send, _runtime)
         except Exception:
@@ -204,9 +205,11 @@ def _memory_is_enough() -> bool:
     return int(psutil.virtual_memory().available) >= _ENOUGH_MEMORY
 
 
-def _enter_sandbox(shared: bool) -> None:
-    readable = (str(ir_file.prepared()[1].parent),)
-    missing = sandbox.enter(sandbox.Policy(readable, opens_files=True, dumpable=not shared))
+def _enter_sandbox(job: Job) -> None:
+    folders = [str(ir_file.prepared()[1].parent)]
+    if isinstance(job, CompileJob):
+        folders += trust.readable(job.kernels)
+    missing = sandbox.enter(sandbox.Policy(tuple(folders), opens_files=True, dumpable=not job.shared))
     if missing:
         log.warning("compiler: it is not sandboxed by %s", ", ".join(missing))
 

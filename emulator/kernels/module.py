@@ -25,13 +25,12 @@ _POINTER_TO_NUMBER: Final = (["i32"], ["i32"])
 
 
 class KernelModule:
-    """A compiled module and its description. `digest`: of its bytes."""
+    """A compiled module and its description."""
 
     def __init__(self, machine: Machine, content: bytes, cache: CodeCache | None = None) -> None:
         """Compile a module; a cache may have its code. Refuses what is no kernel, naming the fault."""
         self.description = description.read(content)
         self.machine = machine
-        self.digest = blake3(content).hexdigest()
         found = None if cache is None else cache.load(machine, content)
         self.is_from_cache = found is not None
         self.compiled = found or _compiled(machine, content, self.description)

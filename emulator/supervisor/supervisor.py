@@ -89,6 +89,7 @@ class Supervisor:
             session_segments=settings.limits.session_segments,
             by_session=settings.isolate is Isolation.SESSION,
             strict=settings.is_strict,
+            kernels=settings.kernels,
             shared=settings.is_shared,
         )
         self._leases = Leases(self.devices, settings.leased_only)

@@ -83,18 +83,16 @@ def build(
 @app.command()
 def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
     """Tell what a kernel computes, and its digest. It is not run; needs neither wasmtime nor a device."""
-    from blake3 import blake3
-
-    from softnpu.emulator.kernels import description
+    from softnpu.emulator.kernels import description, trust
 
     content = file.read_bytes()
     described = description.read(content)
-    digest = blake3(content).hexdigest()
+    digest = trust.digest(content)
     if json_output:
         print_json({"size": len(content), "digest": digest, "description": described})
         return
     print_line(f"{file}: {format_bytes(len(content))}, {described.full_name}, version {described.version}")
-    print_line(f"  digest {digest}")
+    print_line(f"  sha256 {digest}")
     for kind, names in (("inputs", described.inputs), ("outputs", described.outputs)):
         print_line(f"{kind}")
         for name in names:
@@ -107,6 +105,16 @@ def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
         for attribute in described.attributes:
             default = "required" if attribute.default is None else f"default {attribute.default!r}"
             print_line(f"  {attribute.name}: {attribute.kind}, {default}")
+
+
+@app.command("trust")
+def trust_kernel(file: FileArgument) -> None:
+    """Let daemons of this user that run with --kernels signed run a kernel; list its digest."""
+    from softnpu.emulator.kernels import trust
+
+    content = file.read_bytes()
+    path, is_new = trust.add(content)
+    print_line(f"{file}, sha256 {trust.digest(content)}, {'added to' if is_new else 'was in'} {path}")
 
 
 @app.command("test")

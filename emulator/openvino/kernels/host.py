@@ -6,11 +6,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from softnpu.emulator.interface.channel import Channel
-from softnpu.emulator.interface.result import ZeResult, refuse
+from softnpu.emulator.kernels import trust
 from softnpu.emulator.kernels.client import KernelClient, LoadedKernel
 from softnpu.emulator.kernels.errors import Failure, KernelError, failed
 from softnpu.emulator.kernels.process import check_installed
@@ -30,7 +30,7 @@ class KernelHost:
 
     def __init__(self) -> None:
         self._ask: Callable[[], None] = _nobody
-        self._is_allowed = False
+        self._policy = trust.NONE
         self.deadline_ms = _LEAST_MS
         self._client: KernelClient | None = None
         self._loaded: dict[bytes, LoadedKernel] = {}
@@ -39,24 +39,19 @@ class KernelHost:
         self._starter: threading.Thread | None = None
         self._error: KernelError | None = None
 
-    def begin(self, ask: Callable[[], None], command_ms: int, allowed: bool) -> None:
+    def begin(self, ask: Callable[[], None], command_ms: int, policy: str) -> None:
         """`ask` requests a process, whose channel `arrive` gets; a command has `command_ms` to show progress.
 
-        A run has half of it, so that its failure is told by its name. `allowed`: the daemon runs kernels.
+        A run has half of it, so that its failure is told by its name. `policy`: which kernels
+        the daemon runs.
         """
-        self._ask, self._is_allowed = ask, allowed
+        self._ask, self._policy = ask, policy
         self.deadline_ms = max(_LEAST_MS, command_ms // 2)
 
-    def check(self, model: str) -> None:
-        """Refuse a model with kernels where none may or can run."""
+    def check(self, model: str, modules: Sequence[bytes]) -> None:
+        """Refuse a model with kernels that may not or cannot run."""
         check_installed()
-        if not self._is_allowed:
-            raise refuse(
-                ZeResult.ERROR_UNSUPPORTED_FEATURE,
-                f"model '{model}'",
-                found="own kernels",
-                expected="none, as this daemon was started with --kernels none",
-            )
+        trust.check(self._policy, f"model '{model}'", modules)
 
     def arrive(self, fd: int) -> None:
         """Take the channel of a new process."""

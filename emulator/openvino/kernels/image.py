@@ -50,7 +50,7 @@ class KernelImage(LoadedImage):
         modelled: Modelled,
         check: bool,
     ) -> None:
-        host.check(reader.metadata().name)
+        host.check(reader.metadata().name, plan.modules)
         self.plan = plan
         self.parts: dict[int, LoadedPart] = {}
         self.names = [description.read(each).full_name for each in plan.modules]
