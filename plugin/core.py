@@ -18,6 +18,7 @@ from softnpu.plugin.devices import check_name, devices_at
 from softnpu.plugin.errors import CompileError, InputTypeError, PropertyError, translated
 from softnpu.plugin.models import kernels
 from softnpu.plugin.models.dynamic_bounds import Shapes
+from softnpu.plugin.models.functions import FunctionKernel
 from softnpu.plugin.properties import PropertyPairs
 from softnpu.plugin.remote.remote_context import RemoteContext
 from softnpu.plugin.version import Version, plugin_version
@@ -201,11 +202,14 @@ class Core:
         """Add operations or conversions of the program to `read_model`, as OpenVINO does.
 
         The compiler is another process without them: it rejects, by name, extension operations left in a
-        model. Beyond OpenVINO: a file `*.wasm` is an own kernel, whose operation the device executes.
+        model. Beyond OpenVINO: a file `*.wasm` is an own kernel, whose operation the device executes; so is
+        a function with `@softnpu.kernel`.
         Raises `ModelError` for one that is no kernel.
         """
         if isinstance(extension, str | os.PathLike) and str(extension).endswith(kernels.SUFFIX):
             kernels.add(extension)
+        elif isinstance(extension, FunctionKernel):
+            kernels.add_function(extension)
         else:
             openvino_runtime.add_extension(extension)
 

@@ -11,7 +11,7 @@ import openvino as ov
 from softnpu.emulator.blob.kernel_plan import KernelPlan, KernelRun, Part, Value
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.kernels import trust
+from softnpu.emulator.kernels import description, trust
 from softnpu.emulator.kernels.process import check_installed
 from softnpu.emulator.openvino.kernels import operations
 
@@ -31,7 +31,7 @@ class Kernels(NamedTuple):
     def register(cls, core: ov.Core, modules: Sequence[bytes], policy: str, subject: str) -> Kernels:
         """Teach OpenVINO the operations of these modules. Raises `KernelError`; refuses by `trust`."""
         trust.check(policy, subject, modules)
-        if modules:
+        if not all(map(description.is_function, modules)):
             check_installed()
         loaded: dict[_Type, tuple[int, Any]] = {}
         for number, content in enumerate(modules):

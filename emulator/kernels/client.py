@@ -35,9 +35,9 @@ A = TypeVar("A", bound=msgspec.Struct)
 class KernelClient:
     """The owner's end of a process of kernels, which is at the other end of the channel."""
 
-    def __init__(self, channel: Channel, memory: int = MEMORY) -> None:
+    def __init__(self, channel: Channel, memory: int = MEMORY, answer_s: float = _ANSWER_S) -> None:
         """Lock the process in. Raises `KernelError` if it ends or does not answer."""
-        self._channel = channel
+        self._channel, self._answer_s = channel, answer_s
         self.numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._forgotten: deque[link.Drop] = deque()
@@ -62,6 +62,10 @@ class KernelClient:
         if self._wake_fd >= 0:
             fd, self._wake_fd = self._wake_fd, -1
             os.close(fd)
+
+    def has_ended(self) -> bool:
+        """Whether the process has closed its end; asks the kernel."""
+        return self._channel.peer_gone()
 
     def load(self, content: bytes) -> LoadedKernel:
         """Load a module. Raises `KernelError` if it is no kernel."""
@@ -118,7 +122,7 @@ class KernelClient:
                 raise self.lost(name)
             try:
                 self._channel.send(1, link.encode(request), fds)
-                packet = self._channel.receive() if self._channel.wait_readable(_ANSWER_S) else None
+                packet = self._channel.receive() if self._channel.wait_readable(self._answer_s) else None
             except (OSError, Refused):
                 packet = None
             if packet is None:

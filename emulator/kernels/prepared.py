@@ -12,20 +12,7 @@ from softnpu.emulator.kernels.errors import Failure, failed
 from softnpu.emulator.kernels.instance import Instance
 from softnpu.emulator.kernels.linear_memory import PAGE
 from softnpu.emulator.kernels.module import KernelModule
-
-
-class Place(NamedTuple):
-    """Where a tensor lies: dense, from `offset` on, in a memory file that cannot shrink."""
-
-    fd: int
-    offset: int
-
-
-class Ran(NamedTuple):
-    """The end of a run: the shapes of all outputs if one is smaller, and the bytes that were copied."""
-
-    smaller: list[tuple[int, ...]] | None
-    staged: int
+from softnpu.emulator.kernels.serving import Place, Ran
 
 
 class _Bound(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Final
 from softnpu.emulator.common import file_ownership
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.kernels import description
+from softnpu.emulator.kernels.description import FunctionDescription
 
 ALL, SIGNED, NONE = "all", "signed", "none"
 _NAME: Final = "trusted-kernels"
@@ -54,14 +55,17 @@ def check(policy: str, subject: str, modules: Iterable[bytes]) -> None:
         found = digest(module)
         if found in trusted:
             continue
-        name = description.read(module).full_name
+        described = description.read(module)
+        kind = f"own kernel {described.full_name}, sha256 {found}"
+        if isinstance(described, FunctionDescription):
+            kind = f"own kernel {described.full_name}, a Python function, which has no digest"
         expected, hint = f"none, as this daemon was started with --kernels {NONE}", ""
         if policy == SIGNED:
             expected = (
                 f"one of the digests in {folder() / _NAME}: this daemon was started with --kernels signed"
             )
             hint = "if you trust it: softnpu kernel trust FILE.wasm, as the user who runs the daemon"
-        raise _refused(subject, f"own kernel {name}, sha256 {found}", expected, hint)
+        raise _refused(subject, kind, expected, hint)
 
 
 def add(module: bytes) -> tuple[Path, bool]:

@@ -233,7 +233,9 @@ class TraceEnd(Message, frozen=True, kw_only=True, tag="trace_end"):
 
 
 class KernelsStarted(Message, frozen=True, kw_only=True, tag="kernels_started"):
-    """A process of kernels has been started. Descriptor: its channel."""
+    """A process of kernels has been started. Descriptor: its channel, closed if `helper` has none."""
+
+    helper: str = ""
 
 
 ImageCommand = ImageExpected | ImageLoad | ImageUnload | ImageEvict
@@ -313,7 +315,12 @@ class QueueRefused(OfContext, frozen=True, kw_only=True, tag="queue_refused"):
 
 
 class KernelsNeeded(Message, frozen=True, kw_only=True, tag="kernels_needed"):
-    """It needs a process of kernels, and has none any more; answered by `KernelsStarted`."""
+    """It needs a process of kernels, and has none any more; answered by `KernelsStarted`.
+
+    `helper`: one that this helper of a client forks.
+    """
+
+    helper: str = ""
 
 
 class InternalError(Message, frozen=True, kw_only=True, tag="internal_error"):

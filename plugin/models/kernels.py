@@ -7,16 +7,17 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from softnpu.driver import GraphSource
+from softnpu.driver import Context, GraphSource
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.kernels import carried, description
 from softnpu.emulator.kernels.process import check_installed
 from softnpu.plugin import openvino_runtime
-from softnpu.plugin.errors import ModelError
+from softnpu.plugin.errors import ModelError, translated
+from softnpu.plugin.models.functions import FunctionKernel
 
 SUFFIX: Final = ".wasm"
-_added: dict[tuple[str, str], bytes] = {}
+_added: dict[tuple[str, str], bytes | FunctionKernel] = {}
 _adding = threading.Lock()
 
 
@@ -46,18 +47,41 @@ def add(file: str | os.PathLike[str]) -> None:
         raise ModelError(f"kernel {file}: {error.info}") from error
 
 
-def attach(source: GraphSource) -> None:
-    """Attach the kernels that a model names to its IR."""
+def add_function(kernel: FunctionKernel) -> None:
+    """Add a function; a new one of the same signature takes the place of one before."""
+    described = kernel.description
+    key = described.domain, described.name
+    with _adding:
+        known = _added.get(key)
+        if known is None:
+            from softnpu.emulator.openvino.kernels import operations
+
+            for extension in operations.extensions(operations.FunctionModule(described)):
+                openvino_runtime.add_extension(extension)
+        elif not isinstance(known, FunctionKernel) or known.description != described:
+            raise ModelError(
+                f"kernel {described.full_name}: another one is there, with other types, shapes or attributes;"
+                " expected the same, or another name"
+            )
+        _added[key] = kernel
+
+
+def attach(source: GraphSource, context: Context) -> bool:
+    """Attach the kernels that a model names to its IR; return whether one of them is a function."""
     if not _added:
-        return
+        return False
     xml = os.pread(source.xml_fd, source.xml_length, 0)
-    used = [
-        content
-        for (domain, name), content in _added.items()
+    named = [
+        kernel
+        for (domain, name), kernel in _added.items()
         if f'type="{name}" version="{domain}"'.encode() in xml
     ]
+    functions = [each for each in named if isinstance(each, FunctionKernel)]
+    with translated("kernels", ModelError):
+        used = [each.content(context) if isinstance(each, FunctionKernel) else each for each in named]
     if used:
         whole = carried.attach(xml, used)
         fd = linux.sealed_copy("ir", whole)
         os.close(source.xml_fd)
         source.xml_fd, source.xml_length = fd, len(whole)
+    return bool(functions)

@@ -18,7 +18,7 @@ from softnpu.emulator.kernels.client import KernelCall, KernelClient
 from softnpu.emulator.kernels.errors import Failure, KernelError
 from softnpu.emulator.links.kernels import TensorPlace
 from softnpu.emulator.openvino.binding import Binding
-from softnpu.emulator.openvino.kernels.host import host
+from softnpu.emulator.openvino.kernels.host import KernelHost
 from softnpu.emulator.openvino.kernels.image import KernelImage
 
 
@@ -28,7 +28,7 @@ class KernelBinding(Binding):
     The kernels' process is asked for at the first run, and again after its end.
     """
 
-    __slots__ = ("_calls", "_client", "_fd", "_image", "_memory", "_parts", "_places", "_times", "_values")
+    __slots__ = ("_calls", "_clients", "_fd", "_image", "_parts", "_places", "_times", "_values")
 
     def __init__(
         self, image: KernelImage, views: Sequence[Bytes], count_copied: Callable[[int], None]
@@ -38,8 +38,8 @@ class KernelBinding(Binding):
         self._count_copied = count_copied
         self._copies = []
         self._image = image
-        self._client: KernelClient | None = None
-        self._memory, self._fd = 0, -1
+        self._clients: dict[KernelHost, tuple[KernelClient, int]] = {}
+        self._fd = -1
         self._calls: dict[int, KernelCall] = {}
         self._times: dict[int, int] = {}
         offsets, size = [], 0
@@ -63,7 +63,8 @@ class KernelBinding(Binding):
         }
 
     def __del__(self) -> None:
-        self._forget()
+        for host in [*self._clients]:
+            self._forget(host)
         if self._fd >= 0:
             os.close(self._fd)
 
@@ -78,15 +79,19 @@ class KernelBinding(Binding):
         return True
 
     def _run_kernel(self, number: int, is_cancelled: Callable[[], bool]) -> bool:
-        """Run a kernel; if its process has ended, once more in another one: it only writes its outputs."""
+        """Run a kernel; if its process has ended, once more in another one: it only writes its outputs.
+
+        A function of a program runs once.
+        """
         start = time.monotonic_ns()
-        for is_last in (False, True):
+        host = self._host(number)
+        for is_last in (False, True) if host.function is None else (True,):
             client = host.client(is_cancelled)
             if client is None:
                 return False
             try:
-                if client is not self._client:
-                    self._prepare(client)
+                if client is not self._clients.get(host, (None, 0))[0]:
+                    self._prepare(host, client)
                 call = self._calls[number]
                 if not call.run_unless(is_cancelled):
                     return False
@@ -99,29 +104,36 @@ class KernelBinding(Binding):
             self._count_copied(call.staged)
         return True
 
-    def _prepare(self, client: KernelClient) -> None:
-        self._forget()
-        self._client, self._memory = client, client.add_memory(self._fd)
+    def _host(self, number: int) -> KernelHost:
+        """Return what runs the kernel of a step."""
+        step = self._image.plan.steps[number]
+        assert isinstance(step, KernelRun)
+        return self._image.hosts[step.kernel]
+
+    def _prepare(self, host: KernelHost, client: KernelClient) -> None:
+        self._forget(host)
+        memory = client.add_memory(self._fd)
+        self._clients[host] = client, memory
         for number, step in enumerate(self._image.plan.steps):
-            if isinstance(step, KernelRun):
+            if isinstance(step, KernelRun) and self._host(number) is host:
                 inputs, outputs = (
-                    [self._at(value) for value in each] for each in (step.inputs, step.outputs)
+                    [self._at(value, memory) for value in each] for each in (step.inputs, step.outputs)
                 )
                 kernel = host.load(client, self._image.plan.modules[step.kernel])
                 self._calls[number] = kernel.prepare(inputs, outputs, step.attributes, host.deadline_ms)
 
-    def _forget(self) -> None:
-        """Let the process forget what was prepared there."""
-        client, self._client = self._client, None
-        calls, self._calls = self._calls, {}
-        if client is not None:
-            for call in calls.values():
-                client.forget(call=call.number)
-            client.forget(memory=self._memory)
+    def _forget(self, host: KernelHost) -> None:
+        """Let a process forget what was prepared there."""
+        if host not in self._clients:
+            return
+        client, memory = self._clients.pop(host)
+        for number in [each for each in self._calls if self._host(each) is host]:
+            client.forget(call=self._calls.pop(number).number)
+        client.forget(memory=memory)
 
-    def _at(self, value: int) -> TensorPlace:
+    def _at(self, value: int, memory: int) -> TensorPlace:
         place = self._places[value]
-        return TensorPlace(place.element_type, place.shape, self._memory, place.offset)
+        return TensorPlace(place.element_type, place.shape, memory, place.offset)
 
     def layers(self) -> tuple[LayerRecord, ...]:
         """Return the profile of the last inference: OpenVINO's layers, and kernels as software kernels."""

@@ -51,11 +51,13 @@ class KernelImage(LoadedImage):
         check: bool,
     ) -> None:
         host.check(reader.metadata().name, plan.modules)
+        self.hosts = [host.of(each) for each in plan.modules]
         self.plan = plan
         self.parts: dict[int, LoadedPart] = {}
         self.names = [description.read(each).full_name for each in plan.modules]
         super().__init__(reader, placement, space, modelled, check)
-        host.client(lambda: False)  # its start takes longer than a command may
+        for each in dict.fromkeys(self.hosts):
+            each.client(lambda: False)  # its start takes longer than a command may
 
     def _build(self, model: ov.Model) -> None:
         """Compile each part, by the number of its step."""

@@ -8,16 +8,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 import openvino as ov
 
+from softnpu.emulator.kernels import description
 from softnpu.emulator.kernels.abi import TensorRecord
-from softnpu.emulator.kernels.description import Description, Value
+from softnpu.emulator.kernels.description import Description, FunctionDescription, Value
 from softnpu.emulator.kernels.errors import Failure, failed
-from softnpu.emulator.kernels.instance import Instance
-from softnpu.emulator.kernels.machine import Machine
-from softnpu.emulator.kernels.module import KernelModule
+from softnpu.emulator.kernels.function_call import outputs
+
+if TYPE_CHECKING:
+    from softnpu.emulator.kernels.machine import Machine
+    from softnpu.emulator.kernels.module import KernelModule
 
 _SHAPES_MS: Final = 2000
 _MISSING: Final = {
@@ -33,15 +36,42 @@ _MISSING: Final = {
 @functools.cache
 def machine() -> Machine:
     """Return the virtual machine of this process."""
+    from softnpu.emulator.kernels.machine import Machine
+
     return Machine()
 
 
-def load(content: bytes) -> KernelModule:
+class FunctionModule:
+    """A Python function in the place of a module: its signature tells the shapes."""
+
+    def __init__(self, described: FunctionDescription) -> None:
+        self.description = described
+
+
+Module: TypeAlias = Union["KernelModule", FunctionModule]
+
+
+def load(content: bytes) -> Module:
     """Load a module to ask it for shapes. Raises `KernelError`."""
+    described = description.read(content)
+    if isinstance(described, FunctionDescription):
+        return FunctionModule(described)
+    from softnpu.emulator.kernels.module import KernelModule  # late: a function does without wasmtime
+
     return KernelModule(machine(), content)
 
 
-def operation(module: KernelModule) -> type[ov.Op]:
+def _outputs(
+    module: Module, number: int, inputs: list[TensorRecord], attributes: list[Value]
+) -> list[TensorRecord]:
+    if isinstance(module, FunctionModule):
+        return outputs(module.description, number, [each.shape for each in inputs], attributes)
+    from softnpu.emulator.kernels.instance import Instance
+
+    return Instance(module, _SHAPES_MS).shapes(number, inputs, attributes)[0]
+
+
+def operation(module: Module) -> type[ov.Op]:
     """Return the class of a kernel's operation, for `openvino.Core.add_extension`."""
     described = module.description
 
@@ -75,7 +105,7 @@ def operation(module: KernelModule) -> type[ov.Op]:
     return KernelOperation
 
 
-def extensions(module: KernelModule) -> list[Any]:
+def extensions(module: Module) -> list[Any]:
     """Return what teaches OpenVINO a kernel's operation, in its IR and in ONNX."""
     from openvino.frontend.onnx import ConversionExtension  # late: the compiler reads no ONNX
 
@@ -103,7 +133,7 @@ def _first(kind: str, default: Value | None) -> Value:
     return list(value) if isinstance(value, list) else value
 
 
-def _infer(node: Any, module: KernelModule) -> None:
+def _infer(node: Any, module: Module) -> None:
     """Set types and shapes of the outputs; open ones while those of the inputs are."""
     described = module.description
     if node.get_input_size() != len(described.inputs):
@@ -119,6 +149,5 @@ def _infer(node: Any, module: KernelModule) -> None:
         return
     records = [TensorRecord(name, tuple(shape.to_shape())) for name, shape in zip(types, shapes, strict=True)]
     attributes = described.complete(given(described, node.attributes))
-    outputs, _ = Instance(module, _SHAPES_MS).shapes(number, records, attributes)
-    for at, output in enumerate(outputs):
+    for at, output in enumerate(_outputs(module, number, records, attributes)):
         node.set_output_type(at, getattr(ov.Type, output.type), ov.PartialShape(list(output.shape)))
