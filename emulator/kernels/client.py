@@ -35,7 +35,9 @@ A = TypeVar("A", bound=msgspec.Struct)
 class KernelClient:
     """The owner's end of a process of kernels, which is at the other end of the channel."""
 
-    def __init__(self, channel: Channel, memory: int = MEMORY, answer_s: float = _ANSWER_S) -> None:
+    def __init__(
+        self, channel: Channel, memory: int = MEMORY, answer_s: float = _ANSWER_S, threads: int = 0
+    ) -> None:
         """Lock the process in. Raises `KernelError` if it ends or does not answer."""
         self._channel, self._answer_s = channel, answer_s
         self.numbers = itertools.count(1)
@@ -47,7 +49,8 @@ class KernelClient:
             fd = linux.fixed_memfd("kernels", SIZE)
             try:
                 self.mailbox = CallerSide(fd, self._wake_fd)
-                ready = self.ask(link.Setup(memory=memory), link.Ready, (fd, self._wake_fd))
+                setup = link.Setup(memory=memory, threads=threads)
+                ready = self.ask(setup, link.Ready, (fd, self._wake_fd))
             finally:
                 os.close(fd)
         except BaseException:
@@ -222,19 +225,20 @@ class LoadedKernel:
             outputs=tuple(outputs),
             deadline_ms=deadline_ms,
         )
-        self.client.ask(request, link.Prepared, name=self.description.full_name)
-        return KernelCall(self, number, [each.shape for each in outputs], deadline_ms)
+        prepared = self.client.ask(request, link.Prepared, name=self.description.full_name)
+        return KernelCall(self, number, [each.shape for each in outputs], deadline_ms, prepared.parts)
 
     def _implementation(self, inputs: Sequence[TensorPlace]) -> int:
         return self.description.implementation_for(tuple(each.element_type for each in inputs))
 
 
 class KernelCall:
-    """A prepared call."""
+    """A prepared call. `parts`: those that run in several threads, 1 if it is not split."""
 
     def __init__(
-        self, kernel: LoadedKernel, number: int, bounds: list[tuple[int, ...]], deadline_ms: int
+        self, kernel: LoadedKernel, number: int, bounds: list[tuple[int, ...]], deadline_ms: int, parts: int
     ) -> None:
+        self.parts = parts
         self._client, self._name = kernel.client, kernel.description.full_name
         self.number, self._bounds, self._deadline_ms = number, bounds, deadline_ms
 

@@ -68,6 +68,8 @@ def outputs(
 class FunctionCall:
     """A function with its arguments."""
 
+    parts = 1
+
     def __init__(
         self,
         kernel: FunctionKernel,

@@ -18,6 +18,8 @@ from softnpu.emulator.kernels.machine import Machine
 
 MEMORY: Final = "memory"
 SHAPES: Final = "softnpu_shapes"
+SPLIT: Final = "softnpu_split"
+"""Optional: which inputs are cut with the outputs along their outer axis, as bits; 0: it cannot be split."""
 MOST_OWN_PAGES: Final = 1024
 """The largest memory that a module may begin with, in pages of 64 KiB."""
 _CACHE, _CACHE_LIMIT = "kernels", 64 << 20
@@ -35,6 +37,8 @@ class KernelModule:
         self.is_from_cache = found is not None
         self.compiled = found or _compiled(machine, content, self.description)
         _check(self.compiled, self.description)
+        has_split = any(each.name == SPLIT for each in self.compiled.exports)
+        self.can_split = has_split and not self.description.dynamic
 
 
 class CodeCache:
@@ -98,7 +102,8 @@ def _check(module: wasmtime.Module, described: Description) -> None:
     if memory.limits.min > MOST_OWN_PAGES or memory.limits.max is not None:
         found = f"memory of {memory.limits.min} pages, limited to {memory.limits.max or 'none'}"
         raise _refused(described, found, f"at most {MOST_OWN_PAGES} pages of 64 KiB, and no limit")
-    for name in (SHAPES, *(each.run for each in described.implementations)):
+    optional = [SPLIT] if SPLIT in exports else []
+    for name in (SHAPES, *optional, *(each.run for each in described.implementations)):
         function = exports.get(name)
         if function is None:
             raise _refused(described, f"no function '{name}' among the exports", "one")

@@ -28,6 +28,8 @@ class _Bound(NamedTuple):
 class PreparedCall:
     """A kernel with its arguments. An instance that was thrown away is replaced at the next run."""
 
+    parts = 1
+
     def __init__(
         self,
         module: KernelModule,
@@ -82,8 +84,8 @@ class PreparedCall:
             raise failed(Failure.MEMORY, self._instance.name, found, "at most 3 GiB of tensors in a call")
         return at
 
-    def run(self) -> Ran:
-        """Run it once."""
+    def run(self, left_ms: int | None = None) -> Ran:
+        """Run it once, in less than its deadline if so much is left."""
         if not self._instance.is_usable:
             self._bind()
         instance = self._instance
@@ -92,7 +94,7 @@ class PreparedCall:
                 self._copy(bound, len(bound.copied), inward=True)
         if self._scratch[1]:
             instance.memory.clear(*self._scratch)
-        content = instance.run(self._function, self._block)
+        content = instance.run(self._function, self._block, left_ms)
         staged = self.staged
         smaller = None
         if self._block.has_other_outputs(content):

@@ -36,9 +36,13 @@ class Ran(NamedTuple):
 
 
 class Call(Protocol):
-    """A kernel with its arguments. `staged`: the bytes that a run copies if all outputs are full."""
+    """A kernel with its arguments. `staged`: the bytes that a run copies if all outputs are full.
+
+    `parts`: those that may run at the same time.
+    """
 
     staged: int
+    parts: int
 
     def run(self) -> Ran: ...
 
@@ -119,7 +123,7 @@ class Server:
                 )
                 call = self._kernels[message.kernel].prepare(message, inputs, outputs)
                 self._calls[message.call] = call
-                return link.Prepared(staged=call.staged)
+                return link.Prepared(staged=call.staged, parts=call.parts)
             case link.AskShapes():
                 records, scratch = self._kernels[message.kernel].shapes(message)
                 places = tuple(link.TensorPlace(each.type, each.shape) for each in records)

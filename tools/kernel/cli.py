@@ -169,6 +169,9 @@ def bench(
         str | None, typer.Option("--against", metavar="FILE.py:FUNCTION", help="A peer that uses numpy.")
     ] = None,
     attribute: AttributeOption = None,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Threads of a kernel that can be split, against one; 0: every core.")
+    ] = 0,
     rounds: Annotated[int, typer.Option(min=3, help="Runs on each side.")] = 100,
     seed: SeedOption = 0,
     json_output: JsonOption = False,
@@ -180,13 +183,13 @@ def bench(
 
     reference = None if against is None else testing.load_reference(against)
     extents = testing.parse_extents(shape or [])
-    with KernelProcess() as client:
-        kernel = client.load(file.read_bytes())
+    content = file.read_bytes()
+    with KernelProcess(threads=threads) as client, KernelProcess(threads=1) as alone:
+        kernel, single = client.load(content), alone.load(content)
         attributes = testing.parse_attributes(kernel.description, attribute or [])
         fixed = _fixed(kernel, extents)
-        report.show(
-            kernels.measure(kernel, fixed, attributes, reference, rounds=rounds, seed=seed), json_output
-        )
+        figures = kernels.measure(kernel, single, fixed, attributes, reference, rounds=rounds, seed=seed)
+        report.show(figures, json_output)
 
 
 def _fixed(kernel: LoadedKernel, extents: Any) -> list[tuple[int, ...]]:

@@ -12,13 +12,13 @@ import sys
 
 from softnpu.emulator.common import linux, log_lines
 from softnpu.emulator.interface.channel import Channel
-from softnpu.emulator.kernels import serving
+from softnpu.emulator.kernels import serving, split
 from softnpu.emulator.kernels.abi import TensorRecord
 from softnpu.emulator.kernels.instance import Instance
 from softnpu.emulator.kernels.machine import Machine
 from softnpu.emulator.kernels.module import CodeCache, KernelModule
-from softnpu.emulator.kernels.prepared import PreparedCall
-from softnpu.emulator.kernels.serving import Server, Tensor
+from softnpu.emulator.kernels.serving import Call, Server, Tensor
+from softnpu.emulator.kernels.split import Threads
 from softnpu.emulator.links import kernels as link
 from softnpu.emulator.sandbox import sandbox
 
@@ -26,8 +26,8 @@ from softnpu.emulator.sandbox import sandbox
 class WasmKernel:
     """A module, for the server."""
 
-    def __init__(self, module: KernelModule) -> None:
-        self._module = module
+    def __init__(self, module: KernelModule, threads: Threads) -> None:
+        self._module, self._threads = module, threads
         self.is_from_cache = module.is_from_cache
 
     def shapes(self, request: link.AskShapes) -> tuple[list[TensorRecord], int]:
@@ -36,10 +36,9 @@ class WasmKernel:
         inputs = [TensorRecord(each.element_type, each.shape) for each in request.inputs]
         return instance.shapes(request.implementation, inputs, request.attributes)
 
-    def prepare(self, request: link.PrepareCall, inputs: list[Tensor], outputs: list[Tensor]) -> PreparedCall:
+    def prepare(self, request: link.PrepareCall, inputs: list[Tensor], outputs: list[Tensor]) -> Call:
         """Bind a call."""
-        attributes, deadline_ms = request.attributes, request.deadline_ms
-        return PreparedCall(self._module, request.implementation, attributes, inputs, outputs, deadline_ms)
+        return split.prepare(self._module, request, inputs, outputs, self._threads)
 
 
 def main(arguments: list[str]) -> int:
@@ -57,10 +56,12 @@ def main(arguments: list[str]) -> int:
     folders = () if cache is None else (str(cache.entries.directory),)  # to read: `code` writes it
     missing = sandbox.enter(sandbox.Policy(readable=folders, memory=setup.memory))
     channel.send(request, link.encode(link.Ready(missing_protections=missing)))
-    machine = Machine()
-    Server(
-        channel, mailbox, wake_fd, lambda content: WasmKernel(KernelModule(machine, content, cache))
-    ).serve()
+    machine, threads = Machine(), Threads(setup.threads)
+
+    def load(content: bytes) -> WasmKernel:
+        return WasmKernel(KernelModule(machine, content, cache), threads)
+
+    Server(channel, mailbox, wake_fd, load).serve()
     return 0
 
 
