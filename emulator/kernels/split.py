@@ -72,7 +72,12 @@ class Threads:
         for _ in range(others):
             self._done.get()
         if errors:
-            raise errors[min(errors)]
+            first = errors[min(errors)]
+            errors.clear()
+            try:
+                raise first
+            finally:
+                del first  # its traceback has this frame, which would keep the instances until a collection
         return [results[number] for number in range(len(parts))]
 
     def _start(self, count: int) -> None:
@@ -86,6 +91,7 @@ class Threads:
             try:
                 take()
             finally:
+                del take  # it keeps the parts, and would until the next call
                 self._done.put(None)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from softnpu.emulator.kernels.client import KernelClient
@@ -91,6 +92,19 @@ def test_the_first_part_that_fails_is_told_and_the_next_run_is_right(some: Kerne
             call.run()
         call.inputs[0][250_000] = 1
         assert np.array_equal(call.run()[0], np.full(_LARGE, 2, np.float32))
+
+
+def test_nothing_is_left_of_parts_that_failed() -> None:
+    data = '(data (i32.const 64) "an image of the memory, which is a descriptor")'
+    running = KernelProcess(threads=3)
+    with running as client:
+        process = psutil.Process(running.process.pid)
+        before = process.num_fds()
+        loaded = client.load(kernel("(unreachable)", more=data + _split()))
+        with ArrayCall(loaded, [("f32", _LARGE)], {}) as call, pytest.raises(KernelError):
+            call.run()
+        client.drop(kernel=loaded.number)
+        assert process.num_fds() == before
 
 
 def test_all_parts_have_one_deadline(some: KernelClient) -> None:
