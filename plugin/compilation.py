@@ -43,10 +43,10 @@ def compile_model(
     """
     opened = open_model(context, model, weights, shapes, properties)
     source = opened.source
-    has_functions = kernels.attach(source, context)
     logger = log.model_log(properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.explicit else None)
     subject = f"compile model '{source.name}' for {properties.device_name}"
     with source, translated(subject, CompileError), ExitStack() as claim:
+        has_functions = kernels.attach(source, context)
         plan = plan_batch(source, opened.read, properties, opened.shapes)
         if plan.message:
             logger.info("model '%s': %s", source.name, plan.message)

@@ -93,7 +93,9 @@ class FunctionCall:
         """Run it once."""
         try:
             with _Deadline(self._deadline_ms):
-                given = self._function(*self._inputs, **self._keywords)
+                staged = self._take(self._function(*self._inputs, **self._keywords))
+        except KernelError:
+            raise
         except _DeadlineReached as reached:
             place = _place(reached.__traceback__)
             found, expected = (
@@ -106,10 +108,11 @@ class FunctionCall:
             reason = "".join(traceback.format_exception_only(error)).strip()[:_MOST_MESSAGE]
             raise self._failed(Failure.RAISED, f"{reason}, {_place(error.__traceback__)}") from None
         finally:
+            faulthandler.cancel_dump_traceback_later()  # the alarm may have come while that was done
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
-        return Ran(None, self._take(given))
+        return Ran(None, staged)
 
     def _take(self, given: object) -> int:
         """Copy what the function returned to where it has to be; return the bytes."""

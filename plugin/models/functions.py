@@ -51,7 +51,10 @@ class FunctionKernel:
         return operations.operation(operations.FunctionModule(self.description))
 
     def content(self, context: Context) -> bytes:
-        """Return what the compiler gets in the place of a module; its helper runs then."""
+        """Return what the compiler gets in the place of a module; its helper runs then.
+
+        Raises `ModelError` if it cannot be forked, `ZeError`.
+        """
         from softnpu.driver.kernel_helper import open_helper  # late: few programs have one
         from softnpu.emulator.kernels.function_process import Helper
 
@@ -60,7 +63,11 @@ class FunctionKernel:
             if helper is None or not helper.is_running:
                 name, door = open_helper(context)
                 described = msgspec.structs.replace(self.description, helper=name)
-                helper = self._helpers[context] = Helper(door, self.function, described)
+                try:
+                    helper = self._helpers[context] = Helper(door, self.function, described)
+                except OSError as error:
+                    reason = f"no process can be forked for it: {error.strerror}; expected room for one"
+                    raise ModelError(f"kernel {described.full_name}: {reason}") from error
         return helper.described.encode()
 
 

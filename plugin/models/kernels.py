@@ -13,7 +13,7 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.kernels import carried, description
 from softnpu.emulator.kernels.process import check_installed
 from softnpu.plugin import openvino_runtime
-from softnpu.plugin.errors import ModelError, translated
+from softnpu.plugin.errors import ModelError
 from softnpu.plugin.models.functions import FunctionKernel
 
 SUFFIX: Final = ".wasm"
@@ -77,8 +77,7 @@ def attach(source: GraphSource, context: Context) -> bool:
         if f'type="{name}" version="{domain}"'.encode() in xml
     ]
     functions = [each for each in named if isinstance(each, FunctionKernel)]
-    with translated("kernels", ModelError):
-        used = [each.content(context) if isinstance(each, FunctionKernel) else each for each in named]
+    used = [each.content(context) if isinstance(each, FunctionKernel) else each for each in named]
     if used:
         whole = carried.attach(xml, used)
         fd = linux.sealed_copy("ir", whole)

@@ -48,6 +48,14 @@ def _helper(function: Any) -> psutil.Process:
     return psutil.Process(helper.pid)
 
 
+class _Endless:
+    """An array that is never computed."""
+
+    def __array__(self, *_arguments: Any, **_keywords: Any) -> Any:
+        while True:
+            pass
+
+
 @kernel("tests.Affine", "f32[...] -> f32[...]", "f16[...] -> f16[...]")
 def affine(x: Any, a: float, b: float = 0.0) -> Any:
     """Compute a line."""
@@ -91,6 +99,8 @@ def wild(x: Any) -> Any:
             os.fork()
         case 11:
             raise SystemExit
+        case 13:
+            return _Endless()
         case 12:
             np.ones(2 << 30, np.uint8)
     return x
@@ -151,6 +161,7 @@ def test_outputs_are_written_in_place_and_counted_if_copied(daemon: Daemon) -> N
         (9, "PermissionError: .* at .* in wild"),
         (10, "PermissionError: .* at .* in wild"),
         (11, "SystemExit, at "),
+        (13, r"still running at its deadline, at \S+ in __array__"),
         (12, r"\S*MemoryError: .* at .* in wild"),
     ],
 )

@@ -187,6 +187,7 @@ class Session:
             with theirs:
                 check_left(theirs.fileno())
                 context.doors[door.name] = door
+                undo.callback(self.state.count, context)
                 undo.callback(context.doors.pop, door.name)
                 self.state.count(context)
                 self.state.post(call.number, msg.KernelHelperOpened(helper=door.name), [theirs.fileno()])
