@@ -64,6 +64,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *_COMMON,
         "emulator.arithmetic.library",
         "emulator.blob",
+        "emulator.kernels.trust",
         "emulator.links.engine",
         "emulator.links.injection_counts",
         "emulator.links.internal_errors",

@@ -12,20 +12,7 @@ from softnpu.emulator.kernels.errors import Failure, failed
 from softnpu.emulator.kernels.instance import Instance
 from softnpu.emulator.kernels.linear_memory import PAGE
 from softnpu.emulator.kernels.module import KernelModule
-
-
-class Place(NamedTuple):
-    """Where a tensor lies: dense, from `offset` on, in a memory file that cannot shrink."""
-
-    fd: int
-    offset: int
-
-
-class Ran(NamedTuple):
-    """The end of a run: the shapes of all outputs if one is smaller, and the bytes that were copied."""
-
-    smaller: list[tuple[int, ...]] | None
-    staged: int
+from softnpu.emulator.kernels.serving import Place, Ran
 
 
 class _Bound(NamedTuple):
@@ -40,6 +27,8 @@ class _Bound(NamedTuple):
 
 class PreparedCall:
     """A kernel with its arguments. An instance that was thrown away is replaced at the next run."""
+
+    parts = 1
 
     def __init__(
         self,
@@ -95,8 +84,8 @@ class PreparedCall:
             raise failed(Failure.MEMORY, self._instance.name, found, "at most 3 GiB of tensors in a call")
         return at
 
-    def run(self) -> Ran:
-        """Run it once."""
+    def run(self, left_ms: int | None = None) -> Ran:
+        """Run it once, in less than its deadline if so much is left."""
         if not self._instance.is_usable:
             self._bind()
         instance = self._instance
@@ -105,7 +94,7 @@ class PreparedCall:
                 self._copy(bound, len(bound.copied), inward=True)
         if self._scratch[1]:
             instance.memory.clear(*self._scratch)
-        content = instance.run(self._function, self._block)
+        content = instance.run(self._function, self._block, left_ms)
         staged = self.staged
         smaller = None
         if self._block.has_other_outputs(content):
