@@ -92,9 +92,7 @@ class Engine:
         self._images = ImageLoader(
             self.send, self._faults.before_load, modelled, setup.self_check, cache, errors
         )
-        kernels.begin(
-            lambda helper: self.send(link.KernelsNeeded(helper=helper)), setup.tdr_ms, setup.kernels
-        )
+        kernels.begin(lambda name: self.send(link.KernelsNeeded(helper=name)), setup.tdr_ms, setup.kernels)
         self._poller = select.epoll()
         for fd in (channel.fileno(), self._images.loaded_fd, self._images.changes.fd):
             self._poller.register(fd, select.EPOLLIN)
