@@ -35,7 +35,7 @@ _LONG = """(local $turns i32)
   (loop $next (br_if $next (i32.lt_u (local.tee $turns (i32.add (local.get $turns) (i32.const 1)))
     (i32.const 400000))))
   (f32.mul (local.get 0) (f32.const 2))"""
-_MANY = 100
+_MANY = 300
 _HANGS = "(loop $next (br $next)) (local.get 0)"
 
 
@@ -155,21 +155,25 @@ def test_a_kernel_that_does_not_end_is_ended(start_daemon: StartDaemon, tmp_path
     core.unload_plugin()
 
 
+@pytest.mark.soak
 def test_many_kernels_may_take_longer_than_a_command_without_progress(
     start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    core = Core(start_daemon(tdr_ms=1000).socket)
-    long = added(core, tmp_path, elementwise("Short", _LONG.replace("400000", "50000")))
+    """Five seconds of kernels: with a shorter limit a busy machine would reach the deadline of one."""
+    core = Core(start_daemon(tdr_ms=4000).socket)
+    body = _LONG.replace("400000", "50000").replace("(f32.mul (local.get 0) (f32.const 2))", "(local.get 0)")
+    long = added(core, tmp_path, elementwise("Short", body))
     x = op.parameter([1, 1024], np.float32, "x")
     made = x
     for _ in range(_MANY):
         made = long([made.output(0)])
     request = core.compile_model(ov.Model([op.result(made)], [x], "many")).create_infer_request()
-    assert np.array_equal(request.infer([_X])[0], _X * 2.0**_MANY)
+    assert np.array_equal(request.infer([_X])[0], _X)
     core.unload_plugin()
 
 
-def test_a_kernel_that_hangs_can_be_cancelled(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_kernel_that_hangs_can_be_cancelled(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon(tdr_ms=20_000)
     core = Core(daemon.socket)
     twice = core.compile_model(_one_kernel(added(core, tmp_path, elementwise("Twice"))))
     hangs = core.compile_model(_one_kernel(added(core, tmp_path, elementwise("Hangs", _HANGS))))
@@ -187,7 +191,8 @@ def test_a_kernel_that_hangs_can_be_cancelled(daemon: Daemon, tmp_path: Path) ->
     core.unload_plugin()
 
 
-def test_the_death_of_the_kernels_process_is_not_noticed(daemon: Daemon, tmp_path: Path) -> None:
+def test_the_death_of_the_kernels_process_is_not_noticed(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon(tdr_ms=20_000)
     core = Core(daemon.socket)
     compiled = core.compile_model(_one_kernel(added(core, tmp_path, elementwise("Long", _LONG))))
     request = compiled.create_infer_request()
