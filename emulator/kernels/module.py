@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import re
 from typing import Final
 
 import wasmtime
@@ -22,6 +23,8 @@ SPLIT: Final = "softnpu_split"
 """Optional: which inputs are cut with the outputs along their outer axis, as bits; 0: it cannot be split."""
 MOST_OWN_PAGES: Final = 1024
 """The largest memory that a module may begin with, in pages of 64 KiB."""
+_BULK: Final = re.compile(rb"\xfc(?:[\x08\x0a\x0b]|[\x88\x8a\x8b]\x80{0,3}\x00)")
+"""memory.init, memory.copy, memory.fill; what else has these bytes does no harm."""
 _CACHE, _CACHE_LIMIT = "kernels", 64 << 20
 _POINTER_TO_NUMBER: Final = (["i32"], ["i32"])
 
@@ -38,6 +41,8 @@ class KernelModule:
         self.compiled = found or _compiled(machine, content, self.description)
         _check(self.compiled, self.description)
         has_split = any(each.name == SPLIT for each in self.compiled.exports)
+        # the virtual machine writes these by C's memmove, where a fault is none of the kernel's, but its own
+        self.writes_in_bulk = _BULK.search(content) is not None
         self.can_split = has_split and not self.description.dynamic
 
 

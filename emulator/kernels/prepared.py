@@ -74,7 +74,9 @@ class PreparedCall:
         at = self._room(size, "a tensor")
         mapped = 0 if place.offset % PAGE else size // PAGE * PAGE
         if mapped:
-            memory.map(at, place.fd, place.offset, mapped, writable=number >= self._input_count)
+            is_output = number >= self._input_count
+            private = self._module.writes_in_bulk and not is_output
+            memory.map(at, place.fd, place.offset, mapped, writable=is_output, private=private)
         return _Bound(place, size, at, mapped, memory.view(at + mapped, size - mapped))
 
     def _room(self, size: int, what: str) -> int:
@@ -92,9 +94,12 @@ class PreparedCall:
         for bound in self._bound[: self._input_count]:
             if bound.copied:
                 self._copy(bound, len(bound.copied), inward=True)
+            if bound.mapped and self._module.writes_in_bulk:
+                instance.memory.clear(bound.at, bound.mapped)
         if self._scratch[1]:
             instance.memory.clear(*self._scratch)
         content = instance.run(self._function, self._block, left_ms)
+        self._check_inputs()
         staged = self.staged
         smaller = None
         if self._block.has_other_outputs(content):
@@ -108,6 +113,12 @@ class PreparedCall:
             if size:
                 self._copy(bound, size, inward=False)
         return Ran(smaller, staged)
+
+    def _check_inputs(self) -> None:
+        """Refuse writes to inputs that did not trap, being in copies of pages."""
+        for bound in self._bound[: self._input_count] if self._module.writes_in_bulk else ():
+            if bound.mapped and self._instance.memory.is_written(bound.at, bound.mapped):
+                raise failed(Failure.BOUNDS, self._instance.name, f"a write to an input, in {self._function}")
 
     def _copy(self, bound: _Bound, size: int, *, inward: bool) -> None:
         place, view = bound.place, bound.copied[:size]
