@@ -11,7 +11,7 @@ from pathlib import Path
 import openvino as ov
 from msgspec.structs import replace
 
-from softnpu.driver import Context, Graph, ZeError
+from softnpu.driver import Context, Graph, GraphFlag, ZeError
 from softnpu.driver.cache_options import cache_options_from_environment
 from softnpu.driver.graph_creation import compile_source
 from softnpu.emulator.compiler.options import STATES_DYNAMIC
@@ -46,12 +46,12 @@ def compile_model(
     logger = log.model_log(properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.explicit else None)
     subject = f"compile model '{source.name}' for {properties.device_name}"
     with source, translated(subject, CompileError), ExitStack() as claim:
-        kernels.attach(source, properties["NPU_KERNELS_FOR"])
+        has_functions = kernels.attach(source, context, properties["NPU_KERNELS_FOR"])
         plan = plan_batch(source, opened.read, properties, opened.shapes)
         if plan.message:
             logger.info("model '%s': %s", source.name, plan.message)
         entry = None
-        if properties["CACHE_DIR"]:
+        if properties["CACHE_DIR"] and not has_functions:
             from softnpu.plugin.exported import generated_names  # late: not every program has a cache
             from softnpu.plugin.exported.cache_entry import CacheEntry
 
@@ -65,7 +65,8 @@ def compile_model(
                 in_memory = model if isinstance(model, ov.Model) else None
                 names = generated_names.named_as(cached.signature, in_memory, source.name)
                 return replace(cached, signature=names)
-        loaded = _compile(context, opened, properties, plan, progress)
+        flags = properties.for_graph() | (GraphFlag.DISABLE_CACHING if has_functions else GraphFlag.NONE)
+        loaded = _compile(context, opened, properties, flags, plan, progress)
         if entry is not None and loaded.is_for_its_device:
             entry.store(loaded)
     graph = loaded.graph
@@ -86,11 +87,12 @@ def _compile(
     context: Context,
     opened: OpenedModel,
     properties: ModelProperties,
+    flags: GraphFlag,
     plan: BatchPlan,
     progress: Progress | None,
 ) -> LoadedModel:
     """Run the compiler, twice for computed initial values; load unless NPU_DEFER_WEIGHTS_LOAD."""
-    cache, flags = cache_options_from_environment(os.environ), properties.for_graph()
+    cache = cache_options_from_environment(os.environ)
 
     def graph_of(config: Mapping[str, str]) -> Graph:
         return compile_source(

@@ -201,11 +201,16 @@ class Core:
         """Add operations or conversions of the program to `read_model`, as OpenVINO does.
 
         The compiler is another process without them: it rejects, by name, extension operations left in a
-        model. Beyond OpenVINO: a file `*.wasm` is an own kernel, whose operation the device executes.
+        model. Beyond OpenVINO: a file `*.wasm` is an own kernel, whose operation the device executes; so is
+        a function with `@softnpu.kernel`.
         Raises `ModelError` for one that is no kernel.
         """
+        from softnpu.plugin.models.functions import FunctionKernel  # late: few programs have extensions
+
         if isinstance(extension, str | os.PathLike) and str(extension).endswith(kernels.SUFFIX):
             kernels.add(extension)
+        elif isinstance(extension, FunctionKernel):
+            kernels.add_function(extension)
         else:
             openvino_runtime.add_extension(extension)
 

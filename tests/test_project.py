@@ -64,6 +64,7 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *_COMMON,
         "emulator.arithmetic.library",
         "emulator.blob",
+        "emulator.kernels.trust",
         "emulator.links.engine",
         "emulator.links.injection_counts",
         "emulator.links.internal_errors",
@@ -72,7 +73,13 @@ _MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "emulator.prediction",
         "emulator.sandbox",
     ),
-    "emulator.supervisor": (*_COMMON, "emulator.blob", "emulator.links", "emulator.platforms"),
+    "emulator.supervisor": (
+        *_COMMON,
+        "emulator.blob",
+        "emulator.kernels.trust",
+        "emulator.links",
+        "emulator.platforms",
+    ),
     "emulator": (*_COMMON, "emulator.supervisor"),
     "driver": (*_COMMON, "emulator.blob"),
     "plugin": (

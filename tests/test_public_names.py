@@ -151,5 +151,5 @@ def test_softnpu_has_its_version_and_the_ways_to_program_it() -> None:
     exec(generated["template"].replace("${version}", "1.2"), installed)
     assert (installed["__version__"], installed["__dir__"]()) == (
         "1.2",
-        ["__version__", "driver", "farm", "plugin"],
+        ["__version__", "driver", "farm", "kernel", "plugin"],
     )

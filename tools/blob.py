@@ -49,7 +49,7 @@ def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
         for section in part["sections"]:
             print_line(f"  {section['type']}: {format_bytes(section['size'])} at {section['offset']}")
     for each in description["kernels"]:
-        print_line(f"kernel {each['name']}: {format_bytes(each['size'])}, digest {each['digest']}")
+        print_line(f"kernel {each['name']}: {format_bytes(each['size'])}, sha256 {each['digest']}")
     _print_weights(description["weights"])
     if description["properties"]:
         print_line("compiled with")
@@ -139,17 +139,15 @@ def _sections(reader: BlobReader) -> list[dict[str, Any]]:
 
 
 def _kernels(reader: BlobReader) -> list[dict[str, Any]]:
-    from blake3 import blake3
-
     from softnpu.emulator.blob import kernel_plan
-    from softnpu.emulator.kernels import description
+    from softnpu.emulator.kernels import description, trust
 
     plan = kernel_plan.read(reader)
     return [
         {
             "name": description.read(each).full_name,
             "size": len(each),
-            "digest": blake3(each).hexdigest(),
+            "digest": trust.digest(each),
         }
         for each in (() if plan is None else plan.modules)
     ]

@@ -117,7 +117,7 @@ def daemon(
         bool, typer.Option("--strict", help="Refuse the models that silicon is known to refuse.")
     ] = False,
     kernels: Annotated[
-        str, typer.Option(metavar="all|none", help="Which own kernels of models may run.")
+        str, typer.Option(metavar="all|signed|none", help="Which own kernels run; signed: see kernel trust.")
     ] = "all",
     check: Annotated[
         Path | None,

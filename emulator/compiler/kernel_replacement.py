@@ -14,14 +14,12 @@ import openvino as ov
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.kernels.errors import KernelError
-from softnpu.emulator.kernels.module import KernelModule
 from softnpu.emulator.kernels.replacements import PROPERTY
 from softnpu.emulator.openvino.kernels import operations
+from softnpu.emulator.openvino.kernels.operations import Module
 
 
-def replace(
-    model: ov.Model, wanted: Mapping[str, str], modules: Mapping[str, KernelModule], subject: str
-) -> None:
+def replace(model: ov.Model, wanted: Mapping[str, str], modules: Mapping[str, Module], subject: str) -> None:
     """Replace all operations of some types by kernels, whose full names `wanted` has; refuse what cannot be.
 
     `modules`: the kernels that came with the model, by full name.
@@ -51,7 +49,7 @@ def _is_standard(node: ov.Node, kind: str) -> bool:
     return node.get_type_name() == kind and str(node.get_type_info().version_id).startswith("opset")
 
 
-def _replace(node: ov.Node, module: KernelModule, subject: str) -> None:
+def _replace(node: ov.Node, module: Module, subject: str) -> None:
     described = module.description
     counts = node.get_input_size(), node.get_output_size()
     if counts != (len(described.inputs), len(described.outputs)):

@@ -13,6 +13,7 @@ from softnpu.emulator.blob.kernel_plan import KernelPlan, KernelRun, Part, Value
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.compiler import kernel_replacement
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.kernels import description, trust
 from softnpu.emulator.kernels.process import check_installed
 from softnpu.emulator.openvino.kernels import operations
 
@@ -30,9 +31,10 @@ class Kernels(NamedTuple):
     loaded: Mapping[_Type, tuple[int, Any]]
 
     @classmethod
-    def register(cls, core: ov.Core, modules: Sequence[bytes]) -> Kernels:
-        """Teach OpenVINO the operations of these modules. Raises `KernelError`."""
-        if modules:
+    def register(cls, core: ov.Core, modules: Sequence[bytes], policy: str, subject: str) -> Kernels:
+        """Teach OpenVINO the operations of these modules. Raises `KernelError`; refuses by `trust`."""
+        trust.check(policy, subject, modules)
+        if not all(map(description.is_function, modules)):
             check_installed()
         loaded: dict[_Type, tuple[int, Any]] = {}
         for number, content in enumerate(modules):

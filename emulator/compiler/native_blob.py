@@ -65,6 +65,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
             _check_target(meta, job.platform, runtime, subject)
         if job.strict:
             _check_strict(meta, subject)
+        _check_travels(reader, subject)
         reference = _checked_reference(reader, subject)
         placement = _placement(fds[1], job.placement_length) if job.placement_length else None
         space = _space(job, fds, reader, fd, reference, subject)
@@ -238,6 +239,16 @@ def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str
             f"{subject}, precision", found=f"'{meta.precision}'", expected=f"'{settings.precision}'"
         )
     options.with_precision(settings, runtime.capabilities, subject)
+
+
+def _check_travels(reader: BlobReader, subject: str) -> None:
+    """Refuse kernels of a program: its blob is of use to nobody else."""
+    plan = kernel_plan.read(reader)
+    for content in () if plan is None else plan.modules:
+        if kernel_description.is_function(content):
+            name = kernel_description.read(content).full_name
+            found = f"kernel {name}, a Python function, which does not travel"
+            raise _invalid(f"{subject}, kernels", found=found, expected="kernels in WebAssembly")
 
 
 def _check_strict(meta: GraphMeta, subject: str) -> None:

@@ -43,7 +43,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     if request.kernels or settings.kernels_for:
         from softnpu.emulator.compiler.kernels import Kernels  # late: few models have any
 
-        kernels = Kernels.register(runtime.core, request.kernels)
+        kernels = Kernels.register(runtime.core, request.kernels, job.kernels, subject)
     model = ir.read(runtime.core, request.xml, request.weights, subject)
     if kernels is not None:
         kernels.replace(model, settings.kernels_for, subject)

@@ -28,7 +28,7 @@ def run(job: QueryJob, fds: list[int], stages: Stages, runtime: Runtime) -> JobR
     if modules or settings.kernels_for:
         from softnpu.emulator.compiler.kernels import Kernels  # late: few models have any
 
-        kernels = Kernels.register(runtime.core, modules)
+        kernels = Kernels.register(runtime.core, modules, job.kernels, subject)
     model = ir.read(runtime.core, xml, weights, subject)
     if kernels is not None:
         kernels.replace(model, settings.kernels_for, subject)

@@ -37,6 +37,7 @@ from softnpu.emulator.compiler.stages import (
 from softnpu.emulator.interface import messages
 from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.kernels import trust
 from softnpu.emulator.links import bounds
 from softnpu.emulator.links.compiler import (
     CompileJob,
@@ -205,7 +206,8 @@ def _memory_is_enough() -> bool:
 
 
 def _enter_sandbox() -> None:
-    readable = (str(ir_file.prepared()[1].parent),)
+    # the list of trusted kernels, too: no secret, and the job that may need it is not known yet
+    readable = (str(ir_file.prepared()[1].parent), str(trust.folder()))
     missing = sandbox.enter(sandbox.Policy(readable, opens_files=True, dumpable=False))
     if missing:
         log.warning("compiler: it is not sandboxed by %s", ", ".join(missing))

@@ -16,6 +16,7 @@ from softnpu.emulator.common import failpoints, linux, log_lines, native_files
 from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.kernels import trust
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.openvino import lean_openvino
 from softnpu.emulator.sandbox import sandbox
@@ -68,7 +69,7 @@ def _begin_notes() -> None:
 
 
 def _policy(setup: link.Setup) -> sandbox.Policy:
-    """Return the paths that the engine may read: C++ libraries, the f16 extension, its user's cache."""
+    """Return what the engine may read: C++ libraries, the f16 extension, the cache, trusted kernels."""
     from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 
     # SOFTNPU_NATIVE_DIR may place them elsewhere
@@ -80,6 +81,7 @@ def _policy(setup: link.Setup) -> sandbox.Policy:
         folder = library.folder()
         folder.mkdir(0o700, parents=True, exist_ok=True)
         folders.append(str(folder))
+    folders += trust.readable(setup.kernels)
     return sandbox.Policy(readable=tuple(folders), dumpable=not setup.shared)
 
 

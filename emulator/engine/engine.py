@@ -92,7 +92,7 @@ class Engine:
         self._images = ImageLoader(
             self.send, self._faults.before_load, modelled, setup.self_check, cache, errors
         )
-        kernels.begin(lambda: self.send(link.KernelsNeeded()), setup.tdr_ms, setup.kernels)
+        kernels.begin(lambda name: self.send(link.KernelsNeeded(helper=name)), setup.tdr_ms, setup.kernels)
         self._poller = select.epoll()
         for fd in (channel.fileno(), self._images.loaded_fd, self._images.changes.fd):
             self._poller.register(fd, select.EPOLLIN)
@@ -375,7 +375,7 @@ class Engine:
             case link.TraceBegin() | link.TraceEnd():
                 tracing.change(message, packet, self._counters)
             case link.KernelsStarted():
-                kernels.arrive(packet.take_fds(1)[0])
+                kernels.arrive(packet.take_fds(1)[0], message.helper)
             case link.Setup():
                 raise RuntimeError("the supervisor sent a second Setup")
 

@@ -234,6 +234,11 @@ class Channel:
         except (OSError, MemoryError):
             self._has_unread = True
 
+    def end_sending(self) -> None:
+        """Let the peer see the end of the connection; `peer_gone` tells when it has closed its own."""
+        with contextlib.suppress(OSError):  # the peer is gone
+            self._socket.shutdown(socket.SHUT_WR)
+
     def shut_down(self) -> None:
         """End the connection in every process that has the socket: it closes with the last copy."""
         with contextlib.suppress(OSError):  # the peer is gone

@@ -277,6 +277,15 @@ class MetricStreamClose(Message, frozen=True, kw_only=True, tag="metric_stream_c
     stream: Handle
 
 
+class KernelHelperOpen(Message, frozen=True, kw_only=True, tag="kernel_helper_open"):
+    """Announce a helper, which forks processes that run a kernel. Answer: `KernelHelperOpened`.
+
+    Whenever an engine needs one, the helper gets a descriptor: its channel (`links/kernels.py`).
+    """
+
+    context: Handle
+
+
 class Status(Message, frozen=True, kw_only=True, tag="status"):
     """Ask for the state of the daemon. Answer: `StatusAnswer`."""
 
@@ -415,18 +424,26 @@ class MetricStreamOpened(Message, frozen=True, kw_only=True, tag="metric_stream_
     stream: Handle
 
 
+class KernelHelperOpened(Message, frozen=True, kw_only=True, tag="kernel_helper_opened"):
+    """A helper's secret name, and its door. Descriptor: a socket, whose end is that of the context."""
+
+    helper: str
+
+
 Request = (
     Hello | ContextCreate | ContextDestroy | MemAlloc | MemImport | MemImportPart | MemFree
     | QueueCreate | QueueWorkload | QueueDestroy | GraphCreate | GraphImport | GraphBlob | GraphExport
     | GraphQuery | CompilerOptions | GraphExpected | GraphInitialize | GraphDestroy | Cancel | ContextMemory
-    | ContextRelease | ContextIdle | MetricStreamOpen | MetricStreamClose | Status | Activity | Stop
+    | ContextRelease | ContextIdle | MetricStreamOpen | MetricStreamClose | KernelHelperOpen | Status
+    | Activity | Stop
     | inj.Inject | inj.InjectStatus | inj.InjectClear | tracing.TraceStart | tracing.TraceRings
     | tracing.TraceStop | tracing.TraceJoin | leases.LeaseTake
 )  # fmt: skip
 Answer = (
     Ok | Failed | Welcome | ContextCreated | MemAllocated | QueueCreated | Progress | GraphCreated
     | GraphBlobAnswer | GraphExported | GraphQueried | CompilerOptionsAnswer | GraphInitialized
-    | ContextMemoryAnswer | MetricStreamOpened | StatusAnswer | ActivityAnswer | tracing.TraceJoined
+    | ContextMemoryAnswer | MetricStreamOpened | KernelHelperOpened | StatusAnswer | ActivityAnswer
+    | tracing.TraceJoined
     | inj.Injected | inj.Cleared | inj.InjectStatusAnswer | tracing.TraceStarted | tracing.TraceRingsAnswer
     | leases.Leased
 )  # fmt: skip

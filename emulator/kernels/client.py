@@ -35,9 +35,11 @@ A = TypeVar("A", bound=msgspec.Struct)
 class KernelClient:
     """The owner's end of a process of kernels, which is at the other end of the channel."""
 
-    def __init__(self, channel: Channel, memory: int = MEMORY) -> None:
+    def __init__(
+        self, channel: Channel, memory: int = MEMORY, answer_s: float = _ANSWER_S, threads: int = 0
+    ) -> None:
         """Lock the process in. Raises `KernelError` if it ends or does not answer."""
-        self._channel = channel
+        self._channel, self._answer_s = channel, answer_s
         self.numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._forgotten: deque[link.Drop] = deque()
@@ -47,7 +49,8 @@ class KernelClient:
             fd = linux.fixed_memfd("kernels", SIZE)
             try:
                 self.mailbox = CallerSide(fd, self._wake_fd)
-                ready = self.ask(link.Setup(memory=memory), link.Ready, (fd, self._wake_fd))
+                setup = link.Setup(memory=memory, threads=threads)
+                ready = self.ask(setup, link.Ready, (fd, self._wake_fd))
             finally:
                 os.close(fd)
         except BaseException:
@@ -62,6 +65,15 @@ class KernelClient:
         if self._wake_fd >= 0:
             fd, self._wake_fd = self._wake_fd, -1
             os.close(fd)
+
+    def leave(self) -> None:
+        """Have the process end after what it runs; harmless when repeated. `has_ended` tells when."""
+        self.is_lost = True
+        self._channel.end_sending()
+
+    def has_ended(self) -> bool:
+        """Whether the process has closed its end; asks the kernel."""
+        return self._channel.peer_gone()
 
     def load(self, content: bytes) -> LoadedKernel:
         """Load a module. Raises `KernelError` if it is no kernel."""
@@ -118,7 +130,7 @@ class KernelClient:
                 raise self.lost(name)
             try:
                 self._channel.send(1, link.encode(request), fds)
-                packet = self._channel.receive() if self._channel.wait_readable(_ANSWER_S) else None
+                packet = self._channel.receive() if self._channel.wait_readable(self._answer_s) else None
             except (OSError, Refused):
                 packet = None
             if packet is None:
@@ -157,7 +169,7 @@ class KernelClient:
     def _wait(self, name: str, end: float, is_cancelled: Callable[[], bool] | None) -> bool:
         while not self.mailbox.wait():
             if is_cancelled is not None and is_cancelled():
-                self.close()  # nothing may be written any more
+                self.leave()
                 return False
             if self._channel.peer_gone() or time.monotonic() > end:
                 if self.mailbox.wait():
@@ -218,19 +230,20 @@ class LoadedKernel:
             outputs=tuple(outputs),
             deadline_ms=deadline_ms,
         )
-        self.client.ask(request, link.Prepared, name=self.description.full_name)
-        return KernelCall(self, number, [each.shape for each in outputs], deadline_ms)
+        prepared = self.client.ask(request, link.Prepared, name=self.description.full_name)
+        return KernelCall(self, number, [each.shape for each in outputs], deadline_ms, prepared.parts)
 
     def _implementation(self, inputs: Sequence[TensorPlace]) -> int:
         return self.description.implementation_for(tuple(each.element_type for each in inputs))
 
 
 class KernelCall:
-    """A prepared call."""
+    """A prepared call. `parts`: those that run in several threads, 1 if it is not split."""
 
     def __init__(
-        self, kernel: LoadedKernel, number: int, bounds: list[tuple[int, ...]], deadline_ms: int
+        self, kernel: LoadedKernel, number: int, bounds: list[tuple[int, ...]], deadline_ms: int, parts: int
     ) -> None:
+        self.parts = parts
         self._client, self._name = kernel.client, kernel.description.full_name
         self._may_shrink = [name in kernel.description.dynamic for name in kernel.description.outputs]
         self.number, self._bounds, self._deadline_ms = number, bounds, deadline_ms

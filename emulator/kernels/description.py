@@ -6,8 +6,8 @@ It is read without running or compiling anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ MOST_BYTES: Final = 4 << 20
 MOST_TENSORS: Final = 16
 _MOST_TEXT: Final = 16 << 10
 _MAGIC: Final = b"\0asm\x01\0\0\0"
+_FUNCTION: Final = b"softnpu function 1\n"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _DOMAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
@@ -30,6 +31,9 @@ ELEMENT_SIZES: Final = {
 """Element types and their sizes in bytes, in the order of `softnpu_kernel.h`, which counts from 1."""
 KINDS: Final = ("integer", "number", "text", "integers", "numbers")
 
+OUT: Final = "out"
+"""A parameter of a function with this name gets the outputs, to be written in place."""
+Function = Callable[..., Any]
 Value = int | float | str | list[int | float]
 """The value of an attribute."""
 
@@ -96,6 +100,21 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return value
 
 
+class FunctionDescription(Description, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The operation that a Python function computes, see `patterns`.
+
+    `shapes`: for each implementation the dimensions of all inputs and outputs. `helper`: the secret name of
+    the processes of the program that has it.
+    """
+
+    shapes: tuple[tuple[tuple[str, ...], ...], ...]
+    helper: str = ""
+
+    def encode(self) -> bytes:
+        """Return it in the place of a module, for `read`."""
+        return _FUNCTION + msgspec.json.encode(self)
+
+
 def has_kind(value: object, kind: str) -> bool:
     """Whether a value is of a kind; an integer is a number."""
     if isinstance(value, list | tuple):
@@ -111,8 +130,15 @@ def _article(kind: str) -> str:
     return {"integer": "an integer"}.get(kind, f"{'' if kind.endswith('s') else 'a '}{kind}")
 
 
+def is_function(module: bytes) -> bool:
+    """Whether it is no module, but the description of a function."""
+    return module.startswith(_FUNCTION)
+
+
 def read(module: bytes) -> Description:
     """Return the description of a module; refuse what is no module, or has none, or a wrong one."""
+    if is_function(module):
+        return _decoded(module[len(_FUNCTION) :], FunctionDescription)
     if len(module) > MOST_BYTES:
         raise _refused(f"a module of {len(module)} bytes", f"at most {MOST_BYTES}")
     if module[:8] != _MAGIC:
@@ -122,10 +148,14 @@ def read(module: bytes) -> Description:
     if len(found) != 1:
         hint = "softnpu_kernel.h has the macro SOFTNPU_KERNEL for it"
         raise _refused(f"{len(found)} custom sections '{SECTION}'", "one", hint)
-    if len(found[0]) > _MOST_TEXT:
-        raise _refused(f"a description of {len(found[0])} bytes", f"at most {_MOST_TEXT}")
+    return _decoded(found[0], Description)
+
+
+def _decoded(text: bytes, kind: type[Description]) -> Description:
+    if len(text) > _MOST_TEXT:
+        raise _refused(f"a description of {len(text)} bytes", f"at most {_MOST_TEXT}")
     try:
-        description = msgspec.json.decode(found[0].strip(b"\0 \n"), type=Description)
+        description = msgspec.json.decode(text.strip(b"\0 \n"), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _refused(f"a description that is wrong: {error}", "JSON as docs/kernels.md has it") from None
     _check(description)
@@ -206,6 +236,10 @@ def _faults(described: Description) -> Iterator[tuple[str, str]]:
         elif attribute.default is not None and not has_kind(attribute.default, attribute.kind):
             yield f"attribute {attribute.name}: default {attribute.default!r}", _article(attribute.kind)
     yield from _faults_of_implementations(described)
+    if isinstance(described, FunctionDescription):
+        counts = [len(each) for each in described.shapes]
+        if described.dynamic or counts != [len(tensors)] * len(described.implementations):
+            yield f"shapes of {counts} tensors", f"{len(tensors)} for each implementation, none dynamic"
 
 
 def _faults_of_implementations(described: Description) -> Iterator[tuple[str, str]]:

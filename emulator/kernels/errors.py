@@ -18,6 +18,7 @@ class Failure(enum.StrEnum):
     DEADLINE = "deadline"
     MEMORY = "memory"  # more than it may have
     TRAP = "trap"  # any other trap: unreachable, a division by zero, ...
+    RAISED = "raised"  # an exception of a Python function
     LOST = "lost"  # its process ended
 
 

@@ -13,7 +13,7 @@ from softnpu.emulator.kernels.description import Value
 from softnpu.emulator.kernels.errors import Failure, KernelError, failed
 from softnpu.emulator.kernels.linear_memory import LinearMemory
 from softnpu.emulator.kernels.machine import Function
-from softnpu.emulator.kernels.module import MEMORY, SHAPES, KernelModule
+from softnpu.emulator.kernels.module import MEMORY, SHAPES, SPLIT, KernelModule
 
 ALLOWANCE: Final = 64 << 20
 """Bytes by which a kernel may grow its memory."""
@@ -40,12 +40,14 @@ class Instance:
         self._deadlines = module.machine.deadlines
         self._store = wasmtime.Store(module.machine.engine)
         self._store.set_limits(table_elements=_TABLE_ELEMENTS, instances=1, tables=4, memories=1)
-        with _Guard(self):  # a module may have a function that runs at its start
+        with _Guard(self, deadline_ms):  # a module may have a function that runs at its start
             exports = wasmtime.Instance(self._store, module.compiled, []).exports(self._store)
         memory = exports[MEMORY]
         assert isinstance(memory, wasmtime.Memory)
         self.memory = LinearMemory(self._store, memory, ALLOWANCE)
         names = {SHAPES, *(each.run for each in module.description.implementations)}
+        if module.can_split:
+            names.add(SPLIT)
         self._functions = {name: Function(self._store, _function(exports[name])) for name in names}
         block = self.memory.allocate(_BLOCK)
         if block is None:
@@ -91,29 +93,43 @@ class Instance:
             raise failed(Failure.SHAPE, self.name, found, f"at most {_BLOCK}")
         return block
 
-    def run(self, function: str, block: Block) -> bytes:
-        """Call a function with a block; return the block up to its outputs as the kernel has left it."""
-        self.memory.reset()
-        self.memory.write(block.at, block.content)
-        with _Guard(self):
-            code = self._functions[function](block.at)
-        content = self.memory.read(block.at, block.outputs_size)
-        if not self.memory.is_intact():
-            self.is_usable = False  # the next run begins with as much memory as this one
+    def split(
+        self, inputs: Sequence[TensorRecord], outputs: Sequence[TensorRecord], attributes: Sequence[Value]
+    ) -> int:
+        """Ask which inputs are cut if the call is split, as bits; 0: it cannot be."""
+        code, _ = self._call(SPLIT, self.encode(inputs, outputs, attributes), self.deadline_ms)
+        return code & 0xFFFFFFFF
+
+    def run(self, function: str, block: Block, left_ms: int | None = None) -> bytes:
+        """Call a function with a block; return the block up to its outputs as the kernel has left it.
+
+        `left_ms`: less time than the deadline.
+        """
+        code, content = self._call(function, block, self.deadline_ms if left_ms is None else left_ms)
         if code:
             message = self.memory.read_text(block.error_pointer(content), _MOST_MESSAGE)
             raise failed(Failure.RETURNED, self.name, f"{function} returned {code}: {message or 'no reason'}")
         return content
 
+    def _call(self, function: str, block: Block, left_ms: int) -> tuple[int, bytes]:
+        self.memory.reset()
+        self.memory.write(block.at, block.content)
+        with _Guard(self, left_ms):
+            code = self._functions[function](block.at)
+        content = self.memory.read(block.at, block.outputs_size)
+        if not self.memory.is_intact():
+            self.is_usable = False  # the next run begins with as much memory as this one
+        return code, content
+
 
 class _Guard:
     """A stretch in which a kernel runs: with a deadline, and what ends it is an error with its place."""
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+    def __init__(self, instance: Instance, left_ms: int) -> None:
+        self._instance, self._left_ms = instance, left_ms
 
     def __enter__(self) -> None:
-        self._instance._deadlines.begin(self._instance._store, self._instance.deadline_ms)
+        self._instance._deadlines.begin(self._instance._store, self._left_ms)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._instance._deadlines.end()

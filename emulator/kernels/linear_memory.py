@@ -7,6 +7,7 @@ belong to it entirely are: what else lies on a page is none of the kernel's busi
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ MOST_OF_HOST: Final = 3 << 30
 _WASM_PAGE: Final = 64 << 10
 _MADV_DONTNEED: Final = 4
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 1, 2, 0x10, 0x20
+# of an entry of /proc/self/pagemap the last byte: present, swapped, of a file; a copy is of no file
+_UNWRITTEN: Final = bytes(byte for byte in range(256) if byte & 0x20 or not byte & 0xC0)
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -57,7 +60,7 @@ class LinearMemory:
             self.write(at, content)
 
     def clear(self, at: int, size: int) -> None:
-        """Return pages to their first content, zeroes in the host's part."""
+        """Return pages to their first content: zeroes in the host's part, or what their file has."""
         _check(_madvise(self._base + at, size, _MADV_DONTNEED))
 
     def _differences(self) -> Iterator[tuple[int, bytes]]:
@@ -100,10 +103,18 @@ class LinearMemory:
         self._map(at, size, -1, 0, mmap.PROT_READ | mmap.PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS)
         self._ranges.free(at - self._own, size)
 
-    def map(self, at: int, fd: int, offset: int, size: int, *, writable: bool) -> None:
-        """Map whole pages of a memory file there. A write to what is not writable is a trap."""
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self._map(at, size, fd, offset, protection, _MAP_SHARED)
+    def map(self, at: int, fd: int, offset: int, size: int, *, writable: bool, private: bool = False) -> None:
+        """Map whole pages of a memory file there. A write to what is not writable is a trap.
+
+        `private`: it changes a copy instead, until `clear`; `is_written` tells.
+        """
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable or private else 0)
+        self._map(at, size, fd, offset, protection, _MAP_PRIVATE if private else _MAP_SHARED)
+
+    def is_written(self, at: int, size: int) -> bool:
+        """Whether pages that are mapped privately have been written since they were cleared."""
+        entries = os.pread(_pagemap(), size // PAGE * 8, (self._base + at) // PAGE * 8)
+        return bool(entries[7::8].translate(None, _UNWRITTEN))
 
     def _map(self, at: int, size: int, fd: int, offset: int, protection: int, flags: int) -> None:
         address = _mmap(self._base + at, size, protection, flags | _MAP_FIXED, fd, offset)
@@ -127,6 +138,11 @@ class LinearMemory:
     def view(self, at: int, size: int) -> memoryview:
         """Return a writable view, for reads from and writes to a file; valid while the instance lives."""
         return memoryview((ctypes.c_char * size).from_address(self._base + at)).cast("B")
+
+
+@functools.cache
+def _pagemap() -> int:
+    return os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _whole_pages(size: int) -> int:

@@ -32,13 +32,16 @@ class Deadlines:
         self._awake = threading.Event()
         self._thread: threading.Thread | None = None
         self._last = 0.0
+        self._lock = threading.Lock()  # runs begin and end in several threads
         self._running = 0
 
     def begin(self, store: wasmtime.Store, deadline_ms: int) -> None:
         """Give a run its deadline; `end` has to follow."""
         store.set_epoch_deadline(int(deadline_ms / 1e3 / TICK_S) + 2)
-        self._running += 1
-        if not self._awake.is_set():
+        with self._lock:
+            self._running += 1
+            if self._awake.is_set():
+                return
             self._awake.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._count, name="epochs", daemon=True)
@@ -46,7 +49,8 @@ class Deadlines:
 
     def end(self) -> None:
         """A run has ended."""
-        self._running -= 1
+        with self._lock:
+            self._running -= 1
 
     def _count(self) -> None:
         while True:
@@ -57,9 +61,9 @@ class Deadlines:
             if self._running:
                 self._last = now
             elif now - self._last > _REST_S:
-                self._awake.clear()
-                if self._running:  # it began before that
-                    self._awake.set()
+                with self._lock:
+                    if not self._running:
+                        self._awake.clear()
 
 
 class Machine:

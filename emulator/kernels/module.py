@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import re
 from typing import Final
 
 import wasmtime
@@ -18,24 +19,31 @@ from softnpu.emulator.kernels.machine import Machine
 
 MEMORY: Final = "memory"
 SHAPES: Final = "softnpu_shapes"
+SPLIT: Final = "softnpu_split"
+"""Optional: which inputs are cut with the outputs along their outer axis, as bits; 0: it cannot be split."""
 MOST_OWN_PAGES: Final = 1024
 """The largest memory that a module may begin with, in pages of 64 KiB."""
+_BULK: Final = re.compile(rb"\xfc(?:[\x08\x0a\x0b]|[\x88\x8a\x8b]\x80{0,3}\x00)")
+"""memory.init, memory.copy, memory.fill; what else has these bytes does no harm."""
 _CACHE, _CACHE_LIMIT = "kernels", 64 << 20
 _POINTER_TO_NUMBER: Final = (["i32"], ["i32"])
 
 
 class KernelModule:
-    """A compiled module and its description. `digest`: of its bytes."""
+    """A compiled module and its description."""
 
     def __init__(self, machine: Machine, content: bytes, cache: CodeCache | None = None) -> None:
         """Compile a module; a cache may have its code. Refuses what is no kernel, naming the fault."""
         self.description = description.read(content)
         self.machine = machine
-        self.digest = blake3(content).hexdigest()
         found = None if cache is None else cache.load(machine, content)
         self.is_from_cache = found is not None
         self.compiled = found or _compiled(machine, content, self.description)
         _check(self.compiled, self.description)
+        has_split = any(each.name == SPLIT for each in self.compiled.exports)
+        # the virtual machine writes these by C's memmove, where a fault is none of the kernel's, but its own
+        self.writes_in_bulk = _BULK.search(content) is not None
+        self.can_split = has_split and not self.description.dynamic
 
 
 class CodeCache:
@@ -99,7 +107,8 @@ def _check(module: wasmtime.Module, described: Description) -> None:
     if memory.limits.min > MOST_OWN_PAGES or memory.limits.max is not None:
         found = f"memory of {memory.limits.min} pages, limited to {memory.limits.max or 'none'}"
         raise _refused(described, found, f"at most {MOST_OWN_PAGES} pages of 64 KiB, and no limit")
-    for name in (SHAPES, *(each.run for each in described.implementations)):
+    optional = [SPLIT] if SPLIT in exports else []
+    for name in (SHAPES, *optional, *(each.run for each in described.implementations)):
         function = exports.get(name)
         if function is None:
             raise _refused(described, f"no function '{name}' among the exports", "one")

@@ -12,20 +12,7 @@ from softnpu.emulator.kernels.errors import Failure, failed
 from softnpu.emulator.kernels.instance import Instance
 from softnpu.emulator.kernels.linear_memory import PAGE
 from softnpu.emulator.kernels.module import KernelModule
-
-
-class Place(NamedTuple):
-    """Where a tensor lies: dense, from `offset` on, in a memory file that cannot shrink."""
-
-    fd: int
-    offset: int
-
-
-class Ran(NamedTuple):
-    """The end of a run: the shapes of all outputs if one is smaller, and the bytes that were copied."""
-
-    smaller: list[tuple[int, ...]] | None
-    staged: int
+from softnpu.emulator.kernels.serving import Place, Ran
 
 
 class _Bound(NamedTuple):
@@ -40,6 +27,8 @@ class _Bound(NamedTuple):
 
 class PreparedCall:
     """A kernel with its arguments. An instance that was thrown away is replaced at the next run."""
+
+    parts = 1
 
     def __init__(
         self,
@@ -85,7 +74,9 @@ class PreparedCall:
         at = self._room(size, "a tensor")
         mapped = 0 if place.offset % PAGE else size // PAGE * PAGE
         if mapped:
-            memory.map(at, place.fd, place.offset, mapped, writable=number >= self._input_count)
+            is_output = number >= self._input_count
+            private = self._module.writes_in_bulk and not is_output
+            memory.map(at, place.fd, place.offset, mapped, writable=is_output, private=private)
         return _Bound(place, size, at, mapped, memory.view(at + mapped, size - mapped))
 
     def _room(self, size: int, what: str) -> int:
@@ -95,17 +86,20 @@ class PreparedCall:
             raise failed(Failure.MEMORY, self._instance.name, found, "at most 3 GiB of tensors in a call")
         return at
 
-    def run(self) -> Ran:
-        """Run it once."""
+    def run(self, left_ms: int | None = None) -> Ran:
+        """Run it once, in less than its deadline if so much is left."""
         if not self._instance.is_usable:
             self._bind()
         instance = self._instance
         for bound in self._bound[: self._input_count]:
             if bound.copied:
                 self._copy(bound, len(bound.copied), inward=True)
+            if bound.mapped and self._module.writes_in_bulk:
+                instance.memory.clear(bound.at, bound.mapped)
         if self._scratch[1]:
             instance.memory.clear(*self._scratch)
-        content = instance.run(self._function, self._block)
+        content = instance.run(self._function, self._block, left_ms)
+        self._check_inputs()
         staged = self.staged
         smaller = None
         if self._block.has_other_outputs(content):
@@ -119,6 +113,12 @@ class PreparedCall:
             if size:
                 self._copy(bound, size, inward=False)
         return Ran(smaller, staged)
+
+    def _check_inputs(self) -> None:
+        """Refuse writes to inputs that did not trap, being in copies of pages."""
+        for bound in self._bound[: self._input_count] if self._module.writes_in_bulk else ():
+            if bound.mapped and self._instance.memory.is_written(bound.at, bound.mapped):
+                raise failed(Failure.BOUNDS, self._instance.name, f"a write to an input, in {self._function}")
 
     def _copy(self, bound: _Bound, size: int, *, inward: bool) -> None:
         place, view = bound.place, bound.copied[:size]

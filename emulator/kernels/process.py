@@ -21,8 +21,8 @@ _END_S: Final = 5.0
 class KernelProcess:
     """A running process, and its client. A context manager."""
 
-    def __init__(self, memory: int = MEMORY) -> None:
-        """Start it. Refuses without wasmtime."""
+    def __init__(self, memory: int = MEMORY, threads: int = 0) -> None:
+        """Start it; `threads` run kernels, 0: one for each core. Refuses without wasmtime."""
         check_installed()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -32,7 +32,7 @@ class KernelProcess:
                 stdin=subprocess.DEVNULL,
             )
         try:
-            self.client = KernelClient(Channel(ours), memory)
+            self.client = KernelClient(Channel(ours), memory, threads=threads)
         except BaseException:
             self._end()
             raise

@@ -31,14 +31,15 @@ from softnpu.emulator.links.bounds import BadMessageError
 class CompileJob(GraphCreate, frozen=True, kw_only=True, tag="compile_job"):
     """Compile an IR for `platform`. Descriptors and fields as in `GraphCreate`. Outcome: `Compiled`.
 
-    `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does. `digests_length`: only
-    from the worker to its sandboxed process: the length of a last descriptor, with the digests of constants
-    that the worker has computed for its cache.
+    `strict`: refuse what silicon is known to refuse, as the property NPU_STRICT does. `kernels`: which own
+    kernels run. `digests_length`: only from the worker to its sandboxed process: the length of a last
+    descriptor, with the digests of constants that the worker has computed for its cache.
     """
 
     platform: str
     context: Handle = 0
     strict: bool = False
+    kernels: str = "all"
     digests_length: int = 0
     shared: bool = False
 
@@ -77,12 +78,14 @@ class ExportJob(Message, frozen=True, kw_only=True, tag="export_job"):
 class QueryJob(GraphQuery, frozen=True, kw_only=True, tag="query_job"):
     """List the layers of an IR that `platform` executes. Descriptors and fields as in `GraphQuery`.
 
-    `strict`: omit layers that silicon is known to refuse. Outcome: `GraphQueried`.
+    `strict`: omit layers that silicon is known to refuse. `kernels`: which own kernels run, if only to tell
+    shapes. Outcome: `GraphQueried`.
     """
 
     platform: str
     context: Handle = 0
     strict: bool = False
+    kernels: str = "all"
     shared: bool = False
 
 

@@ -27,7 +27,7 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     `device`, `devices`: its part of this page, and how many there are. `session_memory`: the limit of a
     session, in bytes; its staging has the same. `cpu_cache`: it serves the daemon's own user, and may use the
     engine cache. `shared`: others may use the daemon. `after_reset`: it replaces a dead engine. `self_check`:
-    see `engine.self_check`. `kernels`: own kernels may run. `clock`: the clock that the device shows.
+    see `engine.self_check`. `kernels`: which own kernels run. `clock`: the clock that the device shows.
     `inference_us`: the modelled time of every inference, 0 for the predicted one.
     """
 
@@ -40,7 +40,7 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     cpu_cache: bool = True
     after_reset: bool = False
     self_check: bool = False
-    kernels: bool = True
+    kernels: str = "all"
     clock: Clock = Clock.HOST
     inference_us: int = 0
     shared: bool = False
@@ -233,7 +233,9 @@ class TraceEnd(Message, frozen=True, kw_only=True, tag="trace_end"):
 
 
 class KernelsStarted(Message, frozen=True, kw_only=True, tag="kernels_started"):
-    """A process of kernels has been started. Descriptor: its channel."""
+    """A process of kernels has been started. Descriptor: its channel, closed if `helper` has none."""
+
+    helper: str = ""
 
 
 ImageCommand = ImageExpected | ImageLoad | ImageUnload | ImageEvict
@@ -313,7 +315,12 @@ class QueueRefused(OfContext, frozen=True, kw_only=True, tag="queue_refused"):
 
 
 class KernelsNeeded(Message, frozen=True, kw_only=True, tag="kernels_needed"):
-    """It needs a process of kernels, and has none any more; answered by `KernelsStarted`."""
+    """It needs a process of kernels, and has none any more; answered by `KernelsStarted`.
+
+    `helper`: one that this helper of a client forks.
+    """
+
+    helper: str = ""
 
 
 class InternalError(Message, frozen=True, kw_only=True, tag="internal_error"):

@@ -25,10 +25,12 @@ class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
 class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     """The first message. Descriptors: the mailbox, and an eventfd that wakes. Answer: `Ready`.
 
-    `memory`: bytes of private memory that the process may have.
+    `memory`: bytes of private memory that the process may have. `threads`: that run kernels; 0: one for each
+    core.
     """
 
     memory: int
+    threads: int = 0
 
 
 class LoadKernel(Message, frozen=True, kw_only=True, tag="load_kernel"):
@@ -90,9 +92,13 @@ class Shapes(Message, frozen=True, kw_only=True, tag="shapes"):
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
-    """A call can run; each run copies so many bytes of its tensors, if the outputs have their full size."""
+    """A call can run; each run copies so many bytes of its tensors, if the outputs have their full size.
+
+    `parts`: it is split into so many.
+    """
 
     staged: int
+    parts: int = 1
 
 
 class Done(Message, frozen=True, kw_only=True, tag="done"):

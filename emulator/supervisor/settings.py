@@ -16,7 +16,7 @@ from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.limits import ResourceLimits
 from softnpu.emulator.supervisor.tuning import Tuning
 
-KERNELS = ("all", "none")
+KERNELS = ("all", "signed", "none")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_TDR_MS = 2000
 DEFAULT_COMMAND_LIMIT_S = 600.0
@@ -37,7 +37,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     `idle_timeout_s` 0 means that the daemon stays; `spin_us` 0 that its engines never wait busily;
     `command_limit_s` 0 that a command may compute forever. `failpoints`: see `common.failpoints`.
     `inject`: see `interface.injections`, empty: what `SOFTNPU_INJECT` says.
-    `kernels`: which own kernels run, `KERNELS`.
+    `kernels`: which own kernels run, one of `KERNELS`.
     `self_check`: engines try out every image that they load; off: what `SOFTNPU_SELF_CHECK` says.
     `clock`: which one the devices show, and whether they take the modelled time; `inference_us`: the modelled
     time of every inference, 0 for what `softnpu predict` says.
@@ -91,7 +91,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
                     expected="host: no public source has the speed of that platform",
                 )
         if self.kernels not in KERNELS:
-            raise _bad_option("kernels", found=repr(self.kernels), expected=" or ".join(KERNELS))
+            raise _bad_option("kernels", found=repr(self.kernels), expected=", ".join(KERNELS))
         if self.log_level not in LOG_LEVELS:
             raise _bad_option("log_level", found=repr(self.log_level), expected=" or ".join(LOG_LEVELS))
         if not is_idle_time(self.idle_timeout_s):

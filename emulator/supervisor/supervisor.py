@@ -22,6 +22,7 @@ from softnpu.emulator.interface.environment import check_folder
 from softnpu.emulator.interface.records import DeviceState
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.interface.version import INTERFACE_MAJOR, INTERFACE_MINOR, advice
+from softnpu.emulator.kernels import trust
 from softnpu.emulator.supervisor.chores import Chores
 from softnpu.emulator.supervisor.clients import asked_settings
 from softnpu.emulator.supervisor.clients.client import Client
@@ -67,6 +68,7 @@ class Supervisor:
         self._sysfs = SysfsTree(Path(settings.sysfs)) if settings.sysfs else None
         if settings.failpoints:
             failpoints.configure(settings.failpoints)
+        trust.readable(settings.kernels)  # it is there before a worker lets its processes read it
         self.reactor = Reactor()
         self._compilers = CompilerPool(self.reactor, settings.tuning, settings.limits.job_cpu_s)
         self._listener = listener
@@ -90,6 +92,7 @@ class Supervisor:
             session_segments=settings.limits.session_segments,
             by_session=settings.isolate is Isolation.SESSION,
             strict=settings.is_strict,
+            kernels=settings.kernels,
             shared=settings.is_shared,
         )
         self._leases = Leases(self.devices, settings.leased_only)

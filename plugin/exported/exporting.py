@@ -17,10 +17,11 @@ from typing import Any
 import openvino as ov
 
 from softnpu.driver import Graph, ZeError, ZeResult
-from softnpu.emulator.blob import container
+from softnpu.emulator.blob import container, kernel_plan
 from softnpu.emulator.blob.container import BlobReader
 from softnpu.emulator.blob.weights import Placement
 from softnpu.emulator.common import linux
+from softnpu.emulator.kernels import description as kernel_description
 from softnpu.plugin.errors import NpuError, translated
 from softnpu.plugin.exported import encryption
 from softnpu.plugin.exported import metadata as meta
@@ -150,10 +151,23 @@ def _write(export: _Export, fd: int, begin: int) -> int:
     )
 
 
+def _check_travels(subject: str, reader: BlobReader) -> None:
+    """Refuse a model with a kernel that is a function: it does not travel."""
+    plan = kernel_plan.read(reader)
+    for content in () if plan is None else plan.modules:
+        if kernel_description.is_function(content):
+            name = kernel_description.read(content).full_name
+            raise NpuError(
+                f"{subject}: kernel {name} is a Python function, which does not travel;"
+                " expected kernels in WebAssembly. 'softnpu kernel new' begins one"
+            )
+
+
 def _write_plain(export: _Export, fd: int, begin: int) -> int:
     model = export.model
     blob, placement = model.graph.get_weightless_blob()
     reader = BlobReader(blob)
+    _check_travels(export.subject, reader)
     reference = reader.weights_reference()
     outside = () if reference is None else reference.outside
     weightless = export.weightless and bool(outside)

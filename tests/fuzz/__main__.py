@@ -1,6 +1,7 @@
 """`python -m tests.fuzz`: so many cases of each kind against a daemon of its own; 1 if that did wrong.
 
 With `--models N`: so many random models instead, on OpenVINO's CPU device and on softnpu; 1 if they differ.
+With `--kernels N`: so many random kernels instead, in their process.
 With `--exceptions N`: clients under stress instead, and exceptions at random ones of N lines of the daemon.
 """
 
@@ -13,12 +14,14 @@ from types import ModuleType
 
 from tests.fuzz import campaign
 from tests.fuzz.exceptions import campaign as exceptions
+from tests.fuzz.kernels import campaign as kernels
 from tests.fuzz.models import campaign as models
 from tests.fuzz.plan import add_options, plan_of
 
 FUZZERS: dict[str, tuple[str, ModuleType]] = {
     "": ("hostile clients", campaign),
     "models": ("random models", models),
+    "kernels": ("random kernels", kernels),
     "exceptions": ("exceptions at random lines", exceptions),
 }
 """By the option that chooses it: its title, and a module with `Plan` and `run`."""

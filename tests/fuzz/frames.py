@@ -34,7 +34,7 @@ _WEIGHTS = {
     "queue_create": 8, "queue_workload": 4,
     "queue_destroy": 8, "context_create": 5, "context_destroy": 3, "context_memory": 6, "cancel": 4,
     "context_release": 3, "context_idle": 2,
-    "metric_stream_open": 3, "metric_stream_close": 3,
+    "metric_stream_open": 3, "metric_stream_close": 3, "kernel_helper_open": 1,
     "status": 1, "activity": 1, "graph_blob": 3, "graph_initialize": 2,
     "graph_destroy": 2, "graph_expected": 2,
     "graph_create": 0.3, "graph_import": 0.5, "graph_export": 0.3, "graph_query": 0.3,
@@ -366,6 +366,7 @@ _PLAIN: dict[str, Callable[[Dice, FrameMaker], dict[str, Any]]] = {
     "metric_stream_open": lambda dice, live: {
         "context": live["contexts"], "period": dice.randint(10**9, MAX_PERIOD_NS),
     },
+    "kernel_helper_open": lambda _dice, live: {"context": live["contexts"]},
     "graph_expected": lambda dice, live: {"context": live["contexts"], "hint": dice.randbytes(32)},
     "mem_alloc": lambda dice, live: {
         "context": live["contexts"], "kind": dice.pick(KINDS),

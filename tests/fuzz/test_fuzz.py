@@ -74,3 +74,21 @@ def test_a_daemon_at_a_limit_lives_serves_and_leaves_nothing(private_dir: Path, 
     found = _fuzz(private_dir, 1100, at=at, frames=9_000, raw=1_000, rings=0, blobs=0, seed=f"at-{at}")
     assert found["violations"] == []
     assert found["engine_restarts"] == 0
+
+
+def test_kernels(tmp_path: Path) -> None:
+    _check_kernels(_fuzz(tmp_path, 120, kernels=150, found=tmp_path), 150)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ten_thousand_kernels(tmp_path: Path) -> None:
+    """On request: ten minutes of the same with others."""
+    _check_kernels(_fuzz(tmp_path, 3500, kernels=10_000, seed="soak", found=tmp_path), 10_000)
+
+
+def _check_kernels(found: dict[str, Any], count: int) -> None:
+    assert found["violations"] == []
+    assert found["rounds"] == count
+    for end in ("ran", "module", "bounds", "shape", "stack", "trap", "returned"):
+        assert found["ends"].get(end, 0) > 0, f"none ended by {end}: {found['ends']}"

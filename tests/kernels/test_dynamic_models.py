@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from softnpu.emulator.blob.container import BlobReader, Section, pack
 from softnpu.emulator.kernels.instance import Instance
+from softnpu.emulator.kernels.module import KernelModule
 from softnpu.emulator.openvino.kernels import operations
 from softnpu.plugin import CompiledModel, Core, NpuError
 from softnpu.tools.examples.kernels import reference
@@ -35,7 +36,9 @@ _JUMPS = shapes_body("""(local $from i32) (local $to i32)
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Build the example, which OpenVINO will keep; its first instance makes a descriptor, which lasts too."""
     content = detections(tmp_path_factory.mktemp("detections"))
-    Instance(operations.load(content), 1000)
+    module = operations.load(content)
+    assert isinstance(module, KernelModule)
+    Instance(module, 1000)
     return content
 
 

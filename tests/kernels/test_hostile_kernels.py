@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 
+import numpy as np
 import pytest
 
 from softnpu.emulator.kernels.client import KernelClient
 from softnpu.emulator.kernels.description import MOST_BYTES
 from softnpu.emulator.kernels.errors import Failure, KernelError
+from softnpu.tools.kernel.arrays import ArrayCall
 from tests.support.kernels import (
     ADD_ONE,
     DESCRIPTION,
@@ -131,11 +133,42 @@ def test_a_kernel_that_fails_ends_its_run_alone(client: KernelClient, what: str)
 
 
 def test_a_write_to_an_input_is_a_trap(client: KernelClient) -> None:
-    writes = kernel(f"(f32.store {X} (f32.const 5)) (i32.const 0)")
+    store = f"(f32.store {X} (f32.const 5)) (i32.const 0)"
+    shapes = """(i32.store offset=8 (i32.load offset=20 (local.get $call)) (i32.const 1))
+      (i64.store offset=16 (i32.load offset=20 (local.get $call))
+        (i64.load offset=16 (i32.load offset=16 (local.get $call)))) (i32.const 0)"""
     with pytest.raises(KernelError, match=r"a write to an input, in run at \+") as raised:
+        run(client, kernel(store, shapes=shapes_body(shapes)), x=[1] * 1024)
+    assert raised.value.failure is Failure.BOUNDS
+    writes = kernel(store)  # its shapes copy in bulk, so its inputs are copies of pages
+    with pytest.raises(KernelError, match=r"a write to an input, in run$") as raised:
         run(client, writes, x=[1] * 1024)
     assert raised.value.failure is Failure.BOUNDS
     run(client, writes)  # a copy, which nobody else has
+
+
+_COPY = f"(memory.copy {X} (i32.const 0) (i32.const 4096))"
+_FILL = f"(memory.fill {X} (i32.const 1) (i32.const 4096))"
+_INIT = f"(memory.init $d {X} (i32.const 0) (i32.const 4))"
+
+
+@pytest.mark.parametrize("writes", [_COPY, _FILL, _INIT])
+def test_a_write_in_bulk_to_an_input_is_an_error_and_changes_nothing(
+    client: KernelClient, writes: str
+) -> None:
+    more = '(data $d "abcd")'
+    x = f"(f32.load {X})"
+    body = f"(if (f32.gt {x} (f32.const 1)) (then {writes})) {ADD_ONE}"
+    with ArrayCall(client.load(kernel(body, more=more)), [("f32", (2048,))], {}) as call:
+        for value in (1, 2, 1, 0):
+            call.inputs[0][:] = value
+            if value > 1:
+                with pytest.raises(KernelError, match=r"kernel tests\.Unary: a write to an input, in run$"):
+                    call.run()
+            else:
+                assert call.run()[0][0] == value + 1
+                assert call.call.staged == 0
+            assert np.array_equal(call.inputs[0], np.full(2048, value, np.float32))
 
 
 def test_a_kernel_runs_again_after_it_has_failed(client: KernelClient) -> None:

@@ -113,6 +113,7 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("kernels.md", "Own kernels"): ("", "assert affine(2, 3, 4) == 10"),
     ("kernels.md", "In a model"): (_KERNEL, ""),
+    ("kernels.md", "From Python"): ("", ""),
     ("prediction.md", "What the real NPU would do"): ("", "assert prediction.speed['4000'].one_tile"),
     ("prediction-speed.md", "What a figure means"): ("", ""),
     ("prediction-speed.md", "The model"): (

@@ -45,7 +45,7 @@ _BUILD: Final = ("-x", "c", "-", "-O3", "-march=native", "-ffast-math", "-shared
 
 def run(rounds: int) -> Iterator[Measurement]:
     """Yield ns an element of GELU and softmax of 256 Ki f32, and the cost of a call."""
-    with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder, KernelProcess() as client:
+    with tempfile.TemporaryDirectory(prefix="softnpu-bench-") as folder, KernelProcess(threads=1) as client:
         native = _native(Path(folder))
         for name, at_most in (("gelu", _GELU_NS), ("softmax", None)):
             kernel = client.load(_built(name, Path(folder)))
@@ -56,6 +56,7 @@ def run(rounds: int) -> Iterator[Measurement]:
 
 def measure(
     kernel: LoadedKernel,
+    single: LoadedKernel,
     shapes: Sequence[tuple[int, ...]],
     attributes: dict[str, Value],
     reference: Callable[..., Any] | None,
@@ -63,7 +64,10 @@ def measure(
     rounds: int,
     seed: int,
 ) -> Iterator[Measurement]:
-    """Yield ns an element of the inputs for each implementation of a kernel, against a numpy function."""
+    """Yield ns an element of the inputs for each implementation of a kernel, against a numpy function.
+
+    If it can be split, also against `single`, the same in a process with one thread.
+    """
     described = kernel.description
     given = {
         each.name: value
@@ -71,10 +75,14 @@ def measure(
     }
     for each in described.implementations:
         random = np.random.default_rng(seed)
-        with ArrayCall(kernel, list(zip(each.inputs, shapes, strict=True)), attributes) as call:
-            for place, element_type in zip(call.inputs, each.inputs, strict=True):
-                place[...] = values(random, element_type, place.shape)
+        kinds = list(zip(each.inputs, shapes, strict=True))
+        with ArrayCall(kernel, kinds, attributes) as call, ArrayCall(single, kinds, attributes) as alone:
+            for place, other, element_type in zip(call.inputs, alone.inputs, each.inputs, strict=True):
+                other[...] = place[...] = values(random, element_type, place.shape)
             sides = {"kernel": _inside(call)}
+            if call.call.parts > 1:
+                sides["one thread"] = _inside(alone)
+                yield absolute(BENCH, f"{each.run}: parts", "", call.call.parts)
             if reference is not None:
                 inputs = call.inputs
 
@@ -87,10 +95,10 @@ def measure(
         elements = max(1, sum(math.prod(shape) for shape in shapes))
         mine, *others = (median(side[1:]) / elements * 1e9 for side in times.values())
         metric = f"{each.run}: time of an element"
-        if others:
-            yield compared(BENCH, metric, "ns", mine, "numpy", others[0])
-        else:
+        if not others:
             yield absolute(BENCH, metric, "ns", mine)
+        for name, time_ns in zip([*sides][1:], others, strict=True):
+            yield compared(BENCH, metric, "ns", mine, name, time_ns)
 
 
 def _against(

@@ -14,16 +14,11 @@ import numpy.typing as npt
 from softnpu.emulator.common import linux
 from softnpu.emulator.kernels.client import DEADLINE_MS, KernelCall, LoadedKernel
 from softnpu.emulator.kernels.description import Value
+from softnpu.emulator.kernels.numpy_types import TYPES
 from softnpu.emulator.links.kernels import TensorPlace
 from softnpu.tools.shared.failures import ToolError
 
 Array = npt.NDArray[Any]
-TYPES: Final = {
-    "boolean": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8,
-    "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "f16": np.float16, "f32": np.float32,
-    "f64": np.float64,
-}  # fmt: skip
-"""Element types that numpy has."""
 _PAGE: Final = mmap.PAGESIZE
 
 

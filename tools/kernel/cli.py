@@ -83,18 +83,16 @@ def build(
 @app.command()
 def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
     """Tell what a kernel computes, and its digest. It is not run; needs neither wasmtime nor a device."""
-    from blake3 import blake3
-
-    from softnpu.emulator.kernels import description
+    from softnpu.emulator.kernels import description, trust
 
     content = file.read_bytes()
     described = description.read(content)
-    digest = blake3(content).hexdigest()
+    digest = trust.digest(content)
     if json_output:
         print_json({"size": len(content), "digest": digest, "description": described})
         return
     print_line(f"{file}: {format_bytes(len(content))}, {described.full_name}, version {described.version}")
-    print_line(f"  digest {digest}")
+    print_line(f"  sha256 {digest}")
     for kind, names in (("inputs", described.inputs), ("outputs", described.outputs)):
         print_line(f"{kind}")
         for name in names:
@@ -107,6 +105,16 @@ def inspect(file: FileArgument, json_output: JsonOption = False) -> None:
         for attribute in described.attributes:
             default = "required" if attribute.default is None else f"default {attribute.default!r}"
             print_line(f"  {attribute.name}: {attribute.kind}, {default}")
+
+
+@app.command("trust")
+def trust_kernel(file: FileArgument) -> None:
+    """Let daemons of this user that run with --kernels signed run a kernel; list its digest."""
+    from softnpu.emulator.kernels import trust
+
+    content = file.read_bytes()
+    path, is_new = trust.add(content)
+    print_line(f"{file}, sha256 {trust.digest(content)}, {'added to' if is_new else 'was in'} {path}")
 
 
 @app.command("test")
@@ -161,6 +169,9 @@ def bench(
         str | None, typer.Option("--against", metavar="FILE.py:FUNCTION", help="A peer that uses numpy.")
     ] = None,
     attribute: AttributeOption = None,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Threads of a kernel that can be split, against one; 0: every core.")
+    ] = 0,
     rounds: Annotated[int, typer.Option(min=3, help="Runs on each side.")] = 100,
     seed: SeedOption = 0,
     json_output: JsonOption = False,
@@ -172,13 +183,13 @@ def bench(
 
     reference = None if against is None else testing.load_reference(against)
     extents = testing.parse_extents(shape or [])
-    with KernelProcess() as client:
-        kernel = client.load(file.read_bytes())
+    content = file.read_bytes()
+    with KernelProcess(threads=threads) as client, KernelProcess(threads=1) as alone:
+        kernel, single = client.load(content), alone.load(content)
         attributes = testing.parse_attributes(kernel.description, attribute or [])
         fixed = _fixed(kernel, extents)
-        report.show(
-            kernels.measure(kernel, fixed, attributes, reference, rounds=rounds, seed=seed), json_output
-        )
+        figures = kernels.measure(kernel, single, fixed, attributes, reference, rounds=rounds, seed=seed)
+        report.show(figures, json_output)
 
 
 def _fixed(kernel: LoadedKernel, extents: Any) -> list[tuple[int, ...]]:

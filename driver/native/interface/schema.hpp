@@ -456,6 +456,7 @@ namespace metric_stream_open {
 constexpr std::string_view TAG = "metric_stream_open", CONTEXT = "context", PERIOD = "period";
 }
 namespace metric_stream_close { constexpr std::string_view TAG = "metric_stream_close", STREAM = "stream"; }
+namespace kernel_helper_open { constexpr std::string_view TAG = "kernel_helper_open", CONTEXT = "context"; }
 namespace status { constexpr std::string_view TAG = "status"; }
 namespace activity {
 constexpr std::string_view TAG = "activity", AFTER_SESSION = "after_session", AFTER_MODEL = "after_model";
@@ -515,6 +516,9 @@ constexpr std::string_view TAG = "context_memory_answer", TOTAL = "total", ALLOC
 }
 namespace metric_stream_opened {
 constexpr std::string_view TAG = "metric_stream_opened", STREAM = "stream";
+}
+namespace kernel_helper_opened {
+constexpr std::string_view TAG = "kernel_helper_opened", HELPER = "helper";
 }
 namespace status_answer {
 constexpr std::string_view TAG = "status_answer", PID = "pid", SERVER = "server", SOCKET = "socket",

@@ -21,7 +21,7 @@ from softnpu.emulator.kernels.errors import Failure, KernelError, failed
 from softnpu.emulator.links.kernels import TensorPlace
 from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.dynamic.binding import bind_model
-from softnpu.emulator.openvino.kernels.host import host
+from softnpu.emulator.openvino.kernels.host import KernelHost, host
 from softnpu.emulator.openvino.kernels.image import KernelImage
 
 
@@ -41,11 +41,10 @@ class KernelBinding(Binding):
 
     __slots__ = (
         "_calls",
-        "_client",
+        "_clients",
         "_fd",
         "_given",
         "_image",
-        "_memory",
         "_parts",
         "_places",
         "_shapes",
@@ -61,8 +60,8 @@ class KernelBinding(Binding):
         self._count_copied = count_copied
         self._copies = []
         self._image = image
-        self._client: KernelClient | None = None
-        self._memory, self._fd = 0, -1
+        self._clients: dict[KernelHost, tuple[KernelClient, int]] = {}
+        self._fd = -1
         self._calls: dict[int, _Prepared] = {}
         self._times: dict[int, tuple[int, int]] = {}
         offsets, size = [], 0
@@ -93,7 +92,8 @@ class KernelBinding(Binding):
         }
 
     def __del__(self) -> None:
-        self._forget()
+        for own in [*self._clients]:
+            self._forget(own)
         if self._fd >= 0:
             os.close(self._fd)
 
@@ -110,19 +110,25 @@ class KernelBinding(Binding):
         return True
 
     def _run_kernel(self, number: int, step: KernelRun, is_cancelled: Callable[[], bool]) -> bool:
-        """Run a kernel; if its process has ended, once more in another one: it only writes its outputs."""
-        try:
-            return self._run_once(number, step, is_cancelled)
-        except KernelError as error:
-            if error.failure is not Failure.LOST:
-                raise
-        return self._run_once(number, step, is_cancelled)
+        """Run a kernel; if its process has ended, once more in another one: it only writes its outputs.
 
-    def _run_once(self, number: int, step: KernelRun, is_cancelled: Callable[[], bool]) -> bool:
-        client = host.client(is_cancelled)
+        A function of a program runs once.
+        """
+        own = self._image.hosts[step.kernel]
+        try:
+            return self._run_once(own, number, step, is_cancelled)
+        except KernelError as error:
+            if error.failure is not Failure.LOST or own.function is not None:
+                raise
+        return self._run_once(own, number, step, is_cancelled)
+
+    def _run_once(
+        self, own: KernelHost, number: int, step: KernelRun, is_cancelled: Callable[[], bool]
+    ) -> bool:
+        client = own.client(is_cancelled)
         if client is None:
             return False
-        call = self._call(number, step, client)
+        call = self._call(own, client, number, step)
         start = time.monotonic_ns()
         shapes = call.run_unless(is_cancelled)
         if shapes is None:
@@ -137,20 +143,21 @@ class KernelBinding(Binding):
                 self._shapes[value][:] = shape[::-1]
         return True
 
-    def _call(self, number: int, step: KernelRun, client: KernelClient) -> KernelCall:
+    def _call(self, own: KernelHost, client: KernelClient, number: int, step: KernelRun) -> KernelCall:
         """Return a call that is prepared for the shapes of its inputs."""
-        if client is not self._client:
-            self._forget()
-            self._client, self._memory = client, client.add_memory(self._fd)
+        if client is not self._clients.get(own, (None, 0))[0]:
+            self._forget(own)
+            self._clients[own] = client, client.add_memory(self._fd)
         known = self._calls.get(number)
         if known is not None and number not in self._image.open_steps:
             return known.call
-        inputs = [self._at(value) for value in step.inputs]
+        memory = self._clients[own][1]
+        inputs = [self._at(value, memory) for value in step.inputs]
         shapes = [each.shape for each in inputs]
         if known is not None and known.inputs == shapes:
             return known.call
-        kernel = host.load(client, self._image.plan.modules[step.kernel])
-        outputs = self._outputs(kernel, step, inputs)
+        kernel = own.load(client, self._image.plan.modules[step.kernel])
+        outputs = self._outputs(kernel, step, inputs, memory)
         call = kernel.prepare(inputs, outputs, step.attributes, self._image.deadline_ms)
         self._calls[number] = _Prepared(call, shapes)
         if known is not None:
@@ -158,12 +165,12 @@ class KernelBinding(Binding):
         return call
 
     def _outputs(
-        self, kernel: LoadedKernel, step: KernelRun, inputs: Sequence[TensorPlace]
+        self, kernel: LoadedKernel, step: KernelRun, inputs: Sequence[TensorPlace], memory: int
     ) -> list[TensorPlace]:
         """Return the places of the outputs, with the shapes that they have for these inputs."""
         values = [self._image.plan.values[value] for value in step.inputs]
         places = [self._places[value] for value in step.outputs]
-        outputs = [msgspec.structs.replace(each, memory=self._memory) for each in places]
+        outputs = [msgspec.structs.replace(each, memory=memory) for each in places]
         if not any(value.is_dynamic for value in values):
             return outputs
         told = kernel.shapes(inputs, step.attributes, self._image.deadline_ms // 2)
@@ -180,19 +187,22 @@ class KernelBinding(Binding):
             outputs[at] = msgspec.structs.replace(outputs[at], shape=found.shape)
         return outputs
 
-    def _forget(self) -> None:
-        """Let the process forget what was prepared there."""
-        client, self._client = self._client, None
-        calls, self._calls = self._calls, {}
-        if client is not None:
-            for each in calls.values():
-                client.forget(call=each.call.number)
-            client.forget(memory=self._memory)
+    def _forget(self, own: KernelHost) -> None:
+        """Let a process forget what was prepared there."""
+        if own not in self._clients:
+            return
+        client, memory = self._clients.pop(own)
+        for number, step in enumerate(self._image.plan.steps):
+            if isinstance(step, KernelRun) and self._image.hosts[step.kernel] is own:
+                prepared = self._calls.pop(number, None)
+                if prepared is not None:
+                    client.forget(call=prepared.call.number)
+        client.forget(memory=memory)
 
-    def _at(self, value: int) -> TensorPlace:
+    def _at(self, value: int, memory: int) -> TensorPlace:
         """Return the place of a value, with its present shape."""
         shape = tuple(reversed(self._shapes[value].tolist()))
-        return msgspec.structs.replace(self._places[value], shape=shape, memory=self._memory)
+        return msgspec.structs.replace(self._places[value], shape=shape, memory=memory)
 
     def layers(self) -> tuple[LayerRecord, ...]:
         """Return the profile of the last inference: OpenVINO's layers, and kernels as software kernels."""

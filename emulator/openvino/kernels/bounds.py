@@ -1,55 +1,46 @@
 """The shapes of a kernel's outputs while those of its inputs are open, and of outputs that a run may shrink.
 
-`softnpu_shapes` is asked at the bounds of the inputs. What it says between them is compared with this at each
-run, which fails if a kernel is of another kind.
+The kernel, or the signature of a function, is asked at the bounds of the inputs. What it says between them
+is compared with this at each run, which fails if a kernel is of another kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import openvino as ov
 
-from softnpu.emulator.kernels.abi import TensorRecord
-from softnpu.emulator.kernels.description import Value
+from softnpu.emulator.kernels.description import Description
 from softnpu.emulator.kernels.errors import Failure, KernelError
-from softnpu.emulator.kernels.instance import Instance
-from softnpu.emulator.kernels.module import KernelModule
 
-_SHAPES_MS: Final = 2000
 _FAR: Final = (37, 1009)
 """Extents that stand for those without a bound."""
-_Shapes = list[tuple[int, ...]]
+Shapes = list[tuple[int, ...]]
+"""Of the inputs or outputs of a kernel."""
 
 
 def outputs(
-    module: KernelModule,
-    implementation: int,
-    types: Sequence[str],
-    shapes: Sequence[ov.PartialShape],
-    attributes: list[Value],
+    described: Description, ask: Callable[[Shapes], Shapes], shapes: Sequence[ov.PartialShape]
 ) -> list[ov.PartialShape]:
-    """Return the shape of each output. Raises `KernelError` if the kernel takes none of those tried."""
-    described = module.description
+    """Return the shape of each output; `ask` tells them for static inputs.
+
+    Raises `KernelError` if the kernel takes none of those tried.
+    """
     if any(shape.rank.is_dynamic for shape in shapes):
         return [ov.PartialShape.dynamic()] * len(described.outputs)
-    instance = Instance(module, _SHAPES_MS)
-    near: list[_Shapes] = []
-    far: list[_Shapes] = []
+    near: list[Shapes] = []
+    far: list[Shapes] = []
     failure: KernelError | None = None
     for is_far, tried in _tried(shapes):
-        if not instance.is_usable:
-            instance = Instance(module, _SHAPES_MS)
-        records = [TensorRecord(kind, shape) for kind, shape in zip(types, tried, strict=True)]
         try:
-            told, _ = instance.shapes(implementation, records, attributes)
+            told = ask(tried)
         except KernelError as error:
             if error.failure not in (Failure.RETURNED, Failure.SHAPE, Failure.MEMORY):
                 raise
             failure = failure or error
         else:
-            (far if is_far else near).append([each.shape for each in told])
+            (far if is_far else near).append(told)
     if failure is not None and not near and not far:
         raise failure
     return [
@@ -58,7 +49,7 @@ def outputs(
     ]
 
 
-def _tried(shapes: Sequence[ov.PartialShape]) -> Iterator[tuple[bool, _Shapes]]:
+def _tried(shapes: Sequence[ov.PartialShape]) -> Iterator[tuple[bool, Shapes]]:
     """Yield shapes to ask for, and whether they are large in dimensions without a bound.
 
     All dimensions at their least and most, and each alone at its most: some kernels want equal ones.
@@ -85,7 +76,7 @@ def _tried(shapes: Sequence[ov.PartialShape]) -> Iterator[tuple[bool, _Shapes]]:
             yield True, _with(some, [each], extent)
 
 
-def _with(shapes: _Shapes, axes: Sequence[tuple[int, int]], extent: int) -> _Shapes:
+def _with(shapes: Shapes, axes: Sequence[tuple[int, int]], extent: int) -> Shapes:
     """Return shapes with another extent in some places."""
     return [
         tuple(extent if (at, axis) in axes else each for axis, each in enumerate(shape))
@@ -93,7 +84,7 @@ def _with(shapes: _Shapes, axes: Sequence[tuple[int, int]], extent: int) -> _Sha
     ]
 
 
-def _merged(near: _Shapes, far: _Shapes, may_shrink: bool) -> ov.PartialShape:
+def _merged(near: Shapes, far: Shapes, may_shrink: bool) -> ov.PartialShape:
     """Return the shape with room for all of these; those of `far` show which extents have no bound."""
     if len({len(shape) for shape in (*near, *far)}) > 1:
         return ov.PartialShape.dynamic()

@@ -49,7 +49,8 @@ class KernelImage(LoadedImage):
         modelled: Modelled,
         check: bool,
     ) -> None:
-        host.check(reader.metadata().name)
+        host.check(reader.metadata().name, plan.modules)
+        self.hosts = [host.of(each) for each in plan.modules]
         self.plan = plan
         self.parts: dict[int, LoadedPart] = {}
         self.open_steps = frozenset(
@@ -62,7 +63,8 @@ class KernelImage(LoadedImage):
         self.names = [description.read(each).full_name for each in plan.modules]
         super().__init__(reader, placement, space, modelled, check)
         self.deadline_ms = _deadline_ms(self.meta)
-        host.client(lambda: False)  # its start takes longer than a command may
+        for each in dict.fromkeys(self.hosts):
+            each.client(lambda: False)  # its start takes longer than a command may
 
     def _build(self, model: ov.Model) -> None:
         """Compile each part, by the number of its step."""

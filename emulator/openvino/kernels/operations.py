@@ -8,16 +8,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 import openvino as ov
 
-from softnpu.emulator.kernels.description import Description, Value
+from softnpu.emulator.kernels import description, patterns
+from softnpu.emulator.kernels.abi import TensorRecord
+from softnpu.emulator.kernels.description import Description, FunctionDescription, Value
 from softnpu.emulator.kernels.errors import Failure, failed
-from softnpu.emulator.kernels.machine import Machine
-from softnpu.emulator.kernels.module import KernelModule
 from softnpu.emulator.openvino.kernels import bounds
+from softnpu.emulator.openvino.kernels.bounds import Shapes
+
+if TYPE_CHECKING:
+    from softnpu.emulator.kernels.instance import Instance
+    from softnpu.emulator.kernels.machine import Machine
+    from softnpu.emulator.kernels.module import KernelModule
+
+_SHAPES_MS: Final = 2000
 
 _MISSING: Final = {
     "integer": -(1 << 63),
@@ -32,16 +40,54 @@ _MISSING: Final = {
 @functools.cache
 def machine() -> Machine:
     """Return the virtual machine of this process."""
+    from softnpu.emulator.kernels.machine import Machine
+
     return Machine()
 
 
+class FunctionModule:
+    """A Python function in the place of a module: its signature tells the shapes."""
+
+    def __init__(self, described: FunctionDescription) -> None:
+        self.description = described
+
+
+Module: TypeAlias = Union["KernelModule", FunctionModule]
+
+
 @functools.cache
-def load(content: bytes) -> KernelModule:
+def load(content: bytes) -> Module:
     """Load a module to ask it for shapes; OpenVINO keeps it for good. Raises `KernelError`."""
+    described = description.read(content)
+    if isinstance(described, FunctionDescription):
+        return FunctionModule(described)
+    from softnpu.emulator.kernels.module import KernelModule  # late: a function does without wasmtime
+
     return KernelModule(machine(), content)
 
 
-def operation(module: KernelModule) -> type[ov.Op]:
+def _asking(
+    module: Module, number: int, types: Sequence[str], attributes: list[Value]
+) -> Callable[[Shapes], Shapes]:
+    """Return what tells the shapes of the outputs by those of the inputs."""
+    if isinstance(module, FunctionModule):
+        described = module.description
+        return lambda shapes: patterns.output_shapes(described, number, shapes, attributes)
+    instance: Instance | None = None
+
+    def ask(shapes: Shapes) -> Shapes:
+        from softnpu.emulator.kernels.instance import Instance
+
+        nonlocal instance
+        if instance is None or not instance.is_usable:
+            instance = Instance(module, _SHAPES_MS)
+        records = [TensorRecord(kind, shape) for kind, shape in zip(types, shapes, strict=True)]
+        return [each.shape for each in instance.shapes(number, records, attributes)[0]]
+
+    return ask
+
+
+def operation(module: Module) -> type[ov.Op]:
     """Return the class of a kernel's operation, for `openvino.Core.add_extension`."""
     described = module.description
 
@@ -75,7 +121,7 @@ def operation(module: KernelModule) -> type[ov.Op]:
     return KernelOperation
 
 
-def extensions(module: KernelModule) -> list[Any]:
+def extensions(module: Module) -> list[Any]:
     """Return what teaches OpenVINO a kernel's operation, in its IR and in ONNX."""
     from openvino.frontend.onnx import ConversionExtension  # late: the compiler reads no ONNX
 
@@ -104,7 +150,7 @@ def _first(kind: str, default: Value | None) -> Value:
 
 
 def outputs(
-    module: KernelModule,
+    module: Module,
     types: Sequence[str],
     shapes: Sequence[ov.PartialShape],
     attributes: dict[str, Value],
@@ -112,11 +158,12 @@ def outputs(
     """Return types and shapes of a kernel's outputs, for inputs of these. Raises `KernelError`."""
     described = module.description
     number = described.implementation_for(tuple(types))
-    told = bounds.outputs(module, number, types, shapes, described.complete(attributes))
+    ask = _asking(module, number, types, described.complete(attributes))
+    told = bounds.outputs(described, ask, shapes)
     return list(zip(described.implementations[number].outputs, told, strict=True))
 
 
-def _infer(node: Any, module: KernelModule) -> None:
+def _infer(node: Any, module: Module) -> None:
     """Set types and shapes of the outputs."""
     described = module.description
     places = range(node.get_input_size())

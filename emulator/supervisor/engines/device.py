@@ -70,7 +70,7 @@ class Device:
             spin_us=settings.spin_us,
             session_memory=limits_for(settings).session_memory,
             self_check=settings.checks_itself,
-            kernels=settings.kernels != "none",
+            kernels=settings.kernels,
             clock=settings.clock,
             inference_us=settings.inference_us,
             shared=settings.is_shared,

@@ -1,12 +1,16 @@
-"""The process of kernels of one virtual function: started when its engine asks, ended with the engine."""
+"""The process of kernels of one virtual function: started when its engine asks, ended with the engine.
+
+Kernels that are Python functions run in processes of their programs, which get the channel through a door.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -15,6 +19,7 @@ from softnpu.emulator.supervisor.children import child_process
 from softnpu.emulator.supervisor.children.child_output import ChildOutput
 from softnpu.emulator.supervisor.children.child_process import ChildProgram
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
+from softnpu.emulator.supervisor.state.objects import Context
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +47,28 @@ class KernelsProcess:
         """The process; 0 while none runs."""
         return 0 if self._process is None else self._process.pid
 
-    def start(self) -> None:
-        """Start a process in the place of any before, and send its channel to the engine, now or soon."""
-        if self._timer is None:
+    def start(self, helper: str, contexts: Iterable[Context]) -> None:
+        """Start a process in the place of any before, and send its channel to the engine, now or soon.
+
+        `helper`: one that this helper of a context forks. The engine's channel is closed if there is none.
+        """
+        if helper:
+            self._knock(helper, contexts)
+        elif self._timer is None:
             wait_s = self._started_at + _LEAST_S - time.monotonic()
             self._timer = self._reactor.after(max(0.0, wait_s), self._start)
+
+    def _knock(self, helper: str, contexts: Iterable[Context]) -> None:
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            log.error("%s: no channel to a helper for kernels: %s", self._name, error)
+            return  # the engine does not wait for it forever
+        with ours, theirs:
+            for context in contexts:
+                if helper in context.doors:
+                    context.doors[helper].send(theirs)
+            self._tell(link.KernelsStarted(helper=helper), [ours.fileno()])
 
     def _start(self) -> None:
         self._timer = None

@@ -274,7 +274,7 @@ class VirtualFunction:
             case link.ImageNeeded():
                 self.idle.restore(report)
             case link.KernelsNeeded():
-                self._kernels.start()
+                self._kernels.start(report.helper, self.contexts.values())
             case link.QueueRefused():
                 self.bans.on_refused(report)
             case link.InternalError():

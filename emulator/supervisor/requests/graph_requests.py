@@ -43,7 +43,7 @@ class GraphRequests:
     def __init__(self, state: SessionState, session: int) -> None:
         self._state = state
         self._owner = (state.user.uid, session)
-        self._strict = state.services.strict
+        self._strict, self._kernels = state.services.strict, state.services.kernels
         self._compilations: dict[int, Compilation] = {}
         self._account = Account(state.user.compiles)
         most, above = state.services.limits.graphs, (state.user.loads,)
@@ -67,7 +67,14 @@ class GraphRequests:
         fds = call.packet.check_fds(1 + len(request.weights))
         # workers have the rights of the daemon's owner: files of its cache are no business of others
         cache = request.cache if self._state.user.may_command else None
-        job = job_of(CompileJob, request, platform=self._platform(context), cache=cache, strict=self._strict)
+        job = job_of(
+            CompileJob,
+            request,
+            platform=self._platform(context),
+            cache=cache,
+            strict=self._strict,
+            kernels=self._kernels,
+        )
         self._compile(call, context, job, fds)
 
     def import_blob(self, call: Call, request: msg.GraphImport) -> None:
@@ -123,7 +130,8 @@ class GraphRequests:
         context = self._state.contexts.get(request.context)
         self._check_job(call.number)
         check_sources(request.weights, f"model '{request.name}'")
-        job = job_of(QueryJob, request, platform=self._platform(context), strict=self._strict)
+        platform = self._platform(context)
+        job = job_of(QueryJob, request, platform=platform, strict=self._strict, kernels=self._kernels)
         self._run_job(call, job, call.packet.check_fds(1 + len(request.weights)), context.device)
 
     def answer_options(self, call: Call, request: msg.CompilerOptions) -> None:

@@ -26,6 +26,7 @@ from softnpu.emulator.supervisor.requests.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.requests.metric_streams import MetricRequests
 from softnpu.emulator.supervisor.requests.queue_requests import QueueRequests
 from softnpu.emulator.supervisor.requests.session_state import Answering, Call, Post, Services, SessionState
+from softnpu.emulator.supervisor.state.door import Door, check_room
 from softnpu.emulator.supervisor.state.images import ImageState
 from softnpu.emulator.supervisor.state.objects import Context
 from softnpu.emulator.supervisor.state.usage import QueueUsage, SessionUsage
@@ -175,6 +176,22 @@ class Session:
             device.function_changed()
             state.post(call.number, msg.ContextCreated(context=context.handle), [context.doorbell])
 
+    def open_helper(self, call: Call, request: msg.KernelHelperOpen) -> None:
+        """Announce a helper for kernels of the client."""
+        context = self.state.contexts.get(request.context)
+        check_room(context.doors)
+        self.state.segments.check()
+        with undoing() as undo:
+            door, theirs = Door.open()
+            undo.callback(door.close)
+            with theirs:
+                check_left(theirs.fileno())
+                context.doors[door.name] = door
+                undo.callback(self.state.count, context)
+                undo.callback(context.doors.pop, door.name)
+                self.state.count(context)
+                self.state.post(call.number, msg.KernelHelperOpened(helper=door.name), [theirs.fileno()])
+
     def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
         context = self.state.contexts.get(request.context)
         self.memory.count_pages()
@@ -276,6 +293,7 @@ _OnContext = (
     | msg.GraphQuery
     | msg.GraphExpected
     | msg.MetricStreamOpen
+    | msg.KernelHelperOpen
 )
 _OnQueue = msg.QueueWorkload | msg.QueueDestroy
 _OnGraph = msg.GraphBlob | msg.GraphExport | msg.GraphInitialize | msg.GraphDestroy
@@ -330,6 +348,7 @@ _ROUTES: dict[type[msg.Request], _Route] = dict(
         _route(msg.GraphDestroy, lambda s: s.graphs.destroy, _of_graph),
         _route(msg.MetricStreamOpen, lambda s: s.metrics.open, _of_context),
         _route(msg.MetricStreamClose, lambda s: s.metrics.close, _of_none),
+        _route(msg.KernelHelperOpen, lambda s: s.open_helper, _of_context),
         _route(msg.Cancel, lambda s: s.graphs.cancel, _of_none),
     )
 )

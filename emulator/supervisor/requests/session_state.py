@@ -46,7 +46,7 @@ class Services:
     """The services shared by all sessions of a daemon. `session_segments`: memory files per session.
 
     `by_session`: every session has a virtual function of its own. `strict`: the compiler refuses what silicon
-    refuses. `shared`: others than its user may use the daemon.
+    refuses. `kernels`: which own kernels run. `shared`: others than its user may use the daemon.
     """
 
     reactor: Reactor
@@ -58,6 +58,7 @@ class Services:
     session_segments: int
     by_session: bool = False
     strict: bool = False
+    kernels: str = "all"
     shared: bool = False
     context_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 

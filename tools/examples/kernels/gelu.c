@@ -22,6 +22,11 @@ SOFTNPU_EXPORT(softnpu_shapes) int32_t softnpu_shapes(softnpu_call *call) {
     return 0;
 }
 
+SOFTNPU_EXPORT(softnpu_split) int32_t softnpu_split(softnpu_call *call) {
+    (void)call;
+    return 1; /* input 0 is cut as the output is: each element is on its own */
+}
+
 static v128_t gelu(v128_t x) {
     v128_t half = wasm_f32x4_mul(x, wasm_f32x4_splat(0.5f));
     v128_t erf = softnpu_erf(wasm_f32x4_mul(x, wasm_f32x4_splat(0.70710678f)));

@@ -21,6 +21,12 @@ SOFTNPU_EXPORT(softnpu_shapes) int32_t softnpu_shapes(softnpu_call *call) {
     return 0;
 }
 
+SOFTNPU_EXPORT(softnpu_split) int32_t softnpu_split(softnpu_call *call) {
+    int64_t axis = softnpu_integer(call, AXIS);
+    if (axis < 0) axis += call->inputs[0].rank;
+    return axis > softnpu_outer_axis(&call->inputs[0]); /* not within a row */
+}
+
 /* One row of contiguous elements: whole vectors, then the rest. */
 static void row(const float *x, float *y, int64_t count) {
     int64_t whole = count / 4 * 4, rest = count - whole;

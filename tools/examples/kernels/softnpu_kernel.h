@@ -97,6 +97,13 @@ static inline int64_t softnpu_elements(const softnpu_tensor *tensor) {
     return softnpu_product(tensor, 0, tensor->rank);
 }
 
+/* For softnpu_split: the first dimension that is not 1, along which tensors are cut; the rank if there is none. */
+static inline uint32_t softnpu_outer_axis(const softnpu_tensor *tensor) {
+    uint32_t axis = 0;
+    while (axis < tensor->rank && tensor->shape[axis] == 1) axis++;
+    return axis;
+}
+
 /* Attributes by their place in the description. */
 static inline int64_t softnpu_integer(const softnpu_call *call, uint32_t index) {
     return *(const int64_t *)call->attributes[index].values;

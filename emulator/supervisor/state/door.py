@@ -1,0 +1,54 @@
+"""The door of a helper: a socket through which the process of a client gets channels to engines."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import secrets
+import socket
+import struct
+import termios
+from collections.abc import Mapping
+from typing import Final
+
+from softnpu.emulator.interface.result import ZeResult, refuse
+
+_MOST: Final = 16
+_NAME_BYTES: Final = 16
+
+
+class Door:
+    """Our end. `name` is known to the client, its blobs and its engine only."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.name = secrets.token_hex(_NAME_BYTES)
+        self._end = end
+
+    @classmethod
+    def open(cls) -> tuple[Door, socket.socket]:
+        """Return a door, and the client's end."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        return cls(ours), theirs
+
+    def send(self, channel: socket.socket) -> None:
+        """Send a descriptor, unless the client has not read the one before, or is gone."""
+        (unread,) = struct.unpack("i", fcntl.ioctl(self._end.fileno(), termios.TIOCOUTQ, bytes(4)))
+        if not unread:
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._end, [b"\0"], [channel.fileno()])
+
+    def close(self) -> None:
+        """End it; harmless when repeated."""
+        self._end.close()
+
+
+def check_room(doors: Mapping[str, Door]) -> None:
+    """Refuse one more than a context may have."""
+    if len(doors) >= _MOST:
+        raise refuse(
+            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
+            "kernel helper",
+            found=f"{len(doors)} of this context",
+            expected=f"at most {_MOST}",
+        )
