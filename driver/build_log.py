@@ -28,7 +28,7 @@ class BuildLog:
 
     @property
     def size(self) -> int:
-        """Bytes of the text including its NUL, as returned by the first of the two calls."""
+        """Bytes of the text including its NUL: what the call in C returns when it is given no buffer."""
         self._check("pfnBuildLogGetString2")
         return len(self._text.encode()) + 1
 

@@ -110,7 +110,7 @@ class Device:
         return ImageProperties()
 
     def get_memory_properties(self) -> list[MemoryProperties]:
-        """`zeDeviceGetMemoryProperties`: one memory, DDR; context memory queries return sizes."""
+        """`zeDeviceGetMemoryProperties`: one memory, DDR. Its size is asked of a context."""
         self.driver._check("zeDeviceGetMemoryProperties")
         return [MemoryProperties()]
 
@@ -137,7 +137,10 @@ class Device:
         return [QueueGroupProperties(flags=flags, max_memory_fill_pattern_size=_FILL_PATTERN, num_queues=1)]
 
     def pci_get_properties_ext(self) -> PciProperties:
-        """`zeDevicePciGetPropertiesExt`: the NPU's address on the real platforms, 0000:00:0b.0."""
+        """`zeDevicePciGetPropertiesExt`: the NPU's address on the real platforms, 0000:00:0b.0.
+
+        Further devices are on further buses.
+        """
         self.driver._check("zeDevicePciGetPropertiesExt")
         return PciProperties(domain=0, bus=self.info.index, device=0x0B, function=0)
 
@@ -210,5 +213,5 @@ class Device:
 
 
 def _requirements(platform: str) -> str:
-    # OpenVINO reads it: names with numbers, or with such a list in brackets
+    # OpenVINO parses it: NAME=NUMBER, or NAME=[...] around a list of those
     return f"{_COMPILER}=[blob={container.MAJOR};npu={platform}]"

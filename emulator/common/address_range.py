@@ -86,8 +86,9 @@ class AddressRange:
                 if len(entries) != pages * _ENTRY:
                     raise OSError(errno.EIO, f"pagemap: {len(entries)} bytes; expected {pages * _ENTRY}")
                 flags = np.frombuffer(entries, np.uint64) >> np.uint64(61)
+                is_of_file = (flags & np.uint64(1)) != 0
                 # a written page of a private mapping is there, or swapped out, and no longer the file's
-                if bool(((flags != 0) & (flags & np.uint64(1) == 0)).any()):
+                if bool(((flags != 0) & ~is_of_file).any()):
                     return True
         return False
 
@@ -122,25 +123,25 @@ def map_shared_aligned(fd: int, size: int, alignment: int) -> memoryview:
 
 
 def map_for_reading(fd: int, size: int) -> memoryview:
-    """The first `size` bytes of a file as others change them; no descriptor is kept. Raises `OSError`."""
+    """Return the first `size` bytes of a file, shared, read-only; keeps no descriptor. Raises `OSError`."""
     return _map_whole(fd, size, mmap.PROT_READ).toreadonly()
 
 
 def map_for_writing(fd: int, size: int) -> memoryview:
-    """Return the same, shared and writable."""
+    """Return the first `size` bytes of a file, shared and writable. Raises `OSError`."""
     return _map_whole(fd, size, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def map_pages(fd: int, size: int, offset: int) -> ctypes.Array[ctypes.c_ubyte]:
-    """Pages of a file from `offset` on, shared and writable, also those behind its end; raises `OSError`.
+    """Return pages of a file from `offset` on, shared and writable, maybe behind its end; raises `OSError`.
 
-    The module `mmap` looks at the size of the file first, which may be another one by then.
+    The module `mmap` would compare with the size of the file, which may change before it maps.
     """
     return _map(fd, size, mmap.PROT_READ | mmap.PROT_WRITE, offset)
 
 
 def map_pages_for_reading(fd: int, size: int, offset: int) -> ctypes.Array[ctypes.c_ubyte]:
-    """Return the same of a file open for reading. A write to them would fault nowhere and change no file."""
+    """Return the same of a file open for reading. A write changes a private copy, never the file."""
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     return _map(fd, size, protection, offset, mmap.MAP_PRIVATE | _MAP_NORESERVE)
 

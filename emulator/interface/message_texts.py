@@ -6,7 +6,11 @@ import enum
 
 
 class Role(enum.StrEnum):
-    """The rights of a connection: own objects, only look, also keep an idle daemon, or lease devices."""
+    """The rights of a connection.
+
+    A session has objects of its own, a monitor only looks, a keeper looks and keeps an idle daemon alive,
+    a lease takes devices.
+    """
 
     SESSION = "session"
     MONITOR = "monitor"

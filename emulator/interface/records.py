@@ -114,8 +114,9 @@ def ring_size(slots: int) -> int:
 #
 # One header of 64 bytes, then 256 bytes per device, then the histograms of each device. Written by the
 # supervisor (s) and the primary engines (e), read by everybody. Counters only grow while the daemon lives.
-# Then everything except the header again: the counts of other virtual functions' engines, written by the
-# supervisor. Readers add both; of HEARTBEAT and DEVICE_CLOCK the larger one counts.
+#
+# Behind that lies a second part like it, without a header: the counts of the other virtual functions'
+# engines, written by the supervisor. Readers add both; of HEARTBEAT and DEVICE_CLOCK the larger one counts.
 
 STATUS_MAGIC = b"SNPUSTAT"
 STATUS_VERSION = 1
@@ -145,7 +146,7 @@ class StatusWord(enum.IntEnum):
     RESTARTS = 3  # s
     MEMORY_TOTAL = 4  # s: bytes
     MEMORY_USED = 5  # s: bytes asked for by all sessions
-    CONTEXTS = 6  # s: bytes requested by all sessions
+    CONTEXTS = 6  # s: contexts of all sessions
     HEARTBEAT = 8  # e: CLOCK_MONOTONIC in nanoseconds of the last sign of life
     SUBMISSIONS = 9  # e
     COMMANDS = 10  # e

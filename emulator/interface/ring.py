@@ -39,7 +39,10 @@ class Slot(NamedTuple):
 
 
 class _Ring:
-    """The words of a ring at `offset` of a mapping."""
+    """The words of a ring at `offset` of a mapping.
+
+    Attributes in `_at`, and `_first_result`, are indices into `_words` (bytes >> 2) or `_longs` (bytes >> 3).
+    """
 
     def __init__(self, mapping: SharedMapping, offset: int, slots: int) -> None:
         self.slots = slots
@@ -151,7 +154,7 @@ class DriverRing(_Ring):
             return None
 
     def failure_text(self) -> bytes:
-        """Return its encoded form in the ring."""
+        """Return the reason of the last failure as it lies in the ring: an `ErrorInfo` as msgpack."""
         size = min(self._words[self._text_size_at], records.RING_TEXT_MAX)
         start = self._base + records.RING_TEXT
         return self._buffer[start : start + size]

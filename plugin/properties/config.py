@@ -93,6 +93,7 @@ class ModelProperties(msgspec.Struct, frozen=True):
         }
         known = replace(self, values={**self.values, **recorded, "NPU_PLATFORM": meta.platform})
         hint = HINTS[meta.platform].of(known["PERFORMANCE_HINT"])
+        # 0 and -1 leave a number to the hint
         hinted = {"NPU_TILES": known._hinted_tiles(hint.tiles), "NPU_DMA_ENGINES": DMA_ENGINES}
         numbers = {name: known[name] if known[name] > 0 else number for name, number in hinted.items()}
         return replace(known, values={**known.values, **numbers})
@@ -120,8 +121,9 @@ class ModelProperties(msgspec.Struct, frozen=True):
 def in_effect(explicit: Mapping[str, Any], device: DeviceInfo) -> tuple[DeviceInfo, dict[str, Any]]:
     """Return the device to compile for, and the values of all RW properties on it.
 
-    It is `device`, or one of the platform in NPU_PLATFORM, maybe absent. An unknown platform has no effect
-    here: the compiler rejects it with a list of its platforms. Values are explicit ones, else defaults.
+    It is `device`, or one of the platform in NPU_PLATFORM, which the daemon need not have. An unknown
+    platform has no effect here: the compiler rejects it with a list of its platforms. Values are explicit
+    ones, else defaults.
     """
     info = device
     platform = str(explicit.get("NPU_PLATFORM", "")).removeprefix("NPU").removeprefix("VPU")

@@ -23,6 +23,7 @@ _LOOK_AHEAD: Final = 1024
 _FIRST_CHUNK: Final = 64
 _MOST_SKIPS: Final = 64
 _LARGEST_LOSS: Final = 1 << 31
+"""Slots have the low 32 bits of a number: one ahead by less than half of their range is a later one."""
 
 
 class RingReader:
@@ -42,7 +43,7 @@ class RingReader:
             self._memory, RECORD, count=info.records, offset=trace.NAMES * trace.NAME_SIZE
         )
         self._read = 0  # number of the last record read, or given up
-        self._stuck = 0
+        self._stuck = 0  # how often in a row the next record was unfinished
 
     def read(self, final: bool = False) -> Records:
         """Return the records since the last reading; at most as many as the ring holds."""
@@ -91,7 +92,8 @@ class RingReader:
     def _skip(self, at: int, final: bool) -> bool:
         """Give up overwritten or unfinished records; return False to wait for them."""
         capacity = self.info.records
-        if (int(self._slots["end"][at]) - self._read - 1) & 0xFFFFFFFF < _LARGEST_LOSS:
+        beyond_next = (int(self._slots["end"][at]) - (self._read + 1)) & 0xFFFFFFFF
+        if beyond_next < _LARGEST_LOSS:
             # a later record is in its place, or it has just arrived
             ahead = self._newest() - self._read
             if ahead > capacity:
@@ -104,6 +106,7 @@ class RingReader:
         count = min(_LOOK_AHEAD, capacity - 1)
         slots = (self._read + 1 + np.arange(count)) % capacity
         written = np.flatnonzero(self._slots["end"][slots] == self._numbers(count))
+        # nothing behind it is written, or it is itself by now
         if not len(written) or not written[0]:
             return False
         self._give_up(int(written[0]))

@@ -2,7 +2,8 @@
 // done would lose it; so a waiter sleeps here until there is one, works, and takes it at the end.
 //
 // A named semaphore is a file with the sem_t of the C library. That of glibc (since 2.21, 64 bits) is one
-// word of 64 bits: the value below, the number of waiters above. sem_post wakes one waiter, if there are any.
+// word of 64 bits: the value in the low half, the number of waiters in the high one. sem_post wakes one
+// waiter, if there are any.
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

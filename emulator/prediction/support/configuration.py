@@ -14,7 +14,7 @@ from softnpu.emulator.prediction.support.rules import RULES
 
 _TILES: Final = "NPU_TILES"
 _PRECISION: Final = "INFERENCE_PRECISION_HINT"
-_TAKEN: Final = ("", "f16", "i8")
+_ACCEPTED_PRECISIONS: Final = ("", "f16", "i8")
 
 
 def check(config: Mapping[str, str], platform: str) -> Iterator[Finding]:
@@ -23,8 +23,9 @@ def check(config: Mapping[str, str], platform: str) -> Iterator[Finding]:
     if tiles.isascii() and tiles.isdecimal() and int(tiles) > check_platform(platform).tiles:
         yield RULES["configuration.tiles"].finding(f"{_TILES}={tiles} on platform {platform}")
     precision = config.get(_PRECISION, "")
-    if precision not in _TAKEN:
+    if precision not in _ACCEPTED_PRECISIONS:
         yield RULES["configuration.precision"].finding(f"{_PRECISION}={precision}")
+    # the compiler refuses names of OpenVINO's types: it has words of its own
     unknown = [name for name in kept_layers(config.get(MODE_PARAMS, "")) if not is_word(name)]
     if unknown:
         words = ", ".join(words_of(unknown))

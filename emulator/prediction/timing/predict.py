@@ -43,9 +43,9 @@ def predict(
     `host` is the computer around it; None: the one of the platform's published figures. Refuses an unknown
     platform, another platform's host, too many tiles, and a graph with unbounded shapes.
     """
-    found = find_device(platform)
-    host = host or HOSTS[found.host]
-    device = host.on(found)
+    published = find_device(platform)
+    host = host or HOSTS[published.host]
+    device = host.on(published)
     count = _check_tiles(device, tiles)
     _check_shapes(graph)
     file = calibrated or calibration.load()
@@ -106,9 +106,9 @@ class _Builder:
     def prediction(self) -> Prediction:
         layers = tuple(self._layer(position) for position in range(len(self._works)))
         total = float(self._times.sum())
-        by = self._file.calibration
-        on_host = calibration.host_us(self._host, copied_bytes(self._graph), by)
-        latency = total * by.latency + on_host
+        factors = self._file.calibration
+        on_host = calibration.host_us(self._host, copied_bytes(self._graph), factors)
+        latency = total * factors.latency + on_host
         rate = 1e6 / total if total else 0.0
         return Prediction(
             model=self._graph.name,
@@ -169,8 +169,9 @@ class _Builder:
     def _utilization(self, work: Work) -> float | None:
         if not work.macs or not work.dpu_cycles:
             return None
-        rate = self._device.macs.value * self._tiles * (1.0 if work.int8 else 0.5)
-        return min(work.macs / (work.dpu_cycles * rate), 1.0)
+        # the device's figure is of int8; f16 has half of it
+        macs_per_cycle = self._device.macs.value * self._tiles * (1.0 if work.int8 else 0.5)
+        return min(work.macs / (work.dpu_cycles * macs_per_cycle), 1.0)
 
     def _memory_needed(self) -> Memory:
         works = self._works

@@ -45,10 +45,10 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 
-_BACKLOG = 256
+_BACKLOG = 256  # the most frames that wait for the client to read them
 _FRAMES_A_ROUND = 32
 _ROUND_S = 0.003
-_UNREAD_BYTES = 1024 * 1024
+_UNREAD_BYTES = 1024 * 1024  # of those frames
 
 
 class Server(Protocol):
@@ -105,12 +105,13 @@ class Client:
         self._delayed = DelayedRequests(self._reactor, partial(self._serve, delayed=True))
         self._greeted = False
         self._open = True
-        self._ending = False
+        self._ending = False  # it ends after the request being served, the last one
         self._deaf = False  # it does not read its answers, and gets no more
         self._handshake_s = handshake_s
-        self._deadline: Timer | None = None
+        self._handshake_timer: Timer | None = None
         self._pidfd = -1
         self._start_time = 0
+        # its shares of what its user may have: `_give_back` returns them
         self._connection = user.connections.hold()
         self._handshake = user.handshakes.hold()
         self._unread = Account(user.unread)
@@ -122,7 +123,9 @@ class Client:
 
     def _begin(self) -> None:
         self._watch(False)
-        self._deadline = self._reactor.after(self._handshake_s, lambda: self.close("no handshake in time"))
+        self._handshake_timer = self._reactor.after(
+            self._handshake_s, lambda: self.close("no handshake in time")
+        )
         try:
             self._pidfd = os.pidfd_open(self.pid)
             self._reactor.watch(self._pidfd, lambda: self.close("its process ended"))
@@ -153,8 +156,8 @@ class Client:
             log.info("client %d (pid %d) leaves: %s", self.number, self.pid, reason)
 
     def _unwatch(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
         self._reactor.unwatch(self._channel.fileno())
         if self._pidfd >= 0:
             self._reactor.unwatch(self._pidfd)
@@ -186,6 +189,7 @@ class Client:
         self._ending = True
 
     def _watch(self, full: bool) -> None:
+        """Watch for frames, and, while the socket is `full`, for room in it."""
         self._reactor.watch(self._channel.fileno(), self._read, self._flush if full else None)
 
     def _flush(self) -> None:
@@ -285,9 +289,9 @@ class Client:
         if self._injections.armed and not delayed:
             target = RequestTarget(self.number, self.session, request)
             injection = self._injections.hit(target)
-            if injection is not None and not self._inject(injection, target, packet):
-                return
             if injection is not None:
+                if not self._inject(injection, target, packet):
+                    return
                 call = Call(packet, WORKER_SIGNALS[injection.kind])
         if isinstance(request, msg.Cancel) and self._delayed.cancel(request.request):
             self._post(request.request, msg.Failed(info=cancelled_info()))
@@ -373,7 +377,8 @@ class Client:
                 expected=", ".join(msg.Role),
             )
         is_session = request.role == msg.Role.SESSION
-        self._devices = self._leases.devices_of(request.lease) if is_session else self._devices
+        if is_session:
+            self._devices = self._leases.devices_of(request.lease)
         welcome = self._server.welcome(request, self.number, self._devices)
         if is_session:
             self.user.sessions.check()
@@ -408,6 +413,6 @@ class Client:
         self._post(number, welcome, [self._server.status_fd])
         self._greeted = True
         self._handshake.close()
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None

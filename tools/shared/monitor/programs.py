@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from softnpu.emulator.interface.messages import SessionActivity
 
 _WIDTH: Final = 40
-_LONGEST: Final = 65536
+_MOST_BYTES: Final = 65536
 _READ_S: Final = 0.5
 _WITH_VALUE: Final = frozenset(("-X", "-W", "--check-hash-based-pycs"))
 
@@ -32,9 +32,9 @@ class Programs:
         """Return its process's command line; empty if the process is unreadable or has been replaced."""
         key = session.pid, session.start_time
         if key not in self._known:
-            # no entry when the thread hangs: it is asked once
+            # a process can block readers of its command line, which lies in its memory: it is asked once, and
+            # the list stays empty if the thread has not come back
             self._known[key] = []
-            # a process can block readers of its command line, which lies in its memory
             thread = threading.Thread(target=self._read, args=key, daemon=True)
             thread.start()
             thread.join(_READ_S)
@@ -50,8 +50,9 @@ class Programs:
             if not started or start_time(pid) != started:
                 return
             with Path(f"/proc/{pid}/cmdline").open("rb") as file:
-                words = file.read(_LONGEST).decode(errors="replace").split("\0")
+                words = file.read(_MOST_BYTES).decode(errors="replace").split("\0")
             if start_time(pid) == started:
+                # the last word ends with a NUL too: behind it is an empty one
                 self._known[pid, started] = words[:-1]
         except (OSError, ValueError, IndexError):
             return

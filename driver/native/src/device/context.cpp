@@ -98,6 +98,7 @@ uint64_t Context::device_handle() const {
 void Context::check_device(const Device& other) const {
     for (const auto& known : driver->devices) {
         if (known.get() != &other) continue;
+        // the first device that a program names is the context's
         if (made_.load(std::memory_order_acquire) == nullptr) make(known);
     }
     if (&other == device().get()) return;
@@ -112,7 +113,8 @@ void Context::check_session(const Context& other) const { check_session(other.co
 
 void Context::check_session(const std::shared_ptr<Connection>& other) const {
     if (other == connection) return;
-    throw(other->is_lost() ? other : connection)->lost_error();
+    const std::shared_ptr<Connection>& lost = other->is_lost() ? other : connection;
+    throw lost->lost_error();
 }
 
 void Context::free(const void* address) {
@@ -149,7 +151,7 @@ void Context::set_idle_timeout(uint64_t milliseconds) {
     choose_idle([&](Idle& idle) { idle.timeout_ms = milliseconds; });
 }
 
-// A context that is on no device yet says it when it is.
+// The daemon learns it now, or from `make` if the context is on no device yet.
 void Context::choose_idle(const std::function<void(Idle&)>& change) {
     std::lock_guard lock(idle_mutex_);
     change(idle_);

@@ -93,8 +93,9 @@ bool brings_no_compiler(const void* caller) {
     return access((beside + "_loader.so").c_str(), F_OK) != 0 && access((beside + ".so").c_str(), F_OK) != 0;
 }
 
-// Refuses if this OpenVINO would find no compiler library on a machine with an NPU: then it asks the driver's
-// compiler, which copies no weights. Does not refuse without a device, where OpenVINO has no other compiler.
+// Refuses an OpenVINO without a compiler library of its own, unless the variable says otherwise: with an NPU
+// it would find none either, and once refused it asks the driver's compiler, which copies no weights. Serves
+// it without a device, where it has no other compiler.
 void check_wanted(const vcl_device_desc_t* device, const void* caller) {
     const char* const chosen = variable("SOFTNPU_COMPILER");
     const std::string_view choice = chosen == nullptr || *chosen == '\0' ? "auto" : chosen;

@@ -44,6 +44,7 @@ std::shared_ptr<Graph> compiled(const OwnContext& own, const vcl_executable_desc
     return create_graph(own.context, &graph, ZE_GRAPH_FLAG_DISABLE_CACHING);
 }
 
+// Makes memory of the program, of so many bytes; null if there is none.
 using Room = std::function<uint8_t*(uint64_t)>;
 
 Room room_of(vcl_allocator2_t* allocator) {
@@ -71,6 +72,8 @@ std::pair<uint8_t*, uint64_t> give(Graph& graph, const Room& room) {
 // What a call gives beside the blob.
 using Rest = std::function<void(const std::shared_ptr<Compiler>&, const Graph&, const Room&)>;
 
+// Compiles, and gives the program the blob. `room` checks the caller's pointers: it is called in here, where
+// what it throws becomes the answer of the call.
 vcl_result_t create_in(const char* call, vcl_compiler_handle_t compiler, const vcl_executable_desc_t& desc,
                        const std::function<Room()>& room, uint8_t** blob, uint64_t* size,
                        const Rest& rest = {}) {
@@ -87,6 +90,7 @@ vcl_result_t create_in(const char* call, vcl_compiler_handle_t compiler, const v
     });
 }
 
+// Whether it takes constants of the original model: only init graphs do.
 bool is_init(const Graph& graph) {
     return !graph.meta.arguments.empty() && graph.meta.arguments[0].node_name.rfind("vpux_ow_", 0) == 0;
 }
@@ -100,6 +104,7 @@ vcl_result_t create_separated(const char* call, vcl_compiler_handle_t compiler,
         log = owner->log;
         const Room room = room_of(allocator);
         std::string flags = text_of(desc.options, desc.optionsSize);
+        // the number of the call is a part of the configuration
         if (flags.find("--config") == std::string::npos) flags += " --config";
         const OwnContext own(*owner);
         for (int number = 0; number < MOST_GRAPHS; ++number) {
@@ -186,8 +191,8 @@ VCL vclExecutableCreate(vcl_compiler_handle_t compiler, vcl_executable_desc_t de
 
 VCL vclExecutableGetSerializableBlob(vcl_executable_handle_t executable, uint8_t* out, uint64_t* size) {
     return answered("vclExecutableGetSerializableBlob", [&](Log&) {
-        const auto blob = lookup<Executable>(executable);
-        write_bytes(size, out, blob->blob.data(), blob->blob.size());
+        const auto found = lookup<Executable>(executable);
+        write_bytes(size, out, found->blob.data(), found->blob.size());
     });
 }
 
