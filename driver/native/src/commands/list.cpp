@@ -83,7 +83,8 @@ void CommandList::record(std::vector<Command> commands, const std::shared_ptr<Ev
 void CommandList::record_locked(std::vector<Command> commands, const std::shared_ptr<Event>& signal) {
     for (auto& command : commands) commands_.push_back(std::move(command));
     if (check::on()) {
-        std::for_each(commands_.end() - static_cast<ptrdiff_t>(commands.size()), commands_.end(), note_bounds);
+        std::for_each(commands_.end() - static_cast<ptrdiff_t>(commands.size()), commands_.end(),
+                      note_bounds);
         const check::Append append = check::append();
         appends_.resize(commands_.size() + (signal == nullptr ? 0 : 1), append);
     }
