@@ -85,6 +85,12 @@ x = op.parameter([1, 4], np.float32, "x")
 y = affine([x.output(0)], a=2.0, b=1.0)
 ov.save_model(ov.Model([op.result(y.output(0))], [x], "model"), "model.xml", compress_to_fp16=False)
 """
+_GELU = """
+from softnpu.tools.kernel.build import FOLDER, build
+build(FOLDER / "gelu.c", Path("gelu.wasm"))
+x = op.parameter([1, 4], np.float32, "x")
+ov.save_model(ov.Model([op.result(op.gelu(x, "ERF"))], [x], "model"), "model.xml", compress_to_fp16=False)
+"""
 _NAMES = """
 import fcntl, sys
 if not hasattr(sys, "names_lock"):  # until this process ends: names are those of the machine
@@ -102,6 +108,7 @@ device = Driver.open().devices[0]
 theirs = [posix_ipc.Semaphore(name, posix_ipc.O_CREAT) for name in ("/camera-frames", "/camera-done")]
 theirs[0].release()
 """
+_UNMODIFIED = "With unmodified OpenVINO"
 AROUND: dict[tuple[str, str], tuple[str, str]] = {
     ("README.md", "In Python"): ("", ""),
     ("arithmetic.md", "Ask for it"): ("", ""),
@@ -113,6 +120,14 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("kernels.md", "Own kernels"): ("", "assert affine(2, 3, 4) == 10"),
     ("kernels.md", "In a model"): (_KERNEL, ""),
+    ("kernels.md", _UNMODIFIED): (
+        _KERNEL,
+        "assert compiled([np.ones((1, 4), np.float32)])[0].tolist() == [[3] * 4]",
+    ),
+    ("kernels.md", "In the place of an operation"): (
+        _CORE + _GELU,
+        "assert compiled.get_property('NPU_KERNELS_FOR') == 'Gelu=softnpu.examples.Gelu'",
+    ),
     ("kernels.md", "From Python"): ("", ""),
     ("prediction.md", "What the real NPU would do"): ("", "assert prediction.speed['4000'].one_tile"),
     ("prediction-speed.md", "What a figure means"): ("", ""),
@@ -170,7 +185,12 @@ for name, before, listing, after in cases:
 """
 
 
-def _run(folder: Path, listings: list[Listing], environment: dict[str, str] | None = None) -> list[str]:
+def _run(
+    folder: Path,
+    listings: list[Listing],
+    environment: dict[str, str] | None = None,
+    before_python: tuple[str, ...] = (),
+) -> list[str]:
     cases = []
     for section in dict.fromkeys((each.document, each.heading) for each in listings):
         texts = [each.text for each in listings if (each.document, each.heading) == section]
@@ -178,7 +198,7 @@ def _run(folder: Path, listings: list[Listing], environment: dict[str, str] | No
         start = f"{_MODEL}ov.serialize(_model([1, 3, 320, 320], 'image'), 'model.xml')\n"
         cases.append((": ".join(section), start + before, "".join(texts), after))
     done = subprocess.run(
-        [sys.executable, "-P", "-c", _RUN, json.dumps(cases)],
+        [*before_python, sys.executable, "-P", "-c", _RUN, json.dumps(cases)],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -200,11 +220,25 @@ def test_python_runs_and_prints_the_documented_output(start_daemon: StartDaemon,
     python = [each for each in _listings() if each.language == "python" and each.document != "farm.md"]
     assert {(each.document, each.heading) for each in python} == set(AROUND)
     in_readme = [each for each in python if each.document == "README.md"]
-    in_docs = [each for each in python if each not in in_readme and each.heading != "Modules of PyTorch"]
+    others = ("Modules of PyTorch", _UNMODIFIED)
+    in_docs = [each for each in python if each not in in_readme and each.heading not in others]
     for devices, listings in ((["4000"], in_readme), (["4000", "3720"], in_docs)):
         daemon = start_daemon(devices=devices)
         assert _run(tmp_path, listings) == _expected(listings)
         daemon.stop()
+
+
+def test_unmodified_openvino_runs_as_documented(
+    start_daemon: StartDaemon, tmp_path: Path, native_dir: dict[str, str]
+) -> None:
+    start_daemon()
+    listings = [each for each in _listings() if each.heading == _UNMODIFIED]
+    _run(
+        tmp_path,
+        listings,
+        {**os.environ, **native_dir},
+        (str(Path(sys.executable).with_name("softnpu")), "run", "--"),
+    )
 
 
 @pytest.mark.timeout(1200)
