@@ -77,13 +77,14 @@ module, example, x = module(), torch.ones(2), torch.ones(2)
 array = np.ones(2, np.float32)
 """
 _KERNEL = """
-from softnpu.emulator.openvino.kernels import operations
 from softnpu.tools.kernel.build import TEMPLATE, build
 build(TEMPLATE, Path("affine.wasm"))
-affine = operations.operation(operations.load(Path("affine.wasm").read_bytes()))
+"""
+_GELU = """
+from softnpu.tools.kernel.build import FOLDER, build
+build(FOLDER / "gelu.c", Path("gelu.wasm"))
 x = op.parameter([1, 4], np.float32, "x")
-y = affine([x.output(0)], a=2.0, b=1.0)
-ov.save_model(ov.Model([op.result(y.output(0))], [x], "model"), "model.xml", compress_to_fp16=False)
+ov.save_model(ov.Model([op.result(op.gelu(x, "erf"))], [x], "model"), "model.xml")
 """
 _NAMES = """
 import fcntl, sys
@@ -113,6 +114,7 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("kernels.md", "Own kernels"): ("", "assert affine(2, 3, 4) == 10"),
     ("kernels.md", "In a model"): (_KERNEL, ""),
+    ("kernels.md", "In the place of an operation"): (_CORE + _GELU, ""),
     ("prediction.md", "What the real NPU would do"): ("", "assert prediction.speed['4000'].one_tile"),
     ("prediction-speed.md", "What a figure means"): ("", ""),
     ("prediction-speed.md", "The model"): (
