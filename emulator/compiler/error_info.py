@@ -25,7 +25,10 @@ def openvino_errors(result: ZeResult, subject: str, expected: str, hint: str = "
     except OPENVINO_ERRORS as error:
         if is_out_of_memory(error):
             raise out_of_memory(subject) from error
-        raise refuse(result, subject, found=reason(error), expected=expected, hint=hint) from error
+        found = reason(error)
+        if "from unsupported opset: " in found:
+            hint = "an operation of another domain needs its kernel: Core().add_extension('FILE.wasm')"
+        raise refuse(result, subject, found=found, expected=expected, hint=hint) from error
 
 
 def out_of_memory(subject: str) -> Refused:

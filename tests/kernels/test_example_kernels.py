@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ import pytest
 from softnpu.emulator.kernels.client import KernelClient
 from softnpu.tools.examples.kernels import reference
 from softnpu.tools.kernel.arrays import ArrayCall
-from softnpu.tools.kernel.build import FOLDER
+from softnpu.tools.kernel.build import FOLDER, ZIG_FLAGS
 from tests.support.cli import softnpu
 from tests.support.kernels import kernel
 
@@ -28,8 +26,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("gelu", "softmax", "detections"):
         done = softnpu("kernel", "build", FOLDER / f"{name}.c", "-o", folder / f"{name}.wasm")
         assert f"wrote {folder / name}.wasm" in done.words
-    assert f"wrote {folder / 'mine.c'}" in softnpu("kernel", "new", folder / "mine.c").words
-    assert "my.domain.Affine, f32 -> f32, 2 attributes" in softnpu("kernel", "build", folder / "mine.c").words
+    for name in ("mine.cpp", "mine.c"):  # one template for both
+        assert f"wrote {folder / name}" in softnpu("kernel", "new", folder / name).words
+        assert "my.domain.Affine, f32 -> f32, 2 attributes" in softnpu("kernel", "build", folder / name).words
     return folder
 
 
@@ -56,6 +55,19 @@ def test_a_wrong_kernel_is_found_with_the_place(tmp_path: Path) -> None:
     done = softnpu("kernel", "test", tmp_path / "wrong.wasm", "--against", f"{tmp_path / 'right.py'}:add")
     assert done.code == 1
     assert "run: output y[" in done.out
+
+
+def test_a_refused_shape_and_a_reference_that_fails_say_which_shapes(built: Path, tmp_path: Path) -> None:
+    against = f"{_REFERENCE}:detections"
+    refused = softnpu("kernel", "test", built / "detections.wasm", "--against", against).complaint
+    assert "It had inputs candidates [" in refused
+    assert "--shape fixes them" in refused
+    (tmp_path / "theirs.py").write_text("def fails(x, a, b): return x[5, 5, 5]\n")
+    options = ("--against", f"{tmp_path / 'theirs.py'}:fails", "--attribute", "a=1", "--shape", "x=n,n")
+    complaint = softnpu("kernel", "test", built / "mine.wasm", *options).complaint
+    assert "reference: IndexError" in complaint
+    first, second = re.findall(r"Inputs x \[(\d+), (\d+)\]", complaint)[0]
+    assert first == second
 
 
 def test_a_kernel_is_inspected_without_running_it(built: Path) -> None:
@@ -111,9 +123,9 @@ def test_the_documents_kernels_are_right(tmp_path: Path) -> None:
     assert _fenced(document, "c") == template
     (tmp_path / "twice.zig").write_text(_fenced(document, "zig"))
     (tmp_path / "right.py").write_text("def twice(x): return 2 * x\n")
-    (line,) = re.findall(r"python -m (ziglang build-exe.*?)\n```", document, re.DOTALL)
-    command = [sys.executable, "-m", *line.replace("\\\n", " ").split()]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    (line,) = re.findall(r"python -m ziglang build-exe twice.zig (.*?)\n```", document, re.DOTALL)
+    assert tuple(line.replace("\\\n", " ").split()) == ZIG_FLAGS
+    assert "my.domain.Twice, f32 -> f32" in softnpu("kernel", "build", tmp_path / "twice.zig").words
     softnpu_test = ("kernel", "test", tmp_path / "twice.wasm", "--against", f"{tmp_path / 'right.py'}:twice")
     assert "twice: right" in softnpu(*softnpu_test).words
 

@@ -329,7 +329,9 @@ def test_what_a_kernel_cannot_do_is_refused_by_name(daemon: Daemon, tmp_path: Pa
     with pytest.raises(Exception, match=r"kernel tests\.Given: no attribute a; expected one, a number"):
         _one_kernel(given)
     x = op.parameter([-1, 4], np.float32, "x")
-    model = ov.Model([op.result(given([x.output(0)], a=1.0).output(0))], [x], "open")
+    with pytest.raises(Exception, match=r"kernel tests\.Given: attribute b; expected one of: a"):
+        given([x.output(0)], a=1.0, b=1.0)
+    model = ov.Model([op.result(given([x.output(0)], a=np.float32(1)).output(0))], [x], "open")
     with pytest.raises(NpuError, match="expected a bound for every dimension"):
         core.compile_model(model)
     (tmp_path / "Given.wasm").write_bytes(elementwise("Given"))
@@ -338,4 +340,7 @@ def test_what_a_kernel_cannot_do_is_refused_by_name(daemon: Daemon, tmp_path: Pa
     (tmp_path / "no.wasm").write_bytes(b"no")
     with pytest.raises(NpuError, match="a file that begins with 6e 6f"):
         core.add_extension(tmp_path / "no.wasm")
+    kernels._added.clear()
+    with pytest.raises(NpuError, match=r"unsupported opset: tests; .* needs its kernel: Core\(\)"):
+        core.compile_model(model, shapes={"x": [1, 4]})
     core.unload_plugin()

@@ -77,9 +77,11 @@ module, example, x = module(), torch.ones(2), torch.ones(2)
 array = np.ones(2, np.float32)
 """
 _KERNEL = """
-from softnpu.emulator.openvino.kernels import operations
 from softnpu.tools.kernel.build import TEMPLATE, build
 build(TEMPLATE, Path("affine.wasm"))
+"""
+_AFFINE_MODEL = """
+from softnpu.emulator.openvino.kernels import operations
 affine = operations.operation(operations.load(Path("affine.wasm").read_bytes()))
 x = op.parameter([1, 4], np.float32, "x")
 y = affine([x.output(0)], a=2.0, b=1.0)
@@ -121,7 +123,7 @@ AROUND: dict[tuple[str, str], tuple[str, str]] = {
     ("kernels.md", "Own kernels"): ("", "assert affine(2, 3, 4) == 10"),
     ("kernels.md", "In a model"): (_KERNEL, ""),
     ("kernels.md", _UNMODIFIED): (
-        _KERNEL,
+        _KERNEL + _AFFINE_MODEL,
         "assert compiled([np.ones((1, 4), np.float32)])[0].tolist() == [[3] * 4]",
     ),
     ("kernels.md", "In the place of an operation"): (

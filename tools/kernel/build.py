@@ -1,4 +1,4 @@
-"""Build a kernel from C or C++ with zig's clang, which comes from PyPI and needs nothing else."""
+"""Build a kernel from C, C++ or Zig with zig, which comes from PyPI and needs nothing else."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ FLAGS: Final = (
     "-ffp-contract=off", "-Wall", "-Wl,--no-entry", "-Wl,-z,stack-size=65536", "-Wl,--strip-debug",
 )  # fmt: skip
 """docs/kernels.md lists them. The names of functions stay: a trap's place has them."""
+ZIG_FLAGS: Final = (
+    "-target", "wasm32-freestanding", "-O", "ReleaseFast", "-fno-entry", "-rdynamic", "--stack", "65536",
+    "-mcpu=generic+simd128+relaxed_simd+bulk_memory",
+)  # fmt: skip
 _BUILD_S: Final = 300.0
 
 
 def build(source: Path, target: Path) -> None:
     """Compile a source to a module; raise `ToolError` with the compiler's first error."""
     if not source.is_file():
-        raise ToolError(str(source), found="no such file", expected="a source in C or C++")
+        raise ToolError(str(source), found="no such file", expected="a source in C, C++ or Zig")
     if importlib.util.find_spec("ziglang") is None:
         raise ToolError(
             "compiler",
@@ -33,7 +37,11 @@ def build(source: Path, target: Path) -> None:
             expected="it, or your own compiler with the flags in docs/kernels.md",
             hint=f"{sys.executable} -m pip install ziglang",
         )
-    line = [sys.executable, "-m", "ziglang", "cc", *FLAGS, f"-I{FOLDER}", "-o", str(target), str(source)]
+    if source.suffix == ".zig":
+        options = ["build-exe", str(source), *ZIG_FLAGS, f"-femit-bin={target}"]
+    else:
+        options = ["cc", *FLAGS, f"-I{FOLDER}", "-o", str(target), str(source)]
+    line = [sys.executable, "-m", "ziglang", *options]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=_BUILD_S, check=False)
     except subprocess.TimeoutExpired:
@@ -41,7 +49,9 @@ def build(source: Path, target: Path) -> None:
     if done.returncode:
         errors = [each for each in done.stderr.splitlines() if "error:" in each] or done.stderr.splitlines()
         found = errors[0] if errors else f"the compiler ended with code {done.returncode}"
-        raise ToolError(str(source), found=found, expected="a source that compiles")
+        lacks = "there is no C library: docs/kernels.md names the functions that zig adds"
+        hint = lacks if "undefined symbol" in found else ""
+        raise ToolError(str(source), found=found, expected="a source that compiles", hint=hint)
 
 
 def begin(target: Path) -> list[Path]:

@@ -36,7 +36,8 @@ ShapeOption = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME=D,D,...",
-        help="Shape of an input; ? for a random extent. Repeatable. Without: random, the same for all.",
+        help="Shape of an input; ? for a random extent, a name for one that others share. Repeatable. "
+        "Without: random, the same for all.",
     ),
 ]
 AttributeOption = Annotated[
@@ -57,13 +58,13 @@ def new(file: Annotated[Path, typer.Argument(metavar="FILE.c", help="What to wri
 
 @app.command()
 def build(
-    file: Annotated[Path, typer.Argument(metavar="FILE.c", help="A source in C or C++.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.c", help="A source in C, C++ or Zig.")],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="What to write [FILE.wasm beside the source]."),
     ] = None,
 ) -> None:
-    """Build a kernel with zig's clang (PyPI's ziglang), and check that it is one."""
+    """Build a kernel with zig (PyPI's ziglang), and check that it is one."""
     from softnpu.emulator.kernels import code
     from softnpu.emulator.kernels.process import KernelProcess
     from softnpu.tools.kernel.build import build as run_build
@@ -197,8 +198,8 @@ def _fixed(kernel: LoadedKernel, extents: Any) -> list[tuple[int, ...]]:
     from softnpu.tools.shared.failures import UsageError
 
     for name in kernel.description.inputs:
-        if None in extents.get(name, (None,)):
-            raise UsageError("--shape", found=f"no shape of {name}", expected=f"{name}=D,D,... without ?")
+        if not all(isinstance(each, int) for each in extents.get(name, (None,))):
+            raise UsageError("--shape", found=f"no shape of {name}", expected=f"{name}=D,D,... of numbers")
     return [extents[name] for name in kernel.description.inputs]
 
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from softnpu.emulator.kernels.client import LoadedKernel
 from softnpu.emulator.kernels.description import Description, Implementation, Value, has_kind
+from softnpu.emulator.kernels.errors import Failure, KernelError
 from softnpu.tools.kernel.arrays import Array, ArrayCall, dtype
 from softnpu.tools.shared.failures import ToolError, UsageError
 from softnpu.tools.shared.inputs import parse_pairs
 
 Reference = Callable[..., Any]
-Extents = Mapping[str, tuple[int | None, ...]]
-"""Shapes of inputs by name; None: a random extent."""
+Extents = Mapping[str, tuple[int | str, ...]]
+"""Shapes of inputs by name; "?": a random extent; another text: one that all have where it stands."""
 _EXTENTS: Final = (0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31)
 _MOST_RANK: Final = 4
 _TOLERANCES: Final = {"f16": (1e-3, 1e-3), "f32": (1e-5, 1e-6), "f64": (1e-12, 1e-14)}
@@ -66,13 +67,14 @@ def load_reference(text: str) -> Reference:
 
 
 def parse_extents(options: Sequence[str]) -> Extents:
-    """Parse each `--shape`, NAME=D,D,... in which ? is a random extent."""
+    """Parse each `--shape`, NAME=D,D,... in which ? is a random extent, and a name a shared one."""
     shapes = {}
     for name, text in parse_pairs("--shape", options, "NAME=D,D,... such as x=1,?,8").items():
         parts = [part.strip() for part in text.split(",")]
-        if not all(part == "?" or part.isdecimal() for part in parts):
-            raise UsageError(f"--shape {name}", found=f"{text!r}", expected="numbers and ? with commas")
-        shapes[name] = tuple(None if part == "?" else int(part) for part in parts)
+        if not all(part == "?" or part.isdecimal() or part.isidentifier() for part in parts):
+            expected = "numbers, names and ? with commas"
+            raise UsageError(f"--shape {name}", found=f"{text!r}", expected=expected)
+        shapes[name] = tuple(int(part) if part.isdecimal() else part for part in parts)
     return shapes
 
 
@@ -127,12 +129,15 @@ def _shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Return random shapes; inputs without a given one share theirs."""
     common = tuple(int(random.choice(_EXTENTS)) for _ in range(random.integers(1, _MOST_RANK + 1)))
-    return {
-        name: tuple(
-            int(random.choice(_EXTENTS)) if extent is None else extent for extent in extents.get(name, common)
-        )
-        for name in names
-    }
+    shared: dict[str, int] = {}
+
+    def number(extent: int | str) -> int:
+        if isinstance(extent, int):
+            return extent
+        drawn = int(random.choice(_EXTENTS)) if extent not in shared else shared[extent]
+        return drawn if extent == "?" else shared.setdefault(extent, drawn)
+
+    return {name: tuple(number(extent) for extent in extents.get(name, common)) for name in names}
 
 
 def values(random: np.random.Generator, element_type: str, shape: tuple[int, ...]) -> Array:
@@ -157,16 +162,27 @@ def _compare(
     kinds = list(zip(implementation.inputs, shapes.values(), strict=True))
     arrays = [values(random, kind, shape) for kind, shape in kinds]
     names = (each.name for each in described.attributes)
-    expected = reference(*arrays, **dict(zip(names, described.complete(attributes), strict=True)))
+    given = dict(zip(names, described.complete(attributes), strict=True))
+    where = f"inputs {', '.join(f'{name} {list(shape)}' for name, shape in shapes.items())}"
+    try:
+        with ArrayCall(kernel, kinds, attributes) as call:
+            for place, array in zip(call.inputs, arrays, strict=True):
+                place[...] = array
+            found = [each.copy() for each in call.run()]
+    except KernelError as error:
+        if error.failure is Failure.RETURNED:  # it may be right, for such shapes
+            hint = f"it had {where}: --shape fixes them"
+            raise KernelError(error.failure, msgspec.structs.replace(error.info, hint=hint)) from None
+        raise
+    try:
+        expected = reference(*arrays, **given)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ToolError("reference", found=reason, expected="arrays", hint=where) from error
     expected = expected if isinstance(expected, tuple | list) else (expected,)
-    with ArrayCall(kernel, kinds, attributes) as call:
-        for place, array in zip(call.inputs, arrays, strict=True):
-            place[...] = array
-        found = [each.copy() for each in call.run()]
     if len(expected) != len(found):
         raise ToolError("reference", found=f"{len(expected)} results", expected=f"{len(found)}")
     largest = 0.0
-    where = f"inputs {', '.join(f'{name} {list(shape)}' for name, shape in shapes.items())}"
     for name, kind, mine, wanted in zip(
         described.outputs, implementation.outputs, found, expected, strict=True
     ):

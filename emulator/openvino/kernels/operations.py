@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
+import numpy as np
 import openvino as ov
 
 from softnpu.emulator.kernels import description, patterns
@@ -99,7 +100,7 @@ def operation(module: Module) -> type[ov.Op]:
         def __init__(self, inputs: Any = None, **attributes: Any) -> None:
             super().__init__(self)
             self.attributes = {each.name: _first(each.kind, each.default) for each in described.attributes}
-            self.attributes.update(attributes)
+            self.attributes.update({name: _plain(each) for name, each in attributes.items()})
             if inputs is not None:
                 self.set_arguments(inputs)
                 self.constructor_validate_and_infer_types()
@@ -140,7 +141,13 @@ def extensions(module: Module) -> list[Any]:
 def given(described: Description, attributes: dict[str, Any]) -> dict[str, Value]:
     """Return the attributes that an operation has, without those that are missing."""
     kinds = {each.name: each.kind for each in described.attributes}
-    return {name: value for name, value in attributes.items() if str(value) != str(_MISSING[kinds[name]])}
+    missing = {name: str(_MISSING[kind]) for name, kind in kinds.items()}
+    return {name: value for name, value in attributes.items() if str(value) != missing.get(name)}
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's numbers and arrays as Python's."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _first(kind: str, default: Value | None) -> Value:

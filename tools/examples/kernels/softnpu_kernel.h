@@ -49,7 +49,7 @@ typedef struct {
     softnpu_tensor *outputs;
     const softnpu_attribute *attributes; /* in the order of the description, defaults filled in */
     const char *error;                   /* set it before returning non-zero: what is wrong, at most 200 bytes */
-    void *scratch;                       /* zeroed memory, 64-byte aligned */
+    void *scratch;                       /* zeroed memory, page-aligned */
     uint32_t scratch_size;               /* bytes: softnpu_shapes says how many it needs */
     uint32_t reserved[2];
 } softnpu_call;

@@ -1,4 +1,4 @@
-/* A kernel to begin with: y = a * x + b. Build it with `softnpu kernel build template.c`. */
+/* A kernel to begin with: y = a * x + b. C and C++ compile it: `softnpu kernel build FILE`. */
 #include "softnpu_kernel.h"
 
 SOFTNPU_KERNEL({
@@ -24,8 +24,8 @@ SOFTNPU_EXPORT(softnpu_shapes) int32_t softnpu_shapes(softnpu_call *call) {
 
 /* Called for each run. */
 SOFTNPU_EXPORT(affine_f32) int32_t affine_f32(softnpu_call *call) {
-    const float *x = call->inputs[0].data;
-    float *y = call->outputs[0].data;
+    const float *x = (const float *)call->inputs[0].data;
+    float *y = (float *)call->outputs[0].data;
     float a = (float)softnpu_number(call, A), b = (float)softnpu_number(call, B);
     int64_t elements = softnpu_elements(&call->inputs[0]);
     for (int64_t i = 0; i < elements; i++) y[i] = a * x[i] + b;
