@@ -172,7 +172,7 @@ REQUESTS = (
     "mem_alloc", "mem_import", "mem_import_part", "mem_free", "queue_create", "queue_workload",
     "queue_destroy", "graph_create", "graph_import", "graph_blob", "graph_export", "graph_query",
     "graph_expected", "graph_initialize", "graph_destroy", "compiler_options", "cancel", "metric_stream_open",
-    "metric_stream_close", "status",
+    "metric_stream_close", "kernel_helper_open", "status",
 )  # fmt: skip
 """Valid names for `refuse` and `delay`: tags of the interface. `hello` and `status` have no device."""
 

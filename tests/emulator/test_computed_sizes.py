@@ -85,7 +85,10 @@ def test_a_compilation_beyond_the_limit_of_memory_fails_alone(
     (worker,) = daemon.status().compiler_pids
     (sandboxed,) = psutil.Process(worker).children()
     used = int(Path(f"/proc/{sandboxed.pid}/statm").read_text().split()[5]) * resource.getpagesize()
-    resource.prlimit(sandboxed.pid, resource.RLIMIT_DATA, (used + _SESSION,) * 2)
+    limit = (used + _SESSION,) * 2
+    resource.prlimit(sandboxed.pid, resource.RLIMIT_DATA, limit)
+    for ready in sandboxed.children():  # for the next job
+        resource.prlimit(ready.pid, resource.RLIMIT_DATA, limit)
     x = source([1])
     value: Any = ops.constant(np.arange(1, 3, dtype=np.float32))
     for _ in range(26):  # 0.5 GB, when it is folded

@@ -114,6 +114,7 @@ def _requests(victim: _Victim) -> list[msg.Message]:
         msg.MemImportPart(context=context, kind="host", offset=0, size=4096),
         msg.MetricStreamOpen(context=context, period=10**9),
         msg.MetricStreamClose(stream=_handle(HandleKind.STREAM, 0)),
+        msg.KernelHelperOpen(context=context),
     ]
 
 

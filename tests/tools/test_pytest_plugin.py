@@ -183,10 +183,12 @@ def _pytest(
     (folder / "pytest.ini").write_text("[pytest]\n")
     # no other installed plugin takes part, and an installed softnpu does not load its plugin twice
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    # in CI pytest's summary has each error whole, a second time
+    here = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
     return subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-p", "softnpu.tools.pytest_plugin", *options],
         cwd=folder,
-        env={**os.environ, **alone, **environment},
+        env={**here, **alone, **environment},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
