@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from softnpu.emulator.common import linux
+from softnpu.emulator.kernels.description import ELEMENT_SIZES
 from softnpu.emulator.kernels.errors import Failure, KernelError
 from softnpu.emulator.kernels.process import KernelProcess
 from softnpu.emulator.links.kernels import TensorPlace
@@ -24,6 +25,7 @@ from tests.fuzz.plan import CommonPlan, Say, option
 from tests.support import kernels as modules
 
 _PAGE = 4096
+_WIDEST = max(ELEMENT_SIZES.values())
 _ELEMENTS = (0, 1, 1, 1, 1024, 1025, 2048, 65536)
 _TOLD_EVERY = 500
 _LOOK_EVERY = 50
@@ -126,21 +128,23 @@ class _Bench:
             loaded = client.load(content)
         except KernelError as error:
             return self._failed(error)
-        size = -(-4 * elements // _PAGE) * _PAGE + _PAGE
+        (types, *_) = loaded.description.implementations
+        # a description that was changed may have any types
+        length = elements * ELEMENT_SIZES[types.outputs[0]] if types.outputs else 0
+        size = -(-_WIDEST * elements // _PAGE) * _PAGE + _PAGE
         with _memory(2 * size + _PAGE) as fd:
             memory = client.add_memory(fd)
             call = None
             try:
-                types = loaded.description.implementations[0]
                 places = [
                     TensorPlace(kind, (elements,), memory, _PAGE + number * size)
                     for number, kind in enumerate((*types.inputs, *types.outputs)[:2])
                 ]
                 call = loaded.prepare(places[:1], places[1:], {}, self._deadline_ms)
-                outcome = f"ran: {call.run()}", os.pread(fd, 4 * elements, _PAGE + size)
+                outcome = f"ran: {call.run()}", os.pread(fd, length, _PAGE + size)
                 if again:
                     os.pwrite(fd, b"\x01" * size, _PAGE + size)
-                    repeated = f"ran: {call.run()}", os.pread(fd, 4 * elements, _PAGE + size)
+                    repeated = f"ran: {call.run()}", os.pread(fd, length, _PAGE + size)
                     assert repeated == outcome, f"{outcome[0]}, the next run {repeated[0]}"
             except KernelError as error:
                 outcome = self._failed(error)
@@ -148,7 +152,7 @@ class _Bench:
                 if not client.is_lost:
                     client.drop(call=-1 if call is None else call.number, memory=memory, kernel=loaded.number)
             whole = os.pread(fd, 2 * size + _PAGE, 0)
-        before, behind = whole[: _PAGE + size], whole[_PAGE + size + 4 * elements :]
+        before, behind = whole[: _PAGE + size], whole[_PAGE + size + length :]
         assert before.count(1) == len(before), "it has changed something before its output, such as its input"
         assert behind.count(1) == len(behind), "it has changed something behind its output"
         return outcome
