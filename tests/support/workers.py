@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import psutil
 import pytest
 
 
@@ -13,8 +12,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
     """Return three workers for two cores: tests spend a third of their time waiting for other processes."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    cores = psutil.cpu_count(logical=False) or len(os.sched_getaffinity(0))  # as pytest-xdist counts
-    return (3 * cores + 1) // 2
+    return (3 * len(os.sched_getaffinity(0)) + 1) // 2
 
 
 @pytest.hookimpl(tryfirst=True)
