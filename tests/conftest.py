@@ -27,7 +27,7 @@ from tests.support.client import ClientProcess
 from tests.support.daemon import Daemon, LastingDaemon
 from tests.support.leaks import Surroundings
 
-pytest_plugins = ["tests.support.skips", "tests.support.workers"]
+pytest_plugins = ["tests.support.skips"]
 
 DIGITS = Path(__file__).parents[1] / "tools" / "demo" / "data" / "digits.xml"
 
