@@ -113,6 +113,7 @@ class Instance:
 
     def _call(self, function: str, block: Block, left_ms: int) -> tuple[int, bytes]:
         self.memory.reset()
+        self.memory.clear(self.block_at, _BLOCK)  # a kernel may have written behind the last one
         self.memory.write(block.at, block.content)
         with _Guard(self, left_ms):
             code = self._functions[function](block.at)

@@ -45,7 +45,7 @@ class LinearMemory:
         self._store, self._memory = store, memory
         self._allowance = allowance
         self._base = ctypes.addressof(memory.data_ptr(store).contents)
-        self._own = self._size = memory.data_len(store)
+        self._own = self._size = self._end = memory.data_len(store)
         self._ranges = RangeAllocator(MOST_OF_HOST)
         self._written = dict(self._differences())
 
@@ -54,8 +54,10 @@ class LinearMemory:
         return self._memory.data_len(self._store) == self._size
 
     def reset(self) -> None:
-        """Return the kernel's own part to its beginning: a kernel keeps nothing between runs."""
+        """Return to its beginning what is not allocated: a kernel keeps nothing between runs."""
         self.clear(0, self._own)
+        if self._end < self._size:
+            self.clear(self._end, self._size - self._end)
         for at, content in self._written.items():
             self.write(at, content)
 
@@ -95,6 +97,7 @@ class LinearMemory:
                 self._ranges.free(offset, size)
                 return None
             self._size += pages * _WASM_PAGE
+        self._end = max(self._end, end)
         return self._own + offset
 
     def free(self, at: int, size: int) -> None:

@@ -188,6 +188,25 @@ def test_a_kernel_keeps_nothing_between_runs(client: KernelClient) -> None:
         assert [run(client, module).tolist() for _ in range(3)] == [[6], [6], [6]]
 
 
+_END = "(i32.sub (i32.mul (memory.size) (i32.const 65536)) (i32.const 4))"
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param("(i32.add (local.get $call) (i32.const 40000))", id="behind the call"),
+        pytest.param(_END, id="at the end of the memory"),
+        pytest.param(f"(i32.add {Y} (i32.const 4))", id="behind y"),
+        pytest.param(f"(i32.add {X} (i32.const 4))", id="behind x"),
+    ],
+)
+def test_a_kernel_keeps_nothing_outside_of_its_own_part(client: KernelClient, at: str) -> None:
+    count = f"(i32.store {at} (i32.add (i32.load {at}) (i32.const 1)))"
+    body = f"{count} (f32.store {Y} (f32.convert_i32_s (i32.load {at}))) (i32.const 0)"
+    with ArrayCall(client.load(kernel(body)), [("f32", (1,))], {}, 10_000) as call:
+        assert [call.run()[0].tolist() for _ in range(3)] == [[1], [1], [1]]
+
+
 def _damaged(count: int) -> int:
     """Load and run so many damaged modules in this process's sandbox; return how many did run."""
     from softnpu.emulator.kernels.process import KernelProcess
