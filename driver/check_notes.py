@@ -251,7 +251,7 @@ def _wrap_allocate(original: Callable[..., Block]) -> Callable[..., Block]:
             return block
         if not exportable:
             _own.add(block)
-        if _watch is not None and _sessions[pool._connection][0].guarded:
+        if _watch is not None:
             _watch.add(block, exportable=exportable)
         return block
 

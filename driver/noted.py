@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ from typing import Final
 from softnpu.driver.access_watch import AccessWatch
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface.check_notes import NoteFile
-from softnpu.emulator.interface.environment import CHECK_GUARDED
 
 _FRAMES: Final = 16
 _FOLDERS: Final = (Path(__file__).parent, Path(notes.__file__).parent, Path(__file__).parents[1] / "plugin")
@@ -41,11 +39,6 @@ class Noted:
             while True:
                 self.file.write(self.collected.popleft())
         self.file.write(note)
-
-    @functools.cached_property
-    def guarded(self) -> bool:
-        """Whether the daemon gives each allocation pages of its own; known once it has made a context."""
-        return (self.directory / CHECK_GUARDED).exists()
 
     def site(self) -> int:
         """Return the number of the place in the program that has called the driver."""

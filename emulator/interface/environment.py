@@ -44,8 +44,6 @@ ENV_NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS"
 """`0`: engines run every submission in Python, for comparisons and debugging."""
 ENV_CHECK = "SOFTNPU_CHECK"
 """Folder for notes of a daemon and all its programs, for `softnpu check`. Empty: none are written."""
-CHECK_GUARDED = "guarded"
-"""A file there: the daemon leaves a page free behind each allocation, which drivers deny the program."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """The previous values of changed variables, in JSON. Set by `softnpu run` and `env`."""
 
@@ -129,7 +127,12 @@ def strict() -> bool:
 
 def native_turns() -> bool:
     """Return `SOFTNPU_NATIVE_TURNS`: whether engines use their part in C++ for prepared submissions."""
-    return _switch(ENV_NATIVE_TURNS, "1") and not os.environ.get(ENV_CHECK)  # C++ notes nothing
+    return _switch(ENV_NATIVE_TURNS, "1") and not is_checked()  # C++ notes nothing
+
+
+def is_checked() -> bool:
+    """Return whether this daemon and its programs are checked."""
+    return bool(os.environ.get(ENV_CHECK))
 
 
 def check_folder() -> str:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softnpu.tools.shared.failures import UsageError
+
 if TYPE_CHECKING:
     from softnpu.tools.shared.private_daemon import PrivateDaemon
-
-from softnpu.tools.shared.failures import UsageError
 
 
 def new_folder(path: Path) -> Path:

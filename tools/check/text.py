@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from softnpu.tools.check.findings import Findings
+from softnpu.tools.shared.console import format_count
 
 _SHOWN: Final = 3
 
@@ -24,15 +25,11 @@ def lines(findings: Findings, left_out: int = 0) -> Iterator[str]:
         yield f"  mend: {finding.mend}"
         yield ""
     yield from (f"not checked: {line}" for line in findings.unseen)
-    hidden = f", {_count(left_out, 'finding')} suppressed" if left_out else ""
-    found, submissions = _count(len(findings.found), "finding"), _count(findings.submissions, "submission")
-    yield f"softnpu check: {found} in {submissions}{hidden}"
+    hidden = f", {format_count(left_out, 'finding')} suppressed" if left_out else ""
+    found = format_count(len(findings.found), "finding")
+    yield f"softnpu check: {found} in {format_count(findings.submissions, 'submission')}{hidden}"
 
 
 def near(text: str) -> str:
     """Return a text with paths below the working directory relative to it."""
     return re.sub(rf"(^|\s){re.escape(str(Path.cwd()))}{os.sep}", r"\1", text)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

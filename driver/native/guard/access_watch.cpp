@@ -8,6 +8,7 @@
 #include <execinfo.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/ucontext.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ namespace {
 constexpr size_t SLOTS = 1 << 16;
 constexpr uintptr_t PAGE = 4096;
 constexpr int FRAMES = 16;
+constexpr timeval ANSWER{60, 0};  // it analyses meanwhile; a program is not to hang with it
 
 // What may not be done with a region: nothing is denied, writing, everything, everything for good (freed),
 // reading what nobody has written. BEYOND: the access was behind its end. GONE: freed, and unmapped since.
@@ -185,6 +187,7 @@ int softnpu_watch_gate(const char* path) {
     if (strlen(path) < sizeof address.sun_path) {
         strcpy(address.sun_path, path);
         made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (made >= 0) setsockopt(made, SOL_SOCKET, SO_RCVTIMEO, &ANSWER, sizeof ANSWER);
     }
     if (made >= 0 && (connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
                       recv(made, &mode, 1, 0) != 1)) {
@@ -197,7 +200,8 @@ int softnpu_watch_gate(const char* path) {
     return made < 0 ? 0 : mode;
 }
 
-// Whether this process is to stop here. Whoever has ended lets it go on.
+// Whether this process is to stop here. Whoever has ended, or does not answer in time, lets it go on for
+// good.
 int softnpu_watch_ask() {
     const int file = gate.load();
     char answer = 'g';
@@ -206,6 +210,7 @@ int softnpu_watch_ask() {
     do {
         size = recv(file, &answer, 1, 0);
     } while (size < 0 && errno == EINTR);
+    if (size != 1) gate.store(-1);  // an answer that is late is not one to the next question
     return size == 1 && answer == 's';
 }
 

@@ -7,17 +7,15 @@ long as an allocation lies in it, on both sides, so neither needs a message to u
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.common.untrusted_fds import close_untrusted
-from softnpu.emulator.interface.environment import CHECK_GUARDED, ENV_CHECK
+from softnpu.emulator.interface.environment import is_checked
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor, check_left
@@ -77,17 +75,6 @@ class Allocation:
     handle: int = 0
 
 
-def _is_guarded() -> bool:
-    """Return whether programs are checked, and tell their drivers that memory is guarded for them."""
-    folder = os.environ.get(ENV_CHECK)
-    if not folder:
-        return False
-    with contextlib.suppress(OSError):
-        Path(folder, CHECK_GUARDED).touch()
-        return True
-    return False
-
-
 @dataclass
 class ContextMemory:
     """All segments of one context.
@@ -102,7 +89,7 @@ class ContextMemory:
     unmapping: dict[int, Segment] = field(default_factory=dict)
     mapped: bool = True
     allocated: int = 0
-    guarded: bool = field(default_factory=_is_guarded)
+    guarded: bool = field(default_factory=is_checked)
     _next: int = 1
 
     @property

@@ -32,8 +32,8 @@ void memory_ended(uint64_t handle, const uint8_t* address, bool with_context = f
 // The memory at this address is given back, or a whole mapping is.
 void memory_gone(const uint8_t* address) noexcept;
 void unmapped(const uint8_t* address, size_t size) noexcept;
-// Marks fresh memory as unwritten, and watches it, if the daemon gives allocations whole pages of their own,
-// with a free one behind them. Exportable memory ends with its file.
+// Marks fresh memory as unwritten, and watches it: it has whole pages of its own, with a free one behind them
+// unless it is exportable, which ends with its file.
 void fill_unwritten(uint8_t* address, size_t size, bool exportable) noexcept;
 
 // A process uses an object of the one off which it was forked.
