@@ -15,5 +15,5 @@ def open_helper(context: ContextBase) -> tuple[str, int]:
     context._check(call)
     request = msg.KernelHelperOpen(context=context.handle)
     opened, fds = context._connection.request(call, request, msg.KernelHelperOpened)
-    (door,) = fds
-    return opened.helper, door
+    (fd,) = fds
+    return opened.helper, fd

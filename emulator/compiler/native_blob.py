@@ -20,7 +20,6 @@ from softnpu.emulator.blob.container import (
     StateMeta,
     WeightsReference,
 )
-from softnpu.emulator.blob.kernel_plan import KernelPlan, KernelRun, Value
 from softnpu.emulator.blob.weight_space import WeightSpace, check_range
 from softnpu.emulator.blob.weights import (
     MAX_SPACE,
@@ -30,12 +29,11 @@ from softnpu.emulator.blob.weights import (
     with_actual_offsets,
 )
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import files, options
+from softnpu.emulator.compiler import files, imported_kernels, options
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.interface.messages import GraphExported
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.kernels import description as kernel_description
 from softnpu.emulator.links.compiler import Compiled, ExportJob, ImportJob
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
             _check_target(meta, job.platform, runtime, subject)
         if job.strict:
             _check_strict(meta, subject)
-        _check_travels(reader, subject)
+        imported_kernels.check_travels(reader, subject)
         reference = _checked_reference(reader, subject)
         placement = _placement(fds[1], job.placement_length) if job.placement_length else None
         space = _space(job, fds, reader, fd, reference, subject)
@@ -241,16 +239,6 @@ def _check_target(meta: GraphMeta, platform: str, runtime: Runtime, subject: str
     options.with_precision(settings, runtime.capabilities, subject)
 
 
-def _check_travels(reader: BlobReader, subject: str) -> None:
-    """Refuse kernels of a program: its blob is of use to nobody else."""
-    plan = kernel_plan.read(reader)
-    for content in () if plan is None else plan.modules:
-        if kernel_description.is_function(content):
-            name = kernel_description.read(content).full_name
-            found = f"kernel {name}, a Python function, which does not travel"
-            raise _invalid(f"{subject}, kernels", found=found, expected="kernels in WebAssembly")
-
-
 def _check_strict(meta: GraphMeta, subject: str) -> None:
     """Refuse a blob not compiled in strict mode."""
     if meta.config.get(options.STRICT) != "YES":
@@ -283,7 +271,7 @@ def _check_content(
     described = checks.arguments(model, subject)
     plan = kernel_plan.read(reader)
     if plan is not None:
-        described = _without_values(described, plan, meta.arguments, subject)
+        described = imported_kernels.without_values(described, plan, meta.arguments, subject)
     hidden = states.variables(model)
     are_dynamic = plan is None and dynamic_states.are_dynamic(meta.arguments, meta.states)
     if are_dynamic:
@@ -304,84 +292,6 @@ def _check_content(
         raise _invalid(
             f"{subject}, IR", found=f"a ReadValue or Assign of '{hidden[0]}'", expected="states as arguments"
         )
-
-
-def _without_values(
-    described: tuple[ArgumentMeta, ...],
-    plan: KernelPlan,
-    declared: tuple[ArgumentMeta, ...],
-    subject: str,
-) -> tuple[ArgumentMeta, ...]:
-    """Return the arguments of an IR with kernels without its values; refuse a plan that does not fit."""
-    from softnpu.emulator.compiler import dynamic
-
-    inputs, outputs = (
-        [argument for argument in described if argument.input is is_input and argument.shape_of < 0]
-        for is_input in (True, False)
-    )
-    kernel_plan.check(plan, *([_port(each) for each in side] for side in (inputs, outputs)))
-    _check_runs(plan, subject)
-    for value in plan.values:
-        if value.element_type not in kernel_description.ELEMENT_SIZES:
-            found, expected = f"a value of type {value.element_type[:20]}", "a type of kernels"
-            raise _invalid(f"{subject}, kernels", found=found, expected=expected)
-    own = [*inputs[: len(inputs) - len(plan.parameters)], *outputs[: len(outputs) - len(plan.results)]]
-    known = [argument for argument in declared if argument.shape_of < 0]
-    if len(known) == len(own):
-        own = [_as_declared(*pair) for pair in zip(own, known, strict=True)]
-    return dynamic.with_shape_tensors(own, subject)
-
-
-def _check_runs(plan: KernelPlan, subject: str) -> None:
-    """Refuse modules that are no kernels, runs with other numbers of tensors, outputs that cannot shrink."""
-    modules = [kernel_description.read(content) for content in plan.modules]
-    for step in plan.steps:
-        if not isinstance(step, KernelRun):
-            continue
-        known = modules[step.kernel]
-        counts, expected = (len(step.inputs), len(step.outputs)), (len(known.inputs), len(known.outputs))
-        if counts != expected:
-            found = f"{known.full_name} with {counts[0]} inputs and {counts[1]} outputs"
-            raise _invalid(f"{subject}, kernels", found=found, expected=f"{expected[0]} and {expected[1]}")
-        for name, number in zip(known.outputs, step.outputs, strict=True):
-            value = plan.values[number]
-            if name in known.dynamic and not value.takes((0,) * len(value.shape)):
-                found = f"{known.full_name} with output {name} of {value.bounds}"
-                raise _invalid(f"{subject}, kernels", found=found, expected="one from 0 on, as it is dynamic")
-
-
-def _port(argument: ArgumentMeta) -> Value:
-    if not argument.is_dynamic:
-        return Value(argument.element_type, argument.shape)
-    import openvino as ov
-
-    return _bounds(argument.element_type, ov.PartialShape(argument.partial_shape))
-
-
-def _bounds(kind: str, shape: ov.PartialShape) -> Value:
-    bounds = [(each.get_min_length(), each.get_max_length()) for each in shape]
-    return Value(kind, tuple(high for _, high in bounds), tuple(low for low, _ in bounds))
-
-
-def _as_declared(argument: ArgumentMeta, declared: ArgumentMeta) -> ArgumentMeta:
-    """Return an output as the metadata has it if the IR is only more open: a cut takes bounds away.
-
-    The engine compares each result with what is declared, which nobody has checked yet.
-    """
-    import openvino as ov
-
-    from softnpu.emulator.compiler import dynamic
-
-    size = kernel_description.ELEMENT_SIZES.get(argument.element_type, 0)
-    if argument.input or not argument.is_dynamic or not size:
-        return argument
-    try:
-        shape = ov.PartialShape(declared.partial_shape or list(declared.shape))
-        narrow = dynamic.argument_size(shape, 8 * size, False, declared.name, "output")
-        is_within = _port(argument).covers(_bounds(argument.element_type, shape))
-    except (Refused, RuntimeError, ValueError, LookupError, TypeError, OverflowError):
-        return argument  # it will not be what the IR says
-    return msgspec.structs.replace(argument, **narrow._asdict()) if is_within else argument
 
 
 def _dynamic_states(

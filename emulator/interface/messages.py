@@ -425,7 +425,7 @@ class MetricStreamOpened(Message, frozen=True, kw_only=True, tag="metric_stream_
 
 
 class KernelHelperOpened(Message, frozen=True, kw_only=True, tag="kernel_helper_opened"):
-    """A helper's secret name, and its door. Descriptor: a socket, whose end is that of the context."""
+    """A helper's secret name. Descriptor: its socket, which ends with the context."""
 
     helper: str
 

@@ -6,7 +6,7 @@ It is read without running or compiling anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -133,6 +133,11 @@ def _article(kind: str) -> str:
 def is_function(module: bytes) -> bool:
     """Whether it is no module, but the description of a function."""
     return module.startswith(_FUNCTION)
+
+
+def function_in(modules: Iterable[bytes]) -> str:
+    """Return the full name of the first function among modules; empty if there is none."""
+    return next((read(each).full_name for each in modules if is_function(each)), "")
 
 
 def read(module: bytes) -> Description:

@@ -1,9 +1,9 @@
 """The processes of a Python function: forked from the program that registered it, they have what it has.
 
 The *helper* is a child of the program. It computes nothing: whenever the daemon sends it a channel through
-its door, it forks a process that locks itself in, as the process of WebAssembly kernels does, and runs the
+its socket, it forks a process that locks itself in, as the process of WebAssembly kernels does, and runs the
 function for the engine at the other end. So a process that was killed, or that hangs, is replaced. The helper
-ends with its door, which the daemon closes when the context is gone, and all processes end with it.
+ends with its socket, which the daemon closes when the context is gone, and all processes end with it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LAST_STREAM = 2
 class Helper:
     """A running helper, as its program sees it. `described` has its name."""
 
-    def __init__(self, door: int, function: Function, described: FunctionDescription) -> None:
-        """Fork it; it gets the door, which is closed here."""
+    def __init__(self, fd: int, function: Function, described: FunctionDescription) -> None:
+        """Fork it; it gets the socket `fd`, which is closed here."""
         self.described = described
         for stream in (sys.stdout, sys.stderr):  # what is unwritten would be written twice
             if stream is not None:
@@ -46,9 +46,9 @@ class Helper:
                 )  # of other threads: it uses none of theirs
                 self.pid = os.fork()
             if not self.pid:
-                _serve_door(door, function, described)
+                _serve(fd, function, described)
         finally:
-            os.close(door)
+            os.close(fd)
         self._reaper = threading.Thread(target=self._reap, name="softnpu helper", daemon=True)
         self._reaper.start()
 
@@ -61,12 +61,12 @@ class Helper:
             os.waitpid(self.pid, 0)
 
 
-def _serve_door(door: int, function: Function, described: FunctionDescription) -> NoReturn:
-    """Fork a process for each channel that comes through the door, until it is closed."""
+def _serve(helper_fd: int, function: Function, described: FunctionDescription) -> NoReturn:
+    """Fork a process for each channel that comes through the socket, until it is closed."""
     try:
-        _leave_the_program(door)
+        _leave_the_program(helper_fd)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-        with socket.socket(fileno=door) as connection:
+        with socket.socket(fileno=helper_fd) as connection:
             while True:
                 data, fds, _, _ = socket.recv_fds(connection, 1, 1)
                 if not data:
@@ -81,11 +81,11 @@ def _serve_door(door: int, function: Function, described: FunctionDescription) -
 
 
 def _serve_channel(
-    fd: int, parent: int, door: socket.socket, function: Function, described: FunctionDescription
+    fd: int, parent: int, helper: socket.socket, function: Function, described: FunctionDescription
 ) -> NoReturn:
     try:
         linux.die_with_parent(parent)
-        door.close()
+        helper.close()
         channel = Channel(socket.socket(fileno=fd))
         begun = serving.begin(channel)
         if begun is not None:
@@ -112,8 +112,8 @@ def _stream(fd: int) -> TextIO | None:
         return None
 
 
-def _leave_the_program(door: int) -> None:
-    """Give up what a fork has of its program: signal handlers, and descriptors but the door and streams.
+def _leave_the_program(kept: int) -> None:
+    """Give up what a fork has of its program: signal handlers, and descriptors but the one kept and streams.
 
     They become /dev/null, as objects of the program may still close their numbers. What is printed goes to
     the streams, whatever the program has in their place, such as a notebook's.
@@ -128,7 +128,7 @@ def _leave_the_program(door: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > _LAST_STREAM and fd not in (door, nothing):
+        if fd > _LAST_STREAM and fd not in (kept, nothing):
             with contextlib.suppress(OSError):  # that of the list itself is closed by now
                 os.fstat(fd)
                 os.dup2(nothing, fd, inheritable=False)

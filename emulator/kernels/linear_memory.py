@@ -15,8 +15,6 @@ from typing import Final
 
 import wasmtime
 
-from softnpu.emulator.common.range_allocator import RangeAllocator
-
 PAGE: Final = mmap.PAGESIZE
 MOST_OF_HOST: Final = 3 << 30
 """Bytes of the host's part at most; a linear memory has 4 GiB."""
@@ -46,7 +44,6 @@ class LinearMemory:
         self._allowance = allowance
         self._base = ctypes.addressof(memory.data_ptr(store).contents)
         self._own = self._size = self._end = memory.data_len(store)
-        self._ranges = RangeAllocator(MOST_OF_HOST)
         self._written = dict(self._differences())
 
     def is_intact(self) -> bool:
@@ -81,12 +78,10 @@ class LinearMemory:
     # ------------------------------------------------------------ the host's part
 
     def allocate(self, size: int) -> int | None:
-        """Return the address of `size` bytes of whole pages; None if there is no room."""
-        size = _whole_pages(size)
-        offset = self._ranges.allocate(size, PAGE)
-        if offset is None:
+        """Return the address of `size` bytes of whole pages, for good; None if there is no room."""
+        at, end = self._end, self._end + _whole_pages(size)
+        if end - self._own > MOST_OF_HOST:
             return None
-        end = self._own + offset + size
         if end > self._size:
             pages = -(-(end - self._size) // _WASM_PAGE)
             # the limit is of both parts together
@@ -94,17 +89,10 @@ class LinearMemory:
             try:
                 self._memory.grow(self._store, pages)
             except wasmtime.WasmtimeError:
-                self._ranges.free(offset, size)
                 return None
             self._size += pages * _WASM_PAGE
-        self._end = max(self._end, end)
-        return self._own + offset
-
-    def free(self, at: int, size: int) -> None:
-        """Free what `allocate` returned; what was mapped there is not any more."""
-        size = _whole_pages(size)
-        self._map(at, size, -1, 0, mmap.PROT_READ | mmap.PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS)
-        self._ranges.free(at - self._own, size)
+        self._end = end
+        return at
 
     def map(self, at: int, fd: int, offset: int, size: int, *, writable: bool, private: bool = False) -> None:
         """Map whole pages of a memory file there. A write to what is not writable is a trap.

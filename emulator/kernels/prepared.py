@@ -91,11 +91,10 @@ class PreparedCall:
         if not self._instance.is_usable:
             self._bind()
         instance = self._instance
-        for number, bound in enumerate(self._bound):
+        for bound in self._bound:
             if bound.copied:
                 instance.memory.clear(bound.at + bound.mapped, len(bound.copied))  # with the rest of its page
-            if number >= self._input_count:
-                continue
+        for bound in self._bound[: self._input_count]:
             if bound.copied:
                 self._copy(bound, len(bound.copied), inward=True)
             if bound.mapped and self._module.writes_in_bulk:

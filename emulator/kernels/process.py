@@ -14,7 +14,7 @@ from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.kernels.client import MEMORY, KernelClient
 
-_PROGRAM: Final = "softnpu.emulator.kernels.sandbox"
+_PROGRAM: Final = "softnpu.emulator.kernels.wasm_process"
 _END_S: Final = 5.0
 
 

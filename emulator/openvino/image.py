@@ -65,9 +65,7 @@ class LoadedImage(Compilation):
     def _examine(self) -> None:
         """Look at the ports of what was compiled."""
         self.separated = rounded_states.positions(self.meta, self.compiled)
-        """Positions of outputs that `rounded_states` has changed."""
         self.unbound = frozenset(other_shapes(self.meta, self.compiled)) - self.separated
-        """Positions of outputs whose port changed shape during compilation."""
         self.streams = int(self.compiled.get_property("NUM_STREAMS"))
         self.origins = shared_tensors.origins(self.compiled)
 

@@ -154,13 +154,12 @@ def _write(export: _Export, fd: int, begin: int) -> int:
 def _check_travels(subject: str, reader: BlobReader) -> None:
     """Refuse a model with a kernel that is a function: it does not travel."""
     plan = kernel_plan.read(reader)
-    for content in () if plan is None else plan.modules:
-        if kernel_description.is_function(content):
-            name = kernel_description.read(content).full_name
-            raise NpuError(
-                f"{subject}: kernel {name} is a Python function, which does not travel;"
-                " expected kernels in WebAssembly. 'softnpu kernel new' begins one"
-            )
+    name = "" if plan is None else kernel_description.function_in(plan.modules)
+    if name:
+        raise NpuError(
+            f"{subject}: kernel {name} is a Python function, which does not travel;"
+            " expected kernels in WebAssembly. 'softnpu kernel new' begins one"
+        )
 
 
 def _write_plain(export: _Export, fd: int, begin: int) -> int:

@@ -61,10 +61,10 @@ class FunctionKernel:
         with _starting:
             helper = self._helpers.get(context)
             if helper is None or not helper.is_running:
-                name, door = open_helper(context)
+                name, fd = open_helper(context)
                 described = msgspec.structs.replace(self.description, helper=name)
                 try:
-                    helper = self._helpers[context] = Helper(door, self.function, described)
+                    helper = self._helpers[context] = Helper(fd, self.function, described)
                 except OSError as error:
                     reason = f"no process can be forked for it: {error.strerror}; expected room for one"
                     raise ModelError(f"kernel {described.full_name}: {reason}") from error

@@ -18,7 +18,6 @@ from softnpu.driver.process_memory import Piece, gather
 from softnpu.emulator.blob.weights import aligned, with_offsets
 from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, serialize_ir
-from softnpu.emulator.kernels import carried
 from softnpu.plugin.errors import ModelError
 from softnpu.plugin.models.weights_pool import Pool
 
@@ -42,6 +41,8 @@ def no_copy_form(
     indexed.set_rt_info(True, "is_new_api")
     indexed.set_rt_info(True, "use_indices_for_io_metadata")
     if kernels:
+        from softnpu.emulator.kernels import carried  # late: few models have any
+
         indexed.set_rt_info(kernels, carried.KEY)
     subject = f"model '{model_texts.friendly_name(model)}'"
     xml, nodes, layers = serialize_ir(indexed, subject)

@@ -74,7 +74,7 @@ def _kernels_process(daemon: Daemon) -> psutil.Process:
     (found,) = (
         each
         for each in psutil.Process(daemon.pid).children()
-        if "softnpu.emulator.kernels.sandbox" in each.cmdline()
+        if "softnpu.emulator.kernels.wasm_process" in each.cmdline()
     )
     return found
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from softnpu.emulator.kernels.module import KernelModule
 
 _SHAPES_MS: Final = 2000
-
 _MISSING: Final = {
     "integer": -(1 << 63),
     "number": math.nan,

@@ -26,7 +26,7 @@ class ChildProgram(enum.StrEnum):
     ENGINE = "softnpu.emulator.engine"
     COMPILER = "softnpu.emulator.compiler"
     CACHE_FILL = "softnpu.emulator.openvino.cache_fill"
-    KERNELS = "softnpu.emulator.kernels.sandbox"
+    KERNELS = "softnpu.emulator.kernels.wasm_process"
 
 
 class ChildProcess(NamedTuple):

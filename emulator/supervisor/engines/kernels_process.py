@@ -1,6 +1,7 @@
 """The process of kernels of one virtual function: started when its engine asks, ended with the engine.
 
-Kernels that are Python functions run in processes of their programs, which get the channel through a door.
+Kernels that are Python functions run in processes of their programs, which get the channel through the
+socket of a helper.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ class KernelsProcess:
         `helper`: one that this helper of a context forks. The engine's channel is closed if there is none.
         """
         if helper:
-            self._knock(helper, contexts)
+            self._send_to(helper, contexts)
         elif self._timer is None:
             wait_s = self._started_at + _LEAST_S - time.monotonic()
             self._timer = self._reactor.after(max(0.0, wait_s), self._start)
 
-    def _knock(self, helper: str, contexts: Iterable[Context]) -> None:
+    def _send_to(self, helper: str, contexts: Iterable[Context]) -> None:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
@@ -66,8 +67,8 @@ class KernelsProcess:
             return  # the engine does not wait for it forever
         with ours, theirs:
             for context in contexts:
-                if helper in context.doors:
-                    context.doors[helper].send(theirs)
+                if helper in context.helpers:
+                    context.helpers[helper].send(theirs)
             self._tell(link.KernelsStarted(helper=helper), [ours.fileno()])
 
     def _start(self) -> None:

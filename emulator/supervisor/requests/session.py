@@ -26,7 +26,7 @@ from softnpu.emulator.supervisor.requests.memory_requests import MemoryRequests
 from softnpu.emulator.supervisor.requests.metric_streams import MetricRequests
 from softnpu.emulator.supervisor.requests.queue_requests import QueueRequests
 from softnpu.emulator.supervisor.requests.session_state import Answering, Call, Post, Services, SessionState
-from softnpu.emulator.supervisor.state.door import Door, check_room
+from softnpu.emulator.supervisor.state.helper_socket import HelperSocket, check_room
 from softnpu.emulator.supervisor.state.images import ImageState
 from softnpu.emulator.supervisor.state.objects import Context
 from softnpu.emulator.supervisor.state.usage import QueueUsage, SessionUsage
@@ -179,18 +179,18 @@ class Session:
     def open_helper(self, call: Call, request: msg.KernelHelperOpen) -> None:
         """Announce a helper for kernels of the client."""
         context = self.state.contexts.get(request.context)
-        check_room(context.doors)
+        check_room(context.helpers)
         self.state.segments.check()
         with undoing() as undo:
-            door, theirs = Door.open()
-            undo.callback(door.close)
+            helper, theirs = HelperSocket.open()
+            undo.callback(helper.close)
             with theirs:
                 check_left(theirs.fileno())
-                context.doors[door.name] = door
+                context.helpers[helper.name] = helper
                 undo.callback(self.state.count, context)
-                undo.callback(context.doors.pop, door.name)
+                undo.callback(context.helpers.pop, helper.name)
                 self.state.count(context)
-                self.state.post(call.number, msg.KernelHelperOpened(helper=door.name), [theirs.fileno()])
+                self.state.post(call.number, msg.KernelHelperOpened(helper=helper.name), [theirs.fileno()])
 
     def answer_memory(self, call: Call, request: msg.ContextMemory) -> None:
         context = self.state.contexts.get(request.context)

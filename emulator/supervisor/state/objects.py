@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.held_descriptors import NO_DESCRIPTOR, HeldDescriptor
 from softnpu.emulator.supervisor.limits import Account
-from softnpu.emulator.supervisor.state.door import Door
+from softnpu.emulator.supervisor.state.helper_socket import HelperSocket
 from softnpu.emulator.supervisor.state.images import Image
 from softnpu.emulator.supervisor.state.memory import Allocation, ContextMemory
 from softnpu.emulator.supervisor.state.usage import SessionUsage
@@ -80,8 +80,8 @@ class Context:
     `ban_key`: what resets that its submissions cause are counted by. `usage`: of its session. `told`: an
     engine knows it, or there was none.
     `bytes`, `segments`, `address_space`: what it counts for, until the engine has dropped it as well.
-    `unmapping`: sizes of sparse segments that were freed, and that the engine may still map. `doors`: of
-    helpers for kernels, by their names.
+    `unmapping`: sizes of sparse segments that were freed, and that the engine may still map. `helpers`:
+    the sockets of its helpers for kernels, by their names.
     """
 
     number: int
@@ -101,15 +101,15 @@ class Context:
     address_space: Account = field(default_factory=Account)
     unmapping: dict[int, int] = field(default_factory=dict)
     told: bool = False
-    doors: dict[str, Door] = field(default_factory=dict)
+    helpers: dict[str, HelperSocket] = field(default_factory=dict)
 
     def count(self) -> None:
         """Update its accounts; a no-op if it is closed and still charged."""
         if self.doorbell < 0:
             return
         self.bytes.set(self.memory.allocated)
-        # the doorbell is a descriptor too, and so are doors
-        self.segments.set(1 + len(self.memory.segments) + len(self.memory.unmapping) + len(self.doors))
+        # the doorbell is a descriptor too, and so are those of helpers
+        self.segments.set(1 + len(self.memory.segments) + len(self.memory.unmapping) + len(self.helpers))
         self.address_space.set(self.memory.address_space + sum(self.unmapping.values()))
 
     def give_back(self) -> None:
@@ -119,9 +119,9 @@ class Context:
             account.close()
 
     def close(self) -> None:
-        """Close doorbell and doors, for good; harmless when repeated. Its memory is closed in parts."""
-        while self.doors:
-            self.doors.popitem()[1].close()
+        """Close doorbell and sockets, for good; harmless when repeated. Its memory is closed in parts."""
+        while self.helpers:
+            self.helpers.popitem()[1].close()
         doorbell, self.doorbell = self.doorbell, NO_DESCRIPTOR
         if doorbell >= 0:
             doorbell.close()

@@ -1,4 +1,4 @@
-"""The door of a helper: a socket through which the process of a client gets channels to engines."""
+"""The socket of a helper for kernels: through it a process of a client gets channels to engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST: Final = 16
 _NAME_BYTES: Final = 16
 
 
-class Door:
+class HelperSocket:
     """Our end. `name` is known to the client, its blobs and its engine only."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -25,8 +25,8 @@ class Door:
         self._end = end
 
     @classmethod
-    def open(cls) -> tuple[Door, socket.socket]:
-        """Return a door, and the client's end."""
+    def open(cls) -> tuple[HelperSocket, socket.socket]:
+        """Return ours, and the client's end."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         return cls(ours), theirs
@@ -43,12 +43,12 @@ class Door:
         self._end.close()
 
 
-def check_room(doors: Mapping[str, Door]) -> None:
+def check_room(sockets: Mapping[str, HelperSocket]) -> None:
     """Refuse one more than a context may have."""
-    if len(doors) >= _MOST:
+    if len(sockets) >= _MOST:
         raise refuse(
             ZeResult.ERROR_OUT_OF_HOST_MEMORY,
             "kernel helper",
-            found=f"{len(doors)} of this context",
+            found=f"{len(sockets)} of this context",
             expected=f"at most {_MOST}",
         )

@@ -1,4 +1,4 @@
-"""`python -m softnpu.emulator.kernels.sandbox CHANNEL-FD PARENT-PID`: the process in which kernels run.
+"""`python -m softnpu.emulator.kernels.wasm_process CHANNEL-FD PARENT-PID`: the process in which kernels run.
 
 It is locked in before it sees a kernel, as engines are: it computes on memory files that it is sent, and can
 open, start, connect to and signal nothing. It ends with its channel, or with its parent.
