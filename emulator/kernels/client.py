@@ -36,10 +36,18 @@ class KernelClient:
     """The owner's end of a process of kernels, which is at the other end of the channel."""
 
     def __init__(
-        self, channel: Channel, memory: int = MEMORY, answer_s: float = _ANSWER_S, threads: int = 0
+        self,
+        channel: Channel,
+        memory: int = MEMORY,
+        answer_s: float = _ANSWER_S,
+        threads: int = 0,
+        name: str = "",
     ) -> None:
-        """Lock the process in. Raises `KernelError` if it ends or does not answer."""
-        self._channel, self._answer_s = channel, answer_s
+        """Lock the process in. Raises `KernelError` if it ends or does not answer.
+
+        `name`: the one kernel of this process, if it runs no others; errors name it.
+        """
+        self._channel, self._answer_s, self._name = channel, answer_s, name
         self.numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._forgotten: deque[link.Drop] = deque()
@@ -180,6 +188,7 @@ class KernelClient:
     def lost(self, name: str) -> KernelError:
         """Note that the process has ended, hangs or lies: it is of no use any more. Return the error."""
         self.is_lost = True
+        name = name or self._name
         return failed(Failure.LOST, name, "its process ended, or did not answer as expected", "", "try again")
 
 

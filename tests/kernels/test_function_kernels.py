@@ -187,6 +187,7 @@ def test_the_deaths_of_its_processes(daemon: Daemon) -> None:
     helper = _helper(affine)
     (process,) = helper.children()
     process.kill()  # at rest: the next inference gets another one
+    wait_gone(process.pid)  # until then, an inference that the kill meets fails
     assert np.array_equal(compiled([_X])[0], expected)
     daemon.kill_engine()
     assert np.array_equal(compiled([_X])[0], expected)

@@ -153,7 +153,7 @@ class KernelHost:
             self._client = KernelClient(channel)
             return
         try:
-            self._client = KernelClient(channel, answer_s=_HELPER_S)
+            self._client = KernelClient(channel, answer_s=_HELPER_S, name=self.function.full_name)
         except KernelError:
             found, hint = "the process that runs it has ended", "compile the model again"
             raise failed(Failure.LOST, self.function.full_name, found, "its program's helper", hint) from None
