@@ -369,9 +369,9 @@ def _wrap_reset(original: Callable[..., None]) -> Callable[..., None]:
 # ------------------------------------------------------------ submissions and their ends
 
 
-def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
+def _wrap_fill(original: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(original)
-    def fill(queue: Any, filled: list[Submission], fence: Any, execution: Any) -> None:
+    def fill(queue: Any, filled: list[Submission], fence: Any, execution: Any) -> bool:
         if queue._connection in _sessions:
             noted, session = _sessions[queue._connection]
             keys = tuple(getattr(each.recording, "_check_key", (0, 0)) for each in filled)
@@ -390,7 +390,7 @@ def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
                 for sequence, each in enumerate(filled, queue._tail + 1):
                     _watch.use(_queue(queue), sequence, getattr(each.recording, "_check_uses", {}))
             ask()
-        original(queue, filled, fence, execution)
+        return original(queue, filled, fence, execution)
 
     return fill
 

@@ -283,20 +283,14 @@ class CommandList(Handle):
     def _prepare(self, call: str, queue: Handle) -> Submission | None:
         """Return what `queue` executes; None for an empty list. The list keeps the queue alive.
 
-        Raises `ZeError` with ERROR_UNINITIALIZED if it is still open.
+        Raises `ZeError` with ERROR_UNINITIALIZED if it is still open. The queue executes it again without
+        asking, while it is closed and lives.
         """
         self._check(call)
         if not self._closed:
             raise uninitialized(
                 call, "command list", found="still open", expected="a closed list", hint="close it"
             )
-        self._last_queue = queue
-        return self._submission
-
-    def _ready(self, queue: Handle) -> Submission | None:
-        """Return the submission, as `_prepare`, if the list is closed and not empty; else None."""
-        if not self._closed or self._submission is None or self.destroyed:
-            return None
         self._last_queue = queue
         return self._submission
 

@@ -86,10 +86,6 @@ class Fence(Handle):
             (execution.ticket, execution.first, execution.last),
         )
 
-    def _begin(self, ticket: int) -> FencedExecution:
-        """Return an execution with this ticket, whose submissions are still to come."""
-        return FencedExecution(self._record, self._queue._progress, ticket)
-
     def _arm(self, execution: FencedExecution) -> None:
         """Attach the fence to this execution: its last submission signals it."""
         self._signalled = False
@@ -114,12 +110,14 @@ class Fence(Handle):
                 queue._check_alive(call, last)  # reset since it ended
             return self._signalled
         connection = queue.context._connection
-        if not wait(call, execution.is_over, execution.sleep, timeout_ns, connection, queue.spin):
+        if not wait(
+            call, execution.is_over, execution.sleep, timeout_ns, connection, queue.spin, execution.poll
+        ):
             return False
         if failpoints.active is not None:
             failpoints.hit("client.completing")
         # the device signals the fence before it counts the submission as ended
-        if execution.is_signalled():
+        if record.is_signalled(execution.ticket):
             # if resubmitted meanwhile, the record may already hold the later submission's result
             if record.result or execution.first != last or self._execution is not execution:
                 queue._raise_failure(call, execution)

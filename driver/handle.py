@@ -25,6 +25,7 @@ class Handle:
     created through it.
     """
 
+    _alive = False
     _creator_pid = 0
     _release: Callable[[], None]
     _finalizer: weakref.finalize[..., Any]
@@ -40,13 +41,14 @@ class Handle:
         if owner is not None:
             owner._children[id(self)] = self
         _live[id(self)] = self
+        self._alive = True
         self._release = partial(release, *args)
         self._finalizer = weakref.finalize(self, connection.defer, self._release)
         self._finalizer.atexit = False  # the daemon frees everything when the process ends
 
     def destroy(self) -> None:
         """Destroy the object and everything created through it."""
-        if self._finalizer.detach() is not None:
+        if self._detach():
             self._destroy_children()
             self._release()
             self._drop_references()
@@ -54,17 +56,23 @@ class Handle:
     @property
     def destroyed(self) -> bool:
         """Whether `destroy` was called."""
-        return not self._finalizer.alive
+        return not self._alive
 
     def _check(self, call: str) -> None:
         """Raise `ZeError`: INVALID_NULL_HANDLE after `destroy`, UNINITIALIZED in a forked child."""
-        if not self._finalizer.alive:
+        if not self._alive:
             raise self._unusable(call)
+
+    def _detach(self) -> bool:
+        """End the use of the object; return whether this call did."""
+        ended = self._finalizer.detach() is not None
+        self._alive = False
+        return ended
 
     def _destroy_children(self) -> None:
         for reference in self._children.valuerefs():
             child = reference()
-            if child is not None and child._finalizer.detach() is not None:
+            if child is not None and child._detach():
                 child._destroy_children()
                 child._owner_destroyed()
                 child._drop_references()
@@ -109,7 +117,7 @@ def _detach_in_child() -> None:
     # a forked child shares rings and fences with its parent: using them would act for the parent
     for reference in _live.valuerefs():
         handle = reference()
-        if handle is not None and handle._finalizer.detach() is not None:
+        if handle is not None and handle._detach():
             handle._creator_pid = os.getppid()
 
 

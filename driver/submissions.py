@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from softnpu.driver.submit_calls import CALLS
 from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import FenceRecord
 
@@ -20,31 +23,31 @@ class QueueProgress:
     destroys it a little later): until the device has confirmed that, its submissions may still run.
     """
 
-    __slots__ = ("_ring", "destroyed")
+    __slots__ = ("destroyed", "ring")
 
     def __init__(self, ring: DriverRing) -> None:
-        self._ring: DriverRing | None = ring
+        self.ring: DriverRing | None = ring
         self.destroyed = False
         """Set once nobody waits for its submissions any more."""
 
     @property
     def gone(self) -> bool:
         """Whether the device has confirmed the destruction: nothing of the queue runs."""
-        return self._ring is None
+        return self.ring is None
 
     def end(self) -> None:
         """Mark the queue as gone; its ring is not needed any more."""
         self.destroyed = True
-        self._ring = None
+        self.ring = None
 
     def is_over(self, sequence: int) -> bool:
         """Return whether submission `sequence` has ended, or will not signal its fence: the queue is gone."""
-        ring = self._ring
+        ring = self.ring
         return ring is None or ring.completed >= sequence or self.destroyed
 
     def may_run(self, sequence: int) -> bool:
         """Return whether the device may still execute submission `sequence`."""
-        ring = self._ring
+        ring = self.ring
         return ring is not None and ring.completed < sequence
 
 
@@ -60,11 +63,12 @@ class Recording:
 
     def submitted(self, progress: QueueProgress, sequence: int) -> None:
         """Record that submission `sequence` of the queue with this progress executes it."""
-        if progress not in self._last:
-            for known in list(self._last):
+        last = self._last
+        if progress not in last:
+            for known in list(last):
                 if known.gone:
-                    self._last.pop(known, None)
-        self._last[progress] = sequence
+                    last.pop(known, None)
+        last[progress] = sequence
 
     def in_flight(self) -> bool:
         """Return whether a submission of it may still run."""
@@ -92,36 +96,39 @@ class Failure(NamedTuple):
     result: int
 
 
-class FencedExecution:
+class FencedExecution(msgspec.Struct, eq=False):
     """The submissions of one call with a fence, from `first` to `last`, and the ticket that signals it.
 
     Ticket 0: nothing signals the fence. Submissions of other calls may lie between those of a long one.
+    `failure`: the first one, once their results were read.
     """
 
-    __slots__ = ("_progress", "_record", "failure", "first", "last", "ticket")
-
-    def __init__(
-        self, record: FenceRecord, progress: QueueProgress, ticket: int = 0, first: int = 0, last: int = 0
-    ) -> None:
-        self._record = record
-        self._progress = progress
-        self.ticket = ticket
-        self.first = first
-        self.last = last
-        self.failure: Failure | None = None
-        """The first failure, once their results were read."""
-
-    def is_signalled(self) -> bool:
-        """Return whether the device has signalled the fence for it."""
-        return self._record.is_signalled(self.ticket)
+    record: FenceRecord
+    progress: QueueProgress
+    ticket: int = 0
+    first: int = 0
+    last: int = 0
+    failure: Failure | None = None
 
     def is_over(self) -> bool:
         """Return whether a wait for the fence ends."""
-        return self._record.is_signalled(self.ticket) or self._progress.is_over(self.last)
+        return self.record.is_signalled(self.ticket) or self.progress.is_over(self.last)
+
+    def poll(self, limit_ns: int) -> bool:
+        """Return whether a wait for the fence ends, after polling for at most `limit_ns`."""
+        progress = self.progress
+        ring = progress.ring
+        if CALLS is None or ring is None:
+            return self.is_over()
+        at, ticket = self.record.address, self.ticket
+        return CALLS.poll(at, ticket, ring.address, self.last, limit_ns) or progress.destroyed
 
     def sleep(self, timeout_ns: int) -> None:
         """Sleep until the fence changes, at most `timeout_ns`."""
-        self._record.sleep(self.ticket, timeout_ns)
+        if CALLS is None:
+            self.record.sleep(self.ticket, timeout_ns)
+        else:
+            CALLS.sleep(self.record.address, self.ticket, timeout_ns)
 
 
 class SubmissionResults:
@@ -129,7 +136,8 @@ class SubmissionResults:
 
     def __init__(self, ring: DriverRing) -> None:
         self._ring = ring
-        self._read = 0  # results up to here were read
+        self.last_read = 0
+        """The results up to this submission were read."""
         self._unreported: dict[int, int] = {}
         self._more = 0  # failures beyond the kept ones
         self._executions: dict[int, FencedExecution] = {}  # by each of their submissions
@@ -146,10 +154,9 @@ class SubmissionResults:
 
     def read(self, completed: int) -> None:
         """Read the results of all submissions up to `completed`, which have ended."""
-        if completed <= self._read:
-            return
-        ring, executions = self._ring, self._executions
-        for sequence in range(self._read + 1, completed + 1):
+        ring, executions, sequence = self._ring, self._executions, self.last_read
+        while sequence < completed:
+            sequence += 1
             result = ring.result(sequence)
             execution = executions.pop(sequence, None)
             if not result:
@@ -160,11 +167,7 @@ class SubmissionResults:
                 self._unreported[sequence] = result
             else:
                 self._more += 1
-        self._read = completed
-
-    def was_read(self, sequence: int) -> bool:
-        """Return whether the result of this submission was read."""
-        return self._read >= sequence
+        self.last_read = sequence
 
     def reported(self, sequence: int) -> None:
         """Mark this failure as reported to the program."""

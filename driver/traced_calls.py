@@ -39,17 +39,17 @@ def _calls_of(owner: type) -> list[TracedMethod]:
     return methods
 
 
-def _wrap_fill(original: Callable[..., None]) -> Callable[..., None]:
+def _wrap_fill(original: Callable[..., bool]) -> Callable[..., bool]:
     """Write what is submitted, before the device sees it."""
 
     @functools.wraps(original)
-    def fill(queue: CommandQueue, filled: list[Submission], *args: Any) -> None:
+    def fill(queue: CommandQueue, filled: list[Submission], *args: Any) -> bool:
         writer = writer_of(queue.context._connection)
         if writer is not None:
             tail = queue._tail
             now = time.monotonic_ns()
             writer.write(TraceKind.SUBMIT, 0, now, 0, 0, queue.handle, tail + 1, tail + len(filled))
-        original(queue, filled, *args)
+        return original(queue, filled, *args)
 
     return fill
 

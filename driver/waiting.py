@@ -17,6 +17,8 @@ from softnpu.emulator.interface.environment import spin_us
 FOREVER = 2**64 - 1
 """Time-out in nanoseconds that means no time-out, as `UINT64_MAX` in Level Zero."""
 _SLICE_NS = 50_000_000
+_POLL_NS = 100_000
+"""The longest time in a poll: only between two of them Python changes threads, and handles signals."""
 
 
 def new_budget() -> SpinBudget:
@@ -31,12 +33,15 @@ def wait(
     timeout_ns: int,
     connection: Connection,
     spin: SpinBudget,
+    poll: Callable[[int], bool] | None = None,
 ) -> bool:
     """Wait until `is_over()`; return False after `timeout_ns`. `sleep(ns)` returns on possible changes.
 
+    `poll(ns)` is `is_over()` that may take so long until it is true.
+
     Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one slice (50 ms).
     """
-    if is_over():
+    if is_over() if poll is None else poll(0):
         return True
     check_type(call, "time-out in nanoseconds", timeout_ns, int, float)
     if timeout_ns <= 0:
@@ -48,10 +53,11 @@ def wait(
     limit = spin.limit_ns()
     if limit:
         spin_end = min(end, now + limit)
-        while time.monotonic_ns() < spin_end:
-            if is_over():
+        while now < spin_end:
+            if is_over() if poll is None else poll(int(min(spin_end - now, _POLL_NS))):
                 spin.hit()
                 return True
+            now = time.monotonic_ns()
         spin.miss()
     if failpoints.active is not None:
         failpoints.hit("client.running")

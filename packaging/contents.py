@@ -19,6 +19,7 @@ DRIVERS = (
     "softnpu/driver/native/lib/loader/libze_loader.so.1",
     "softnpu/driver/native/lib/engine/libsoftnpu_engine.so",
     "softnpu/driver/native/lib/libsoftnpu_guard.so",
+    "softnpu/driver/native/lib/libsoftnpu_submit.so",
 )
 PACKAGES = ("emulator", "driver", "plugin", "tools", "farm")
 SOURCES = (

@@ -1,4 +1,4 @@
-"""Locations of the compiled parts of softnpu: native driver, C++ part of the engine, guard."""
+"""Locations of the compiled parts of softnpu: native driver, C++ of the engine and the driver, guard."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
 DRIVER_NAME = "libze_softnpu.so"
 GUARD_NAME = "libsoftnpu_guard.so"
 ENGINE_NAME = "engine/libsoftnpu_engine.so"
+SUBMIT_NAME = "libsoftnpu_submit.so"
 
 
 def folder(name: str = DRIVER_NAME) -> Path:
@@ -35,3 +36,8 @@ def guard() -> Path:
 def engine() -> Path:
     """Return the part of the engine in C++; it need not exist."""
     return folder(ENGINE_NAME) / ENGINE_NAME
+
+
+def submit() -> Path:
+    """Return the part of the Python driver in C++; it need not exist."""
+    return folder(SUBMIT_NAME) / SUBMIT_NAME

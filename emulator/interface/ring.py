@@ -47,13 +47,15 @@ class _Ring:
     def __init__(self, mapping: SharedMapping, offset: int, slots: int) -> None:
         self.slots = slots
         self._buffer, self._words, self._longs = mapping.buffer, mapping.words, mapping.longs
+        self._mapping = mapping  # the address is valid as long as it lives
+        self.address = mapping.address + offset
         self._base = offset
         self._mask = slots - 1
         self._first_slot = offset + records.RING_HEADER
         self._first_result = (self._first_slot + records.SLOT_RESULT) >> 2
         self._tail_at = (offset + records.RING_TAIL) >> 3
         self._completed_at = (offset + records.RING_COMPLETED) >> 3
-        self._completed_address = mapping.address + offset + records.RING_COMPLETED
+        self._completed_address = self.address + records.RING_COMPLETED
         self._asleep_at = (offset + records.RING_ASLEEP) >> 2
         self._waiters_at = (offset + records.RING_WAITERS) >> 2
         self._lost_at = (offset + records.RING_LOST) >> 2
@@ -120,6 +122,12 @@ class DriverRing(_Ring):
         """Return whether the device has to be woken for what was published."""
         linux.memory_fence()
         return bool(self._words[self._asleep_at])
+
+    def submit(self, sequence: int, buffer: int, size: int, fence: int, offset: int, ticket: int) -> bool:
+        """Write this submission, publish all up to it; return whether the device has to be woken."""
+        self.fill(sequence, buffer, size, fence, offset, ticket)
+        self.publish(sequence)
+        return self.needs_doorbell()
 
     def sleep(self, sequence: int, timeout_ns: int) -> None:
         """Sleep until a submission ends, at most `timeout_ns`; not at all if `sequence` has ended."""

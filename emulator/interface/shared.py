@@ -73,14 +73,15 @@ class SharedMapping:
 class _Record:
     """64 bytes at `offset` of a mapping, as words of both widths."""
 
-    __slots__ = ("_address", "_long", "_longs", "_word", "_words")
+    __slots__ = ("_long", "_longs", "_mapping", "_word", "_words", "address")
 
     def __init__(self, mapping: SharedMapping, offset: int) -> None:
         self._words = mapping.words
         self._longs = mapping.longs
         self._word = offset >> 2
         self._long = offset >> 3
-        self._address = mapping.address + offset
+        self._mapping = mapping  # the address is valid as long as it lives
+        self.address = mapping.address + offset
 
 
 class FenceRecord(_Record):
@@ -130,7 +131,7 @@ class FenceRecord(_Record):
         # an earlier signal may have cleared the mark
         if not self._words[waiters]:
             self._words[waiters] = 1
-        linux.futex_wait(self._address, signalled & 0xFFFFFFFF, timeout_ns)
+        linux.futex_wait(self.address, signalled & 0xFFFFFFFF, timeout_ns)
 
     def is_cancelled(self, ticket: int) -> bool:
         """Device: return whether the driver has cancelled the submission of this ticket."""
@@ -149,7 +150,7 @@ class FenceRecord(_Record):
         if marked:
             self._words[waiters] = 0
         self._longs[self._long] = ticket
-        _wake(self._words, waiters, marked, self._address)
+        _wake(self._words, waiters, marked, self.address)
 
 
 class EventRecord(_Record):
@@ -191,14 +192,14 @@ class EventRecord(_Record):
         """Host: signal it and wake every waiter."""
         waiters, marked = self._clear_mark()
         self._words[self._word] = _HOST_SIGNALLED
-        _wake(self._words, waiters, marked, self._address)
+        _wake(self._words, waiters, marked, self.address)
 
     def device_signal(self) -> None:
         """Device: signal it and wake every waiter."""
         self._longs[self._long + _EVENT_TIME] = time.monotonic_ns()
         waiters, marked = self._clear_mark()
         self._change(_DEVICE_SIGNALLED)
-        _wake(self._words, waiters, marked, self._address)
+        _wake(self._words, waiters, marked, self.address)
 
     def device_reset(self) -> None:
         """Device: reset it."""
@@ -215,7 +216,7 @@ class EventRecord(_Record):
         # a signal that was reset since may have cleared the mark
         if not self._words[waiters]:
             self._words[waiters] = 1
-        linux.futex_wait(self._address, state, timeout_ns)
+        linux.futex_wait(self.address, state, timeout_ns)
 
     def _change(self, state: int) -> None:
         changes = (self._words[self._word + _EVENT_CHANGES] + 1) & 0xFFFFFFFF

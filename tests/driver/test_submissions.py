@@ -12,8 +12,17 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from softnpu.driver import CommandQueue, Context, Driver, Fence, ZeResult
-from softnpu.emulator.common import linux
+from softnpu.driver import (
+    CommandQueue,
+    Context,
+    Driver,
+    Fence,
+    ZeResult,
+    command_queue,
+    submissions,
+    submit_calls,
+    waiting,
+)
 from softnpu.emulator.interface.shared import FenceRecord
 from tests.conftest import StartDaemon
 from tests.support.waiting import wait_until
@@ -22,9 +31,19 @@ from tests.support.work import LONG, barrier, copy, execute, failure, fill, reco
 pytestmark = pytest.mark.quick
 
 
+@pytest.fixture(params=["in C++", "in Python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submit and wait in both ways: without its part in C++ the driver does the same in Python."""
+    assert submit_calls.CALLS is not None
+    if request.param == "in Python":
+        for module in (command_queue, submissions):
+            monkeypatch.setattr(module, "CALLS", None)
+
+
 # ------------------------------------------------------------ how they end
 
 
+@pytest.mark.usefixtures("way")
 def test_each_fence_reports_its_own_failure_and_the_queue_continues(
     context: Context, queue: CommandQueue
 ) -> None:
@@ -46,6 +65,7 @@ def test_each_fence_reports_its_own_failure_and_the_queue_continues(
     assert not queue.lost
 
 
+@pytest.mark.usefixtures("way")
 def test_a_fence_of_a_destroyed_queue_ends_its_waits(context: Context, queue: CommandQueue) -> None:
     fence = execute(queue, waits(context, context.create_event()))
     errors: list[object] = []
@@ -61,21 +81,15 @@ def test_a_fence_of_a_destroyed_queue_ends_its_waits(context: Context, queue: Co
     failure(fence.query_status, ZeResult.ERROR_INVALID_NULL_HANDLE)
 
 
+@pytest.mark.usefixtures("way")
 def test_a_sleeping_waiter_is_woken(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by the end of a slice: the only futex wait of a waiter has no time limit."""
+    """Not by the end of a slice: those of this test are longer than it."""
     monkeypatch.setenv("SOFTNPU_SPIN_US", "0")
+    monkeypatch.setattr(waiting, "_SLICE_NS", 60_000_000_000)
     queue, gate = context.create_command_queue(), context.create_event()
     fence = execute(queue, waits(context, gate))
-    sleep, sleeping = linux.futex_wait, threading.Event()
-
-    def sleep_for_ever(address: int, expected: int, timeout_ns: int) -> None:
-        sleeping.set()
-        sleep(address, expected, max(timeout_ns, 60_000_000_000))
-
-    monkeypatch.setattr(linux, "futex_wait", sleep_for_ever)
     waiter = threading.Thread(target=fence.host_synchronize)
     waiter.start()
-    assert sleeping.wait(10)
     wait_until(lambda: fence.describe().waiters, what="the waiter has marked itself")
     gate.host_signal()
     waiter.join(20)

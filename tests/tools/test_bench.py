@@ -75,7 +75,7 @@ def bench(private_dir: Path) -> Bench:
 @pytest.mark.parametrize(
     ("name", "peers", "one_core", "two_cores", "spinning"),
     [
-        ("submit", {"semaphore pair", "AF_UNIX SEQPACKET"}, 2.5, 1.15, 0.1),
+        ("submit", {"semaphore pair", "AF_UNIX SEQPACKET"}, 2.5, 1.15, 0.08),
         ("native", {"semaphore pair"}, 1.6, 1.08, 0.06),
     ],
 )

@@ -71,6 +71,7 @@ _WHEEL = {
     "softnpu/driver/native/lib/loader/libze_loader.so.1": _LIBRARY,
     "softnpu/driver/native/lib/engine/libsoftnpu_engine.so": _LIBRARY,
     "softnpu/driver/native/lib/libsoftnpu_guard.so": _LIBRARY,
+    "softnpu/driver/native/lib/libsoftnpu_submit.so": _LIBRARY,
     "softnpu-0.dist-info/METADATA": "".join(
         f"Requires-Dist: {each}\n" for each in _PROJECT["dependencies"]
     ).encode()

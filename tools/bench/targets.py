@@ -62,7 +62,7 @@ TARGETS: Final = (
     Target("tokens", "*: unmodified OpenVINO", _CPU, 0.93, True),
     Target("submit", "round trip asleep, two cores", _SEMAPHORES, 1.15),
     Target("submit", "round trip asleep, one core", _SEMAPHORES, 2.5),
-    Target("submit", "round trip with spin, two cores", _SEMAPHORES, 0.10),
+    Target("submit", "round trip with spin, two cores", _SEMAPHORES, 0.08),
     Target("native", "round trip asleep, two cores", _SEMAPHORES, 1.08),
     Target("native", "round trip asleep, one core", _SEMAPHORES, 1.6),
     Target("native", "round trip with spin, two cores", _SEMAPHORES, 0.06),

@@ -1,0 +1,149 @@
+// What every submission of the Python driver does with its ring and its fence: sections 8 and 10.1 of
+// docs/interface.md. driver/submit_calls.py loads it; without it the driver does the same in Python.
+//
+// Built-in functions of Python, as a call through ctypes takes longer than a round trip. They need only
+// functions of its stable interface, which are declared here: so building needs no headers of Python, and one
+// library serves every version.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "interface/schema.hpp"
+#include "interface/words.hpp"
+
+struct PyObject;
+struct PyThreadState;
+using Py_ssize_t = std::ptrdiff_t;
+
+extern "C" {
+struct PyMethodDef {
+    const char* name;
+    PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t);
+    int flags;
+    const char* doc;
+};
+PyObject* PyCFunction_NewEx(PyMethodDef*, PyObject* self, PyObject* module);
+unsigned long long PyLong_AsUnsignedLongLong(PyObject*);
+PyObject* PyLong_FromLong(long);
+PyObject* PyBool_FromLong(long);
+PyObject* PyErr_Occurred();
+void PyErr_SetString(PyObject*, const char*);
+extern PyObject* PyExc_TypeError;
+PyThreadState* PyEval_SaveThread();
+void PyEval_RestoreThread(PyThreadState*);
+}
+
+namespace softnpu {
+
+namespace {
+
+namespace fence = schema::fence_record;
+namespace ring = schema::ring_header;
+
+constexpr int FASTCALL = 0x80;  // METH_FASTCALL
+constexpr int CHECKS = 32;      // between two readings of the clock
+
+// The arguments of a call: integers, all of them 64 bits wide and not negative.
+template <Py_ssize_t COUNT>
+class Arguments {
+public:
+    // Whether they are what the function takes; else Python's error is set.
+    bool read(PyObject* const* given, Py_ssize_t count) {
+        if (count != COUNT) {
+            PyErr_SetString(PyExc_TypeError, "softnpu: another number of arguments than this function has");
+            return false;
+        }
+        for (Py_ssize_t index = 0; index < COUNT; ++index)
+            values_[index] = PyLong_AsUnsignedLongLong(given[index]);
+        return PyErr_Occurred() == nullptr;
+    }
+    uint64_t operator[](size_t index) const { return values_[index]; }
+    uint8_t* address(size_t index) const { return reinterpret_cast<uint8_t*>(values_[index]); }
+
+private:
+    uint64_t values_[COUNT];
+};
+
+uint64_t now_ns() {
+    timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return static_cast<uint64_t>(at.tv_sec) * 1000000000 + static_cast<uint64_t>(at.tv_nsec);
+}
+
+// submit(ring, slots, sequence, buffer, size, fence, fence_offset, ticket): whether to ring the doorbell.
+PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments<8> arguments;
+    if (!arguments.read(given, count)) return nullptr;
+    uint8_t* const at = arguments.address(0);
+    schema::Slot slot{};
+    slot.sequence = arguments[2];
+    slot.buffer = arguments[3];
+    slot.size = static_cast<uint32_t>(arguments[4]);
+    slot.fence = arguments[5];
+    slot.fence_offset = arguments[6];
+    slot.ticket = arguments[7];
+    std::memcpy(at + ring::SIZE + ((slot.sequence - 1) & (arguments[1] - 1)) * sizeof slot, &slot, sizeof slot);
+    store64(at + ring::TAIL, slot.sequence);
+    // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
+    full_fence();
+    return PyBool_FromLong(load32(at + ring::ASLEEP) != 0);
+}
+
+// poll(fence, ticket, ring, sequence, limit_ns): whether the fence has the ticket, or so many have ended.
+// Keeps the interpreter, as a loop in Python would: the caller bounds the time.
+PyObject* poll(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments<5> arguments;
+    if (!arguments.read(given, count)) return nullptr;
+    const uint8_t* const signalled = arguments.address(0) + fence::SIGNALLED;
+    const uint8_t* const completed = arguments.address(2) + ring::COMPLETED;
+    const auto is_over = [&] {
+        return load64(signalled) == arguments[1] || load64(completed) >= arguments[3];
+    };
+    bool over = is_over();
+    for (const uint64_t start = over ? 0 : now_ns(); !over;) {
+        for (int check = 0; check < CHECKS && !over; ++check) {
+            pause_core();
+            over = is_over();
+        }
+        if (now_ns() - start >= arguments[4]) break;
+    }
+    return PyBool_FromLong(over);
+}
+
+// sleep(fence, ticket, timeout_ns): until something signals the fence; the caller checks again.
+PyObject* sleep(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    Arguments<3> arguments;
+    if (!arguments.read(given, count)) return nullptr;
+    uint8_t* const at = arguments.address(0);
+    store32(at + fence::WAITERS, 1);
+    full_fence();
+    const uint64_t signalled = load64(at + fence::SIGNALLED);
+    if (signalled != arguments[1]) {
+        // an earlier signal may have cleared the mark
+        if (load32(at + fence::WAITERS) == 0) store32(at + fence::WAITERS, 1);
+        PyThreadState* const state = PyEval_SaveThread();
+        futex_wait(at + fence::SIGNALLED, static_cast<uint32_t>(signalled), arguments[2]);
+        PyEval_RestoreThread(state);
+    }
+    return PyBool_FromLong(0);
+}
+
+PyMethodDef functions[] = {
+    {"submit", submit, FASTCALL, nullptr},
+    {"poll", poll, FASTCALL, nullptr},
+    {"sleep", sleep, FASTCALL, nullptr},
+};
+
+}  // namespace
+
+}  // namespace softnpu
+
+extern "C" {
+// The number of `VERSION` in submit_calls.py.
+int softnpu_submit_version() { return 1; }
+
+// A function of Python, by its place in `_NAMES` of submit_calls.py.
+PyObject* softnpu_submit_function(unsigned index) {
+    return PyCFunction_NewEx(&softnpu::functions[index], nullptr, nullptr);
+}
+}
