@@ -64,7 +64,7 @@ _TABLE = [
     ("native", "round trip asleep, two cores", "semaphore pair", 1.08),
     ("submit", "round trip asleep, one core", "semaphore pair", 2.5),
     ("native", "round trip asleep, one core", "semaphore pair", 1.6),
-    ("submit", "round trip with spin, two cores", "semaphore pair", 0.10),
+    ("submit", "round trip with spin, two cores", "semaphore pair", 0.08),
     ("native", "round trip with spin, two cores", "semaphore pair", 0.06),
     ("copy", "256.0 MiB, from host to device memory", "numpy.copyto", 0.95),
     ("farm", "a batch of 32, 2 at once", "without Ray", 1.02),
