@@ -29,6 +29,7 @@ _NOT_DUMPED = 1 << 34
 _LAST_STREAM = 2
 _KEEP_SIZE = 1
 _TMPFS = 0x01021994
+_EXT4 = 0xEF53
 _LAYERED = (0x794C7630, 0x9123683E)  # overlay, btrfs
 
 SEALS_FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -289,6 +290,12 @@ def is_layered(fd: int) -> bool:
     """Whether its file system has a device for itself and one for each layer or subvolume."""
     system = _FileSystem()
     return _fstatfs(fd, ctypes.byref(system)) == 0 and system.type in _LAYERED
+
+
+def is_ext4(fd: int) -> bool:
+    """Whether it lies on ext4, or an older form of it."""
+    system = _FileSystem()
+    return _fstatfs(fd, ctypes.byref(system)) == 0 and bool(system.type == _EXT4)
 
 
 def map_shared(fd: int, size: int, offset: int = 0) -> mmap.mmap:
