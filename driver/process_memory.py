@@ -220,9 +220,11 @@ def _start(work: Callable[[], None], count: int) -> list[threading.Thread]:
 
 
 def _copy(pieces: Sequence[Piece], plan: _Plan, file: int, call: str) -> int:
-    fd = linux.memfd("weights")
+    size = plan.sizes[file]
+    fd = linux.memfd("weights", size)
     names = {(piece.address, piece.length): piece.name for piece in pieces}
     try:
+        linux.use_huge_pages(fd, size)
         for (address, length), place in plan.places.items():
             if place.file == file:
                 _write(fd, address, length, place.offset, names[address, length], call)

@@ -18,9 +18,9 @@ from softnpu.tools.shared import scratch
 from softnpu.tools.shared.console import format_bytes, format_count, print_line
 from softnpu.tools.shared.daemon_connection import SocketOption, socket_path
 
-_FOLDERS_OF_CACHES: Final = ("ir", "checked", "expected")
-"""IRs of models (`plugin/models/read_models.py`), checked blobs (`compiler/checked_blobs.py`) and images to
-prefetch (`openvino/cache/cpu_cache.py`)."""
+_FOLDERS_OF_CACHES: Final = ("ir", "weights", "checked", "expected")
+"""IRs of models (`plugin/models/read_models.py`), digests of weights (`compiler/weight_records.py`), checked
+blobs (`compiler/checked_blobs.py`) and images to prefetch (`openvino/cache/cpu_cache.py`)."""
 _LOG_LINE: Final = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ +softnpu\.")
 _LONGEST_BEGIN: Final = 200
 _UNUSED_S: Final = 86400.0

@@ -21,21 +21,27 @@ def constant_digest(data: memoryview) -> bytes:
     return blake3(data, max_threads=threads).digest(CONSTANT_DIGEST)
 
 
+def digests_in(space: WeightSpace) -> Callable[[int, int], bytes]:
+    """Return the function that digests a constant in a space, by offset and length."""
+    return lambda offset, length: constant_digest(space.view[offset : offset + length])
+
+
 def check_constants(
     reference: WeightsReference,
     offsets: Sequence[int],
-    space: WeightSpace,
+    digest_of: Callable[[int, int], bytes],
     subject: str,
     advance: Callable[[float], None],
 ) -> None:
     """Refuse weights that differ from those of a blob, naming the first constant that differs.
 
-    `offsets` has the offset in the space of every constant outside of the blob.
+    `offsets` has the offset in the weights space of every constant outside of the blob, `digest_of` digests
+    bytes there, by offset and length.
     """
     total = sum(constant.length for constant in reference.outside) or 1
     done = reported = 0
     for constant, offset in zip(reference.outside, offsets, strict=True):
-        digest = constant_digest(space.view[offset : offset + constant.length])
+        digest = digest_of(offset, constant.length)
         if digest != constant.digest:
             raise _differs(constant, digest, subject)
         done += constant.length

@@ -65,10 +65,11 @@ class WeightSpace:
         """Call this before the memory is unmapped."""
         self._memory.before_unmap(call, argument)
 
-    def release_pages(self) -> None:
-        """Release the pages of the sources; a touched page is read from its file again."""
-        if self.layout.size:
-            self._memory.release_pages(0, self.layout.size)
+    def release_pages(self, begin: int = 0, end: int | None = None) -> None:
+        """Release pages of the sources; a touched page is read from its file again."""
+        end = self.layout.size if end is None else end
+        if begin < end:
+            self._memory.release_pages(begin, end - begin)
 
     def offset_of(self, address: int, length: int) -> int | None:
         """Return the offset in the space of `length` bytes at an address; None outside of sources."""

@@ -69,15 +69,15 @@ class AddressRange:
     def release_pages(self, at: int, length: int) -> None:
         """Release mapped pages; a page that is touched again is read from its file.
 
-        Does nothing if a page of the whole range was ever written to: its content would be lost.
+        Does nothing if one of them was ever written to: its content would be lost.
         """
-        if not self._is_written():
+        if not self._is_written(at, length):
             _madvise(self.address + at, length, _MADV_DONTNEED)
 
-    def _is_written(self) -> bool:
+    def _is_written(self, at: int, length: int) -> bool:
         import numpy as np  # the daemon maps ranges as well, and starts without numpy
 
-        first, count = self.address // PAGE, -(-self.size // PAGE)
+        first, count = (self.address + at) // PAGE, -(-length // PAGE)
         # smaps would do as well, but walks through all memory of the process: a second in all for 2 GiB
         with open("/proc/self/pagemap", "rb", buffering=0) as file:
             for start in range(0, count, _PAGES_AT_ONCE):

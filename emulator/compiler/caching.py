@@ -24,6 +24,7 @@ from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequ
 from softnpu.emulator.compiler.job_cache import CacheEntry
 from softnpu.emulator.compiler.runtime import JobResult
 from softnpu.emulator.compiler.stages import Send, Stages
+from softnpu.emulator.compiler.weight_records import WeightRecord
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.links.compiler import Compiled, CompileJob, ImportJob, Job
@@ -40,11 +41,17 @@ def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> Jo
     identities = file_identities(fds[1:])
     subject = f"model '{job.name}'"
     _have_extension(compile_request.settings(job, subject).precision, stages)
-    if job_cache.options(job) is None:
+    options = job_cache.options(job)
+    if options is None:
         return _with_files(_checked(do(job, fds, stages.relay)), identities)
     request = CompileRequest.receive(job, fds, subject)
+    record = None
+    if request.digests is not None:
+        record = WeightRecord.find(options, request.digests, fds[1:], identities)
     with ExitStack() as claims:
         entry = job_cache.look_up(request, stages, claims)
+        if record is not None:
+            record.keep()
         if entry is None:
             made = _checked(do(job, fds, stages.relay))
         elif entry.model is not None:

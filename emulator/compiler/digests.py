@@ -11,7 +11,7 @@ from softnpu.emulator.blob.constant_digests import constant_digest
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import const_layers
 
-_LARGE = 64 << 20
+LARGE = 64 << 20
 """Bytes of weights from which on the digests of constants are worth looking for them in the XML."""
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[tuple[int, int], bytes]])
@@ -46,7 +46,7 @@ class WeightDigests:
         hasher = blake3(max_threads=blake3.AUTO)
         for start, source in zip(layout.starts, layout.sources, strict=True):
             hasher.update(start.to_bytes(8, "little") + source.length.to_bytes(8, "little"))
-        if layout.size < _LARGE:
+        if layout.size < LARGE:
             for start, source in zip(layout.starts, layout.sources, strict=True):
                 hasher.update(self.space.view[start : start + source.length])
             return hasher.digest()

@@ -78,13 +78,13 @@ class CacheEntry:
             reference = reader.weights_reference()
             if reference is None or not reference.outside:
                 return True
-            weights = self._request.weights
-            if weights is None:
+            digests = self._request.digests
+            if digests is None:
                 return False
             placement = Placement.decode(model.placement)
             _, embedded = reader.extent(Section.WEIGHTS) or (0, 0)
-            offsets_in_space(reference, placement, weights.layout, embedded)
-            check_constants(reference, placement.offsets, weights, self._request.subject, stages.advance)
+            offsets_in_space(reference, placement, digests.space.layout, embedded)
+            check_constants(reference, placement.offsets, digests.of, self._request.subject, stages.advance)
         except Refused:
             return False
         return True

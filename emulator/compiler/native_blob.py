@@ -11,7 +11,7 @@ import msgspec
 from blake3 import blake3
 
 from softnpu.emulator.blob import container, kernel_plan
-from softnpu.emulator.blob.constant_digests import check_constants
+from softnpu.emulator.blob.constant_digests import check_constants, digests_in
 from softnpu.emulator.blob.container import (
     ArgumentMeta,
     BlobReader,
@@ -72,7 +72,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
         if reference is not None and reference.outside:
             placement = Placement(offsets=tuple(actual[constant.offset] for constant in reference.outside))
             if not job.deferred:
-                check_constants(reference, placement.offsets, space, subject, stages.advance)
+                check_constants(reference, placement.offsets, digests_in(space), subject, stages.advance)
         else:
             placement = None
         if not job.is_checked:
@@ -120,7 +120,8 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> JobResult:
     if reference is not None and reference.constants:
         check_canonical(reference)
         outside = [actual[constant.offset] for constant in reference.outside]
-        check_constants(reference, outside, space, f"model '{reader.metadata().name}'", stages.advance)
+        subject = f"model '{reader.metadata().name}'"
+        check_constants(reference, outside, digests_in(space), subject, stages.advance)
         whole = _embedding_all(reference)
         content[Section.WEIGHTS] = (whole.size, lambda: _constants(whole, actual, space))
         encoded = msgspec.msgpack.encode(whole)

@@ -8,6 +8,7 @@ from the cache.
 from __future__ import annotations
 
 import select
+import signal
 from contextlib import suppress
 from functools import partial
 
@@ -29,6 +30,7 @@ def serve(channel: Channel) -> None:
     sandboxed = Sandboxed(channel)
     with suppress(ConnectionError):  # the first receipt tells
         channel.send(0, messages.encode(Started(pid=sandboxed.pid)))
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease of `weight_records` that somebody breaks
     cache_key.prepare()
     checked_blobs.code_digest()
     poller = select.poll()

@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 
 from softnpu.emulator.arithmetic import settings as arithmetic
-from softnpu.emulator.blob.constant_digests import check_constants
+from softnpu.emulator.blob.constant_digests import check_constants, digests_in
 from softnpu.emulator.blob.container import BlobReader, Section
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.blob.weights import Placement, offsets_in_space, with_actual_offsets
@@ -48,7 +48,9 @@ class LoadedImage(Compilation):
         actual = offsets_in_space(reference, placement, space.layout, space.embedded)
         if check and reference is not None:
             outside = [actual[constant.offset] for constant in reference.outside]
-            check_constants(reference, outside, space, f"model '{self.meta.name}'", lambda _: None)
+            check_constants(
+                reference, outside, digests_in(space), f"model '{self.meta.name}'", lambda _: None
+            )
         self.weights_size = 0 if reference is None else reference.size
         self.c_model: CModel | None = None  # once verified: see `c_model_maker`
         self.c_model_asked = False

@@ -53,7 +53,7 @@ def test_xml_and_weights_are_digested_separately() -> None:
 def test_weights_are_digested_with_every_constant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
-    monkeypatch.setattr(digests, "_LARGE", large)
+    monkeypatch.setattr(digests, "LARGE", large)
     path = tmp_path / "weights"
     xml = b"".join(b'<layer type="Const"><data offset="%d" size="32"/></layer>' % at for at in (64, 96))
     content = bytes(range(256)) * 16

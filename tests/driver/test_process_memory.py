@@ -23,6 +23,7 @@ pytestmark = pytest.mark.quick
 
 Bytes = npt.NDArray[np.uint8]
 
+_HUGE = 2 << 20
 _LENGTHS = (70_000, 3, 4096, 200_000, 1, 64, 70_000)
 
 
@@ -63,6 +64,26 @@ def test_every_piece_is_at_its_reported_place() -> None:
         assert _content(gathered, pieces) == [array.tobytes() for array in (*arrays, arrays[0])]
         assert gathered.offsets[-1] == gathered.offsets[0]
         assert sum(file.length for file in gathered.files) < sum(_LENGTHS) + 64 * len(_LENGTHS)
+    finally:
+        _close(gathered)
+
+
+@pytest.mark.parametrize("grants", [True, False])
+def test_large_copies_ask_for_huge_pages(monkeypatch: pytest.MonkeyPatch, grants: bool) -> None:
+    monkeypatch.setattr(process_memory, "_MOST_COPIES", 1)
+    asked, advise = [], linux._advise_call
+
+    def note(start: int, length: int, advice: int) -> int:
+        asked.append((start % _HUGE, length))
+        return int(advise(start, length, advice)) if grants else -1
+
+    monkeypatch.setattr(linux, "_advise_call", note)
+    arrays = [np.full(3 * _HUGE // 2 + 5, value, np.uint8) for value in (1, 2)]
+    pieces = _pieces(arrays)
+    gathered = gather(pieces, "pfnCreate2")
+    try:
+        assert asked == [(0, 3 * _HUGE)], "whole ones, the rest in small pages"
+        assert _content(gathered, pieces) == [array.tobytes() for array in arrays]
     finally:
         _close(gathered)
 

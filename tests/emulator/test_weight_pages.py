@@ -17,26 +17,28 @@ from softnpu.emulator.openvino.weights.weight_pages import LARGE, Resident
 pytestmark = pytest.mark.quick
 
 _DEADLINE_S = 20.0
+_PART = LARGE // 64
+_ALL = ()
 _BEFORE = Resident(total=1 << 30, shared=1 << 28)
 
 
 class _Releases:
-    """Counts requests to a space to release its pages."""
+    """Notes which pages a space is asked to release."""
 
-    def __init__(self, release: Callable[[], None]) -> None:
+    def __init__(self, release: Callable[..., None]) -> None:
         self._release = release
         self._changed = threading.Condition()
-        self.count = 0
+        self.ranges: list[tuple[int, ...]] = []
 
-    def __call__(self) -> None:
-        self._release()
+    def __call__(self, *pages: int) -> None:
+        self._release(*pages)
         with self._changed:
-            self.count += 1
+            self.ranges.append(pages)
             self._changed.notify_all()
 
     def wait_for(self, count: int) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self.count >= count, _DEADLINE_S)
+            return self._changed.wait_for(lambda: len(self.ranges) >= count, _DEADLINE_S)
 
 
 class _Looks:
@@ -68,30 +70,42 @@ def releases(space: WeightSpace, monkeypatch: pytest.MonkeyPatch) -> _Releases:
     return counter
 
 
-def test_while_memory_does_not_grow_nothing_is_given_back(space: WeightSpace, releases: _Releases) -> None:
+def _grown(*, converted: int = 0, touched: int = 0) -> Resident:
+    return Resident(_BEFORE.total + converted + touched, _BEFORE.shared + touched)
+
+
+def test_pages_that_are_only_touched_are_kept(space: WeightSpace, releases: _Releases) -> None:
     looks = _Looks()
     with weight_pages.releasing(space, looks):
+        looks.now = _grown(touched=LARGE)
         assert looks.wait(5)
-        assert releases.count == 1, "at the beginning"
-    assert releases.count == 2, "at the end"
+        assert releases.ranges == [_ALL], "at the beginning"
+    assert releases.ranges == [_ALL, _ALL], "and at the end"
 
 
-def test_pages_of_weights_are_given_back_after_each_part(space: WeightSpace, releases: _Releases) -> None:
+def test_pages_are_released_behind_what_is_converted(space: WeightSpace, releases: _Releases) -> None:
     looks = _Looks()
     with weight_pages.releasing(space, looks):
-        looks.now = Resident(_BEFORE.total + LARGE // 4, _BEFORE.shared + LARGE // 4)
+        looks.now = _grown(touched=LARGE, converted=_PART)
         assert releases.wait_for(2)
-        assert looks.wait(8)
-        assert releases.count == 2, "nothing more was mapped"
+        assert releases.ranges[1:] == [(LARGE - 8 * _PART,)], "room for those behind"
+        looks.now = _grown(touched=LARGE, converted=10 * _PART)
+        assert releases.wait_for(3)
+        looks.now = _grown(touched=LARGE, converted=10 * _PART + 1)
+        assert looks.wait(5)
+        looks.now = _grown(touched=LARGE, converted=2 * LARGE)
+        assert releases.wait_for(4)
+    assert releases.ranges[2:4] == [(0, 6 * _PART), (6 * _PART, LARGE)]
 
 
-def test_near_to_what_it_takes_at_the_end_they_are_given_back_at_every_look(
+def test_all_are_released_at_every_look_if_it_takes_more_memory_than_that(
     space: WeightSpace, releases: _Releases
 ) -> None:
     looks = _Looks()
     with weight_pages.releasing(space, looks):
-        looks.now = Resident(_BEFORE.total + LARGE, _BEFORE.shared)
+        looks.now = _grown(touched=LARGE + 17 * _PART)
         assert releases.wait_for(4)
+        assert set(releases.ranges) == {_ALL}
 
 
 def test_the_pages_are_those_of_the_process(space: WeightSpace) -> None:
@@ -110,4 +124,4 @@ def test_small_weights_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space, "release_pages", releases)
     with weight_pages.releasing(space):
         pass
-    assert releases.count == 0
+    assert not releases.ranges

@@ -1,8 +1,8 @@
 """Release pages of large weights while OpenVINO converts them, so that they are not in memory twice.
 
-Each release walks all pages, and costs OpenVINO a page fault for those it was about to read again. So it
-happens after each eighth of the weights, and more often only when the process approaches its size with all
-weights converted.
+OpenVINO touches all of them first, then converts them in their order: those behind it are released. A page
+that is released before it is read costs a page fault, so all are released only where another order, or a
+larger converted form, takes more memory than that.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from softnpu.emulator.blob.weight_space import WeightSpace
+from softnpu.emulator.interface.records import PAGE
 
 LARGE: Final = 64 << 20
 """Bytes of weights from which pages are released."""
-_PARTS: Final = 8
-_MARGIN: Final = 4
-"""Once less than one part in so many of the weights remains, pages are released at every check.
+_PARTS: Final = 64
+_BEHIND: Final = 4
+"""Parts that stay behind the converted bytes: of a matrix, all memory is used before all is converted."""
+_AHEAD: Final = 8
+"""Parts at the end that are released at the beginning, to make room for these.
 
-A thread may wait for a core between two checks.
+The thread may also wait for a core.
 """
+_MOST: Final = 16
+"""Parts more than the weights from which on all pages are released."""
 _INTERVAL_S: Final = 0.005
 
 
@@ -32,6 +37,11 @@ class Resident(NamedTuple):
 
     total: int
     shared: int
+
+    @property
+    def private(self) -> int:
+        """Those that belong to no file."""
+        return self.total - self.shared
 
 
 def resident() -> Resident:
@@ -43,7 +53,7 @@ def resident() -> Resident:
 
 @contextmanager
 def releasing(space: WeightSpace, look: Callable[[], Resident] = resident) -> Iterator[None]:
-    """Release pages of large weights as memory grows in the block, and at its end.
+    """Release pages of large weights as they are converted in the block, and all at its end.
 
     Pages used in place are faulted in again from the file.
     """
@@ -52,21 +62,9 @@ def releasing(space: WeightSpace, look: Callable[[], Resident] = resident) -> It
         yield
         return
     space.release_pages()  # those touched by the digest check
-    total, shared = look()
-    limit = total + size - size // _MARGIN
+    before = look()
     done = threading.Event()
-
-    def release() -> None:
-        pause, before = _INTERVAL_S, shared
-        while not done.wait(pause):
-            pause, now = _INTERVAL_S, look()
-            if now.total > limit or now.shared - before > size // _PARTS:
-                start = time.perf_counter()
-                space.release_pages()
-                before = look().shared
-                pause = max(pause, time.perf_counter() - start)  # OpenVINO needs the cores
-
-    thread = threading.Thread(target=release, name="weights")
+    thread = threading.Thread(target=_follow, args=(space, before, look, done), name="weights")
     thread.start()
     try:
         yield
@@ -74,3 +72,25 @@ def releasing(space: WeightSpace, look: Callable[[], Resident] = resident) -> It
         done.set()
         thread.join()
         space.release_pages()
+
+
+def _follow(
+    space: WeightSpace, before: Resident, look: Callable[[], Resident], done: threading.Event
+) -> None:
+    size = space.layout.size
+    part = size // _PARTS // PAGE * PAGE
+    released, pause, has_room = 0, _INTERVAL_S, False
+    while not done.wait(pause):
+        pause, now = _INTERVAL_S, look()
+        converted = now.private - before.private
+        if converted >= part and not has_room:
+            space.release_pages(size - _AHEAD * part)
+            has_room = True
+        end = min(size, converted - _BEHIND * part) // PAGE * PAGE
+        if end - released >= part:
+            space.release_pages(released, end)
+            released = end
+        elif now.total - before.total > size + _MOST * part:
+            start = time.perf_counter()
+            space.release_pages()
+            pause = max(pause, time.perf_counter() - start)  # OpenVINO needs the cores
