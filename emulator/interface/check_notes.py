@@ -30,11 +30,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="n"):
 
 
 class Session(Note, frozen=True, tag="session"):
-    """A driver has connected: the process, and its number in the daemon."""
+    """A driver has connected: the process, and its number in the daemon. `file`: of a program in C++."""
 
     session: int
     pid: int
     program: str
+    file: str = ""
 
 
 class Site(Note, frozen=True, tag="site"):
@@ -335,7 +336,7 @@ class NoteFile:
 
 _FRAME: Final = re.compile(r'\s*File "(.*)", line (\d+) in (.*)')
 
-_ADDRESS: Final = re.compile(r"(/.+)\((?:([^+)]+)\+0x[0-9a-f]+|\+(0x[0-9a-f]+))\).*")
+_ADDRESS: Final = re.compile(r"(\S.*)\((?:([^+)]+)\+0x[0-9a-f]+|\+(0x[0-9a-f]+))\).*")
 _NOT_SHOWN: Final = ("libsoftnpu_guard.so", "libze_softnpu.so", "libze_loader.so.1", "libc.so.6")
 
 

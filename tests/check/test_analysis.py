@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from softnpu.emulator.interface import check_notes as notes
-from softnpu.emulator.interface.check_notes import NoteFile
+from softnpu.emulator.interface.check_notes import Access, Command, NoteFile
 from softnpu.tools.check import analysis, output
 from softnpu.tools.check.findings import Finding, Findings, Kind, Place
+from softnpu.tools.check.notebook import Notebook
 from softnpu.tools.shared.failures import ToolError
 from tests.check.random_runs import Run, found_pairs
 
@@ -49,6 +50,58 @@ def test_what_no_engine_has_noted_is_told(tmp_path: Path) -> None:
     file.close()
     unseen = analysis.analyse(tmp_path).unseen
     assert unseen == ["submissions of which no engine has noted a command: 2"]
+
+
+def test_barriers_alone_need_no_engine(tmp_path: Path) -> None:
+    file = NoteFile(tmp_path, "client")
+    calls = (("zeCommandListAppendBarrier", 0),)
+    file.write(notes.Recorded(t=1, session=1, list=3, recording=4, calls=calls))
+    file.write(notes.Submitted(t=2, session=1, queue=2, first=1, recordings=((3, 4),), site=0))
+    file.write(notes.Completed(t=3, session=1, queue=2, sequence=1))
+    file.close()
+    assert not analysis.analyse(tmp_path).unseen
+
+
+def run_in_queue(file: NoteFile, *commands: Command) -> None:
+    """Note a list of these commands at one place, submitted and begun."""
+    file.write(notes.Site(site=1, t=0, frames=("app.py:1 loop",)))
+    file.write(notes.Made(t=1, session=1, kind="list", id=3, site=1))
+    calls = (("zeCommandListAppendMemoryFill", 1),) * len(commands)
+    file.write(notes.Recorded(t=2, session=1, list=3, recording=4, calls=calls))
+    file.write(notes.Submitted(t=3, session=1, queue=2, first=1, recordings=((3, 4),), site=1))
+    file.write(notes.Program(t=4, program=1, commands=commands, digest=""))
+    file.write(notes.Turn(t=5, session=1, queue=2, sequence=1, program=1, first=0))
+
+
+def test_a_list_is_over_once_its_last_event_is_seen(tmp_path: Path) -> None:
+    file = NoteFile(tmp_path, "run")
+    at = Access(9, 0, "f", 0, 8)
+    run_in_queue(file, Command("EventSignal", 0, event=at))
+    file.write(notes.Signalled(t=6, file="f", start=0))
+    file.write(notes.HostEvent(t=7, session=1, id=5, memory=9, offset=0, what="seen", site=1))
+    file.write(notes.Ended(t=8, session=1, kind="list", id=3, site=1))
+    file.write(notes.TurnEnd(t=9, last=1, done=True))  # the program was faster than the engine
+    file.close()
+    assert not analysis.analyse(tmp_path).found
+
+
+def test_a_loop_that_appends_is_one_cause(tmp_path: Path) -> None:
+    file = NoteFile(tmp_path, "run")
+    fills = [Command("Fill", step, writes=(Access(9, step, "f", step, step + 2),)) for step in range(12)]
+    run_in_queue(file, *fills)
+    file.write(notes.TurnEnd(t=9, last=12, done=True))
+    file.close()
+    (finding,) = analysis.analyse(tmp_path).found.values()
+    assert (finding.kind, finding.count) == (Kind.LIST_ORDER, 11)
+
+
+def test_frames_of_a_program_that_was_called_by_a_relative_name(tmp_path: Path) -> None:
+    file = NoteFile(tmp_path, "client")
+    file.write(notes.Session(t=1, session=1, pid=2, program="app", file="/opt/app"))
+    file.write(notes.Site(t=2, site=1, frames=("./app+0x10 f", "./other.so+0x20 g")))
+    file.close()
+    book = Notebook(tmp_path, names=False)
+    assert book.frames(next(tmp_path.iterdir()).name, 1) == ("/opt/app+0x10 f", "./other.so+0x20 g")
 
 
 def test_only_a_neighbour_that_lives_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -105,7 +106,8 @@ def test_native_programs_are_found_alike(native: NativeLibrary, tmp_path: Path) 
     made = compile_program("wrong", native, tmp_path, "-g", "-O0")
     output = tmp_path / "findings.json"
     folder = str(native.driver.parent)
-    done = softnpu("check", "--json", output, "--", made, SOFTNPU_SOCKET="", SOFTNPU_NATIVE_DIR=folder)
+    relative = os.path.relpath(made)  # frames name the program as it was called
+    done = softnpu("check", "--json", output, "--", relative, SOFTNPU_SOCKET="", SOFTNPU_NATIVE_DIR=folder)
     assert (done.code, done.out) == (1, "done\n"), done.err
     found = json.loads(output.read_text())["findings"]
     places = [

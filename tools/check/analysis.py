@@ -95,15 +95,19 @@ class Analysis:
             self._findings.unseen.append(
                 f"session {session} is of a driver that writes no notes: nothing of it is checked"
             )
-        # what waits for another may have no program yet, but not all of them
+        # what waits for another may have no program yet, but not all of them; barriers alone have none
         unrun = sum(
             work.program is None and (work.completed_ns != NEVER or not self._programs)
             for key, work in self._work.items()
-            if key not in self._book.cancelled
+            if key not in self._book.cancelled and not self._has_barriers_alone(work)
         )
         if unrun:
             self._findings.unseen.append(f"submissions of which no engine has noted a command: {unrun}")
         return self._findings
+
+    def _has_barriers_alone(self, work: Work) -> bool:
+        calls = self._book.calls.get((work.session, *work.recording), ())
+        return bool(calls) and all("Barrier" in call for call, _ in calls)
 
     def so_far(self) -> Findings:
         """Return what is wrong already, after the notebook was read again."""
@@ -171,7 +175,7 @@ class Analysis:
     def _complete_known(self, t: int, queue: Queue) -> None:
         """Complete the submissions of a queue of which every command is known to be over."""
         sequence = self._completed[queue] + 1
-        while (work := self._work.get((*queue, sequence))) is not None and work.done:
+        while (work := self._work.get((*queue, sequence))) is not None and work.has_run:
             if work.end.get(queue, 0) > self._host.get(queue, 0):
                 return
             work.completed_ns = min(t, work.completed_ns)
@@ -281,6 +285,8 @@ class Analysis:
                 self._reset(event, moment)
         elif command.kind == "Barrier":
             timeline.own = timeline.count
+        if work.has_run:
+            work.end = with_queue(timeline.others, queue, timeline.count)
         for access, write in accesses(command):
             self._access(Used(queue, timeline.count, access.start, access.end, write, work, number, access))
 

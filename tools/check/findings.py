@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 
+_NUMBERS = re.compile(r"(?<=bytes )[\d,]+ to [\d,]+|(?<=command )\d+|(?<=byte )[\d,]+")
 Frames = tuple[str, ...]
 """A place in a program: `file:line function`, innermost first."""
 
@@ -85,8 +87,8 @@ class Finding:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What is equal for findings with one cause."""
-        return self.kind, tuple((place.what, place.frames) for place in self.places)
+        """What is equal for findings with one cause: a loop appends many commands at one place."""
+        return self.kind, tuple((_NUMBERS.sub("", place.what), place.frames) for place in self.places)
 
 
 @dataclass(slots=True)

@@ -68,6 +68,7 @@ class Notebook:
         self.semaphores: list[tuple[str, notes.Semaphore]] = []
         self._memory: dict[str, list[tuple[int, int, Object]]] = defaultdict(list)
         self._sites: dict[tuple[str, int], Frames] = {}
+        self._called: dict[str, Path] = {}  # the program that wrote each file
         self.read()
 
     def read(self) -> None:
@@ -78,12 +79,10 @@ class Notebook:
             self.lines += [(note.t, path.name, note) for note in notes.read(text)]
         for path in sorted(self._folder.glob("touched-*.txt")):
             file = path.name.replace("touched-", "client-").replace(".txt", ".jsonl")
-            touched = list(notes.read_touched(self._new_text(path).decode(errors="replace")))
-            names = self._names(frame for access in touched for frame in access.frames)
-            for access in touched:
-                frames = tuple(names.get(frame, frame) for frame in access.frames)
-                self.lines.append((access.t, file, msgspec.structs.replace(access, frames=frames)))
+            touched = notes.read_touched(self._new_text(path).decode(errors="replace"))
+            self.lines += [(access.t, file, access) for access in touched]
         self.lines.sort(key=lambda line: line[0])
+        self._name_frames()
         self._collect()
 
     def _new_text(self, path: Path) -> bytes:
@@ -132,11 +131,27 @@ class Notebook:
             default=None,
         )
 
+    def _name_frames(self) -> None:
+        """Look up the lines of C++ frames. They name the program as it was called: that may be relative."""
+        for _, file, note in self.lines:
+            if isinstance(note, notes.Session):  # a forked child has none: by name
+                self._called[file] = self._called[Path(note.file).name] = Path(note.file)
+        whole: dict[tuple[str, str], str] = {}
+        for _, file, note in self.lines:
+            for frame in note.frames if isinstance(note, notes.Site | notes.Touched) else ():
+                module, plus, rest = frame.partition("+0x")
+                program = self._called.get(file) or self._called.get(Path(module).name, Path())
+                is_program = not module.startswith("/") and Path(module).name == program.name
+                whole[file, frame] = f"{program}{plus}{rest}" if is_program else frame
+        names = self._names(whole.values())
+        for number, (t, file, note) in enumerate(self.lines):
+            if isinstance(note, notes.Site | notes.Touched):
+                frames = tuple(names.get(whole[file, frame], whole[file, frame]) for frame in note.frames)
+                self.lines[number] = t, file, msgspec.structs.replace(note, frames=frames)
+            if isinstance(note, notes.Site):  # what refers to it may have an earlier time
+                self._sites[file, note.site] = frames
+
     def _collect(self) -> None:
-        sites = [(file, note) for _, file, note in self.lines if isinstance(note, notes.Site)]
-        names = self._names(frame for _, site in sites for frame in site.frames)
-        for file, site in sites:
-            self._sites[file, site.site] = tuple(names.get(frame, frame) for frame in site.frames)
         for t, file, note in self.lines:
             match note:
                 case notes.Session(session=session, pid=pid, program=program):

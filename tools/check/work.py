@@ -36,6 +36,11 @@ class Work:
     failure: str = ""
     end: Clock = field(default_factory=dict)
 
+    @property
+    def has_run(self) -> bool:
+        """Whether every command is over: the last may tell the program so before the engine says it."""
+        return self.done or (self.program is not None and 0 < self.position == len(self.program.commands))
+
 
 def accesses(command: Command) -> Iterator[tuple[Access, bool]]:
     """Yield what a command uses, and whether it writes that."""

@@ -30,6 +30,13 @@ const char* kind_of(Kind kind) {
     }
 }
 
+// Frames name the program as it was called.
+std::string program_file() {
+    char path[4096];
+    const ssize_t size = readlink("/proc/self/exe", path, sizeof path);
+    return size < 0 ? std::string() : std::string(path, static_cast<size_t>(size));
+}
+
 }  // namespace
 
 std::atomic<bool> active{false};
@@ -50,6 +57,7 @@ void begin(uint64_t session, const std::string& folder) noexcept {
                 .put("session", session)
                 .put("pid", static_cast<uint64_t>(getpid()))
                 .put("program", std::string(program_invocation_short_name))
+                .put("file", program_file())
                 .write();
         });
         active = true;
