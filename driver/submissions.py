@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from softnpu.driver.block import Block
 
 _MOST_KEPT = 1024  # failures that no wait has reported yet
+_FEW_QUEUES = 8
 
 
 class QueueProgress:
@@ -57,13 +58,15 @@ class Recording:
 
     def __init__(self) -> None:
         self._last: dict[QueueProgress, int] = {}
+        self._prune_at = _FEW_QUEUES
 
     def submitted(self, progress: QueueProgress, sequence: int) -> None:
         """Record that submission `sequence` of the queue with this progress executes it."""
-        if progress not in self._last:
+        if progress not in self._last and len(self._last) >= self._prune_at:
             for known in list(self._last):
                 if known.gone:
                     self._last.pop(known, None)
+            self._prune_at = max(_FEW_QUEUES, 2 * len(self._last))  # of 1000 queues each is looked at twice
         self._last[progress] = sequence
 
     def in_flight(self) -> bool:
