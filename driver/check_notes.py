@@ -199,7 +199,7 @@ def _free_all(context: Any) -> None:
     watch = _watch
     if watch is None:
         return
-    for child in list(context._children.values()):
+    for child in list((context._children or {}).values()):
         if isinstance(child, Allocation) and not child.destroyed:
             _free(child)
     for address in list(context._memory._blocks):

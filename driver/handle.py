@@ -27,6 +27,7 @@ class Handle:
 
     _alive = False
     _creator_pid = 0
+    _children: weakref.WeakValueDictionary[int, Handle] | None = None
     _release: Callable[[], None]
     _finalizer: weakref.finalize[..., Any]
 
@@ -37,9 +38,11 @@ class Handle:
 
         `release(*args)` is called once, but not if `owner` is destroyed first: the daemon then ends both.
         """
-        self._children: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         if owner is not None:
-            owner._children[id(self)] = self
+            children = owner._children
+            if children is None:  # most have none, and there are many allocations; any thread may make it
+                children = vars(owner).setdefault("_children", weakref.WeakValueDictionary())
+            children[id(self)] = self
         _live[id(self)] = self
         self._alive = True
         self._release = partial(release, *args)
@@ -70,7 +73,7 @@ class Handle:
         return ended
 
     def _destroy_children(self) -> None:
-        for reference in self._children.valuerefs():
+        for reference in () if self._children is None else self._children.valuerefs():
             child = reference()
             if child is not None and child._detach():
                 child._destroy_children()

@@ -5,7 +5,6 @@ The daemon places allocations in segments (sealed memory files); this process ma
 
 from __future__ import annotations
 
-import bisect
 import math
 import os
 import threading
@@ -18,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from softnpu.driver.address_index import AddressIndex
 from softnpu.driver.block import Block, view_of
 from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.handle import Handle
@@ -97,7 +97,7 @@ class MemoryPool:
         self._lock = threading.RLock()
         self._closed = False
         self._segments: dict[int, tuple[SharedMapping, int]] = {}
-        self._addresses: list[int] = []
+        self._addresses = AddressIndex()
         self._blocks: dict[int, tuple[int, weakref.ref[Block]]] = {}
         # finalizers run anywhere, even inside a request: they only queue the free
         self._to_free: deque[tuple[int, int, int]] = deque()
@@ -196,9 +196,7 @@ class MemoryPool:
     def _check_free(self, call: str, address: int, size: int) -> None:
         """Reject memory that is already an allocation of this context."""
         with self._lock:
-            index = bisect.bisect_right(self._addresses, address + size - 1) - 1
-            entry = self._blocks.get(self._addresses[index]) if index >= 0 else None
-            block = entry[1]() if entry is not None else None
+            block = self._last_until(address + size - 1)
         if block is not None and address < block.address + block.size:
             found = f"part of {describe(block.handle)}"
             del block  # the error would keep it alive
@@ -284,7 +282,7 @@ class MemoryPool:
             )
         self._segments[answer.segment] = (mapping, count + 1)
         block = Block(answer.memory, mapping, answer.segment, answer.offset, size, read_only=read_only)
-        bisect.insort(self._addresses, block.address)
+        self._addresses.add(block.address)
         self._blocks[block.address] = (block.handle, weakref.ref(block))
         note = (block.handle, answer.segment, block.address)
         weakref.finalize(block, self._collect, end, note).atexit = False
@@ -376,9 +374,7 @@ class MemoryPool:
         if address == 0:
             raise null_pointer(call, "memory", found="null pointer", expected="an address")
         with self._lock:
-            index = bisect.bisect_right(self._addresses, address) - 1
-            entry = self._blocks.get(self._addresses[index]) if index >= 0 else None
-            block = entry[1]() if entry is not None else None
+            block = self._last_until(address)
         if block is None or address - block.address >= block.size:
             raise error(
                 call,
@@ -389,6 +385,12 @@ class MemoryPool:
                 hint="copy the data into such memory first",
             )
         return block, address - block.address
+
+    def _last_until(self, address: int) -> Block | None:
+        """Return the live block that begins last at or before an address. Requires `_lock`."""
+        start = self._addresses.last_until(address)
+        entry = None if start is None else self._blocks.get(start)
+        return None if entry is None else entry[1]()
 
     def _own(self, call: str, block: Block, unknown: ZeResult) -> Block:
         """Return the block, if it belongs to this context."""
@@ -426,8 +428,7 @@ class MemoryPool:
                 os.close(self._exported.pop(segment))
         else:
             self._segments[segment] = (mapping, count - 1)
-        index = bisect.bisect_left(self._addresses, at)
-        del self._addresses[index]
+        self._addresses.remove(at)
         # the daemon may have reused its place already (a ring is freed with its queue)
         entry = self._blocks.get(at)
         if entry is not None and entry[0] == handle:

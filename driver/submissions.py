@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from softnpu.driver.block import Block
 
 _MOST_KEPT = 1024  # failures that no wait has reported yet
+_FEW_QUEUES = 8
 
 
 class QueueProgress:
@@ -60,14 +61,16 @@ class Recording:
 
     def __init__(self) -> None:
         self._last: dict[QueueProgress, int] = {}
+        self._prune_at = _FEW_QUEUES
 
     def submitted(self, progress: QueueProgress, sequence: int) -> None:
         """Record that submission `sequence` of the queue with this progress executes it."""
         last = self._last
-        if progress not in last:
+        if progress not in last and len(last) >= self._prune_at:
             for known in list(last):
                 if known.gone:
                     last.pop(known, None)
+            self._prune_at = max(_FEW_QUEUES, 2 * len(last))  # of 1000 queues each is looked at twice
         last[progress] = sequence
 
     def in_flight(self) -> bool:

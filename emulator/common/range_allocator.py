@@ -30,8 +30,8 @@ class RangeAllocator:
                 return at
         return None
 
-    def free(self, offset: int, size: int) -> None:
-        """Free an allocated range."""
+    def free(self, offset: int, size: int) -> int:
+        """Free an allocated range; return the size of the free range that it is now in."""
         index = bisect.bisect_left(self._starts, offset)
         end = offset + size
         if index < len(self._starts) and self._starts[index] == end:
@@ -42,3 +42,5 @@ class RangeAllocator:
         if index > 0 and self._ends[index - 1] == offset:
             self._ends[index - 1] = self._ends[index]
             del self._starts[index], self._ends[index]
+            index -= 1
+        return self._ends[index] - self._starts[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused, ZeResult
 from softnpu.emulator.supervisor.children.outbox import Outbox
+from softnpu.emulator.supervisor.clients.client import Client
 from softnpu.emulator.supervisor.descriptors_in_flight import CONNECTION_DESCRIPTORS, Flight, UserFlights
 from softnpu.emulator.supervisor.reactor import Reactor
 from tests.support.daemon import Daemon
@@ -75,6 +77,22 @@ def test_a_user_has_its_share_over_all_connections_and_gets_it_back_by_reading(
     one.flight.settle()
     other.send(6)
     assert (one.flight.used, other.flight.used, flights.used) == (0, 10, 10)
+
+
+def test_who_asks_again_has_read_what_was_answered(
+    peers: list[_Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each answer came with a report of progress, a client was refused its 129th graph."""
+    peer, client = peers[0], object.__new__(Client)
+    monkeypatch.setattr(Client, "_serve", lambda *_: None)
+    client._open, client._ending = True, False
+    client._channel, client._flight = peer.channel, peer.flight
+    os.set_blocking(peer.channel.fileno(), False)
+    peer.send(1)
+    peer.read(1)
+    Channel(peer.socket).send(1, msg.encode(msg.Status()))
+    client._read()
+    assert peer.flight.used == 0
 
 
 def test_who_reads_is_not_refused_beside_one_that_does_not(peers: list[_Peer]) -> None:

@@ -252,6 +252,8 @@ class Client:
                 except Refused as error:
                     self.end(error.info)
                     return
+                # who asks again has read what was answered: at the next answer, something may be on its way
+                self._flight.settle()
                 self._serve(packet)
 
     def _serve(self, packet: Packet, delayed: bool = False) -> None:

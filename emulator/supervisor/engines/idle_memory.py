@@ -14,7 +14,6 @@ from softnpu.emulator.supervisor.engines.announcements import Post
 from softnpu.emulator.supervisor.engines.image_loads import ImageLoads
 from softnpu.emulator.supervisor.engines.queue_states import QueueStates
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
-from softnpu.emulator.supervisor.state.images import Image
 from softnpu.emulator.supervisor.state.objects import Activity, Context, Graph
 
 _QUICK_MS = 250.0
@@ -52,19 +51,34 @@ class IdleMemory:
 
         An image is evicted once its last context has released it.
         """
+        if self._release(context, slow_images):
+            self._evict_unused([context])
+
+    def _release(self, context: Context, slow_images: bool) -> bool:
+        """Release what the engine keeps for the context alone; return False while a command runs."""
         idle, activity = context.idle, self._activity(context)
         if activity is None:
-            return
+            return False
         # one message to the engine: a client may ask faster than it can follow
         if activity != idle.released or slow_images > idle.released_slow:
             idle.released, idle.released_slow = activity, slow_images
             self._post(link.ContextRelease(context=context.number), [])
-        self._evict_unused(context)
+        return True
 
-    def _evict_unused(self, context: Context) -> None:
-        for image in {graph.image.number: graph.image for graph in _initialized(context)}.values():
-            if all(self._has_released(user, image) for user in self._users_of(image)):
-                self._loads.evict(image)
+    def _evict_unused(self, released: list[Context]) -> None:
+        """Evict the images of these contexts that no context needs: each graph is looked at once or twice."""
+        unused = {graph.image.number: graph.image for context in released for graph in _initialized(context)}
+        for user in self._contexts.values():
+            images = [graph.image for graph in _initialized(user) if graph.image.number in unused]
+            if not images:
+                continue
+            idle = user.idle
+            is_idle = idle.released is not None and idle.released == self._activity(user)
+            for image in images:
+                if not is_idle or (not idle.released_slow and image.load_ms > _QUICK_MS):
+                    unused.pop(image.number, None)
+        for image in unused.values():
+            self._loads.evict(image)
 
     def restore(self, report: link.ImageNeeded) -> None:
         """Load an image again, for a command of a context that had given it back."""
@@ -89,17 +103,20 @@ class IdleMemory:
     def _on_timer(self) -> None:
         self._timer = None
         now = time.monotonic()
-        for context in list(self._contexts.values()):
-            if self._may_prune(context):
-                self._prune(context, now)
+        self._evict_unused(
+            [context for context in list(self._contexts.values()) if self._prune(context, now)]
+        )
         self.watch()
 
-    def _prune(self, context: Context, now: float) -> None:
+    def _prune(self, context: Context, now: float) -> bool:
+        """Release an idle context's memory; return whether it was idle for long enough."""
+        if not self._may_prune(context):
+            return False
         idle, activity = context.idle, self._activity(context)
         if activity is None or activity != idle.seen:
             idle.seen, idle.since = activity, now
-        elif now - idle.since >= idle.after_ms / 1e3:
-            self.release(context, slow_images=idle.chosen)
+            return False
+        return now - idle.since >= idle.after_ms / 1e3 and self._release(context, slow_images=idle.chosen)
 
     def _may_prune(self, context: Context) -> bool:
         """Whether it wants to give back what it does not use, and has used something since it last did."""
@@ -107,17 +124,6 @@ class IdleMemory:
         if not idle.enabled or not any(_initialized(context)):
             return False
         return idle.released is None or idle.released != self._activity(context)
-
-    def _has_released(self, context: Context, image: Image) -> bool:
-        idle = context.idle
-        if not idle.released_slow and image.load_ms > _QUICK_MS:
-            return False
-        return idle.released is not None and idle.released == self._activity(context)
-
-    def _users_of(self, image: Image) -> Iterator[Context]:
-        for context in self._contexts.values():
-            if any(graph.image is image for graph in _initialized(context)):
-                yield context
 
     def _activity(self, context: Context) -> Activity | None:
         """Return the ended submissions of each of its queues; None while one is in progress."""

@@ -51,6 +51,7 @@ class MemoryRequests:
         self._state = state
         self._timer: Timer | None = None
         self._grown: dict[int, Context] = {}  # since the last check, by number
+        self._sparse: dict[int, Context] = {}  # those that may have sparse memory, by number
         self._ended: deque[_Ended] = deque()
 
     def alloc(self, call: Call, request: msg.MemAlloc) -> None:
@@ -168,6 +169,7 @@ class MemoryRequests:
             self._state.count(context)
             function = self._state.function_of(context)
             if allocation.sparse:
+                self._sparse[context.number] = context
                 self._watch_pages()
             if fresh:
                 function.announce.segment(context, allocation.segment.number)
@@ -187,12 +189,11 @@ class MemoryRequests:
 
     def free(self, call: Call, request: msg.MemFree) -> None:
         owned = [self._live(handle) for handle in request.memory]
-        rings = {queue.ring.handle for queue in self._state.queues}
-        for handle in request.memory:
-            if handle in rings:
+        for item in owned:
+            if item.allocation.is_ring:
                 raise refuse(
                     ZeResult.ERROR_HANDLE_OBJECT_IN_USE,
-                    f"memory {handle:#018x}",
+                    f"memory {item.allocation.handle:#018x}",
                     found="the ring of a live command queue",
                     expected="other memory",
                     hint="destroy the queue instead",
@@ -220,6 +221,7 @@ class MemoryRequests:
         self, context: Context, allocations: dict[int, Allocation], on_freed: Callable[[], object]
     ) -> None:
         """Free what a destroyed context has left, in parts; then call `on_freed`."""
+        self._sparse.pop(context.number, None)
         self._ended.append(_Ended(context.memory, allocations, on_freed))
         self._state.services.chores.add(self._state.user.uid, self._free_some)
 
@@ -271,7 +273,7 @@ class MemoryRequests:
     def _on_timer(self) -> None:
         """Count pages as long as there is sparse memory; end a session that uses more than it may have."""
         self._timer = None
-        if not self._state.open or not any(context.memory.sparse for context in self._state.contexts):
+        if not self._state.open or not any(context.memory.sparse for context in self._sparse.values()):
             return
         self._watch_pages()
         self.count_pages()
@@ -285,8 +287,11 @@ class MemoryRequests:
 
     def count_pages(self) -> None:
         """Count the pages in use by sparse memory."""
-        for context in self._state.contexts:
-            more = context.memory.count_pages() if context.memory.sparse else 0
+        for number, context in list(self._sparse.items()):
+            if not context.memory.sparse:
+                del self._sparse[number]
+                continue
+            more = context.memory.count_pages()
             if more:
                 self._state.count(context)
             if more > 0:
@@ -294,7 +299,7 @@ class MemoryRequests:
 
     def _check_sparse(self) -> None:
         """Refuse more sparse allocations than can be counted periodically."""
-        live = sum(len(context.memory.sparse) for context in self._state.contexts)
+        live = sum(len(context.memory.sparse) for context in self._sparse.values())
         if live >= _MOST_SPARSE:
             raise refuse(
                 ZeResult.ERROR_OUT_OF_DEVICE_MEMORY,

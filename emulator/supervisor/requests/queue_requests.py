@@ -76,6 +76,7 @@ class QueueRequests:
             queue.handle = self._state.queues.add(queue)
             context.usage.begin(context.device, queue.state, function.states)
             context.queues[queue.handle] = queue
+            allocation.is_ring = True
             function.announce.queue(queue)
             answer = msg.QueueCreated(queue=queue.handle, ring=self._memory.answer(context, ring, fresh))
             self._state.post(number, answer, [allocation.segment.fd] if fresh else ())
@@ -94,6 +95,7 @@ class QueueRequests:
         context = queue.context
         self._state.queues.discard(queue.handle)
         context.queues.pop(queue.handle, None)
+        queue.ring.is_ring = False
 
         def dropped() -> None:
             # until now the engine may have written to the ring and to fences

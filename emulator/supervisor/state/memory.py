@@ -19,6 +19,7 @@ from softnpu.emulator.interface.environment import is_checked
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor, check_left
+from softnpu.emulator.supervisor.state.open_arenas import OpenArenas
 
 DEFAULT_ALIGNMENT = 64
 KINDS = ("host", "device", "shared", "control")
@@ -62,7 +63,8 @@ class Segment:
 class Allocation:
     """`size` bytes as asked for, `reserved` bytes as placed, at `offset` of `segment`.
 
-    `counted` is what it counts for: its size, or the pages in use of a `sparse` one.
+    `counted` is what it counts for: its size, or the pages in use of a `sparse` one. `is_ring`: of a queue
+    that was not destroyed.
     """
 
     segment: Segment
@@ -73,6 +75,7 @@ class Allocation:
     counted: int
     sparse: bool = False
     handle: int = 0
+    is_ring: bool = False
 
 
 @dataclass
@@ -91,6 +94,7 @@ class ContextMemory:
     allocated: int = 0
     guarded: bool = field(default_factory=is_checked)
     _next: int = 1
+    _open: OpenArenas[Segment] = field(default_factory=lambda: OpenArenas(DEFAULT_ALIGNMENT, _ARENA_LAST))
 
     @property
     def address_space(self) -> int:
@@ -151,15 +155,17 @@ class ContextMemory:
     def free(self, allocation: Allocation) -> bool:
         """Free an allocation; True if its segment is freed with it."""
         segment = allocation.segment
-        segment.ranges.free(0 if segment.foreign else allocation.offset, allocation.reserved)
+        room = segment.ranges.free(0 if segment.foreign else allocation.offset, allocation.reserved)
         self.sparse.pop(segment.number, None)
         self.allocated -= allocation.counted
         if not segment.ranges.empty:
+            self._open.offer(segment, room)
             return False
         self._end(segment.number)
         return True
 
     def _end(self, number: int) -> None:
+        self._open.drop(self.segments[number])
         if self.mapped and self.segments[number].size >= _LARGE:
             self.unmapping[number] = self.segments.pop(number)
         else:
@@ -198,16 +204,15 @@ class ContextMemory:
         return count
 
     def _place(self, reserved: int, alignment: int, control: bool) -> tuple[Segment, int, bool]:
-        for segment in self.segments.values():
-            if segment.control == control:
-                offset = segment.ranges.allocate(reserved, alignment)
-                if offset is not None:
-                    return segment, offset, False
+        placed = self._open.place(reserved, alignment, control)
+        if placed is not None:
+            return *placed, False
         # arenas grow with what the context holds, so a small context stays small
         wanted = max(_ARENA_FIRST, 2 * reserved, min(self.allocated, _ARENA_LAST))
         segment = self._add_segment(1 << (wanted - 1).bit_length(), control)
         offset = segment.ranges.allocate(reserved, alignment)
         assert offset is not None  # an arena is at least twice its largest item
+        self._open.offer(segment, segment.size)
         return segment, offset, True
 
     def _add_segment(self, size: int, control: bool) -> Segment:
