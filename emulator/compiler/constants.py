@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
@@ -27,9 +26,7 @@ from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
 _SIZE_OF_NOTHING = 1
-_UNREADABLE = re.compile(
-    rb'\s*<attribute name="fused_names" version="\d+" value="(?:[^"]*,)? *(?:,[^"]*)?" />'
-)
+_UNREADABLE = re.compile(rb'<attribute name="fused_names" version="\d+" value="(?:[^"]*,)? *(?:,[^"]*)?" />')
 """The names that OpenVINO notes of an operation, if one is blank: it cannot read such a list back."""
 
 
@@ -83,7 +80,7 @@ def serialize_ir(model: ov.Model, subject: str) -> SerializedIr:
                 port.get_tensor().set_names(original.names)  # an input that is an output has lost some
         operations = list(_constants(marked))
     nodes = [_node(operation, subject) for operation in operations]
-    mark = f"constant-{secrets.token_hex(8)}-"
+    mark = f"constant-{os.urandom(8).hex()}-"
     for number, operation in enumerate(operations):
         operation.set_friendly_name(f"{mark}{number}-")
     with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):

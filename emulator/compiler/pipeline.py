@@ -18,16 +18,20 @@ from softnpu.emulator.compiler import (
     dynamic,
     dynamic_states,
     ir,
+    known_sizes,
     options,
+    plain_operations,
     states,
     strict,
     weights_separation,
 )
 from softnpu.emulator.compiler.canonical import Canonical, canonical
 from softnpu.emulator.compiler.compile_request import CompiledModel, CompileRequest
+from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.compiler.runtime import Runtime
 from softnpu.emulator.compiler.stages import Stages
 from softnpu.emulator.compiler.weights_separation import Weight
+from softnpu.emulator.interface.result import ZeResult
 
 
 def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> CompiledModel:
@@ -69,6 +73,9 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
         openvino=ov.get_version(),
         compiler=options.COMPILER,
     )
+    if plan is None:
+        with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
+            known_sizes.fold(model)
     with _checking(runtime.core, model, settings.host_precision, subject):
         stages.begin("weights")
         form = canonical(model, request.digests, settings.embed_below, subject, stages.advance)
@@ -87,6 +94,9 @@ def _checking(core: ov.Core, model: ov.Model, precision: str, subject: str) -> I
 
     What it refuses goes before what the block refuses.
     """
+    if plain_operations.are_all(model):
+        yield
+        return
     copy = model.clone()
     with ThreadPoolExecutor(1, "operations") as pool:
         checked = pool.submit(checks.check_operations, core, copy, precision, subject)

@@ -8,6 +8,7 @@ with the first job that needs it.
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import logging
 import os
@@ -50,6 +51,7 @@ from softnpu.emulator.links.compiler import (
     lengths_of,
     outcome_decoder,
 )
+from softnpu.emulator.openvino import lean_openvino
 from softnpu.emulator.sandbox import sandbox
 
 log = logging.getLogger(__name__)
@@ -180,12 +182,14 @@ def _loads_early(requests: socket.socket) -> bool:
 
 def _load() -> None:
     """Load OpenVINO. It starts no thread: what is forked would not have it."""
-    _runtime.load()
+    lean_openvino.load_reader(_runtime.load())
     importlib.import_module(f"{compiler.__name__}.pipeline")
+    gc.freeze()  # what is forked does not look through all that
 
 
 def _work(channel: Channel) -> None:
     """Enter the sandbox, then run one job."""
+    gc.disable()  # it ends with its job
     _enter_sandbox()
 
     def run(job: Job, packet: Packet, send: Send) -> JobResult:

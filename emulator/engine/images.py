@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -23,12 +24,13 @@ from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.loading import timed_load
 from softnpu.emulator.openvino.modelled_time import Modelled
-from softnpu.emulator.openvino.runtime import core, load_device, properties_of
+from softnpu.emulator.openvino.runtime import core, load_device, properties_of, warm_up
 from softnpu.emulator.openvino.weights.weight_files import WeightChanges
 
 log = logging.getLogger(__name__)
 
 _EXPECTED_S = 10.0  # from a program's first hint of a model to its load
+_IDLE_S = 1.0  # the client that caused a start has priority
 
 
 class EngineImage:
@@ -165,10 +167,14 @@ class ImageLoader:
 
     def _load_each(self) -> None:
         load_device()
-        cache = self._cache
+        gc.freeze()  # what is loaded later is not looked through together with all that
+        first, cache = self._jobs.get(_IDLE_S), self._cache
+        if first is None:
+            warm_up()
         while True:
             expecting = cache is not None and cache.is_expecting
-            job = self._jobs.get(_EXPECTED_S if expecting else None)
+            job = first or self._jobs.get(_EXPECTED_S if expecting else None)
+            first = None
             if job is None:
                 if cache is not None:
                     cache.forget_expected()

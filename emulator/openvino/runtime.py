@@ -10,6 +10,7 @@ import openvino as ov
 
 from softnpu.emulator.arithmetic import settings as arithmetic
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
+from softnpu.emulator.openvino import lean_openvino
 from softnpu.emulator.openvino.defects import remedies
 
 _PRECISION = "INFERENCE_PRECISION_HINT"
@@ -37,6 +38,15 @@ def load_device() -> None:
     """Load OpenVINO's CPU device ahead of the first image."""
     with contextlib.suppress(RuntimeError):  # the first image reports it
         core().get_property("CPU", "FULL_DEVICE_NAME")
+
+
+def warm_up() -> None:
+    """Have OpenVINO do what the first image would wait for."""
+    from softnpu.emulator.openvino import first_model  # late: not every engine has the time
+
+    with contextlib.suppress(RuntimeError, MemoryError):  # the first image reports it
+        lean_openvino.load_reader(core())
+        first_model.run(core())
 
 
 def properties_of(meta: GraphMeta) -> dict[str, str]:

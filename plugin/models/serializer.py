@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import openvino as ov
 
@@ -19,7 +20,9 @@ from softnpu.emulator.blob.weights import aligned, with_offsets
 from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, serialize_ir
 from softnpu.plugin.errors import ModelError
-from softnpu.plugin.models.weights_pool import Pool
+
+if TYPE_CHECKING:
+    from softnpu.plugin.models.weights_pool import Pool
 
 _VERSION = struct.Struct("<HH")
 _STREAM = struct.Struct("<6Q")

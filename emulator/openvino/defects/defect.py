@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import openvino as ov
 
 from softnpu.emulator.blob.container import GraphMeta
+from softnpu.emulator.common.model_bodies import all_bodies
 
 
 class Harm(StrEnum):
@@ -50,6 +52,42 @@ class Build(NamedTuple):
     properties: Mapping[str, str]
 
 
+class Seen:
+    """What a model and its bodies have: most remedies find nothing to do, and need not look for it."""
+
+    def __init__(self, model: ov.Model) -> None:
+        self._parts = [model, *all_bodies(model)]
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The types of their operations."""
+        return frozenset(node.get_type_name() for part in self._parts for node in part.get_ops())
+
+    @cached_property
+    def element_types(self) -> frozenset[str]:
+        """The element types of their tensors."""
+        return frozenset(
+            output.get_element_type().to_string()
+            for part in self._parts
+            for node in part.get_ops()
+            for output in node.outputs()
+        )
+
+    @cached_property
+    def may_be_empty(self) -> bool:
+        """Whether a tensor has no elements, or an unknown number."""
+        return any(part.is_dynamic() for part in self._parts) or any(
+            output.get_partial_shape().is_dynamic or output.get_tensor().size == 0
+            for part in self._parts
+            for node in part.get_ops()
+            for output in node.outputs()
+        )
+
+
+def _always(_: Seen) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Defect:
     """A fault and its remedy.
@@ -59,6 +97,7 @@ class Defect:
     as well. On `COMPILED` it takes the model, the compiled model and its properties, and returns the
     properties to change before it is compiled again, or None if it need not be. On `PROPERTIES` it takes
     nothing and returns properties. `BINDING` is called by name: what binds tensors needs its result.
+    `concerns` tells of a model whether `apply` may find anything there, besides `operations`.
     `condition` and `remedy` describe both in docs/defects.md. `seen_in` and `fixed_in` are versions of
     OpenVINO; `upstream` is the address of a thread there that reports, mends or brought the fault, if any.
     """
@@ -70,6 +109,11 @@ class Defect:
     stage: Stage
     apply: Callable[..., Any]
     operations: tuple[str, ...] = ()
+    concerns: Callable[[Seen], bool] = _always
     seen_in: str = "2026.4"
     fixed_in: str = ""
     upstream: str = ""
+
+    def may_be_in(self, seen: Seen) -> bool:
+        """Whether a model may have it."""
+        return not (self.operations and seen.kinds.isdisjoint(self.operations)) and self.concerns(seen)

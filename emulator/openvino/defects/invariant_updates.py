@@ -12,7 +12,7 @@ from openvino import opset13 as ops
 from softnpu.emulator.common.graph_edits import numbers
 from softnpu.emulator.common.model_bodies import all_bodies
 
-_LOOPS: Final = frozenset({"Loop", "TensorIterator"})
+LOOPS: Final = frozenset({"Loop", "TensorIterator"})
 _UPDATES: Final = frozenset({"ScatterElementsUpdate", "ScatterNDUpdate", "ScatterUpdate"})
 _IN_PLACE: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
@@ -20,7 +20,7 @@ _IN_PLACE: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 def separate_states(model: Any) -> bool:
     """Put a Roll by 0, which copies and is not left out, before each update of an invariant input."""
     parts = [model, *all_bodies(model)]
-    loops = [node for part in parts for node in part.get_ops() if node.get_type_name() in _LOOPS]
+    loops = [node for part in parts for node in part.get_ops() if node.get_type_name() in LOOPS]
     copied = [_copy_in(loop) for loop in loops]
     return any(copied)
 

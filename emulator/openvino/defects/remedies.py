@@ -9,7 +9,7 @@ from typing import Any
 import openvino as ov
 
 from softnpu.emulator.common.model_bodies import all_bodies
-from softnpu.emulator.openvino.defects.defect import Build, Defect, Stage
+from softnpu.emulator.openvino.defects.defect import Build, Defect, Seen, Stage
 from softnpu.emulator.openvino.defects.table import DEFECTS
 
 
@@ -62,12 +62,16 @@ def recompiled(
 def _apply(model: ov.Model, stage: Stage) -> bool:
     found = False
     of_stage = [defect for defect in DEFECTS if defect.stage is stage]
+    seen = Seen(model)
     for are_of_operations, defects in groupby(of_stage, lambda defect: bool(defect.operations)):
         if are_of_operations:
-            found |= _walk(model, list(defects))
-        else:
-            for defect in defects:
-                found |= bool(defect.apply(model))
+            needed = [defect for defect in defects if defect.may_be_in(seen)]
+            if needed and _walk(model, needed):
+                found, seen = True, Seen(model)
+            continue
+        for defect in defects:
+            if defect.may_be_in(seen) and defect.apply(model):
+                found, seen = True, Seen(model)
     return found
 
 

@@ -20,7 +20,7 @@ from softnpu.emulator.common.graph_edits import depends_on_inputs, is_fixed, num
 from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.openvino.defects.guarding import folded
 
-_STATES: Final = {"LSTMSequence": 2, "GRUSequence": 1, "RNNSequence": 1}
+STATES: Final = {"LSTMSequence": 2, "GRUSequence": 1, "RNNSequence": 1}
 _CELLS: Final[dict[str, Callable[..., Any]]] = {
     "LSTMSequence": ops.lstm_cell, "GRUSequence": ops.gru_cell, "RNNSequence": ops.rnn_cell,
 }  # fmt: skip
@@ -48,7 +48,7 @@ def of_known_batch(node: Any) -> bool:
     data = node.get_input_partial_shape(0)
     if data.rank.is_dynamic or data[0].is_static:
         return False
-    first = node.input_values()[1 : 1 + _STATES[node.get_type_name()]]
+    first = node.input_values()[1 : 1 + STATES[node.get_type_name()]]
     batch = next((each.get_partial_shape()[0] for each in first if is_fixed(each)), None)
     if batch is None or batch.is_dynamic:
         return False
@@ -59,7 +59,7 @@ def of_known_batch(node: Any) -> bool:
 
 
 def _has_lengths(node: Any) -> bool:
-    states = _STATES.get(node.get_type_name())
+    states = STATES.get(node.get_type_name())
     if states is None:
         return False
     data, lengths = node.get_input_partial_shape(0), node.input_value(1 + states)
@@ -71,7 +71,7 @@ def _has_lengths(node: Any) -> bool:
 
 
 def _replace(node: Any) -> None:
-    states = _STATES[node.get_type_name()]
+    states = STATES[node.get_type_name()]
     data, lengths = node.input_value(0), ops.convert(node.input_value(1 + states), "i64")
     time = ops.gather(ops.shape_of(data, "i64"), ops.constant(1), ops.constant(0))
     lengths = ops.minimum(ops.maximum(lengths, ops.constant(np.int64(0))), time)
@@ -96,7 +96,7 @@ def _replace(node: Any) -> None:
 
 def _loop(node: Any, data: Any, lengths: Any, at: int, backwards: bool) -> list[Any]:
     """Return the results of direction number `at`: all steps, and the last of each state."""
-    states, element_type = _STATES[node.get_type_name()], data.get_element_type()
+    states, element_type = STATES[node.get_type_name()], data.get_element_type()
     if backwards:
         data = ops.reverse_sequence(data, lengths, 0, 1).output(0)
     sizes = list(data.get_partial_shape())

@@ -91,6 +91,7 @@ DEFECTS: Final = (
         "they are converted to whole bytes first",
         Stage.MODEL,
         packed_types.widen,
+        concerns=lambda seen: not seen.element_types.isdisjoint(packed_types.PACKED),
     ),
     Defect(
         "sequence-lengths",
@@ -99,6 +100,7 @@ DEFECTS: Final = (
         _BROKEN_UP,
         Stage.MODEL,
         sequence_lengths.heed,
+        concerns=lambda seen: not seen.kinds.isdisjoint(sequence_lengths.STATES),
         upstream="https://github.com/openvinotoolkit/openvino/pull/10710",
     ),
     Defect(
@@ -117,6 +119,7 @@ DEFECTS: Final = (
         "a constant: 0, the lowest number, or the first state",
         Stage.MODEL,
         _empty_results,
+        concerns=lambda seen: seen.may_be_empty,
         upstream="https://github.com/openvinotoolkit/openvino/issues/35894",
     ),
     Defect(
@@ -126,6 +129,7 @@ DEFECTS: Final = (
         "an update of a copy",
         Stage.MODEL,
         invariant_updates.separate_states,
+        concerns=lambda seen: not seen.kinds.isdisjoint(invariant_updates.LOOPS),
     ),
     Defect(
         "gather-computed-axis",
@@ -401,6 +405,7 @@ DEFECTS: Final = (
         _REFUSED,
         Stage.BOUNDS,
         inner_dimensions.guard,
+        concerns=lambda seen: seen.may_be_empty,
     ),
     Defect(
         "empty-open-results",
@@ -409,6 +414,7 @@ DEFECTS: Final = (
         "a Select of what nothing gives",
         Stage.BOUNDS,
         empty_tensors.guard,
+        concerns=lambda seen: seen.may_be_empty,
         upstream="https://github.com/openvinotoolkit/openvino/pull/26830",
     ),
     Defect(
