@@ -25,7 +25,7 @@ import openvino as ov
 from softnpu.driver import Driver, native_library
 from softnpu.driver.errors import ZeError
 from softnpu.emulator.interface.environment import DEFAULT_SPIN_US
-from softnpu.tools.bench import counted, kernel_counts, language_model, native, system_calls
+from softnpu.tools.bench import counted, kernel_counts, language_model, native, perf_calls, system_calls
 from softnpu.tools.bench.counted import CountedAnswer, CountedStart
 from softnpu.tools.bench.counter_names import (
     BENCH,
@@ -94,6 +94,8 @@ def run(names: Sequence[str], count: int) -> Iterator[Measurement]:
     for name in names or _CASES:
         if name not in _CASES:
             raise UsageError(f"counters of {name}", found="none", expected=f"one of {', '.join(_CASES)}")
+    if not perf_calls.is_available():
+        print_line("no tracepoints: system calls are counted with ptrace, about, and not judged", console=err)
     for name in names or _CASES:
         with ExitStack() as stack:
             try:
@@ -115,7 +117,7 @@ def _counted(case: Case, count: int) -> Iterator[Measurement]:
             (counts,) = _kernel({_PEER: side.pid}, side, count).values()
             calls = _system_calls(case.name, {_PEER: side.pid}, side, count)
             alone = dict(
-                zip(COUNTS, (*(each / count for each in counts), _sum(calls.get(_PEER))), strict=True)
+                zip(COUNTS, (*(each / count for each in counts), _sum(calls.of.get(_PEER))), strict=True)
             )
     with ExitStack() as stack:
         daemon = stack.enter_context(private_daemon(spin_us=case.spin_us))
@@ -130,9 +132,9 @@ def _counted(case: Case, count: int) -> Iterator[Measurement]:
         after = observer.devices[0].get_status()
         calls = _system_calls(case.name, pids, side, max(2, count // 2))
     for process, counts in kernel.items():
-        of_process = calls.get(process)
+        of_process = calls.of.get(process)
         values = dict(zip(COUNTS, (*(each / count for each in counts), _sum(of_process)), strict=True))
-        yield from _figures(case, process, values, alone)
+        yield from _figures(case, process, values, alone, calls.exact)
         for name, value in sorted((of_process or {}).items(), key=lambda call: -call[1]):
             if value >= _RARE:
                 yield absolute(BENCH, f"{case.name}: {process}: {CALLS}: {name}", "1/inference", value)
@@ -147,10 +149,19 @@ def _kernel(pids: Mapping[str, int], side: Side, count: int) -> dict[str, Kernel
 
 
 def _figures(
-    case: Case, process: str, values: Mapping[str, float | None], alone: Mapping[str, float | None]
+    case: Case,
+    process: str,
+    values: Mapping[str, float | None],
+    alone: Mapping[str, float | None],
+    exact: bool,
 ) -> Iterator[Measurement]:
-    """Yield the counts of a process; beside those of an engine stand OpenVINO's alone."""
-    least = {WOKEN: case.least[process].woken, CALLS: case.least[process].calls, FAULTS: 0}
+    """Yield the counts of a process; beside those of an engine stand OpenVINO's alone.
+
+    System calls are judged only if they are `exact`.
+    """
+    least = {WOKEN: case.least[process].woken, FAULTS: 0}
+    if exact:
+        least[CALLS] = case.least[process].calls
     for what, value in values.items():
         metric, unit = f"{case.name}: {process}: {what}", "us" if what == CPU else "1/inference"
         peer = alone.get(what) if process == ENGINE else None
@@ -168,8 +179,15 @@ def _sum(calls: Mapping[str, float] | None) -> float | None:
     return None if calls is None else sum(calls.values())
 
 
-def _system_calls(name: str, pids: Mapping[str, int], side: Side, count: int) -> dict[str, dict[str, float]]:
-    """Return calls for each inference by process and name; say on stderr what the kernel refuses."""
+class Calls(NamedTuple):
+    """System calls for each inference by process and name; none of a process that may not be traced."""
+
+    of: dict[str, dict[str, float]]
+    exact: bool
+
+
+def _system_calls(name: str, pids: Mapping[str, int], side: Side, count: int) -> Calls:
+    """Count in a turn; say on stderr what the kernel refuses."""
     with system_calls.counted([*pids.values()]) as called:
         side.turn(count)
     counts: dict[str, dict[str, float]] = {}
@@ -181,7 +199,7 @@ def _system_calls(name: str, pids: Mapping[str, int], side: Side, count: int) ->
             )
         else:
             counts[process] = {call: times / count for call, times in called.calls[pid].items()}
-    return counts
+    return Calls(counts, called.exact)
 
 
 def _submit(_: ExitStack) -> list[Case]:

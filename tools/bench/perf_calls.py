@@ -42,6 +42,15 @@ def event() -> int:
     raise FileNotFoundError(2, "no tracepoints for this user")
 
 
+def is_available() -> bool:
+    """Return whether this user may count."""
+    try:
+        os.close(_open(event(), 0))
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def counted(pids: Sequence[int]) -> Iterator[dict[int, dict[str, int]]]:
     """Yield a dictionary that has the calls by pid and name after the block. Raise `OSError`."""

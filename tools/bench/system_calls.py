@@ -40,10 +40,14 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 class Called(msgspec.Struct):
-    """Calls by pid and name; and why the kernel refused to trace a process, by pid."""
+    """Calls by pid and name; and why the kernel refused to trace a process, by pid.
+
+    `exact`: counting slowed nothing.
+    """
 
     calls: dict[int, dict[str, int]]
     refused: dict[int, str]
+    exact: bool = False
 
 
 @contextmanager
@@ -53,6 +57,7 @@ def counted(pids: list[int]) -> Iterator[Called]:
     with ExitStack() as stack:
         try:
             result.calls = stack.enter_context(perf_calls.counted(pids))
+            result.exact = True
         except OSError:
             stack.enter_context(_traced(pids, result))
         yield result
