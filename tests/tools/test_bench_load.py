@@ -17,7 +17,7 @@ from softnpu.tools.shared.failures import ToolError
 _LOADED = ("driver cache, loaded by another process", "import, loaded by another process")
 _TARGETS = dict(
     zip(
-        ("cold", "driver cache", "CACHE_DIR", "import", *_LOADED), (1.5, 1.0, 1.2, 1.2, 0.6, 0.7), strict=True
+        ("cold", "driver cache", "CACHE_DIR", "import", *_LOADED), (1.3, 1.0, 1.2, 1.2, 0.6, 0.7), strict=True
     )
 )
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from softnpu.driver.errors import ZeError
 from softnpu.tools.bench import report
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.shared import completion
@@ -23,8 +22,11 @@ from softnpu.tools.shared.console import (
     print_json,
     print_line,
 )
-from softnpu.tools.shared.failures import ToolError, describe
+from softnpu.tools.shared.failures import UsageError
 from softnpu.tools.shared.groups import application
+
+if TYPE_CHECKING:
+    from softnpu.tools.bench.progress import Step
 
 CheckOption = Annotated[bool, typer.Option("--check", help="Exit code 1 if a target is missed.")]
 Model = Annotated[
@@ -41,10 +43,13 @@ Precision = Annotated[str, typer.Option(help="On all sides: f32, bf16 or f16.")]
 HtmlOption = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with tables and plots.")
 ]
+LoadOption = Annotated[
+    int,
+    typer.Option("--load", min=0, metavar="N", help="Keep N processes busy meanwhile: a loaded machine."),
+]
 _DEFAULT_MODEL = "yolov8n"
 _DEFAULT_MEMORY_MODEL = "minilm"
 _DIGITS = "digits"
-_GIB = 1 << 30
 
 app = application("bench", "Measure this machine's emulated NPU against its peers.", no_args_is_help=False)
 
@@ -55,6 +60,7 @@ class Flags(NamedTuple):
     json: bool
     check: bool
     html: Path | None
+    load: int
 
 
 @app.callback(invoke_without_command=True)
@@ -63,24 +69,41 @@ def everything(
     json: JsonOption = False,
     check: CheckOption = False,
     html: HtmlOption = None,
+    load: LoadOption = 0,
     big: Annotated[
         bool, typer.Option("--big", help="Without a command: also weights, clients -n 64 and scale.")
     ] = False,
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Instead, as the command 'counters': what an inference costs.")
+    ] = False,
 ) -> None:
     """Without a command: all benchmarks but those of --big, shortly, in a few minutes."""
-    ctx.obj = Flags(json, check, html)
-    if ctx.invoked_subcommand is None:
-        _finish(_all(big), ctx.obj)
+    ctx.obj = Flags(json, check, html, load)
+    if ctx.invoked_subcommand is not None:
+        if big or counters:
+            option = "--big" if big else "--counters"
+            raise UsageError(
+                f"option {option}", found=f"before {ctx.invoked_subcommand}", expected="no command"
+            )
+        return
+    from softnpu.tools.bench import whole
+
+    _finish(whole.counted() if counters else whole.steps(big), ctx.obj)
 
 
-def _finish(measurements: Iterator[Measurement], flags: Flags) -> None:
+def _finish(steps: Sequence[Step], flags: Flags) -> None:
+    from softnpu.tools.bench import progress
+    from softnpu.tools.bench.conditions import conditions
+
     if flags.html is not None:
         from softnpu.tools.bench import page
 
         page.check(flags.html, "--html")
-    rows = report.show(measurements, flags.json)
+    with conditions(flags.load) as kept:
+        figures = progress.run(steps)
+        rows = report.show(figures, flags.json, kept, only_judged=len(steps) > 1)
     if flags.html is not None:
-        page.write(rows, flags.html)
+        page.write(rows, str(kept), flags.html)
         print_line(f"wrote {flags.html}: open it in a browser", console=err)
     missed = [row for row in rows if row.ok is False]
     if flags.check and missed:
@@ -90,23 +113,36 @@ def _finish(measurements: Iterator[Measurement], flags: Flags) -> None:
 
 
 def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], None]:
-    """Register a generator of figures as a command that also takes --json, --check and --html."""
+    """Register a generator of figures as a command that also takes --json, --check, --html and --load."""
 
     def register(measure: Callable[..., Iterator[Measurement]]) -> None:
-        def command(ctx: typer.Context, json: bool, check: bool, html: Path | None, **options: Any) -> None:
-            before: Flags = ctx.obj
-            flags = Flags(json or before.json, check or before.check, html or before.html)
-            _finish(measure(**options), flags)
+        def command(
+            ctx: typer.Context, json: bool, check: bool, html: Path | None, load: int, **options: Any
+        ) -> None:
+            from softnpu.tools.bench.progress import Step
 
-        added = {"ctx": typer.Context, "json": JsonOption, "check": CheckOption, "html": HtmlOption}
+            before: Flags = ctx.obj
+            figures = measure(**options)
+            flags = Flags(
+                json or before.json, check or before.check, html or before.html, load or before.load
+            )
+            _finish([Step(name, 0, lambda: figures)], flags)
+
+        added = {
+            "ctx": typer.Context,
+            "json": JsonOption,
+            "check": CheckOption,
+            "html": HtmlOption,
+            "load": LoadOption,
+        }
+        defaults = {"json": False, "check": False, "html": None, "load": 0}
         parameters = [
             Parameter("ctx", Parameter.KEYWORD_ONLY),
             *(
                 value.replace(kind=Parameter.KEYWORD_ONLY)
                 for value in inspect.signature(measure).parameters.values()
             ),
-            *(Parameter(flag, Parameter.KEYWORD_ONLY, default=False) for flag in ("json", "check")),
-            Parameter("html", Parameter.KEYWORD_ONLY, default=None),
+            *(Parameter(flag, Parameter.KEYWORD_ONLY, default=value) for flag, value in defaults.items()),
         ]
         hints = {**get_type_hints(measure, include_extras=True), **added}
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -116,49 +152,6 @@ def benchmark(name: str) -> Callable[[Callable[..., Iterator[Measurement]]], Non
         app.command(name, help=measure.__doc__)(command)
 
     return register
-
-
-def _all(big: bool) -> Iterator[Measurement]:
-    from softnpu.tools.bench import clients, copies, infer, lists, load, memory, recovery, submit
-    from softnpu.tools.bench.model import find_model
-
-    yield from submit.run(3000)
-    yield from _with_native_driver()
-    for name, count in ((_DIGITS, 2000), (_DEFAULT_MODEL, 100)):
-        yield from infer.run(find_model(name, ()), count, 0, "f32")
-    for name in (_DIGITS, _DEFAULT_MODEL):
-        yield from clients.run(find_model(name, ()), 8, 5, 1.0, "f32")
-    yield from load.run(find_model(_DEFAULT_MODEL, ()), 1)
-    yield from memory.run(find_model(_DEFAULT_MEMORY_MODEL, ()), 4, True)
-    yield from lists.run(1000, 30)
-    yield from copies.run(256 * 2**20, 5)
-    yield from recovery.run(1)
-    if big:
-        yield from _big()
-
-
-def _with_native_driver() -> Iterator[Measurement]:
-    """Run the benchmarks that need the native driver."""
-    from softnpu.tools.bench import language_model, native, start, tokens
-    from softnpu.tools.bench.model import find_model
-
-    try:
-        yield from native.run(3000)
-        yield from start.run(find_model(_DIGITS, ()), 3)
-        yield from tokens.run(language_model.LAYERS, language_model.WIDTH, 32, 5)
-    except (ToolError, ZeError) as error:
-        # the other figures need no compiler
-        print_line(f"not measured: {describe(error)}", console=err)
-
-
-def _big() -> Iterator[Measurement]:
-    """Run the benchmarks that take minutes, and up to 10 GiB."""
-    from softnpu.tools.bench import clients, scale, weights
-    from softnpu.tools.bench.model import find_model
-
-    yield from weights.run(2 * _GIB, 1)
-    yield from clients.run(find_model(_DEFAULT_MODEL, ()), 64, 3, 4.0, "f32")
-    yield from scale.run((), 0)
 
 
 @benchmark("submit")
@@ -356,6 +349,19 @@ def _recovery(
     return recovery.run(rounds)
 
 
+@benchmark("counters")
+def _counters(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="submit, native, infer, tokens; without: all.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=20, help="Inferences that are counted.")] = 500,
+) -> Iterator[Measurement]:
+    """Wake-ups, switches, page faults, system calls and copies of an inference, against their minimum."""
+    from softnpu.tools.bench import counters
+
+    return counters.run(names or (), n)
+
+
 @app.command("page")
 def _page(
     runs: Annotated[list[Path], typer.Argument(help="Runs, as --json prints them.")],
@@ -367,7 +373,9 @@ def _page(
     from softnpu.tools.bench import comparison, page
 
     page.check(output, "--output")
-    page.write([row for run in runs for row in comparison.read(run)], output)
+    saved = [comparison.read(run) for run in runs]
+    conditions = {str(run.conditions or "unknown conditions") for run in saved}
+    page.write([row for run in saved for row in run.figures], "; ".join(sorted(conditions)), output)
     print_line(f"wrote {output}: open it in a browser")
 
 
@@ -385,7 +393,10 @@ def _compare(
     """Two saved runs, figure by figure: what has become slower."""
     from softnpu.tools.bench import comparison
 
-    compared = comparison.compare(comparison.read(before), comparison.read(after), tolerance)
+    old, new = comparison.read(before), comparison.read(after)
+    if old.conditions and new.conditions and old.conditions != new.conditions:
+        print_line(f"not alike: before on {old.conditions}, after on {new.conditions}", console=err)
+    compared = comparison.compare(old.figures, new.figures, tolerance)
     slower = [change for change in compared.changes if change.slower]
     if json or ctx.obj.json:
         print_json(compared)

@@ -55,7 +55,7 @@ def client(way: str, socket: Path, model: BenchModel, precision: str = "f32") ->
 
 def prepare(start: ClientStart) -> Callable[[float], ClientAnswer]:
     """Load the model and run it a few times; return the function of a turn."""
-    infer, outputs, staged = _WAYS[start.way](start)
+    infer, outputs, staged = way(start)
     for _ in range(_WARM_UP):
         infer()
 
@@ -75,6 +75,11 @@ def prepare(start: ClientStart) -> Callable[[float], ClientAnswer]:
 
 _Way = tuple[Callable[[], object], Sequence[Any], Callable[[], int]]
 """One inference, the outputs, and the bytes staged so far."""
+
+
+def way(start: ClientStart) -> _Way:
+    """Load the model on the way that `start` names."""
+    return _WAYS[start.way](start)
 
 
 def _through_driver(start: ClientStart) -> _Way:

@@ -47,10 +47,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     added: tuple[str, ...]
 
 
-def read(path: Path) -> list[Measurement]:
+def read(path: Path) -> Figures:
     """Read the output of `softnpu bench --json`. Raise `ToolError` for anything else."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Figures).figures
+        return msgspec.json.decode(path.read_bytes(), type=Figures)
     except OSError as error:
         raise ToolError(
             f"run {path}", found=error.strerror or str(error), expected="a readable file"

@@ -6,6 +6,7 @@ processes map counts once in total, including merely mapped pages of the weights
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -42,6 +43,8 @@ def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Itera
     with ExitStack() as stack:
         socket = stack.enter_context(private_daemon()).socket
         observer = stack.enter_context(Driver.open(socket, autostart=False))
+        if settle:
+            _settled(observer, sys.maxsize)  # a spare worker has processes of its own, which start later
         spare = _compilers(process_tree(observer.daemon_pid))
         clients = [_start(stack, way, socket, model)]
         clients[0].wait_until_ready()

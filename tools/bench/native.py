@@ -92,6 +92,7 @@ class RoundTrips:
         self._process = subprocess.Popen(
             [program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        self.pid = self._process.pid
 
     def pin(self, core: int) -> None:
         """Pin its only thread to this core."""

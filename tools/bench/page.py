@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from softnpu.tools.bench import targets
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.shared.pages import plotting, rendering
 
@@ -23,8 +23,11 @@ def check(path: Path, option: str) -> None:
     rendering.require("matplotlib", option)
 
 
-def write(rows: Sequence[Measurement], path: Path) -> None:
-    """Write the page. Raise `ToolError` without jinja2 or matplotlib, and `OSError`."""
+def write(rows: Sequence[Measurement], conditions: str, path: Path) -> None:
+    """Write the page of figures, measured in these conditions.
+
+    Raise `ToolError` without jinja2 or matplotlib, and `OSError`.
+    """
     groups: dict[str, list[Measurement]] = {}
     for row in rows:
         groups.setdefault(row.bench, []).append(row)
@@ -34,8 +37,9 @@ def write(rows: Sequence[Measurement], path: Path) -> None:
         "missed": [row for row in rows if row.ok is False],
         "targets": _targets(rows),
         "curves": _curves(rows),
+        "explained": targets.explained,
         "when": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "machine": f"{platform.machine()}, {conditions}",
     }
     rendering.write(path, "bench.html", values, number=lambda value: "" if value is None else f"{value:g}")
 

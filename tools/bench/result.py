@@ -6,6 +6,7 @@ import msgspec
 
 from softnpu.tools.bench import targets
 from softnpu.tools.bench.targets import Target
+from softnpu.tools.shared.console import format_count
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,10 +27,25 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     size: int | None = None
 
 
+class Conditions(msgspec.Struct, frozen=True):
+    """Usable cores, those of the machine, and processes that were kept busy."""
+
+    cores: int
+    of: int
+    busy: int = 0
+
+    def __str__(self) -> str:
+        cores = f"{self.cores} of {self.of} cores" if self.cores != self.of else format_count(self.of, "core")
+        return cores + (
+            f", beside {self.busy} busy process{'es' if self.busy > 1 else ''}" if self.busy else ""
+        )
+
+
 class Figures(msgspec.Struct, frozen=True):
-    """The document of a run."""
+    """The document of a run; older ones have no conditions."""
 
     figures: list[Measurement]
+    conditions: Conditions | None = None
 
 
 def compared(
@@ -68,11 +84,15 @@ def absolute(
     *,
     exactly: float | None = None,
     at_most: float | None = None,
+    slack: float = 0.0,
     size: int | None = None,
 ) -> Measurement:
-    """Return a figure without a peer, with its required value (`exactly`) or a bound."""
+    """Return a figure without a peer, with its required value (`exactly`) or a bound.
+
+    It is missed beyond `slack`.
+    """
     target = exactly if at_most is None else at_most
-    ok = None if target is None else value == target if at_most is None else value <= at_most
+    ok = None if target is None else value == target if at_most is None else value <= at_most + slack
     return Measurement(
         bench=bench, metric=metric, value=_rounded(value), unit=unit, target=target, ok=ok, size=size
     )

@@ -14,6 +14,8 @@ _CONFIG: Final = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENC
 _WARM_UP: Final = 3
 PLUGIN: Final = "plugin"
 """The way through softnpu's plugin; any other is the name of an OpenVINO device."""
+MOST: Final = 128
+"""Tokens of a turn: the context of the model."""
 
 
 class WriterStart(msgspec.Struct, frozen=True):
