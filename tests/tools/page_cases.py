@@ -131,7 +131,7 @@ def benchmarks(page: Path) -> None:
     """No target, one that is met, missed ones with and without a peer and an explanation, a curve."""
     bench_page.write([_row()], "2 cores", page)
     assert "0 of 0 targets met" in page.read_text()
-    against = {"peer": "OpenVINO CPU", "peer_value": 1.0, "ratio": 2.5}
+    against: dict[str, Any] = {"peer": "OpenVINO CPU", "peer_value": 1.0, "ratio": 2.5}
     curve = [_row(size=size) for size in (1, 10)]
     missed = [_row(**against, target=2.0, ok=False), _row("recovery", target=2.0, ok=False)]
     bench_page.write([_row(**against, target=3.0, ok=True), *missed, *curve], "2 cores", page)
