@@ -25,7 +25,7 @@ class BusyStart(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def conditions(busy: int) -> Iterator[Conditions]:
+def conditions(busy: int = 0) -> Iterator[Conditions]:
     """Keep this many processes busy in the block, on the cores of this one."""
     with ExitStack() as stack:
         workers = [

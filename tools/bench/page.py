@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from softnpu.tools.bench import targets
+from softnpu.tools.bench import targets, words
 from softnpu.tools.bench.result import Measurement
 from softnpu.tools.shared.pages import plotting, rendering
 
@@ -38,6 +38,7 @@ def write(rows: Sequence[Measurement], conditions: str, path: Path) -> None:
         "targets": _targets(rows),
         "curves": _curves(rows),
         "explained": targets.explained,
+        "words": words,
         "when": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "machine": f"{platform.machine()}, {conditions}",
     }

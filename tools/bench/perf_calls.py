@@ -61,11 +61,9 @@ def counted(pids: Sequence[int]) -> Iterator[dict[int, dict[str, int]]]:
     with ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
         counters = {pid: [*_counters(stack, number, pid)] for pid in pids}
-        before = {pid: _sums(of_pid) for pid, of_pid in counters.items()}
         yield found
         for pid, of_pid in counters.items():
             calls = _sums(of_pid)
-            calls.subtract(before[pid])
             calls[OTHERS] -= sum(count for name, count in calls.items() if name != OTHERS)
             found[pid] = {name: count for name, count in calls.items() if count}
 

@@ -43,11 +43,13 @@ _SHORTER: Final = (
     (": total,", ","),
 )
 _CPU: Final = "OpenVINO CPU"
+_SMALLEST: Final = ", at the smallest"
 _PEERS: Final = {
     _CPU: "OpenVINO's CPU device",
     "semaphore pair": "a pair of semaphores",
     "without Ray": "processes without Ray",
     "mean of all": "the mean of all",
+    "at the cheapest": "the cheapest number",
 }
 
 
@@ -56,6 +58,8 @@ def heading(row: Measurement) -> str:
     title = _topic(row).title
     if row.peer is None:
         return title
+    if row.peer.endswith(_SMALLEST):
+        return f"{title}, against the smallest number"
     peer, _, processes = row.peer.partition(", ")
     against = (
         f"{processes} of OpenVINO's CPU" if peer == _CPU and processes else _PEERS.get(row.peer, row.peer)

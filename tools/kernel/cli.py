@@ -180,6 +180,7 @@ def bench(
     """Measure a kernel in all its types, against a numpy function in the same run."""
     from softnpu.emulator.kernels.process import KernelProcess
     from softnpu.tools.bench import kernels, report
+    from softnpu.tools.bench.conditions import conditions
     from softnpu.tools.kernel import testing
 
     reference = None if against is None else testing.load_reference(against)
@@ -190,7 +191,8 @@ def bench(
         attributes = testing.parse_attributes(kernel.description, attribute or [])
         fixed = _fixed(kernel, extents)
         figures = kernels.measure(kernel, single, fixed, attributes, reference, rounds=rounds, seed=seed)
-        report.show(figures, json_output)
+        with conditions() as here:
+            report.show(figures, json_output, here, only_judged=False)
 
 
 def _fixed(kernel: LoadedKernel, extents: Any) -> list[tuple[int, ...]]:
