@@ -11,8 +11,10 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from typing import Any, NamedTuple
 
@@ -62,8 +64,13 @@ class SerializedIr(NamedTuple):
     layers: list[ConstLayer]
 
 
-def serialize_ir(model: ov.Model, subject: str) -> SerializedIr:
+def serialize_ir(
+    model: ov.Model, subject: str, meanwhile: Callable[[list[ConstantNode]], None] | None = None
+) -> SerializedIr:
     """Return the XML of a model, and its constants.
+
+    `meanwhile` is called with the constants, each once, while OpenVINO writes the XML, for which it reads all
+    of them.
 
     Some are of a copy: a Pad without a value gets one when it is copied. In the XML they have their own
     sizes: OpenVINO writes one byte for a new constant without elements, which a model without any weights
@@ -84,8 +91,19 @@ def serialize_ir(model: ov.Model, subject: str) -> SerializedIr:
     for number, operation in enumerate(operations):
         operation.set_friendly_name(f"{mark}{number}-")
     with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
-        xml = _serialized(marked)
+        xml = _serialized(marked) if meanwhile is None else _beside(marked, partial(meanwhile, nodes))
     return _unmarked(xml, mark, nodes, subject)
+
+
+def _beside(model: ov.Model, work: Callable[[], None]) -> bytes:
+    """Serialise a model in a thread, if there is one, while this one works."""
+    with ThreadPoolExecutor(1, "IR") as pool:
+        try:
+            written = pool.submit(_serialized, model).result
+        except RuntimeError:  # no thread
+            written = partial(_serialized, model)
+        work()
+        return written()
 
 
 def _unmarked(xml: bytes, mark: str, nodes: list[ConstantNode], subject: str) -> SerializedIr:

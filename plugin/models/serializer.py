@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import openvino as ov
 
-from softnpu.driver import GraphSource
-from softnpu.driver.process_memory import Piece, gather
+from softnpu.driver import GraphSource, WeightFile
+from softnpu.driver.process_memory import Gathered, Piece, gather
 from softnpu.emulator.blob.weights import aligned, with_offsets
 from softnpu.emulator.common import linux, model_texts
 from softnpu.emulator.compiler.constants import ConstantNode, constant_nodes, serialize_ir
@@ -80,7 +80,27 @@ def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None, copy_bel
     than `copy_below` bytes, are copied once into sealed memory.
     Raises `ZeError` if that fails, `ModelError` if the pool has no constant of the model.
     """
-    xml, nodes, layers = serialize_ir(model, f"model '{model_texts.friendly_name(model)}'")
+    offsets: dict[tuple[int, int], int] = {}
+    files: list[WeightFile] = []
+    with ExitStack() as undo:
+
+        def locate(nodes: Sequence[ConstantNode]) -> None:
+            gathered = _gathered(nodes, name, pool, copy_below)
+            for file in gathered.files:
+                undo.callback(os.close, file.fd)
+            files.extend(gathered.files)
+            ranges = ((node.address, node.length) for node in nodes)
+            offsets.update(zip(ranges, gathered.offsets, strict=True))
+
+        # large constants are copied while OpenVINO reads them as well
+        xml, nodes, layers = serialize_ir(model, f"model '{model_texts.friendly_name(model)}'", locate)
+        xml = with_offsets(xml, layers, [offsets[node.address, node.length] for node in nodes])
+        source = GraphSource.from_xml(name, xml, weights=files)
+        undo.pop_all()
+    return source
+
+
+def _gathered(nodes: Sequence[ConstantNode], name: str, pool: Pool | None, copy_below: int) -> Gathered:
     ranges = {} if pool is None else _ranges_in(pool, nodes, name)
     copied = [i for i, node in enumerate(nodes) if 0 < node.length < copy_below and i not in ranges]
     constants, offsets = _packed([nodes[index] for index in copied])
@@ -90,9 +110,7 @@ def by_descriptor(model: ov.Model, name: str, pool: Pool | None = None, copy_bel
             stack.callback(os.close, fd)
             ranges |= {i: (fd, offsets[nodes[i].address, nodes[i].length]) for i in copied}
         pieces = [Piece(node.name, node.address, node.length) for node in nodes]
-        gathered = gather(pieces, "pfnCreate2", ranges)
-    xml = with_offsets(xml, layers, gathered.offsets)
-    return GraphSource.from_xml(name, xml, weights=gathered.files)
+        return gather(pieces, "pfnCreate2", ranges)
 
 
 def _ranges_in(pool: Pool, nodes: Sequence[ConstantNode], name: str) -> dict[int, tuple[int, int]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,10 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from softnpu.plugin import Core, PropertyError
+from softnpu.driver.process_memory import gather
+from softnpu.emulator.compiler import constants
+from softnpu.plugin import Core, ModelError, PropertyError
+from softnpu.plugin.models import serializer
 from softnpu.plugin.models.model_source import SourceOptions, from_model
 from tests.plugin.weights_files import INPUT, SIZE, dense_model, write_dense
 from tests.support.cases import case
@@ -79,3 +85,48 @@ def test_copies_and_a_weights_file_exclude_each_other(shared_core: Core) -> None
     config = {"NPU_USE_BASE_MODEL_SERIALIZER": True, "WEIGHTS_PATH": "model.bin"}
     with pytest.raises(PropertyError, match=r"WEIGHTS_PATH.*NPU_USE_BASE_MODEL_SERIALIZER.*one of the two"):
         shared_core.compile_model(dense_model(), "NPU", config)
+
+
+def _content(model: ov.Model) -> tuple[bytes, list[bytes]]:
+    with from_model(model, "dense") as source:
+        weights = [os.pread(file.fd, file.length, file.offset) for file in source.weights]
+        return os.pread(source.xml_fd, source.xml_length, 0), weights
+
+
+def test_constants_are_copied_while_openvino_writes_the_ir(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied, serialized = threading.Event(), constants._serialized
+
+    def copy(*arguments: Any) -> Any:
+        try:
+            return gather(*arguments)
+        finally:
+            copied.set()
+
+    def write(model: ov.Model) -> bytes:
+        assert copied.wait(60), "they are copied afterwards"
+        return serialized(model)
+
+    expected = _content(dense_model())
+    monkeypatch.setattr(serializer, "gather", copy)
+    monkeypatch.setattr(constants, "_serialized", write)
+    assert _content(dense_model()) == expected
+
+
+def test_without_a_thread_they_are_copied_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    expected = _content(dense_model())
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+    assert _content(dense_model()) == expected
+
+
+def test_a_model_that_cannot_be_written_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: ov.Model) -> bytes:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(constants, "_serialized", refused)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(ModelError, match="cannot be serialised"):
+        _content(dense_model())
+    assert set(os.listdir("/proc/self/fd")) == before

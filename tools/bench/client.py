@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.worker import Worker
+
+if TYPE_CHECKING:
+    # the memory of clients is measured: they import only what they use
+    from softnpu.tools.bench.model import BenchModel
 
 _WARM_UP = 3
 
@@ -51,6 +55,23 @@ def client(way: str, socket: Path, model: BenchModel, precision: str = "f32") ->
         way=way, socket=str(socket), model=str(model.path), shapes=shapes, precision=precision
     )
     return Worker(f"client through {way}", "client:prepare", start)
+
+
+class ImportStart(msgspec.Struct, frozen=True, kw_only=True):
+    """A module to import."""
+
+    module: str
+
+
+def importer(module: str) -> Worker:
+    """Start a process that imports a module and waits."""
+    return Worker(f"process with {module}", "client:prepare_import", ImportStart(module=module))
+
+
+def prepare_import(start: ImportStart) -> Callable[[float], ClientAnswer]:
+    """Import the module; turns do nothing."""
+    import_module(start.module)
+    return lambda _: ClientAnswer(0, 0.0, 0, "")
 
 
 def prepare(start: ClientStart) -> Callable[[float], ClientAnswer]:
@@ -114,6 +135,7 @@ def _through_plugin(start: ClientStart) -> _Way:
 
 
 def _through_openvino(start: ClientStart) -> _Way:
+    from softnpu.tools.bench.model import BenchModel
     from softnpu.tools.bench.requests import HostRequest, compile_on_host, random_inputs, read_model
 
     model = read_model(BenchModel(Path(start.model).stem, Path(start.model), start.shapes))

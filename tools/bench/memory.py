@@ -1,7 +1,8 @@
 """`bench memory`: total memory when several processes run one model, against one process.
 
 It is the proportional set size of supervisor, engines, compiler workers and clients: a page that several
-processes map counts once in total, including merely mapped pages of the weights file.
+processes map counts once in total, including merely mapped pages of the weights file. Beside it: the pages
+that only the last client has, against a process that imports its libraries and does nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from softnpu.driver import Driver
-from softnpu.tools.bench.client import client
+from softnpu.tools.bench.client import client, importer
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.worker import Worker
@@ -26,6 +27,8 @@ BENCH = "memory"
 _WORKERS_END_S = 15.0
 _QUIET_S = 2.0
 _MIB = 1024 * 1024
+_LIBRARIES = {"driver": "numpy", "plugin": "openvino"}
+"""What a client imports that is not ours; OpenVINO imports numpy."""
 _PARTS = ("supervisor", "engine", "compiler", "clients")
 
 
@@ -54,9 +57,14 @@ def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Itera
             each.wait_until_ready()
         clients += more
         all_of_them = _parts(observer, clients, spare if settle else None)
+        bare = stack.enter_context(importer(_LIBRARIES[way]))
+        bare.wait_until_ready()
+        own, least = private(clients[-1].pid) / _MIB, private(bare.pid) / _MIB
     name = f"{model.name}, {way}"
     several, single = sum(all_of_them.values()), sum(one.values())
     yield compared(BENCH, f"{name}: total, {processes} processes", "MiB", several, "one process", single)
+    peer = f"a process with {_LIBRARIES[way]}"
+    yield compared(BENCH, f"{name}: private pages of a client", "MiB", own, peer, least)
     for part in _PARTS:
         metric = f"{name}: {part}"
         if one[part]:
@@ -109,9 +117,16 @@ def total(daemon_pid: int | None, pids: Iterable[int]) -> int:
 
 
 def pss(pid: int) -> int:
-    """Return bytes of a process's proportional set size, from the kernel's sum in smaps_rollup."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "Pss":
-            return int(value.split()[0]) * 1024
-    return 0
+    """Return bytes of a process's proportional set size."""
+    return _sum(pid, "Pss")
+
+
+def private(pid: int) -> int:
+    """Return bytes of the pages that no other process has."""
+    return _sum(pid, "Private_Clean", "Private_Dirty")
+
+
+def _sum(pid: int, *names: str) -> int:
+    """Return the kernel's sums in smaps_rollup."""
+    lines = (line.partition(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
+    return sum(int(value.split()[0]) * 1024 for name, _, value in lines if name in names)
