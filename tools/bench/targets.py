@@ -30,7 +30,7 @@ _CPU: Final = "OpenVINO CPU"
 _SEMAPHORES: Final = "semaphore pair"
 
 TARGETS: Final = (
-    Target("load", "*, cold: FEIL", _CPU, 1.5),
+    Target("load", "*, cold: FEIL", _CPU, 1.3),
     Target("load", "*, driver cache: FIL", _CPU, 1.0),
     Target("load", "*, CACHE_DIR: FIL", _CPU, 1.2),
     Target("load", "*, import: FIL", _CPU, 1.2),
