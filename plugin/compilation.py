@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import openvino as ov
@@ -22,6 +21,7 @@ from softnpu.plugin.initial_graph import initial_config, needs_initial
 from softnpu.plugin.loaded_model import LoadedModel
 from softnpu.plugin.models import kernels
 from softnpu.plugin.models.dynamic_bounds import Shapes
+from softnpu.plugin.models.meanwhile import meanwhile
 from softnpu.plugin.models.model_source import OpenedModel, open_model
 from softnpu.plugin.properties import PROPERTIES, ModelProperties
 
@@ -122,21 +122,10 @@ def _compile(
             opened.source.weights,
             opened.file,
         )
-        with nullcontext() if opened.keep is None else _meanwhile(opened.keep):
+        with nullcontext() if opened.keep is None else meanwhile(opened.keep):
             if loaded.is_for_its_device and not properties["NPU_DEFER_WEIGHTS_LOAD"]:
                 graph.initialize(opened.hint)
     except BaseException:
         graph.destroy()
         raise
     return loaded
-
-
-@contextmanager
-def _meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread, which ends with the block: the device is another process."""
-    thread = threading.Thread(target=work, name="keep IR")
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ARGUMENT_LIMIT = 1 << 40
 """Most bytes of one argument."""
-COMPILER = "softnpu-compiler 1.9"
+COMPILER = "softnpu-compiler 1.10"
 PLATFORMS = {"3720": 2, "4000": 6, "5010": 3, "5020": 1}
 """The supported platforms, with their tiles; the arithmetic is the host's in any case."""
 COMPILER_VERSION = (7, 6)

@@ -20,6 +20,7 @@ from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino import memory_limit, self_check
+from softnpu.emulator.openvino.cache import cpu_cache
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
 from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.loading import timed_load
@@ -171,6 +172,8 @@ class ImageLoader:
         first, cache = self._jobs.get(_IDLE_S), self._cache
         if first is None:
             warm_up()
+            if cache is not None:
+                cpu_cache.prepare()
         while True:
             expecting = cache is not None and cache.is_expecting
             job = first or self._jobs.get(_EXPECTED_S if expecting else None)

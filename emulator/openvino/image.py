@@ -91,8 +91,7 @@ class LoadedImage(Compilation):
         model = core().read_model(xml, ov.Tensor(self._weights, shared_memory=True))
         self.modelled = modelled(model, self.meta)
         self.computes_sizes = computes_sizes(model)
-        remedies.correct(model)
-        remedies.guard(model)
+        remedies.correct_and_guard(model)
         if self.meta.precision == arithmetic.PRECISION:
             self._round(model)
         remedies.settle(model, Build(core(), self.meta, properties_of(self.meta)))

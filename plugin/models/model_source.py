@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.plugin.errors import ModelError, PropertyError
 from softnpu.plugin.models import expected_graphs
 from softnpu.plugin.models.dynamic_bounds import Shapes, with_bounds
+from softnpu.plugin.models.meanwhile import meanwhile
 from softnpu.plugin.openvino_runtime import read_model
 from softnpu.plugin.properties import ModelProperties
 
@@ -100,7 +102,8 @@ def _open_file(
         source = None if file is None else cache.find(file, path.stem)
         if source is not None:
             return OpenedModel(source, partial(read_model, path))
-    in_memory = read_model(path, weights)
+    with meanwhile(lambda: importlib.import_module(f"{__package__}.serializer")):
+        in_memory = read_model(path, weights)
     source = from_model(in_memory, path.stem, options)
     keep = None if cache is None or file is None else partial(cache.store, file, source)
     return OpenedModel(source, lambda: in_memory, keep)

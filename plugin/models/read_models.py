@@ -26,12 +26,10 @@ from softnpu.driver import GraphSource
 from softnpu.driver.cache_options import DEFAULT_LIMIT, cache_options_from_environment
 from softnpu.emulator.blob.weights import aligned
 from softnpu.emulator.common import linux, source_digest
-from softnpu.emulator.compiler import constants
 from softnpu.emulator.disk_cache import cache_key
 from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from softnpu.plugin import openvino_runtime
-from softnpu.plugin.models import serializer
 from softnpu.plugin.properties import ModelProperties
 
 log = logging.getLogger(__name__)
@@ -46,6 +44,11 @@ _SETTINGS: Final = ("OV_", "OPENVINO_", "ONNX_")
 _EXTERNAL: Final = b"\x0a\x08location"
 """The key of an external tensor's path, present in every such tensor of ONNX."""
 _HEADER: Final = struct.Struct("<QQ")
+_CODE: Final = (
+    Path(__file__).with_name("serializer.py"),
+    Path(__file__).parents[2] / "emulator" / "compiler" / "constants.py",
+)
+"""What writes an IR. It is not imported: an IR that is found needs none of it."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class ReadModels:
             "format": path.suffix,
             "copy below": str(copy_below),
             "openvino": cache_key.openvino_version(),
-            "code": source_digest.of_modules(serializer, constants),
+            "code": source_digest.of_files(*_CODE),
             **{name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)},
         }
         key = self._entries.key(digest, parts)

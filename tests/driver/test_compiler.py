@@ -61,7 +61,7 @@ def test_a_blob_describes_the_model_and_every_stage_is_reported(worker: Worker, 
     assert meta.config == ENGINE_CONFIG
     assert meta.operations == 5
     assert meta.openvino == ov.get_version()
-    assert meta.compiler == "softnpu-compiler 1.9"
+    assert meta.compiler == "softnpu-compiler 1.10"
     (image,), (scores,) = meta.inputs, meta.outputs
     assert (image.name, image.names, image.element_type) == ("image", ("image", "pixels"), "f32")
     assert (image.shape, image.layout, image.byte_size) == ((1, 3, 16, 16), "[N,C,H,W]", 4 * 3 * 16 * 16)

@@ -147,6 +147,12 @@ class CpuCache:
         return None if payload is None else imported(core, payload, properties)
 
 
+def prepare() -> None:
+    """Look up the common parts of all keys, so that no image has to wait for them."""
+    cache_key.host()
+    _code_digest()
+
+
 def key_of(reader: BlobReader, meta: GraphMeta, properties: dict[str, str]) -> str:
     """Return the key of an image, a digest of its content, its properties, the host and the compiling code.
 

@@ -63,25 +63,30 @@ class Seen:
         """The types of their operations."""
         return frozenset(node.get_type_name() for part in self._parts for node in part.get_ops())
 
-    @cached_property
+    @property
     def element_types(self) -> frozenset[str]:
         """The element types of their tensors."""
-        return frozenset(
-            output.get_element_type().to_string()
-            for part in self._parts
-            for node in part.get_ops()
-            for output in node.outputs()
-        )
+        return self._tensors[0]
 
-    @cached_property
+    @property
     def may_be_empty(self) -> bool:
         """Whether a tensor has no elements, or an unknown number."""
-        return any(part.is_dynamic() for part in self._parts) or any(
-            output.get_partial_shape().is_dynamic or output.get_tensor().size == 0
-            for part in self._parts
-            for node in part.get_ops()
-            for output in node.outputs()
-        )
+        return self._tensors[1]
+
+    @cached_property
+    def _tensors(self) -> tuple[frozenset[str], bool]:
+        element_types: set[str] = set()
+        may_be_empty = False
+        for part in self._parts:
+            for node in part.get_ops():
+                for output in node.outputs():
+                    element_types.add(output.get_element_type().to_string())
+                    may_be_empty = may_be_empty or _may_be_empty(output)
+        return frozenset(element_types), may_be_empty
+
+
+def _may_be_empty(output: Any) -> bool:
+    return bool(output.get_partial_shape().is_dynamic or output.get_tensor().size == 0)
 
 
 def _always(_: Seen) -> bool:

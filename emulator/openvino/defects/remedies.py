@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import openvino as ov
 
@@ -18,12 +18,12 @@ def correct(model: ov.Model) -> bool:
 
     Returns whether it had something of the kind.
     """
-    return _apply(model, Stage.MODEL)
+    return _apply(model, Stage.MODEL, Seen(model)).is_changed
 
 
-def guard(model: ov.Model) -> None:
-    """Keep a corrected model and its bodies inside of their memory."""
-    _apply(model, Stage.BOUNDS)
+def correct_and_guard(model: ov.Model) -> None:
+    """Do so, and keep the model and its bodies inside of their memory."""
+    _apply(model, Stage.BOUNDS, _apply(model, Stage.MODEL, Seen(model)).seen)
 
 
 def settle(model: ov.Model, build: Build) -> None:
@@ -59,10 +59,16 @@ def recompiled(
     return compiled, properties
 
 
-def _apply(model: ov.Model, stage: Stage) -> bool:
+class _Applied(NamedTuple):
+    """Whether a model was changed, and what it has now."""
+
+    is_changed: bool
+    seen: Seen
+
+
+def _apply(model: ov.Model, stage: Stage, seen: Seen) -> _Applied:
     found = False
     of_stage = [defect for defect in DEFECTS if defect.stage is stage]
-    seen = Seen(model)
     for are_of_operations, defects in groupby(of_stage, lambda defect: bool(defect.operations)):
         if are_of_operations:
             needed = [defect for defect in defects if defect.may_be_in(seen)]
@@ -72,7 +78,7 @@ def _apply(model: ov.Model, stage: Stage) -> bool:
         for defect in defects:
             if defect.may_be_in(seen) and defect.apply(model):
                 found, seen = True, Seen(model)
-    return found
+    return _Applied(found, seen)
 
 
 def _walk(model: ov.Model, defects: list[Defect]) -> bool:
