@@ -42,6 +42,7 @@ class InferRequest(RequestTensors):
         self._name = executable.meta.name
         self._inputs = executable.inputs
         self._outputs = executable.outputs
+        self._shapes_are_fixed = all(spec.partial_shape.is_static for spec in executable.outputs.specs)
         self._recording = recording_for(executable)
         self._fence: Fence | None = None
         self._lock = threading.Lock()
@@ -92,7 +93,10 @@ class InferRequest(RequestTensors):
         del decode_strings
         self._begin(inputs, share_inputs, None)
         self.wait()
-        arrays = [tensor.data for tensor in self.output_tensors]
+        tensors = self.output_tensors
+        if share_outputs and self._shapes_are_fixed:
+            return Results.shared(self._outputs, tensors)
+        arrays = [tensor.data for tensor in tensors]
         return Results(self._outputs, arrays if share_outputs else [array.copy() for array in arrays])
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -23,11 +23,23 @@ class NoSuchOutput(InputError, KeyError):
 class Results(OVDict):  # type: ignore[misc]
     """OpenVINO's `OVDict`: keys are the output ports; names and indices work too, from the end as well."""
 
-    __slots__ = ("_arrays", "_ports")
+    __slots__ = ("_made", "_ports", "_tensors")
 
-    def __init__(self, ports: Ports, arrays: list[Array]) -> None:
+    def __init__(self, ports: Ports, arrays: list[Array], tensors: Sequence[Any] = ()) -> None:
         self._ports = ports
-        self._arrays = arrays
+        self._made = arrays
+        self._tensors = tensors
+
+    @classmethod
+    def shared(cls, ports: Ports, tensors: Sequence[Any]) -> Results:
+        """Return the views of tensors whose shapes do not change, each made when it is first read."""
+        return cls(ports, [], tensors)
+
+    @property
+    def _arrays(self) -> list[Array]:
+        if self._tensors:
+            self._made, self._tensors = [tensor.data for tensor in self._tensors], ()
+        return self._made
 
     @property
     def _dict(self) -> dict[Port, Array]:
@@ -48,7 +60,7 @@ class Results(OVDict):  # type: ignore[misc]
         return iter(self._ports)
 
     def __len__(self) -> int:
-        return len(self._arrays)
+        return len(self._made) or len(self._tensors)
 
     def names(self) -> tuple[set[str], ...]:
         """Return the names of each output, in their order."""

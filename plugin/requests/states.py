@@ -31,12 +31,14 @@ class States:
             else StateBuffers(context, state, meta.arguments[state.input])
             for state in meta.states
         }
+        # of most models none: no inference looks at each state
+        self._computed = [state for state in self.by_name.values() if state.pending]
         self.turn = 0
 
     @property
     def pending(self) -> bool:
         """Whether the initial graph has to run before the next inference."""
-        return bool(self.by_name) and any(state.pending for state in self.by_name.values())
+        return bool(self._computed) and any(state.pending for state in self._computed)
 
     def bindings(self) -> dict[int, Any]:
         """Return the memory of all arguments that are states, for the next inference."""
@@ -64,12 +66,12 @@ class States:
         """Turn the written buffers into the states, after a successful inference."""
         if self.by_name:
             self.turn = 1 - self.turn
-            for state in self.by_name.values():
+            for state in self._computed:
                 state.pending = False
 
     def roll_back(self) -> None:
         """Discard computed initial values, after a failed inference."""
-        for state in self.by_name.values():
+        for state in self._computed:
             if state.pending:
                 state.reset(self.turn)
 

@@ -148,13 +148,24 @@ def test_results_are_copies_unless_they_are_shared(request_: InferRequest) -> No
     np.testing.assert_array_equal(shared, LEFT * 2)
 
 
+def test_shared_results_stay_those_of_their_tensors_before_they_are_read(request_: InferRequest) -> None:
+    shared = request_.infer([LEFT, RIGHT], share_outputs=True)
+    assert len(shared) == 2
+    other = request_.get_compiled_model().create_infer_request()
+    request_.set_tensor("total", other.get_tensor("total"))
+    request_.infer([RIGHT, RIGHT])
+    np.testing.assert_array_equal(shared["total"], LEFT + RIGHT)
+
+
 def test_a_view_outlives_its_request_and_model(shared_core: Core, two_by_two: ov.Model) -> None:
     core = shared_core
     compiled = core.compile_model(two_by_two)
     view = compiled([LEFT, RIGHT], share_outputs=True)[0]
+    unread = compiled([LEFT, RIGHT], share_outputs=True)
     del compiled
     others = [core.compile_model(two_by_two)([RIGHT, RIGHT])[0] for _ in range(3)]
     np.testing.assert_array_equal(view, LEFT + RIGHT)
+    np.testing.assert_array_equal(unread[0], LEFT + RIGHT)
     np.testing.assert_array_equal(others[2], RIGHT * 2)
 
 
