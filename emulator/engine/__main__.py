@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         if not isinstance(setup, link.Setup):
             raise RuntimeError(f"the supervisor sent {type(setup).__name__} before Setup")
         states_fd, page_fd, staging_fd = packet.take_fds(3)
-    _begin_notes()  # before the sandbox: it opens a file for writing
+    _begin_notes(setup.check)  # before the sandbox: it opens a file for writing
     ready = link.Ready(missing_protections=sandbox.enter(_policy(setup)))
     memory_limit.begin(setup.session_memory)
     engine = Engine(channel, setup, (states_fd, page_fd, staging_fd), ready)
@@ -55,8 +55,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _begin_notes() -> None:
+def _begin_notes(asked: str) -> None:
     """If programs are checked, let the runner note what it runs."""
+    os.environ[environment.ENV_CHECK] = asked  # a session that is checked alone asks for it, not the daemon
     try:
         folder = environment.check_folder()
         if folder:

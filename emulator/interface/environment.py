@@ -43,7 +43,7 @@ ENV_ENGINE_CACHE = "SOFTNPU_ENGINE_CACHE"
 ENV_NATIVE_TURNS = "SOFTNPU_NATIVE_TURNS"
 """`0`: engines run every submission in Python, for comparisons and debugging."""
 ENV_CHECK = "SOFTNPU_CHECK"
-"""Folder for notes of a daemon and all its programs, for `softnpu check`. Empty: none are written."""
+"""Folder for notes, for `softnpu check`: of a daemon and all its programs, or of one. Empty: none."""
 ENV_SAVED_ENV = "SOFTNPU_SAVED_ENV"
 """The previous values of changed variables, in JSON. Set by `softnpu run` and `env`."""
 
@@ -55,8 +55,12 @@ OF_PROGRAMS: Final = (ENV_SOCKET, ENV_AUTOSTART, ENV_LEASE, ENV_PYTHON, ENV_SAVE
 """A program's own settings, which no daemon inherits."""
 OF_SETTINGS: Final = (
     ENV_DEVICES, ENV_CLOCK, ENV_INFERENCE_US, ENV_INJECT, ENV_STRICT, ENV_SELF_CHECK, ENV_NATIVE_TURNS,
+    ENV_CHECK,
 )  # fmt: skip
-"""Settings of a daemon that decide what programs see. Those of times and caches change none of it."""
+"""Settings of a daemon that decide what programs see. Those of times and caches change none of it.
+
+A daemon that is not checked has a session checked alone that asks for it.
+"""
 
 TRACE_VARIABLE = "ZE_INTEL_NPU_LOGPERFETTO"
 """`1`: `softnpu run` writes a trace into the working directory, as the real driver does."""

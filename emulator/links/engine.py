@@ -28,7 +28,8 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     session, in bytes; its staging has the same. `cpu_cache`: it serves the daemon's own user, and may use the
     engine cache. `shared`: others may use the daemon. `after_reset`: it replaces a dead engine. `self_check`:
     see `engine.self_check`. `kernels`: which own kernels run. `clock`: the clock that the device shows.
-    `inference_us`: the modelled time of every inference, 0 for the predicted one.
+    `inference_us`: the modelled time of every inference, 0 for the predicted one. `check`: the folder for
+    notes of what it runs, empty: none.
     """
 
     device: int
@@ -44,6 +45,7 @@ class Setup(Message, frozen=True, kw_only=True, tag="setup"):
     clock: Clock = Clock.HOST
     inference_us: int = 0
     shared: bool = False
+    check: str = ""
 
 
 class Resume(Message, frozen=True, kw_only=True, tag="resume"):

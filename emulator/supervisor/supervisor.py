@@ -94,6 +94,7 @@ class Supervisor:
             strict=settings.is_strict,
             kernels=settings.kernels,
             shared=settings.is_shared,
+            check=check_folder(),  # as it was; it may be gone later
         )
         self._leases = Leases(self.devices, settings.leased_only)
         self._rejected = RejectedConnections(self.reactor)
@@ -109,7 +110,6 @@ class Supervisor:
             self._injections.add(injection)
         self._next_session = 1
         self._started = time.monotonic()
-        self._check = check_folder()  # as it was; it may be gone later
         self._idle: Timer | None = None
 
     @property
@@ -292,7 +292,7 @@ class Supervisor:
 
     # ------------------------------------------------------------ answers about the whole daemon
 
-    def welcome(self, hello: msg.Hello, session: int, devices: Sequence[int]) -> msg.Welcome:
+    def welcome(self, hello: msg.Hello, session: int, devices: Sequence[int], check: str) -> msg.Welcome:
         """The answer to a handshake, with the devices of these numbers, which get those of the session.
 
         Refuses an interface that differs in the major version, and settings that are not this daemon's.
@@ -316,7 +316,7 @@ class Supervisor:
                 replace(self.devices[number].info, index=index) for index, number in enumerate(devices)
             ),
             limits=self._services.limits,
-            check=self._check,
+            check=check,
         )
 
     def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer:

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from softnpu.driver.native_library import NativeLibrary
+from tests.conftest import OpenContext, StartDaemon
 from tests.native.building import compile_program
 from tests.support.cli import softnpu
+from tests.support.work import check_works
 
 ROOT = Path(__file__).parents[2]
 WASTE = ROOT / "tests" / "check" / "waste.py"
@@ -185,3 +187,21 @@ def test_a_program_that_cannot_write_notes_goes_on(tmp_path: Path, private_dir: 
     assert "stopped" in softnpu("stop", "--socket", socket).words
     assert (done.returncode, done.stdout) == (0, "copied\n"), done.stderr
     assert "is not checked: [Errno 2]" in done.stderr
+
+
+def test_one_program_is_checked_on_a_daemon_that_others_use(
+    start_daemon: StartDaemon, open_context: OpenContext, tmp_path: Path
+) -> None:
+    daemon, output = start_daemon(), tmp_path / "found.json"
+    neighbour = open_context(daemon)
+    check_works(neighbour)
+    engine = daemon.status().engines[0].engine_pid
+    program = (sys.executable, "-P", "-m", "softnpu.tools.examples.race_between_processes")
+    done = softnpu("check", "--shared", "--json", output, "--", *program, SOFTNPU_SOCKET=str(daemon.socket))
+    assert done.code == 1, (done.out, done.err)
+    report = json.loads(output.read_text())
+    found = [(finding["kind"], finding["count"]) for finding in report["findings"]]
+    # two processes, each with an engine of its own; nothing of the neighbour, whose engine notes nothing
+    assert (found, report["submissions"], report["not_checked"]) == ([("race", 1)], 2, [])
+    check_works(neighbour)
+    assert daemon.status().engines[0].engine_pid == engine

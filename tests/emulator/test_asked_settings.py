@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from softnpu.driver import Driver, ZeResult
 from softnpu.emulator.interface.environment import OF_SETTINGS
 from softnpu.emulator.interface.messages import Clock
+from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.supervisor.clients import asked_settings
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon
@@ -25,7 +28,31 @@ OTHERS = {
 
 
 def test_every_setting_is_compared() -> None:
-    assert set(OTHERS) == set(OF_SETTINGS) == set(asked_settings.of(DaemonSettings(socket="s")))
+    every = {*OTHERS, "SOFTNPU_CHECK"}  # a session may be checked alone
+    assert every == set(OF_SETTINGS) == set(asked_settings.of(DaemonSettings(socket="s")))
+
+
+def test_a_daemon_that_is_checked_has_one_folder_of_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTNPU_CHECK", "/notes")
+    settings = DaemonSettings(socket="s")
+    asked_settings.check(settings, ["SOFTNPU_CHECK=/notes"], is_leased=False)
+    with pytest.raises(Refused, match="/others"):
+        asked_settings.check(settings, ["SOFTNPU_CHECK=/others"], is_leased=False)
+
+
+@pytest.mark.parametrize(
+    ("folder", "user", "result"),
+    [
+        ("/notes", os.getuid() + 1, ZeResult.ERROR_INSUFFICIENT_PERMISSIONS),
+        ("notes", os.getuid(), ZeResult.ERROR_INVALID_ARGUMENT),
+        ("/no\0tes", os.getuid(), ZeResult.ERROR_INVALID_ARGUMENT),
+        ("/" + "n" * 4000, os.getuid(), ZeResult.ERROR_INVALID_ARGUMENT),
+    ],
+)
+def test_notes_go_where_the_daemons_user_can_write(folder: str, user: int, result: ZeResult) -> None:
+    with pytest.raises(Refused) as refused:
+        asked_settings.notes_folder([f"SOFTNPU_CHECK={folder}"], user)
+    assert refused.value.info.result == result
 
 
 @pytest.mark.parametrize(("name", "value"), OTHERS.items())

@@ -5,11 +5,13 @@ This is the only place that decides whether they agree, for both drivers and eve
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from softnpu.emulator.interface import environment, injections
 from softnpu.emulator.interface.environment import (
+    ENV_CHECK,
     ENV_CLOCK,
     ENV_DEVICES,
     ENV_INFERENCE_US,
@@ -23,6 +25,7 @@ from softnpu.emulator.platforms import numbers
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 _SHOWN: Final = 200
+_LONGEST_PATH: Final = 4000
 
 
 def of(settings: DaemonSettings) -> dict[str, str]:
@@ -35,6 +38,7 @@ def of(settings: DaemonSettings) -> dict[str, str]:
         ENV_STRICT: str(int(settings.is_strict)),
         ENV_SELF_CHECK: str(int(settings.checks_itself)),
         ENV_NATIVE_TURNS: str(int(environment.native_turns())),
+        ENV_CHECK: os.environ.get(ENV_CHECK, ""),
     }
 
 
@@ -65,6 +69,8 @@ def check(settings: DaemonSettings, asked: Sequence[str], *, is_leased: bool) ->
             )
         if (name == ENV_DEVICES and is_leased) or _agree(name, value, owns[name]):
             continue
+        if name == ENV_CHECK and not owns[name]:
+            continue  # the session is checked alone
         asking = f"{name} or --platform" if name == ENV_DEVICES else name
         raise refuse(
             ZeResult.ERROR_NOT_AVAILABLE,
@@ -74,6 +80,30 @@ def check(settings: DaemonSettings, asked: Sequence[str], *, is_leased: bool) ->
             hint="leave that out, end that daemon with 'softnpu stop', or take another one with "
             "'softnpu run --private' or SOFTNPU_SOCKET",
         )
+
+
+def notes_folder(asked: Sequence[str], uid: int) -> str:
+    """Return where the notes of a session are that asks to be checked; empty: it does not.
+
+    Its engine is a process of the daemon's user, and writes there: refuses others, and a relative path.
+    """
+    folder = dict(entry.split("=", 1) for entry in asked if "=" in entry).get(ENV_CHECK, "")
+    if folder and uid != os.getuid():
+        raise refuse(
+            ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
+            ENV_CHECK,
+            found=f"user {uid}",
+            expected=f"user {os.getuid()}, whose daemon this is",
+            hint="check the program on a daemon of its own, with 'softnpu check'",
+        )
+    if folder and (not os.path.isabs(folder) or len(folder) > _LONGEST_PATH or "\0" in folder):
+        raise refuse(
+            ZeResult.ERROR_INVALID_ARGUMENT,
+            ENV_CHECK,
+            found=folder[:_SHOWN],
+            expected="the full path of a folder that can be written",
+        )
+    return folder
 
 
 def _agree(name: str, value: str, own: str) -> bool:

@@ -23,6 +23,7 @@ from softnpu.emulator.interface.channel import Channel, Packet
 from softnpu.emulator.interface.injections import FaultKind, Injection
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.supervisor.children.outbox import Outbox
+from softnpu.emulator.supervisor.clients import asked_settings
 from softnpu.emulator.supervisor.clients.leases import Leases
 from softnpu.emulator.supervisor.descriptors_in_flight import Flight
 from softnpu.emulator.supervisor.injections.delayed_requests import DelayedRequests
@@ -56,7 +57,7 @@ class Server(Protocol):
 
     @property
     def status_fd(self) -> int: ...
-    def welcome(self, hello: msg.Hello, session: int, devices: Sequence[int]) -> msg.Welcome: ...
+    def welcome(self, hello: msg.Hello, session: int, devices: Sequence[int], check: str) -> msg.Welcome: ...
     def status(self, user: User, devices: Sequence[int]) -> msg.StatusAnswer: ...
     def activity(self, user: User, request: msg.Activity) -> msg.ActivityAnswer: ...
     def stop(self) -> None: ...
@@ -381,7 +382,9 @@ class Client:
         is_session = request.role == msg.Role.SESSION
         if is_session:
             self._devices = self._leases.devices_of(request.lease)
-        welcome = self._server.welcome(request, self.number, self._devices)
+        alone = asked_settings.notes_folder(request.settings, self.user.uid) if is_session else ""
+        check = self._services.check or alone
+        welcome = self._server.welcome(request, self.number, self._devices, check)
         if is_session:
             self.user.sessions.check()
         self._leases_devices = request.role == msg.Role.LEASE
@@ -404,6 +407,7 @@ class Client:
                 self._post,
                 self.end,
                 self._reactor.guarded(self._answering),
+                check,
             )
             self._one_session = self.user.sessions.hold()
             self._leases.join(request.lease, self.number, self.end)

@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from softnpu.emulator.interface import trace
+from softnpu.emulator.interface import environment, trace
 from softnpu.emulator.interface.messages import DeviceInfo, EngineStatus, FunctionStatus, Histogram
 from softnpu.emulator.interface.records import STATE_NAMES, DeviceState, Latency, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult, refuse
@@ -74,6 +74,7 @@ class Device:
             clock=settings.clock,
             inference_us=settings.inference_us,
             shared=settings.is_shared,
+            check=environment.check_folder(),
         )
         self._others: dict[FunctionKey, VirtualFunction] = {}
         self._ending: list[VirtualFunction] = []
@@ -128,8 +129,10 @@ class Device:
             return self._primary
         return self._others[key]
 
-    def open_function(self, key: FunctionKey, quota: Quota, ban_key: str) -> VirtualFunction:
+    def open_function(self, key: FunctionKey, quota: Quota, ban_key: str, check: str = "") -> VirtualFunction:
         """The function of a user, or of a session, started if need be; `quota` counts it while it lives.
+
+        `check`: where a new one notes what it runs.
 
         Refuses a process, or a user, whose submissions have reset engines too often.
         """
@@ -139,7 +142,7 @@ class Device:
         quota.check()
         page = StatusPage(1)
         try:
-            setup = msgspec.structs.replace(self._setup, device=0, devices=1, cpu_cache=False)
+            setup = msgspec.structs.replace(self._setup, device=0, devices=1, cpu_cache=False, check=check)
             function = self._new_function(key, page, setup)
         except BaseException:
             page.close()

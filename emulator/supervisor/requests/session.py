@@ -28,6 +28,7 @@ from softnpu.emulator.supervisor.requests.queue_requests import QueueRequests
 from softnpu.emulator.supervisor.requests.session_state import Answering, Call, Post, Services, SessionState
 from softnpu.emulator.supervisor.state.helper_socket import HelperSocket, check_room
 from softnpu.emulator.supervisor.state.images import ImageState
+from softnpu.emulator.supervisor.state.memory import ContextMemory
 from softnpu.emulator.supervisor.state.objects import Context
 from softnpu.emulator.supervisor.state.usage import QueueUsage, SessionUsage
 from softnpu.emulator.supervisor.undoing import undoing
@@ -54,6 +55,7 @@ class Session:
         post: Post,
         end: Callable[[ErrorInfo], None],
         answering: Answering,
+        check: str,
     ) -> None:
         self.number = number
         self.pid = pid
@@ -63,7 +65,7 @@ class Session:
         self.usage = SessionUsage()
         self._began = time.monotonic()
         self._ban_key = ban_key(pid, number)
-        self.state = SessionState(services, number, user, devices, reactor, post, end, answering)
+        self.state = SessionState(services, number, user, devices, reactor, post, end, answering, check)
         self.memory = MemoryRequests(self.state)
         self.queues = QueueRequests(self.state, self.memory)
         self.graphs = GraphRequests(self.state, number)
@@ -155,7 +157,7 @@ class Session:
         device = state.device(request.device, "context")
         state.contexts.check_room()
         state.segments.check()
-        function = device.open_function(state.function_key, self.user.functions, self._ban_key)
+        function = device.open_function(state.function_key, self.user.functions, self._ban_key, state.check)
         context = Context(
             next(state.services.context_numbers),
             device.info.index,
@@ -165,6 +167,7 @@ class Session:
             bytes=Account(state.bytes, function.memory),
             segments=Account(state.segments),
             address_space=Account(state.address_space, function.address_space),
+            memory=ContextMemory(guarded=bool(state.check)),
         )
         with undoing() as undo:
             undo.callback(self._destroy_context, context, state.services.users.drop_idle)

@@ -46,7 +46,8 @@ class Services:
     """The services shared by all sessions of a daemon. `session_segments`: memory files per session.
 
     `by_session`: every session has a virtual function of its own. `strict`: the compiler refuses what silicon
-    refuses. `kernels`: which own kernels run. `shared`: others than its user may use the daemon.
+    refuses. `kernels`: which own kernels run. `shared`: others than its user may use the daemon. `check`:
+    where the notes of all its programs are, empty: nowhere.
     """
 
     reactor: Reactor
@@ -60,6 +61,7 @@ class Services:
     strict: bool = False
     kernels: str = "all"
     shared: bool = False
+    check: str = ""
     context_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
 
@@ -86,7 +88,8 @@ class OwnedAllocation:
 class SessionState:
     """The objects of one session. `open` until its client is gone.
 
-    `devices`: those that it sees, as the daemon numbers them; the session numbers them from 0 on.
+    `devices`: those that it sees, as the daemon numbers them; the session numbers them from 0 on. `check`:
+    where its notes are. One that is checked alone has its own engine, since an engine notes all or nothing.
     """
 
     def __init__(
@@ -99,12 +102,15 @@ class SessionState:
         post: Post,
         end: Callable[[ErrorInfo], None],
         answering: Answering,
+        check: str = "",
     ) -> None:
         limits = services.limits
         self.services = services
         self._devices = devices
         self.session = session
-        self.function_key = FunctionKey(user.uid, session if services.by_session else 0)
+        self.check = check
+        by_session = services.by_session or check != services.check
+        self.function_key = FunctionKey(user.uid, session if by_session else 0)
         self.user = user
         self.reactor = reactor
         self.post = post

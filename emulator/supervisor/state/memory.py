@@ -15,7 +15,6 @@ import psutil
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.common.untrusted_fds import close_untrusted
-from softnpu.emulator.interface.environment import is_checked
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor, check_left
@@ -84,7 +83,7 @@ class ContextMemory:
 
     `unmapping`: large ones that were freed. They are kept until no engine maps them: an engine that had the
     last hold of gigabytes would give them back for a second, in which it serves nobody. `mapped`: an engine
-    may have the context.
+    may have the context. `guarded`: a page behind each allocation stays free.
     """
 
     segments: dict[int, Segment] = field(default_factory=dict)
@@ -92,7 +91,7 @@ class ContextMemory:
     unmapping: dict[int, Segment] = field(default_factory=dict)
     mapped: bool = True
     allocated: int = 0
-    guarded: bool = field(default_factory=is_checked)
+    guarded: bool = False
     _next: int = 1
     _open: OpenArenas[Segment] = field(default_factory=lambda: OpenArenas(DEFAULT_ALIGNMENT, _ARENA_LAST))
 
