@@ -114,14 +114,13 @@ class FencedExecution(msgspec.Struct, eq=False):
         """Return whether a wait for the fence ends."""
         return self.record.is_signalled(self.ticket) or self.progress.is_over(self.last)
 
-    def poll(self, limit_ns: int) -> bool:
-        """Return whether a wait for the fence ends, after polling for at most `limit_ns`."""
+    def poll(self, limit_ns: int) -> int:
+        """Poll for at most `limit_ns` whether a wait for the fence ends; 2: the device runs others first."""
         progress = self.progress
         ring = progress.ring
-        if CALLS is None or ring is None:
+        if CALLS is None or ring is None or progress.destroyed:
             return self.is_over()
-        at, ticket = self.record.address, self.ticket
-        return CALLS.poll(at, ticket, ring.address, self.last, limit_ns) or progress.destroyed
+        return CALLS.poll(self.record.address, self.ticket, ring.address, self.last, limit_ns)
 
     def sleep(self, timeout_ns: int) -> None:
         """Sleep until the fence changes, at most `timeout_ns`."""

@@ -23,8 +23,11 @@ class SubmitCalls(NamedTuple):
 
     submit: Callable[[int, int, int, int, int, int, int, int], bool]
     """Ring, slots, then as `DriverRing.submit`."""
-    poll: Callable[[int, int, int, int, int], bool]
-    """Fence, ticket, ring, sequence, nanoseconds: whether the fence has the ticket, or so many have ended."""
+    poll: Callable[[int, int, int, int, int], int]
+    """Fence, ticket, ring, sequence, nanoseconds: whether the fence has the ticket, or so many have ended.
+
+    2: not yet, because the device runs submissions of others first.
+    """
     sleep: Callable[[int, int, int], object]
     """Fence, then as `FenceRecord.sleep`."""
 

@@ -33,15 +33,15 @@ def wait(
     timeout_ns: int,
     connection: Connection,
     spin: SpinBudget,
-    poll: Callable[[int], bool] | None = None,
+    poll: Callable[[int], int] | None = None,
 ) -> bool:
     """Wait until `is_over()`; return False after `timeout_ns`. `sleep(ns)` returns on possible changes.
 
-    `poll(ns)` is `is_over()` that may take so long until it is true.
+    `poll(ns)` is `is_over()` that may take so long until it is true; 2: the device is busy with others.
 
     Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one slice (50 ms).
     """
-    if is_over() if poll is None else poll(0):
+    if is_over():
         return True
     check_type(call, "time-out in nanoseconds", timeout_ns, int, float)
     if timeout_ns <= 0:
@@ -54,11 +54,15 @@ def wait(
     if limit:
         spin_end = min(end, now + limit)
         while now < spin_end:
-            if is_over() if poll is None else poll(int(min(spin_end - now, _POLL_NS))):
+            polled = is_over() if poll is None else poll(int(min(spin_end - now, _POLL_NS)))
+            if polled == 1:
                 spin.hit()
                 return True
+            if polled and spin.gives_way:
+                break
             now = time.monotonic_ns()
-        spin.miss()
+        else:
+            spin.miss()
     if failpoints.active is not None:
         failpoints.hit("client.running")
     while not is_over():

@@ -18,6 +18,9 @@ class SpinBudget:
 
     __slots__ = ("_misses", "_skipped", "max_ns")
 
+    gives_way = True
+    """Whether to sleep at once while the other side is busy with others."""
+
     def __init__(self, max_ns: int) -> None:
         self.max_ns = max_ns if len(os.sched_getaffinity(0)) > 1 else 0
         self._misses = 0
@@ -43,6 +46,8 @@ class TurboBudget(SpinBudget):
     """The budget of a turbo queue: its user has asked for busy waiting, so it never drops."""
 
     __slots__ = ()
+
+    gives_way = False
 
     def __init__(self) -> None:
         super().__init__(TURBO_SPIN_NS)

@@ -56,18 +56,20 @@ class EventState(enum.IntEnum):
 
 RING = Layout(
     """
-    tail       u64  # driver: number of submissions so far
-    reserved   56
-    completed  u64  # engine: number of submissions that have ended; the low half is a futex word
-    waiters    u32  # driver: number of its threads that sleep on `completed`
-    asleep     u32  # engine: 1 when it needs the doorbell to see a new tail
-    reserved   48
-    result     u32  # engine: result of the last submission that failed, 0 if none did
-    text_size  u32  # engine: bytes of `text`
-    failed     u64  # engine: sequence number of that submission
-    lost       u32  # engine: 1 from the first ERROR_DEVICE_LOST on; nothing runs any more
-    reserved   44
-    text       char[320]  # engine: the ErrorInfo of that submission as msgpack
+    tail         u64  # driver: number of submissions so far
+    driver_core  u32  # driver: processor that it submitted on last, plus 1; 0: not known
+    reserved     52
+    completed    u64  # engine: number of submissions that have ended; the low half is a futex word
+    waiters      u32  # driver: number of its threads that sleep on `completed`
+    asleep       u32  # engine: 1 when it needs the doorbell to see a new tail
+    engine_core  u32  # engine: processor that it runs on, plus 1; 0: not known; 2^32 - 1: others are ahead
+    reserved     44
+    result       u32  # engine: result of the last submission that failed, 0 if none did
+    text_size    u32  # engine: bytes of `text`
+    failed       u64  # engine: sequence number of that submission
+    lost         u32  # engine: 1 from the first ERROR_DEVICE_LOST on; nothing runs any more
+    reserved     44
+    text         char[320]  # engine: the ErrorInfo of that submission as msgpack
     """
 )
 """The header of a queue's ring, before the slots. Each side writes its own cache lines."""

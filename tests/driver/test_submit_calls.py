@@ -22,6 +22,8 @@ pytestmark = pytest.mark.quick
 _SLOTS = 4
 _RING, _FENCE, _SIZE = 128, 2048, 4096
 _LONG_NS = 60_000_000_000
+_DRIVER_CORE = (_RING + records.RING.offset("driver_core")) // 4
+_ENGINE_CORE = (_RING + records.RING.offset("engine_core")) // 4
 
 
 @pytest.fixture
@@ -48,6 +50,7 @@ def test_a_submission_is_the_same_bytes(mapping: SharedMapping, calls: SubmitCal
         for submit in (ring.submit, lambda *words: calls.submit(ring.address, _SLOTS, *words)):
             mapping.buffer[:_FENCE] = rings[0]
             assert submit(*submission) is (sequence % 2 == 0)
+            mapping.words[_DRIVER_CORE] = 0  # a hint that Python does not give
             rings.append(mapping.buffer[:_FENCE])
         assert rings[1] == rings[2] != rings[0]
 
@@ -55,19 +58,47 @@ def test_a_submission_is_the_same_bytes(mapping: SharedMapping, calls: SubmitCal
 def test_a_poll_ends_with_the_ticket_or_the_submission(mapping: SharedMapping, calls: SubmitCalls) -> None:
     device, fence = DeviceRing(mapping, _RING, _SLOTS, 0), FenceRecord(mapping, _FENCE)
 
-    def is_over(ticket: int, sequence: int, limit_ns: int) -> bool:
+    def poll(ticket: int, sequence: int, limit_ns: int) -> int:
         return calls.poll(fence.address, ticket, mapping.address + _RING, sequence, limit_ns)
 
-    assert not is_over(5, 2, 0)
-    assert not is_over(5, 2, 10_000)
+    assert poll(5, 2, 0) == poll(5, 2, 10_000) == 0
     fence.arm(5)
     fence.signal(5, 0)
-    assert is_over(5, 2, _LONG_NS)
-    assert not is_over(6, 2, 0)
+    assert poll(5, 2, _LONG_NS) == 1
+    assert poll(6, 2, 0) == 0
     device.completed = 2
     device.publish()
-    assert is_over(6, 2, _LONG_NS)
-    assert not is_over(6, 3, 0)
+    assert poll(6, 2, _LONG_NS) == 1
+    assert poll(6, 3, 0) == 0
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_poll_goes_on_wherever_the_engine_runs(
+    mapping: SharedMapping, calls: SubmitCalls, same: bool
+) -> None:
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    os.sched_setaffinity(0, {core})
+    try:
+        ring = DriverRing(mapping, _RING, _SLOTS)
+        calls.submit(ring.address, _SLOTS, 1, 7, 64, 0, 0, 0)
+        assert mapping.words[_DRIVER_CORE] == core + 1
+        mapping.words[_ENGINE_CORE] = core + 1 if same else core + 2
+        assert calls.poll(mapping.address + _FENCE, 5, ring.address, 1, 1_000_000) == 0
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_a_poll_ends_at_once_while_the_engine_is_busy_with_others(
+    mapping: SharedMapping, calls: SubmitCalls
+) -> None:
+    fence, ring = FenceRecord(mapping, _FENCE), mapping.address + _RING
+    mapping.words[_ENGINE_CORE] = 2**32 - 1
+    assert calls.poll(fence.address, 5, ring, 1, _LONG_NS) == 2
+    assert calls.poll(fence.address, 5, ring, 1, 0) == 0
+    fence.arm(5)
+    fence.signal(5, 0)
+    assert calls.poll(fence.address, 5, ring, 1, _LONG_NS) == 1
 
 
 def test_a_sleeper_is_woken_by_a_signal(mapping: SharedMapping, calls: SubmitCalls) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from softnpu.emulator.interface import commands as cmd
+from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.interface.records import PAGE, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
@@ -306,6 +307,36 @@ def test_priorities_are_for_python(rig: Rig) -> None:
 
     assert _untouched(normal, tickets[0], 2)
     assert _untouched(high, tickets[1], 2)
+
+
+def test_drivers_see_whether_and_where_the_engine_runs_for_them(rig: Rig) -> None:
+    sessions = running, behind, idle = rig.session(), rig.session(), rig.session()
+    for session in sessions:
+        rig.teach(session, _fill(1))
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    word = records.RING.offset("engine_core") // 4
+    seen: list[list[int]] = []
+
+    def look() -> int:
+        seen.append([session.mapping.words[word] for session in sessions])
+        return 0
+
+    rig.infer_by(running, look)
+    running.submit()
+    behind.submit()
+    behind.context.share.spent_ns[behind.queue.level] = (
+        running.context.share.spent_ns[running.queue.level] + 10**9
+    )
+    os.sched_setaffinity(0, {core})
+    try:
+        assert rig.call()
+    finally:
+        os.sched_setaffinity(0, before)
+
+    assert seen == [[core + 1, 2**32 - 1, 0]]
+    assert not any(session.mapping.words[word] for session in sessions)  # Python may run the next one
+    assert idle.ring.completed == 2
 
 
 # ---------------------------------------------------------------- deaths and failures

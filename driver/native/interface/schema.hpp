@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 6;
+constexpr uint32_t MINOR = 7;
 }
 
 namespace environment {
@@ -141,8 +141,8 @@ constexpr size_t SIZE = 64, SIGNALLED = 0, WAITERS = 8, RESULT = 12, ARMED = 16,
 }
 namespace event_record { constexpr size_t SIZE = 64, STATE = 0, CHANGES = 4, WAITERS = 8, TIME = 32; }
 namespace ring_header {
-constexpr size_t SIZE = 512, TAIL = 0, COMPLETED = 64, WAITERS = 72, ASLEEP = 76, RESULT = 128,
-    TEXT_SIZE = 132, FAILED = 136, LOST = 144, TEXT = 192, MAX_TEXT = 320;
+constexpr size_t SIZE = 512, TAIL = 0, DRIVER_CORE = 8, COMPLETED = 64, WAITERS = 72, ASLEEP = 76,
+    ENGINE_CORE = 80, RESULT = 128, TEXT_SIZE = 132, FAILED = 136, LOST = 144, TEXT = 192, MAX_TEXT = 320;
 }
 namespace metric_stream_header { constexpr size_t SIZE = 64, SAMPLES = 0, CAPACITY = 8; }
 namespace status_page {

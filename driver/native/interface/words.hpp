@@ -2,6 +2,7 @@
 #pragma once
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,6 +46,23 @@ inline void pause_core() {
 #elif defined(__aarch64__)
     asm volatile("yield");
 #endif
+}
+
+// The processor of this thread, plus 1, as in a ring; 0: not known.
+inline uint32_t this_core() { return static_cast<uint32_t>(sched_getcpu() + 1); }
+
+// What the engine tells drivers in the place of its processor: it runs the submissions of others first.
+constexpr uint32_t BUSY = 0xFFFFFFFF;
+
+// Between two looks at a word of the engine, of which `core` tells where it runs; false if it is busy.
+inline bool pause_for(const uint8_t* core) {
+    const uint32_t other = load32(core);
+    if (other == BUSY) return false;
+    if (other != 0 && other == this_core())
+        sched_yield();  // it cannot run meanwhile
+    else
+        pause_core();
+    return true;
 }
 
 }  // namespace softnpu

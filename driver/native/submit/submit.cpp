@@ -82,32 +82,37 @@ PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
     slot.fence = arguments[5];
     slot.fence_offset = arguments[6];
     slot.ticket = arguments[7];
-    std::memcpy(at + ring::SIZE + ((slot.sequence - 1) & (arguments[1] - 1)) * sizeof slot, &slot, sizeof slot);
+    std::memcpy(at + ring::SIZE + ((slot.sequence - 1) & (arguments[1] - 1)) * sizeof slot, &slot,
+                sizeof slot);
+    store32(at + ring::DRIVER_CORE, this_core());
     store64(at + ring::TAIL, slot.sequence);
     // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
     full_fence();
     return PyBool_FromLong(load32(at + ring::ASLEEP) != 0);
 }
 
-// poll(fence, ticket, ring, sequence, limit_ns): whether the fence has the ticket, or so many have ended.
-// Keeps the interpreter, as a loop in Python would: the caller bounds the time.
+// poll(fence, ticket, ring, sequence, limit_ns): 1 if the fence has the ticket or so many have ended, 2 if
+// the engine is busy with others, 0 if neither was so within that time. Keeps the interpreter, as a loop in
+// Python would: the caller bounds the time.
 PyObject* poll(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Arguments<5> arguments;
     if (!arguments.read(given, count)) return nullptr;
     const uint8_t* const signalled = arguments.address(0) + fence::SIGNALLED;
     const uint8_t* const completed = arguments.address(2) + ring::COMPLETED;
+    const uint8_t* const core = arguments.address(2) + ring::ENGINE_CORE;
     const auto is_over = [&] {
         return load64(signalled) == arguments[1] || load64(completed) >= arguments[3];
     };
-    bool over = is_over();
-    for (const uint64_t start = over ? 0 : now_ns(); !over;) {
-        for (int check = 0; check < CHECKS && !over; ++check) {
-            pause_core();
-            over = is_over();
+    if (is_over()) return PyLong_FromLong(1);
+    for (const uint64_t end = now_ns() + arguments[4]; arguments[4] != 0;) {
+        for (int check = 0; check < CHECKS; ++check) {
+            const bool waits = pause_for(core);
+            if (is_over()) return PyLong_FromLong(1);
+            if (!waits) return PyLong_FromLong(2);
         }
-        if (now_ns() - start >= arguments[4]) break;
+        if (now_ns() >= end) break;
     }
-    return PyBool_FromLong(over);
+    return PyLong_FromLong(0);
 }
 
 // sleep(fence, ticket, timeout_ns): until something signals the fence; the caller checks again.

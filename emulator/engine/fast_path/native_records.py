@@ -60,7 +60,7 @@ class QueueRecord(ctypes.Structure):
         *((name, _word) for name in ("logged_waiting", "step", "found")),
         ("level", _int),
         ("doorbell", ctypes.c_int32),
-        *((name, _int) for name in ("turbo", "awake", "whole", "reserved")),
+        *((name, _int) for name in ("turbo", "awake", "whole", "shown")),
     )
 
 

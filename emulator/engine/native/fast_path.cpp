@@ -30,10 +30,15 @@ class Loop {
 public:
     explicit Loop(Call& call) : call_(call), queues_{call.queues, call.queues + call.count} {}
 
+    ~Loop() {
+        for (Queue* queue : queues_) show(*queue, 0);
+    }
+
     bool run() {
         for (;;) {
             Queue* queue = nullptr;
             if (!pick(queue)) return false;
+            show_all(queue);
             if (!queue) {
                 const Spun spun = spin();
                 if (spun == Spun::EVENTS || (spun == Spun::NOTHING && !sleep())) return true;
@@ -62,6 +67,24 @@ private:
     static void set_asleep(Queue& queue, bool asleep) {
         queue.awake = !asleep;
         store32(queue.ring + ring::ASLEEP, asleep);
+    }
+
+    static void show(Queue& queue, uint32_t core) {
+        if (queue.shown == core) return;
+        queue.shown = core;
+        store32(queue.ring + ring::ENGINE_CORE, core);
+    }
+
+    // Tells drivers whether and where their submissions run: what waits behind `next` need not be polled for.
+    void show_all(const Queue* next) {
+        core_ = this_core();
+        for (Queue* queue : queues_) {
+            if (next == nullptr || queue == next)
+                show(*queue, core_);
+            else if (queue->shown != BUSY && (pending(*queue) || queue == last_))
+                show(*queue, BUSY);
+        }
+        last_ = next;
     }
 
     // The queue that runs next, if any has work; false if the scheduler in Python has to decide.
@@ -138,6 +161,9 @@ private:
         if (!any([](const Queue& queue) { return queue.awake != 0; })) return Spun::NOTHING;
         const uint64_t limit = spin_limit();
         if (!limit) return Spun::NOTHING;
+        // a client here cannot submit meanwhile; once, because others may be here as well
+        if (any([this](const Queue& queue) { return load32(queue.ring + ring::DRIVER_CORE) == core_; }))
+            sched_yield();
         const uint64_t end = now_ns() + limit;
         for (uint64_t now = 0; now < end; now = now_ns()) {
             for (int turn = 0; turn < POLLS; ++turn) {
@@ -176,6 +202,8 @@ private:
 
     Call& call_;
     const Queues queues_;
+    uint32_t core_ = 0;
+    const Queue* last_ = nullptr;
 };
 
 }  // namespace

@@ -71,7 +71,7 @@ struct Queue {
     uint32_t turbo;
     uint32_t awake;
     uint32_t whole;  // all queues of its context are here: a doorbell concerns no other
-    uint32_t reserved;
+    uint32_t shown;  // in the ring: where the engine runs
 };
 
 // The addresses of the device's counters in the status page.

@@ -30,8 +30,9 @@ bool Fence::wait(uint64_t timeout) {
     FenceRecord fence = record();
     const auto over = [&] { return fence.is_signalled(ticket) || queue->is_over(last); };
     const auto sleep = [&](uint64_t ns) { fence.sleep(ticket, ns); };
+    const auto pause = [&] { return queue->pause_for_device(); };
     try {
-        if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin)) {
+        if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin, pause)) {
             if (check::on() && timeout != 0) check::timed_out(queue->handle(), last, now_ns() - timeout);
             return false;
         }

@@ -182,7 +182,8 @@ bool CommandQueue::synchronize(uint64_t timeout) {
 bool CommandQueue::wait_for_all(uint64_t tail, uint64_t timeout) {
     const auto over = [&] { return is_over(tail); };
     const auto sleep_once = [&](uint64_t ns) { sleep(tail, ns); };
-    if (!wait_until(over, sleep_once, timeout, *context->connection, spin)) return false;
+    const auto pause = [&] { return pause_for_device(); };
+    if (!wait_until(over, sleep_once, timeout, *context->connection, spin, pause)) return false;
     std::vector<Submission> ended;
     std::optional<std::pair<Failure, size_t>> unreported;
     {
@@ -285,7 +286,8 @@ void CommandQueue::wait_for_room(size_t count) {
     const uint64_t sequence = tail_ + count - slots_;
     const auto over = [&] { return is_over(sequence); };
     const auto sleep_once = [&](uint64_t ns) { sleep(sequence, ns); };
-    wait_until(over, sleep_once, FOREVER, *context->connection, spin);
+    const auto pause = [&] { return pause_for_device(); };
+    wait_until(over, sleep_once, FOREVER, *context->connection, spin, pause);
 }
 
 void CommandQueue::fill_slots(Part part, Fence* fence, const std::shared_ptr<Execution>& execution) {
@@ -312,6 +314,7 @@ void CommandQueue::fill_slots(Part part, Fence* fence, const std::shared_ptr<Exe
         std::memcpy(slot(sequence++), &made, sizeof made);
     }
     tail_ = last;
+    store32(ring() + ring_header::DRIVER_CORE, this_core());
     store64(ring() + ring_header::TAIL, last);
 }
 

@@ -69,6 +69,8 @@ public:
     Noted noted() const override { return {handle_, 0, 0, context.get()}; }
     // Whether submission `sequence` has ended or will never run.
     bool is_over(uint64_t sequence) const { return retired_ || progress_->has_ended(sequence); }
+    // Between two looks at what the device does; false: it is busy with other queues.
+    bool pause_for_device() const { return pause_for(ring() + schema::ring_header::ENGINE_CORE); }
     // DEVICE_LOST when the queue is lost, INVALID_NULL_HANDLE when it is destroyed.
     void check_alive(uint64_t sequence) const;
     // Throws the failure of the first submission of an ended execution that failed, if one did.

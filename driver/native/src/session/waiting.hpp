@@ -31,6 +31,8 @@ public:
                    ? max_ns_
                    : 0;
     }
+    // Whether to sleep at once while the device is busy with others: not on a turbo queue.
+    bool gives_way() const { return !turbo_; }
     void hit() { misses_.store(0, std::memory_order_relaxed); }
     void miss() { misses_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -46,10 +48,18 @@ private:
 
 constexpr uint64_t SLICE_NS = 25000000;
 
+// For what has no word of where the device runs.
+inline bool pause_always() {
+    pause_core();
+    return true;
+}
+
 // Waits until `ready()`; false when `timeout` nanoseconds have passed. `sleep(ns)` returns when it may have
-// changed. Throws DEVICE_LOST when the daemon is gone, within one slice.
-template <class Ready, class Sleep>
-bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& connection, SpinBudget& spin) {
+// changed. `pause()` is called between two checks; false: the device is busy with others. Throws DEVICE_LOST
+// when the daemon is gone, within one slice.
+template <class Ready, class Sleep, class Pause = bool (&)()>
+bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& connection, SpinBudget& spin,
+                Pause&& pause = pause_always) {
     if (ready()) return true;
     if (timeout == 0) {
         if (connection.is_lost()) throw connection.lost_error();
@@ -59,16 +69,17 @@ bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& conn
     const uint64_t end = deadline_after(start, timeout);
     if (const uint64_t limit = spin.limit_ns()) {
         const uint64_t spin_end = std::min(end, start + limit);
+        bool pays = true;
         do {
-            for (int check = 0; check < 32; ++check) {
+            for (int check = 0; check < 32 && pays; ++check) {
                 if (ready()) {
                     spin.hit();
                     return true;
                 }
-                pause_core();
+                pays = pause() || !spin.gives_way();
             }
-        } while (now_ns() < spin_end);
-        spin.miss();
+        } while (pays && now_ns() < spin_end);
+        if (pays) spin.miss();
     }
     while (!ready()) {
         const uint64_t now = now_ns();
