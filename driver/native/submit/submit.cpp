@@ -82,7 +82,8 @@ PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
     slot.fence = arguments[5];
     slot.fence_offset = arguments[6];
     slot.ticket = arguments[7];
-    std::memcpy(at + ring::SIZE + ((slot.sequence - 1) & (arguments[1] - 1)) * sizeof slot, &slot, sizeof slot);
+    std::memcpy(at + ring::SIZE + ((slot.sequence - 1) & (arguments[1] - 1)) * sizeof slot, &slot,
+                sizeof slot);
     store32(at + ring::DRIVER_CORE, this_core());
     store64(at + ring::TAIL, slot.sequence);
     // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
@@ -90,9 +91,9 @@ PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
     return PyBool_FromLong(load32(at + ring::ASLEEP) != 0);
 }
 
-// poll(fence, ticket, ring, sequence, limit_ns): 1 if the fence has the ticket or so many have ended, 2 if the
-// engine is busy with others, 0 if neither was so within that time. Keeps the interpreter, as a loop in Python
-// would: the caller bounds the time.
+// poll(fence, ticket, ring, sequence, limit_ns): 1 if the fence has the ticket or so many have ended, 2 if
+// the engine is busy with others, 0 if neither was so within that time. Keeps the interpreter, as a loop in
+// Python would: the caller bounds the time.
 PyObject* poll(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Arguments<5> arguments;
     if (!arguments.read(given, count)) return nullptr;

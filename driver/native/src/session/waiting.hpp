@@ -55,8 +55,8 @@ inline bool pause_always() {
 }
 
 // Waits until `ready()`; false when `timeout` nanoseconds have passed. `sleep(ns)` returns when it may have
-// changed. `pause()` is called between two checks; false: the device is busy with others. Throws DEVICE_LOST when
-// the daemon is gone, within one slice.
+// changed. `pause()` is called between two checks; false: the device is busy with others. Throws DEVICE_LOST
+// when the daemon is gone, within one slice.
 template <class Ready, class Sleep, class Pause = bool (&)()>
 bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& connection, SpinBudget& spin,
                 Pause&& pause = pause_always) {
