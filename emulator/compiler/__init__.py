@@ -23,6 +23,8 @@ descriptor FD, and kills it to cancel a job. Sandboxed processes look at the mod
 `dynamic`              dynamic dimensions and shape tensors
 `weights_separation`   weights as inputs of the main graph
 `checks`               requirements on a model; its metadata
+`plain_operations`     models whose operations need no check
+`known_sizes`          sizes computed of known shapes, as constants
 `canonical`            the form independent of the location of the weights
 `constants`            the constants of a model in memory; its XML without weights
 `native_blob`          check of imported blobs, export of blobs with all weights

@@ -171,9 +171,7 @@ class ImageLoader:
         gc.freeze()  # what is loaded later is not looked through together with all that
         first, cache = self._jobs.get(_IDLE_S), self._cache
         if first is None:
-            warm_up()
-            if cache is not None:
-                cpu_cache.prepare()
+            self._warm_up()
         while True:
             expecting = cache is not None and cache.is_expecting
             job = first or self._jobs.get(_EXPECTED_S if expecting else None)
@@ -188,6 +186,14 @@ class ImageLoader:
                 else:
                     self._answer(*job)
             del job
+
+    def _warm_up(self) -> None:
+        try:
+            with memory_limit.lifted():
+                warm_up()
+            cpu_cache.prepare()
+        except Exception as error:  # noqa: BLE001
+            self._note(error, "the model before the first one")
 
     def _expect(self, message: link.ImageExpected) -> None:
         try:
