@@ -12,7 +12,7 @@ from softnpu.emulator.common import native_files
 
 log = logging.getLogger(__name__)
 
-VERSION = 4
+VERSION = 5
 """Version of the calls and of the records in `native/`: a library of another version is not used."""
 
 _loaded: list[ctypes.CDLL | None] = []

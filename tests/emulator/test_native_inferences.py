@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+import numpy as np
+import openvino as ov
 import pytest
 
-from softnpu.driver import CommandQueue, Context, ZeResult, faults
+from softnpu.driver import CommandQueue, Context, GraphSource, ZeResult, faults
+from softnpu.driver.graph_creation import compile_source
 from softnpu.emulator.engine import native_library
 from tests.conftest import StartContext
+from tests.support import stateful
 from tests.support.daemon import Daemon
 from tests.support.models import Array, image, on_cpu, write_scale
 from tests.support.waiting import wait_until
-from tests.support.work import LONG, Loaded, execute, failure, lost, run, same
+from tests.support.work import LONG, Loaded, execute, failure, lost, recorded, run, same
 
 _HAS_C_MODEL = "has a C model"
 _SEEDS = range(1, 9)
@@ -112,3 +116,30 @@ def test_a_queue_that_is_lost_runs_nothing_that_is_known(
     before = daemon.counts("inferences")
     lost(execute(queue, loaded.commands))
     assert daemon.counts("inferences") == before
+
+
+def test_a_state_in_place_advances_once_whatever_runs_it(start_context: StartContext, tmp_path: Path) -> None:
+    daemon, context = start_context()
+    xml = tmp_path / "sum.xml"
+    ov.serialize(stateful.running_sum((1 << 20,)), xml)  # too long for a C model
+    with GraphSource.from_ir(xml) as source:
+        graph = compile_source(context, source)
+    graph.initialize()
+    (state,) = graph.meta.states
+    memory = [context.alloc_host(argument.byte_size) for argument in graph.meta.arguments]
+    memory[state.output] = memory[state.input]
+    for index, place in enumerate(memory):
+        graph.set_argument_value(index, place)
+        place.view(np.float32)[:] = index == 0
+    queue = context.create_command_queue()
+    commands = recorded(context, lambda it: it.append_graph_execute(graph))
+    done = 0
+    for deaths in (1, 2):
+        for _ in range(12):  # more than Python runs before it leaves them to C++
+            run(queue, commands)
+        fences = [execute(queue, commands) for _ in range(12)]
+        daemon.kill_engine()
+        assert all(fence.host_synchronize(LONG) for fence in fences)
+        done += 24
+        assert np.all(memory[state.input].view(np.float32) == done)
+        daemon.wait_restarted(deaths)

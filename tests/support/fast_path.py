@@ -18,7 +18,7 @@ from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.fast_path import native_calls
 from softnpu.emulator.engine.fast_path.native_calls import FastPath
 from softnpu.emulator.engine.fast_path.native_records import Kind, PreparedRecord
-from softnpu.emulator.engine.fast_path.prepared import PreparedSubmissions
+from softnpu.emulator.engine.fast_path.prepared import CalledInference, PreparedSubmissions
 from softnpu.emulator.engine.memory.staging import Staging
 from softnpu.emulator.engine.queues.context import EngineContext
 from softnpu.emulator.engine.queues.queue import EngineQueue
@@ -183,6 +183,16 @@ class Rig:
         self._callback = _INFER(lambda _: infer())
         self.fast_path._record.infer = ctypes.cast(self._callback, ctypes.c_void_p)
         session.prepared.steps[0].kind = Kind.INFER
+
+    def call_to(self, session: Session, inference: Any) -> CalledInference:
+        """Replace the first step of the session's submissions by a call of this inference."""
+        prepared = session.queue.prepared
+        assert isinstance(prepared, PreparedSubmissions)
+        called = CalledInference(session.queue, prepared.record, inference)
+        (submission,) = prepared._by_content.values()
+        submission.called = called
+        submission.record.steps[0].kind, submission.record.steps[0].at = Kind.CALL, id(called)
+        return called
 
     def close(self) -> None:
         """Release everything."""

@@ -12,7 +12,7 @@ from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.commands.arguments import Arguments
 from softnpu.emulator.engine.commands.running_submission import RunningSubmission
-from softnpu.emulator.engine.commands.steps import CANCELLED, LOADING, Parts, Pause
+from softnpu.emulator.engine.commands.steps import CANCELLED, LOADING, Parts, Pause, StepQueue
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory.address_space import AddressSpace
@@ -34,6 +34,7 @@ from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 Run = Callable[[], bool]
 """One inference; False if it was cancelled."""
 _MAX_ARGUMENTS = 32  # an inference with more never overlaps others
+_USUALLY_CALLED_NS, _MOST_CALLED_NS = 20_000_000, 500_000_000  # the second on a busy machine
 
 
 def check_loaded(image: EngineImage) -> Pause | None:
@@ -225,6 +226,28 @@ class Inference:
     def _is_plain(self, bound: Binding) -> bool:
         """Whether it is a bare in-place inference: no copies, no profile, none concurrent."""
         return type(bound) is Binding and self._is_bare and self._binding is None and not bound.copies
+
+    # ------------------------------------------------------------ called from C++
+
+    @property
+    def can_be_called(self) -> bool:
+        """Whether it can run within a call of C++, which handles no messages meanwhile, and is worth it.
+
+        A short one had better get a C model, and a long one would be cancelled.
+        """
+        bound = self._bound
+        if type(bound) is not Binding or self._binding is not None or self._profile is not None:
+            return False
+        return not bound.is_short and self.time_ns < _USUALLY_CALLED_NS
+
+    def run_called(self, queue: StepQueue) -> bool:
+        """Run within a call of C++; False if it has to run again in its turn."""
+        self._running.queue = queue
+        self._running.called_until_ns = time.monotonic_ns() + _MOST_CALLED_NS
+        try:
+            return self._infer() is None
+        finally:
+            del self._running.queue
 
     # ------------------------------------------------------------ concurrent inferences
 

@@ -20,7 +20,7 @@ class RunningSubmission:
     stays True until it has ended. `poll_overlap`: the same, after starting inferences that overlap
     the current one. `write_metrics`: writes the counters of the device, plus the work done by this submission
     so far. `signalled`: wakes the queues that wait for this event. `modelled`: None if the device shows the
-    host's clock.
+    host's clock. `called_until_ns`: when an inference called from C++ is cancelled, to run again in its turn.
     """
 
     counters: Counters
@@ -30,3 +30,4 @@ class RunningSubmission:
     write_metrics: Callable[[Words, Work], None]
     signalled: Callable[[Range], None]
     queue: StepQueue = field(init=False)
+    called_until_ns: int = 0

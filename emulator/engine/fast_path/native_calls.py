@@ -18,7 +18,7 @@ from softnpu.emulator.engine import native_library
 from softnpu.emulator.engine.commands.program import Program
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.fast_path.native_records import SIZES, CallRecord, CountersRecord, QueueRecord
-from softnpu.emulator.engine.fast_path.prepared import PreparedSubmissions
+from softnpu.emulator.engine.fast_path.prepared import PreparedSubmissions, call
 from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.engine.queues.queue_table import QueueTable
 from softnpu.emulator.engine.queues.scheduler import Scheduler
@@ -74,6 +74,7 @@ class FastPath:
         self._record = CallRecord(
             counters=counters.record(CountersRecord),
             infer=None if interface is None else interface.infer,
+            call=ctypes.cast(call, ctypes.c_void_p).value,
             injections=ctypes.addressof(self._kept),
             ns_per_tick=ns_per_tick,
             spin_ns=spin.max_ns,

@@ -11,6 +11,8 @@ from softnpu.emulator.interface import records
 CONTENT = records.SLOT_TICKET - 8
 """Bytes of a slot between its sequence number and its ticket."""
 MAX_EVENTS = 64
+CALLED = 1
+"""What a successful `CallRecord.call` returns."""
 _word, _int, _pointer = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p
 
 
@@ -24,6 +26,7 @@ class Kind(enum.IntEnum):
     EVENT_WAIT = 5
     EVENT_SIGNAL = 6
     EVENT_RESET = 7
+    CALL = 8
 
 
 class StepRecord(ctypes.Structure):
@@ -82,6 +85,7 @@ class CallRecord(ctypes.Structure):
         ("count", _word),
         ("counters", CountersRecord),
         ("infer", _pointer),
+        ("call", _pointer),
         ("injections", _pointer),
         ("injections_seen", _word),
         ("min_spent_ns", _word * LEVELS),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from softnpu.emulator.engine.commands.inference import Inference
 from softnpu.emulator.engine.commands.program import Program
 from softnpu.emulator.engine.fast_path.native_records import (
+    CALLED,
     CONTENT,
     Kind,
     PreparedRecord,
@@ -21,7 +24,9 @@ from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.openvino.c_model_maker import CModelMaker
-from softnpu.emulator.openvino.c_models import CModelError, CModelRequest
+from softnpu.emulator.openvino.c_models import CModelError
+
+log = logging.getLogger(__name__)
 
 MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20
@@ -35,17 +40,53 @@ class Ineligible(Exception):
     """The C++ part does not accept this program; nothing was prepared."""
 
 
+class CalledInference:
+    """An inference that C++ calls."""
+
+    __slots__ = ("_queue", "_record", "inference")
+
+    def __init__(self, queue: EngineQueue, record: QueueRecord, inference: Inference) -> None:
+        self._queue = queue
+        self._record = record
+        self.inference = inference
+
+    def run(self) -> int:
+        """Run it; anything but `CALLED` makes Python run it again, which reports what is wrong."""
+        queue, record = self._queue, self._record
+        try:
+            queue.completed, queue.step = record.completed, record.step  # it may log what it overwrites
+            return CALLED if self.inference.run_called(queue) else 0
+        except Exception:
+            log.debug("an inference runs again", exc_info=True)
+            return 0
+
+
+call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.py_object)(CalledInference.run)
+"""What C++ calls with a `CalledInference`."""
+
+
 class PreparedSubmission:
     """A prepared submission. It keeps the objects of its record alive."""
 
-    __slots__ = ("_kept", "program", "record", "uses")
+    __slots__ = ("_kept", "called", "program", "record", "uses")
 
-    def __init__(self, queue: EngineQueue, submission: Submission, program: Program) -> None:
+    def __init__(
+        self, queue: EngineQueue, record: QueueRecord, submission: Submission, program: Program
+    ) -> None:
         space = queue.context.space
         self.program = program
         self.uses = frozenset((submission.buffer, *program.uses, *filter(None, [submission.fence])))
-        request = _request_of(program)
-        steps = list(_steps(space, program, request))
+        self.called: CalledInference | None = None
+        request = inference = None
+        _check(program)
+        if program.executions:
+            if not program.executions[0].has_c_model:
+                self.called = CalledInference(queue, record, program.executions[0])
+                inference = StepRecord(Kind.CALL, id(self.called))
+            else:
+                request = program.executions[0].c_model_request()
+                inference = StepRecord(Kind.INFER, request.handle.value)
+        steps = list(_steps(space, program, inference))
         if len(steps) != len(program.steps):
             raise Ineligible
         buffer = space.memory(submission.buffer)
@@ -106,11 +147,14 @@ class PreparedSubmissions:
             return
         inference = program.executions[0] if program.executions else None
         if inference is not None and not inference.has_c_model:
-            if runs >= _RUNS and not inference.wants_c_model(self._maker):
-                self._runs[content] = -1
-            return
+            if runs < _RUNS:
+                return
+            if not inference.can_be_called:
+                if not inference.wants_c_model(self._maker):
+                    self._runs[content] = -1
+                return
         try:
-            prepared = PreparedSubmission(self._queue, submission, program)
+            prepared = PreparedSubmission(self._queue, self.record, submission, program)
         except (Ineligible, CModelError, Refused):
             self._runs[content] = -1
             return
@@ -137,13 +181,20 @@ class PreparedSubmissions:
             self._table()
 
     def check(self) -> None:
-        """Forget submissions whose program was evicted."""
+        """Forget submissions whose program was evicted, or that C++ no longer calls."""
         programs = self._queue.context.programs
-        if self._evictions == programs.evictions:
+        unsuited = {
+            key
+            for key, each in self._by_content.items()
+            if each.called is not None and not each.called.inference.can_be_called
+        }
+        if self._evictions == programs.evictions and not unsuited:
             return
         self._evictions = programs.evictions
         kept = {
-            key: prepared for key, prepared in self._by_content.items() if programs.holds(prepared.program)
+            key: prepared
+            for key, prepared in self._by_content.items()
+            if programs.holds(prepared.program) and key not in unsuited
         }
         if len(kept) != len(self._by_content):
             self._by_content = kept
@@ -155,26 +206,23 @@ class PreparedSubmissions:
         self.record.prepared, self.record.prepared_count, self.record.found = self._pointers, len(pointers), 0
 
 
-def _request_of(program: Program) -> CModelRequest | None:
-    """Return a request for the inference of a program; None if it has none."""
+def _check(program: Program) -> None:
+    """Refuse a program that may not be known yet, of many steps, or on memory of other programs."""
     if not program.complete or len(program.steps) > MOST_STEPS or len(program.executions) > 1:
         raise Ineligible
     if program.foreign:
         raise Ineligible
-    if not program.executions:
-        return None
-    return program.executions[0].c_model_request()
 
 
-def _steps(space: AddressSpace, program: Program, request: CModelRequest | None) -> Iterator[StepRecord]:
+def _steps(space: AddressSpace, program: Program, inference: StepRecord | None) -> Iterator[StepRecord]:
     room = MOST_BYTES
     for command in cmd.decode_each(program.data):
         match command:
             case None | cmd.Barrier():
                 continue
             case cmd.GraphExecute():
-                assert request is not None
-                yield StepRecord(Kind.INFER, request.handle.value)
+                assert inference is not None
+                yield inference
             case cmd.Copy(target, source, size):
                 room -= size
                 to, origin = space.resolve(target, size), space.resolve(source, size)

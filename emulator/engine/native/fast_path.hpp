@@ -27,11 +27,11 @@ enum State : size_t {
 };
 constexpr uint32_t REACHED_BITS = 24;
 
-enum class Kind : uint64_t { INFER = 1, COPY, FILL, TIMESTAMP, EVENT_WAIT, EVENT_SIGNAL, EVENT_RESET };
+enum class Kind : uint64_t { INFER = 1, COPY, FILL, TIMESTAMP, EVENT_WAIT, EVENT_SIGNAL, EVENT_RESET, CALL };
 
 struct Step {
     Kind kind;
-    void* at;          // the target, an event, or a request of OpenVINO
+    void* at;          // the target, an event, a request of OpenVINO, or an object of Python
     const void* from;  // the source of a copy
     uint64_t size;     // of a copy or a fill; of an event: the handle of its memory
     uint64_t value;    // the pattern of a fill, 8 bytes; of an event: its offset in that memory
@@ -83,12 +83,14 @@ struct Counters {
 };
 
 constexpr size_t EVENTS = 64;
+constexpr int32_t CALLED = 1;  // not 0, which an exception in Python would return
 
 struct Call {
     Queue* const* queues;
     uint64_t count;
     Counters counters;
     int32_t (*infer)(void*);  // of OpenVINO's interface for C: 0 when the outputs are there
+    int32_t (*call)(void*);   // an inference in Python: `CALLED` when the outputs are there
     const uint64_t* injections;
     uint64_t injections_seen;
     uint64_t min_spent_ns[4];  // of the scheduler, by level

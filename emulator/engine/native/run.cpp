@@ -105,9 +105,11 @@ void fill(const Step& step) {
 // False if Python has to continue with this step.
 bool run_step(Call& call, Queue& queue, const Step& step, uint64_t id, uint64_t& inferring_ns) {
     switch (step.kind) {
-        case Kind::INFER: {
+        case Kind::INFER:
+        case Kind::CALL: {
             const uint64_t begun = now_ns();
-            if (call.infer(step.at) != 0) return false;  // it runs again there, and the reason is reported
+            const bool done = step.kind == Kind::CALL ? call.call(step.at) == CALLED : call.infer(step.at) == 0;
+            if (!done) return false;  // it runs again there, and the reason is reported
             inferring_ns = now_ns() - begun;
             return true;
         }

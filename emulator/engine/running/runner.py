@@ -430,6 +430,8 @@ class Runner:
     # ------------------------------------------------------------ for its steps: see `RunningSubmission`
 
     def is_cancelled(self) -> bool:
+        if self._queue is None:  # within a call of C++: no message may be handled
+            return time.monotonic_ns() >= self._running.called_until_ns
         # frees memory of dead clients before a long submission has ended
         self._poll_due_ns = time.monotonic_ns() + _POLL_NS
         self._loop.read_messages()
