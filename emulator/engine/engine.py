@@ -431,7 +431,7 @@ class Engine:
         queue = EngineQueue(context, message, context.space.memory(message.ring), self._states)
         queue.device_ns = self._counters.device_clock_ns
         if not self._queues.of(context.number):
-            # edge-triggered: every write to a doorbell is reported once, without reading its counter
+            # edge-triggered: every write is reported once, without reading its counter
             self._poller.register(context.doorbell, select.EPOLLIN | select.EPOLLET)
         self._queues.add(queue)
         if self._resumed:
@@ -464,8 +464,7 @@ class Engine:
             weakref.finalize(mapping.shared.buffer, self._unmapped.append, report)
 
     def _drop_memory(self, message: link.MemoryDrop) -> None:
-        context = self._contexts[message.context]
-        self._queues.drop_lookups(context, message.memory)
+        self._queues.drop_lookups(context := self._contexts[message.context], message.memory)
         for handle in message.memory:
             context.drop(handle)
 
@@ -481,8 +480,8 @@ class Engine:
     def _drop_queue(self, queue: EngineQueue) -> None:
         self._queues.drop(queue)
         self._overlap.cancel(queue)
-        if not self._queues.of(queue.context.number):
-            self._poller.unregister(queue.context.doorbell)  # without queues it is rung in vain
+        if not self._queues.of(queue.context.number):  # it would be rung in vain
+            self._poller.unregister(queue.context.doorbell)
 
     def _drop_context(self, context: EngineContext) -> None:
         for queue in list(self._queues.of(context.number)):
