@@ -418,8 +418,6 @@ class Engine:
             message.context, message.session, doorbell, share, self._staging, self._supervisor.read_all
         )
         self._contexts[message.context] = self._doorbells[doorbell] = context
-        # edge-triggered: every write to a doorbell is reported once, without reading its counter
-        self._poller.register(doorbell, select.EPOLLIN | select.EPOLLET)
 
     def _add_queue(self, message: link.QueueAdd) -> None:
         context = self._contexts[message.context]
@@ -432,6 +430,9 @@ class Engine:
             return
         queue = EngineQueue(context, message, context.space.memory(message.ring), self._states)
         queue.device_ns = self._counters.device_clock_ns
+        if not self._queues.of(context.number):
+            # edge-triggered: every write is reported once, without reading its counter
+            self._poller.register(context.doorbell, select.EPOLLIN | select.EPOLLET)
         self._queues.add(queue)
         if self._resumed:
             self._runner.resume(queue)
@@ -463,8 +464,7 @@ class Engine:
             weakref.finalize(mapping.shared.buffer, self._unmapped.append, report)
 
     def _drop_memory(self, message: link.MemoryDrop) -> None:
-        context = self._contexts[message.context]
-        self._queues.drop_lookups(context, message.memory)
+        self._queues.drop_lookups(context := self._contexts[message.context], message.memory)
         for handle in message.memory:
             context.drop(handle)
 
@@ -480,12 +480,13 @@ class Engine:
     def _drop_queue(self, queue: EngineQueue) -> None:
         self._queues.drop(queue)
         self._overlap.cancel(queue)
+        if not self._queues.of(queue.context.number):  # it would be rung in vain
+            self._poller.unregister(queue.context.doorbell)
 
     def _drop_context(self, context: EngineContext) -> None:
-        self._poller.unregister(context.doorbell)
-        del self._doorbells[context.doorbell]
         for queue in list(self._queues.of(context.number)):
             self._drop_queue(queue)
+        del self._doorbells[context.doorbell]
         self._queues.drop_context(context.number)
         os.close(context.doorbell)
         self._queues.chores.add(context.share, context.level, self._close(context))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -89,6 +91,32 @@ def test_one_doorbell_is_enough_for_many_queues_that_sleep(daemon: Daemon, open_
             _hand_over(queue, buffer, size)
         _ring(context)
         assert [queue.wait(count) for queue in queues] == [0] * _MANY
+
+
+def test_a_context_without_queues_rings_where_nobody_listens(daemon: Daemon, open_wire: OpenWire) -> None:
+    engine = daemon.engine().engine_pid
+
+    def heard() -> int:
+        listening = 0
+        for path in Path(f"/proc/{engine}/fdinfo").iterdir():
+            with suppress(FileNotFoundError):
+                listening += path.read_text().count("tfd:")
+        return listening
+
+    context = WireContext(open_wire(daemon))
+    before = heard()
+    queue = context.queue()
+    wait_until(lambda: heard() == before + 1, what="its doorbell heard")
+    second = context.queue()
+    context.wire.ask(msg.QueueDestroy(queue=queue.handle), msg.Ok)
+    assert heard() == before + 1
+    context.wire.ask(msg.QueueDestroy(queue=second.handle), msg.Ok)
+    assert heard() == before
+    third = context.queue()
+    buffer, size = _commands(context, cmd.Barrier())
+    _hand_over(third, buffer, size)
+    _ring(context)
+    assert third.wait(1) == 0
 
 
 def test_a_neighbour_is_served_and_what_is_closed_given_back(daemon: Daemon, open_wire: OpenWire) -> None:

@@ -123,10 +123,10 @@ class Rig:
         self.queues, self.scheduler = QueueTable(), Scheduler()
         self.counters = Counters(self._fds[1], 1, 0)
         platform = check_platform("4000")
-        self._poller = select.epoll()
-        self._channel = os.eventfd(1, os.EFD_CLOEXEC)  # ready from the start, as a channel with a message
-        self._fds.append(self._channel)
-        self._poller.register(self._channel, select.EPOLLIN)
+        self.poller = select.epoll()
+        self.channel = os.eventfd(1, os.EFD_CLOEXEC)  # ready from the start, as a channel with a message
+        self._fds.append(self.channel)
+        self.poller.register(self.channel, select.EPOLLIN)
         self.loop = SimpleNamespace(alive=True, send=print, read_messages=int, poll_doorbells=int)
         self.runner = Runner(
             cast(Any, self.loop),
@@ -149,7 +149,7 @@ class Rig:
             self.scheduler,
             self.counters,
             self.injections,
-            self._poller.fileno(),
+            self.poller.fileno(),
             SpinBudget(0),
             platform.timer_ns_per_tick,
         )
@@ -173,7 +173,7 @@ class Rig:
         for session in self._sessions:
             if session.queue not in self.queues.awake:
                 self.queues.wake(session.queue)
-        while self.fast_path.call() == [self._channel]:  # it polls now and then, and finds a message
+        while self.fast_path.call() == [self.channel]:  # it polls now and then, and finds a message
             if not any(queue.pending() for queue in self.queues.awake):
                 return True
         return False
@@ -188,7 +188,7 @@ class Rig:
         """Release everything."""
         for session in self._sessions:
             session.context.close()
-        self._poller.close()
+        self.poller.close()
         for fd in self._fds:
             os.close(fd)
         self.__dict__.clear()

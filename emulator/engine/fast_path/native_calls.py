@@ -19,7 +19,7 @@ from softnpu.emulator.engine.commands.program import Program
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.fast_path.native_records import SIZES, CallRecord, CountersRecord, QueueRecord
 from softnpu.emulator.engine.fast_path.prepared import PreparedSubmissions
-from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
+from softnpu.emulator.engine.queues.queue import EngineQueue, Place, Submission
 from softnpu.emulator.engine.queues.queue_table import QueueTable
 from softnpu.emulator.engine.queues.scheduler import Scheduler
 from softnpu.emulator.interface.environment import native_turns
@@ -104,7 +104,8 @@ class FastPath:
         return list(self._record.events)[: self._record.event_count]
 
     def _enter(self) -> list[EngineQueue]:
-        record, table = self._record, list(self._queues.awake)
+        # those that sleep too: C++ hears doorbells that are rung in vain, while a load may keep Python busy
+        record, table = self._record, [*self._queues.awake, *self._queues.sleepers()]
         here: dict[int, int] = {}
         for queue in table:
             here[queue.context.number] = here.get(queue.context.number, 0) + 1
@@ -129,7 +130,7 @@ class FastPath:
         record.completed, record.ran_ns, record.step = queue.completed, queue.ran_ns, 0
         record.poisoned = queue.poisoned if queue.poisoned_info is not None else 0
         record.logged_waiting = queue.logged_waiting % 2**64  # -1: none
-        record.level, record.awake = queue.level, 1
+        record.level, record.awake = queue.level, queue.place is Place.AWAKE
         record.spent = queue.share.address + 8 * queue.level
         record.whole = here == len(self._queues.of(queue.context.number))
         return record
@@ -137,14 +138,11 @@ class FastPath:
     def _leave(self, table: list[EngineQueue]) -> None:
         record = self._record
         record.queues = None  # a dropped queue must not stay mapped
-        asleep: list[EngineQueue] = []
         for queue in table:
             left = self._prepared(queue).record
             queue.completed, queue.ran_ns, queue.step = left.completed, left.ran_ns, left.step
             self._queues.adopt_waiting(queue, left.logged_waiting)
-            if not left.awake:
-                asleep.append(queue)
-        self._queues.adopt_asleep(asleep)
+            self._queues.adopt(queue, awake=bool(left.awake))
         self._scheduler.adopt(record.min_spent_ns[:], {queue.level for queue in table})
         self._counters.adopt(record.counted_due_ns)
 

@@ -87,6 +87,7 @@ class PreparedSubmissions:
         self._queue = queue
         self._by_content: dict[bytes, PreparedSubmission] = {}
         self._runs: dict[bytes, int] = {}  # before it was prepared; -1: ineligible
+        self._passed = 0  # while there was no room
         self._evictions = queue.context.programs.evictions
         self._table()
 
@@ -104,6 +105,11 @@ class PreparedSubmissions:
         self._runs[content] = runs + 1
         if not runs:
             return
+        if len(self._by_content) >= MOST_OF_A_QUEUE:
+            # more of them in turn would each be prepared again, and driven out before their next use
+            self._passed += 1
+            if self._passed % MOST_OF_A_QUEUE:
+                return
         inference = program.executions[0] if program.executions else None
         if inference is not None and not inference.has_c_model:
             if runs >= _RUNS and not inference.wants_c_model(self._maker):

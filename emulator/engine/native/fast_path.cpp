@@ -1,6 +1,7 @@
 #include "fast_path.hpp"
 
 #include <sys/epoll.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -18,6 +19,8 @@ constexpr uint64_t POLL_EVERY_NS = 20000, COUNT_EVERY_NS = 1000000, IDLE_CHECK_N
 constexpr uint64_t TURBO_SPIN_NS = 15000000, MAX_LAG_NS = 1000000;
 constexpr uint64_t MAX_MISSES = 8, RETRY_EVERY = 32, FEW = 8;
 constexpr int POLLS = 16;  // polls of the rings between two readings of the clock
+constexpr int FEW_VAIN = 8;
+constexpr timespec NAP{0, 50000};
 
 struct Queues {
     Queue* const* first;
@@ -39,6 +42,7 @@ public:
                 if (spun == Spun::EVENTS || (spun == Spun::NOTHING && !sleep())) return true;
                 continue;
             }
+            vain_ = 0;
             // an announced one applies from the next submission on
             if (__atomic_load_n(call_.injections, __ATOMIC_ACQUIRE) != call_.injections_seen) return false;
             if (!run_next(call_, *queue)) return false;
@@ -171,11 +175,14 @@ private:
         }
         if (woken) return true;
         count(now_ns());
+        // a doorbell that is rung in vain all the time would keep a core from who has work
+        if (++vain_ > FEW_VAIN) nanosleep(&NAP, nullptr);
         return poll(-1);
     }
 
     Call& call_;
     const Queues queues_;
+    int vain_ = 0;  // sleeps since a submission ran
 };
 
 }  // namespace

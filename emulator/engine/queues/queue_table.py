@@ -9,7 +9,7 @@ Work on many queues is done in portions, between which others run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain, islice
 from typing import Final
 
@@ -40,6 +40,7 @@ class QueueTable:
 
     def __init__(self) -> None:
         self._by_context: dict[int, dict[int, EngineQueue]] = {}
+        self._count = 0
         self.awake: Polled[EngineQueue] = Polled()
         self.chores = ChoreTable()
         self.aside = Waits()
@@ -64,12 +65,14 @@ class QueueTable:
     def add(self, queue: EngineQueue) -> None:
         """Add a queue, which is neither awake nor asleep yet."""
         self._by_context.setdefault(queue.context.number, {})[queue.handle] = queue
+        self._count += 1
         queue.context.level = max(queue.context.level, queue.level)
 
     def drop(self, queue: EngineQueue) -> None:
         """Drop a queue; its running submission ends early."""
         queue.closed, queue.prepared = True, None  # a cycle that would keep memory mapped
         self._by_context[queue.context.number].pop(queue.handle)
+        self._count -= 1
         queue.context.users.drop(queue.handle)
         self._leave(queue)
         queue.share.decoding.discard(queue)
@@ -231,9 +234,18 @@ class QueueTable:
             if queue.pending() and not queue.closed:
                 self.wake(queue)
 
-    def adopt_asleep(self, asleep: Iterable[EngineQueue]) -> None:
-        """Record that the C++ part has put these queues to sleep."""
-        for queue in asleep:
+    def sleepers(self) -> list[EngineQueue]:
+        """Return sleeping queues for the C++ part to wake; none if there are many queues."""
+        if self._count > MANY:
+            return []
+        return [queue for queue in self if queue.place is _ASLEEP and queue.is_between]
+
+    def adopt(self, queue: EngineQueue, *, awake: bool) -> None:
+        """Record whether the C++ part has left this queue awake or asleep."""
+        if awake and queue.place is _ASLEEP:
+            queue.place = _AWAKE
+            self.awake.add(queue)
+        elif not awake:
             self.awake.discard(queue)
             queue.place = _ASLEEP
 
