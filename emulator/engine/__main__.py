@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from softnpu.emulator.arithmetic import library
-from softnpu.emulator.common import failpoints, linux, log_lines, native_files
+from softnpu.emulator.common import failpoints, linux, log_lines, native_files, time_slices
 from softnpu.emulator.interface import environment
 from softnpu.emulator.interface.channel import Channel
 from softnpu.emulator.interface.result import Refused
@@ -20,6 +20,13 @@ from softnpu.emulator.kernels import trust
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.openvino import lean_openvino
 from softnpu.emulator.sandbox import sandbox
+
+_SLICE_NS = 500_000
+"""Of the loop. Beside a program that floods the daemon it waited 1.2 ms for its turn, with longer ones."""
+_SWITCH_S = 0.0005
+"""How long the loop waits for the interpreter, which the thread that loads images may have: Python's own 5 ms
+are fifty small inferences.
+"""
 
 
 def main(arguments: list[str]) -> int:
@@ -29,6 +36,8 @@ def main(arguments: list[str]) -> int:
     # Ctrl-C reaches the whole process group, but the supervisor decides when this process ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log_lines.begin("info")
+    sys.setswitchinterval(_SWITCH_S)
+    time_slices.ask_for(_SLICE_NS)
     channel = Channel(socket.socket(fileno=int(arguments[0])))
     if failpoints.active is not None:
         failpoints.hit("engine.connect")
