@@ -34,6 +34,7 @@ from softnpu.tools.bench import (
     memory,
     model,
     native,
+    neighbours,
     recovery,
     report,
     scale,
@@ -284,7 +285,20 @@ def test_without_a_command_all_benchmarks_run_even_if_native_cannot(monkeypatch:
 
         return run
 
-    modules = (submit, native, infer, clients, load, memory, lists, copies, recovery, weights, scale)
+    modules = (
+        submit,
+        native,
+        infer,
+        clients,
+        load,
+        memory,
+        lists,
+        copies,
+        recovery,
+        weights,
+        neighbours,
+        scale,
+    )
     for module in modules:
         monkeypatch.setattr(module, "run", note(module.BENCH))
     monkeypatch.setattr(model, "find_model", lambda *_: None)
@@ -299,7 +313,7 @@ def test_without_a_command_all_benchmarks_run_even_if_native_cannot(monkeypatch:
         *("submit", "infer", "infer", "clients", "clients", "load", "memory", "lists", "copy", "recovery")
     ]
     assert ran() == shortly
-    assert ran("--big") == [*shortly, "weights", "clients", "scale"]
+    assert ran("--big") == [*shortly, "weights", "clients", "neighbours", "scale"]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ def everything(
     check: CheckOption = False,
     html: HtmlOption = None,
     big: Annotated[
-        bool, typer.Option("--big", help="Without a command: also weights, clients -n 64 and scale.")
+        bool,
+        typer.Option("--big", help="Without a command: also weights, clients -n 64, neighbours and scale."),
     ] = False,
 ) -> None:
     """Without a command: all benchmarks but those of --big, shortly, in a few minutes."""
@@ -153,11 +154,12 @@ def _with_native_driver() -> Iterator[Measurement]:
 
 def _big() -> Iterator[Measurement]:
     """Run the benchmarks that take minutes, and up to 10 GiB."""
-    from softnpu.tools.bench import clients, scale, weights
+    from softnpu.tools.bench import clients, neighbours, scale, weights
     from softnpu.tools.bench.model import find_model
 
     yield from weights.run(2 * _GIB, 1)
     yield from clients.run(find_model(_DEFAULT_MODEL, ()), 64, 3, 4.0, "f32")
+    yield from neighbours.run(9, 0.2)
     yield from scale.run((), 0)
 
 
@@ -297,7 +299,10 @@ def _weights(
 def _scale(
     axis: Annotated[
         list[str] | None,
-        typer.Argument(help="clients, models, 'model size', commands, allocations, sessions; without: all."),
+        typer.Argument(
+            help="clients, models, 'model size', commands, allocations, sessions, queues, contexts, fences, "
+            "events, lists, graphs; without: all."
+        ),
     ] = None,
     most: Annotated[int, typer.Option(min=0, help="No larger size than this; 0: all sizes.")] = 0,
 ) -> Iterator[Measurement]:
@@ -305,6 +310,17 @@ def _scale(
     from softnpu.tools.bench import scale
 
     return scale.run(axis or (), most)
+
+
+@benchmark("neighbours")
+def _neighbours(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each flood.")] = 9,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Length of a turn.")] = 0.2,
+) -> Iterator[Measurement]:
+    """An inference beside processes that flood doorbells, status, loads, compilations; against alone."""
+    from softnpu.tools.bench import neighbours
+
+    return neighbours.run(rounds, seconds)
 
 
 @benchmark("copy")

@@ -68,6 +68,8 @@ TARGETS: Final = (
     Target("native", "round trip with spin, two cores", _SEMAPHORES, 0.06),
     Target("copy", "*", "numpy.copyto", 0.95, True),
     Target("farm", "a batch of *", "without Ray", 1.02),
+    Target("neighbours", "*beside computation*", "alone", None),
+    Target("neighbours", "an inference * beside *", "alone", 2.0),
     Target("scale", "*, at the largest", "*, at the smallest", 1.3),
 )
 
