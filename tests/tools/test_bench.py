@@ -32,6 +32,7 @@ from softnpu.tools.bench import (
     load,
     memory,
     native,
+    neighbours,
     recovery,
     scale,
     start,
@@ -276,7 +277,7 @@ def test_without_a_command_all_benchmarks_run_even_if_native_cannot(monkeypatch:
         return run
 
     modules = (submit, native, start, tokens, infer, clients, load, memory, lists, copies, recovery, weights)
-    for module in (*modules, scale, counters):
+    for module in (*modules, neighbours, scale, counters):
         monkeypatch.setattr(module, "run", note(module.BENCH))
     monkeypatch.setattr(whole, "find_model", lambda *_: None)
 
@@ -293,7 +294,7 @@ def test_without_a_command_all_benchmarks_run_even_if_native_cannot(monkeypatch:
         *("load", "memory", "lists", "copy", "recovery"),
     ]
     assert ran() == shortly
-    assert ran("--big") == [*shortly, "weights", "clients", "scale"]
+    assert ran("--big") == [*shortly, "weights", "clients", "neighbours", "scale"]
     assert ran("--counters") == ["counters"]
     assert "--big: before lists; expected no command" in softnpu("bench", "--big", "lists").misuse
 

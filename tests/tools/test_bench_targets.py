@@ -15,10 +15,12 @@ from softnpu.tools.bench import (
     language_model,
     large_model,
     load,
+    neighbours,
     page,
     scale,
     scale_clients,
     scale_models,
+    scale_objects,
     scale_sessions,
     targets,
     tokens,
@@ -68,6 +70,7 @@ _TABLE = [
     ("native", "round trip with spin, two cores", "semaphore pair", 0.06),
     ("copy", "256.0 MiB, from host to device memory", "numpy.copyto", 0.95),
     ("farm", "a batch of 32, 2 at once", "without Ray", 1.01),
+    ("neighbours", "an inference now and then beside loads and doorbells", "alone", 2.0),
     ("scale", "clients: memory, at the largest", "1, at the smallest", 1.3),
 ]
 """Every figure with a target, as `softnpu bench` names it."""
@@ -79,6 +82,7 @@ def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten benchmarks: times are not checked, so daemons need not settle and a few inferences suffice."""
     for counted in (scale_clients, scale_models):
         monkeypatch.setattr(counted, "_INFERENCES", 20)
+    monkeypatch.setattr(scale_objects, "_MOST_ROUNDS", 1)
     for module in (load, weights, scale_clients, scale_sessions):
         monkeypatch.setattr(module, "wait_for_rest", lambda _: None)
 
@@ -102,6 +106,7 @@ def test_every_target_has_a_figure() -> None:
         targets.find("infer", "magika: throughput", _CPU),
         targets.find("memory", "yolov8n, plugin: total, 8 processes", "one process"),
         targets.find("clients", "digits: total throughput, 8 processes", f"{_CPU}, 1 process"),
+        targets.find("neighbours", "an inference back to back beside computation", "alone"),
     }
     assert used | for_any_model == set(targets.TARGETS)
 
@@ -179,6 +184,14 @@ def test_a_growing_cost_misses_even_if_the_smallest_is_not_cheapest() -> None:
 
     assert verdicts(10, 11, 13) == [("1, at the smallest", 1.3, True), ("at the cheapest", 1.3, None)]
     assert verdicts(10, 5, 14) == [("1, at the smallest", 1.4, False), ("at the cheapest", 2.8, None)]
+
+
+def test_an_inference_beside_each_flood_is_compared_with_one_alone() -> None:
+    found = list(neighbours.run(1, 0.05))
+    judged = {row.metric for row in found if row.target == 2.0 and row.peer == "alone"}
+    assert len(judged) == 2 * sum("computation" not in each.name for each in neighbours.NEIGHBOURS)
+    assert len(found) == 3 * len(neighbours.NEIGHBOURS)
+    assert all(row.value > 0 for row in found)
 
 
 def test_an_unknown_axis_is_refused() -> None:

@@ -71,7 +71,8 @@ def everything(
     html: HtmlOption = None,
     load: LoadOption = 0,
     big: Annotated[
-        bool, typer.Option("--big", help="Without a command: also weights, clients -n 64 and scale.")
+        bool,
+        typer.Option("--big", help="Without a command: also weights, clients -n 64, neighbours and scale."),
     ] = False,
     counters: Annotated[
         bool, typer.Option("--counters", help="Instead, as the command 'counters': what an inference costs.")
@@ -290,7 +291,10 @@ def _weights(
 def _scale(
     axis: Annotated[
         list[str] | None,
-        typer.Argument(help="clients, models, 'model size', commands, allocations, sessions; without: all."),
+        typer.Argument(
+            help="clients, models, 'model size', commands, allocations, sessions, queues, contexts, fences, "
+            "events, lists, graphs; without: all."
+        ),
     ] = None,
     most: Annotated[int, typer.Option(min=0, help="No larger size than this; 0: all sizes.")] = 0,
 ) -> Iterator[Measurement]:
@@ -298,6 +302,17 @@ def _scale(
     from softnpu.tools.bench import scale
 
     return scale.run(axis or (), most)
+
+
+@benchmark("neighbours")
+def _neighbours(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each flood.")] = 9,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Length of a turn.")] = 0.2,
+) -> Iterator[Measurement]:
+    """An inference beside processes that flood doorbells, status, loads, compilations; against alone."""
+    from softnpu.tools.bench import neighbours
+
+    return neighbours.run(rounds, seconds)
 
 
 @benchmark("copy")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from softnpu.tools.bench import scale_clients, scale_memory, scale_models, scale_sessions
+from softnpu.tools.bench import scale_clients, scale_memory, scale_models, scale_objects, scale_sessions
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.scale_point import Point
 from softnpu.tools.shared.failures import UsageError
@@ -33,6 +33,12 @@ AXES: Final = (
     Axis("commands", (1, 100, 10_000, 100_000), scale_memory.measure_commands),
     Axis("allocations", (1, 100, 10_000, 100_000), scale_memory.measure_allocations),
     Axis("sessions", (1, 10, 100, 1000), scale_sessions.measure),
+    Axis("queues", (1, 10, 100, 1000), scale_objects.measure_queues),
+    Axis("contexts", (1, 10, 100, 1000), scale_objects.measure_contexts),
+    Axis("fences", (1, 10, 100, 1000), scale_objects.measure_fences),
+    Axis("events", (1, 10, 100, 1000), scale_objects.measure_events),
+    Axis("lists", (1, 10, 100, 1000), scale_objects.measure_lists),
+    Axis("graphs", (1, 10, 100), scale_objects.measure_graphs),
 )
 
 

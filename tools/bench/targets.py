@@ -68,6 +68,8 @@ TARGETS: Final = (
     Target("native", "round trip with spin, two cores", _SEMAPHORES, 0.06),
     Target("copy", "*", "numpy.copyto", 0.95, True),
     Target("farm", "a batch of *", "without Ray", 1.01),
+    Target("neighbours", "*beside computation*", "alone", None),
+    Target("neighbours", "an inference * beside *", "alone", 2.0),
     Target("scale", "*, at the largest", "*, at the smallest", 1.3),
 )
 
@@ -88,6 +90,7 @@ EXPLAINED: Final = (
     ("farm", "a batch of *", "farm"),
     ("counters", "submit, with spin: engine: system calls", "What an inference costs"),
     ("counters", "native, *: system calls", "What an inference costs"),
+    ("neighbours", "*", "Neighbours"),
     ("scale", "*", "Growth"),
 )
 """Figures by benchmark and metric, and where docs/benchmarks.md explains why they may miss their target."""

@@ -14,6 +14,7 @@ from softnpu.tools.bench import (
     load,
     memory,
     native,
+    neighbours,
     recovery,
     scale,
     start,
@@ -60,6 +61,7 @@ def counted() -> list[Step]:
 _BIG: Final = (
     Step("weights", 120, lambda: weights.run(2 * _GIB, 1)),
     Step("clients", 90, lambda: clients.run(_model(DEFAULT_MODEL), 64, 3, 4.0, "f32")),
+    Step("neighbours", 45, lambda: neighbours.run(9, 0.2)),
     Step("scale", 300, lambda: scale.run((), 0)),
 )
 """Those that take minutes, and up to 10 GiB."""
