@@ -90,7 +90,7 @@ EXPLAINED: Final = (
     ("farm", "a batch of *", "farm"),
     ("counters", "submit, with spin: engine: system calls", "What an inference costs"),
     ("counters", "native, *: system calls", "What an inference costs"),
-    ("neighbours", "*", "Neighbours"),
+    ("neighbours", "*", "Beside neighbours"),
     ("scale", "*", "Growth"),
 )
 """Figures by benchmark and metric, and where docs/benchmarks.md explains why they may miss their target."""

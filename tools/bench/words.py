@@ -30,6 +30,7 @@ _TOPICS: Final = {
     "kernels": Topic("Own kernels: time"),
     "farm": Topic("A farm of nodes: time of a batch, batches a second"),
     "scale": Topic("Growth: cost of one among many"),
+    "neighbours": Topic("A small inference beside programs that flood the daemon: time"),
     "recovery": Topic("A death or a hang: time until others go on"),
     "counters": Topic("Counted for each inference"),
 }
