@@ -115,10 +115,10 @@ def test_those_of_memory_files_are_all_released_earlier(space: WeightSpace, rele
     space.in_memory = True
     looks = _Looks()
     with weight_pages.releasing(space, looks):
-        looks.now = _grown(touched=48 * _PART)
+        looks.now = _grown(touched=60 * _PART)
         assert looks.wait(5)
         assert releases.ranges == [_ALL]
-        looks.now = _grown(touched=48 * _PART + 1)
+        looks.now = _grown(touched=60 * _PART + 1)
         assert releases.wait_for(3)
         assert set(releases.ranges) == {_ALL}
 

@@ -28,7 +28,7 @@ _AHEAD: Final = 8
 The thread may also wait for a core.
 """
 _MOST: Final = 80
-_MOST_IN_MEMORY: Final = 48
+_MOST_IN_MEMORY: Final = 60
 """Parts of memory from which on all pages are released.
 
 Memory files have huge pages, mostly: OpenVINO converts them faster than this thread follows, and releasing
