@@ -26,9 +26,9 @@ class WeightSpace:
     """Weights as one buffer: the sources, followed by the constants inside a blob.
 
     `view` ends with the last of them and is never empty; `layout` is that of the sources, `embedded` the
-    bytes after it. The memory is unmapped when nothing refers to `view` any more. Refuses anything but a
-    regular file (`ERROR_INVALID_ARGUMENT`) and ranges outside of it (`ERROR_INVALID_SIZE`); raises `OSError`
-    when the kernel does not map it.
+    bytes after it, `in_memory` whether the sources are memory files. The memory is unmapped when nothing
+    refers to `view` any more. Refuses anything but a regular file (`ERROR_INVALID_ARGUMENT`) and ranges
+    outside of it (`ERROR_INVALID_SIZE`); raises `OSError` when the kernel does not map it.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class WeightSpace:
         check_sources(sources, subject)
         self.layout = SpaceLayout(sources)
         self.embedded = section[2] if section is not None else 0
+        self.in_memory = all(map(linux.is_memory_file, fds))
         size = self.layout.size + page_up(self.embedded)
         memory = AddressRange(max(PAGE, size))
         for number, (source, fd) in enumerate(zip(sources, fds, strict=True)):

@@ -59,7 +59,10 @@ class _Looks:
 @pytest.fixture
 def space() -> Iterator[WeightSpace]:
     fd = linux.memfd("weights", LARGE)
-    yield WeightSpace([WeightSource(offset=0, length=LARGE)], [fd], "model")
+    space = WeightSpace([WeightSource(offset=0, length=LARGE)], [fd], "model")
+    assert space.in_memory
+    space.in_memory = False
+    yield space
     os.close(fd)
 
 
@@ -93,7 +96,7 @@ def test_pages_are_released_behind_what_is_converted(space: WeightSpace, release
         assert releases.wait_for(3)
         looks.now = _grown(touched=LARGE, converted=10 * _PART + 1)
         assert looks.wait(5)
-        looks.now = _grown(touched=LARGE, converted=2 * LARGE)
+        looks.now = _grown(converted=LARGE + 4 * _PART)
         assert releases.wait_for(4)
     assert releases.ranges[2:4] == [(0, 6 * _PART), (6 * _PART, LARGE)]
 
@@ -105,6 +108,18 @@ def test_all_are_released_at_every_look_if_it_takes_more_memory_than_that(
     with weight_pages.releasing(space, looks):
         looks.now = _grown(touched=LARGE + 17 * _PART)
         assert releases.wait_for(4)
+        assert set(releases.ranges) == {_ALL}
+
+
+def test_those_of_memory_files_are_all_released_earlier(space: WeightSpace, releases: _Releases) -> None:
+    space.in_memory = True
+    looks = _Looks()
+    with weight_pages.releasing(space, looks):
+        looks.now = _grown(touched=60 * _PART)
+        assert looks.wait(5)
+        assert releases.ranges == [_ALL]
+        looks.now = _grown(touched=60 * _PART + 1)
+        assert releases.wait_for(3)
         assert set(releases.ranges) == {_ALL}
 
 

@@ -27,8 +27,13 @@ _AHEAD: Final = 8
 
 The thread may also wait for a core.
 """
-_MOST: Final = 16
-"""Parts more than the weights from which on all pages are released."""
+_MOST: Final = 80
+_MOST_IN_MEMORY: Final = 60
+"""Parts of memory from which on all pages are released.
+
+Memory files have huge pages, mostly: OpenVINO converts them faster than this thread follows, and releasing
+them costs little.
+"""
 _INTERVAL_S: Final = 0.005
 
 
@@ -79,6 +84,7 @@ def _follow(
 ) -> None:
     size = space.layout.size
     part = size // _PARTS // PAGE * PAGE
+    most = part * (_MOST_IN_MEMORY if space.in_memory else _MOST)
     released, pause, has_room = 0, _INTERVAL_S, False
     while not done.wait(pause):
         pause, now = _INTERVAL_S, look()
@@ -87,10 +93,10 @@ def _follow(
             space.release_pages(size - _AHEAD * part)
             has_room = True
         end = min(size, converted - _BEHIND * part) // PAGE * PAGE
-        if end - released >= part:
-            space.release_pages(released, end)
-            released = end
-        elif now.total - before.total > size + _MOST * part:
+        if now.total - before.total > most:
             start = time.perf_counter()
             space.release_pages()
             pause = max(pause, time.perf_counter() - start)  # OpenVINO needs the cores
+        elif end - released >= part:
+            space.release_pages(released, end)
+            released = end
