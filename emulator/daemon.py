@@ -103,6 +103,8 @@ def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: 
         served = ServedSocket(settings)
     try:
         if not engines:
+            with _reasons_told(settings.socket):
+                served.reserve()  # what could not be written is told, too
             ready.tell()
         from softnpu.emulator.supervisor.supervisor import Supervisor  # clients need not wait for that
 
