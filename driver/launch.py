@@ -9,22 +9,22 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 
+from softnpu.driver import starter
 from softnpu.driver.errors import ZeError, error, uninitialized
 from softnpu.emulator.common import failpoints, file_claim, file_ownership, linux
 from softnpu.emulator.interface import daemon_files, endpoint
-from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, ENV_SOCKET, of_daemon
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult
 
 _CALL = "zeInitDrivers"
-_DAEMON_MODULE = "softnpu.emulator.autostart"
 _WITHIN_S = 60.0
 _CONNECT_S = 5.0
 _PAUSE_S = 0.01
 _LOOK_S = 0.05
+_MOST_STARTS = 3
 _OTHERS_S = 10.0
 """To start a daemon takes others a few seconds, at most: one who takes longer was stopped."""
 
@@ -49,6 +49,7 @@ class DaemonLauncher:
         self.is_own = False
         """Whether the daemon is this user's."""
         self._connections = 0
+        self._starts = 0
 
     def connect(self) -> socket.socket:
         """Return a connected socket; nothing has been sent.
@@ -61,6 +62,7 @@ class DaemonLauncher:
         self._connections += 1
         outcome = self._try()
         if isinstance(outcome, socket.socket):
+            starter.leave_early()
             return outcome
         if self._is_leased or not self._may_start:
             way_out = f"start one with 'softnpu daemon', or let clients do so (unset {ENV_AUTOSTART})"
@@ -76,9 +78,11 @@ class DaemonLauncher:
     def may_try_again(self) -> bool:
         """Return whether a daemon that closed the connection without an answer may have exited by itself.
 
-        False for one reached a second time: an exiting daemon accepts no more connections.
+        False for one reached a second time: an exiting daemon accepts no more connections. False also if
+        several that were started have ended so.
         """
-        return not self._same_peer and time.monotonic() < self._end
+        may_start = self._starts < _MOST_STARTS
+        return may_start and not self._same_peer and time.monotonic() < self._end
 
     def _try(self) -> socket.socket | str:
         """Return a connection, or the reason why there is none."""
@@ -190,21 +194,17 @@ class DaemonLauncher:
         return self._try()
 
     def _run_starter(self) -> None:
-        import subprocess  # imported late: most daemons run already
-
+        path = str(self.socket_path)
+        chosen = starter.take(path)
         try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", _DAEMON_MODULE, str(self.socket_path)],
-                stdin=subprocess.DEVNULL,
-                env=of_daemon(os.environ),
-                capture_output=True,
-                timeout=_WITHIN_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+            code, output, errors = chosen.start(path, _WITHIN_S)
+        except TimeoutError:
             raise self._failed(f"it did not come up within {_WITHIN_S:g} s") from None
-        if done.returncode != 0:
-            raise self._failed(_reason(done.stdout, done.stderr))
+        if code < 0 and chosen.is_early:
+            return  # somebody has killed it before it began: the next one is new
+        if code != 0:
+            raise self._failed(_reason(output, errors))
+        self._starts += 1
 
     def _failed(self, found: str) -> ZeError:
         log = endpoint.log_path(self.socket_path)

@@ -1,17 +1,19 @@
-"""`python -m softnpu.emulator.autostart SOCKET`, run by a client that finds no daemon.
+"""`python -m softnpu.emulator.autostart [--told] SOCKET`, run by a client that finds no daemon.
 
-Starts a daemon in the background that ends by itself after some time without a client.
+Starts a daemon in the background that ends by itself after some time without a client. With `--told` the path
+that counts comes on the standard input, ended by a zero, or nothing is started.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from softnpu.emulator import background
+from softnpu.emulator.background import StartingDaemon
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.environment import (
     clock,
@@ -27,31 +29,58 @@ if TYPE_CHECKING:
 
 _IDLE_S = 60.0
 _OTHERS_S = 15.0
+_TOLD_S = 10.0  # a program imports its libraries, and then it needs the daemon or not
 
 
 def main(arguments: list[str]) -> int:
     """Return 0 once a daemon is ready at the socket, this or another one; else print the reason as JSON."""
+    starting = StartingDaemon(_prepare, _serve)
+    path = _told() if arguments[0] == "--told" else Path(arguments[0])
+    if path is None:
+        return 0
     end = time.monotonic() + _OTHERS_S
     while True:
         try:
-            background.start_by_fork(Path(arguments[0]), partial(_serve, arguments[0]))
+            starting.begin(path)
         except Refused as error:
             # another daemon holds the lock: it starts, and will serve, or it ends, and will release the lock
-            if endpoint.accepts(Path(arguments[0])):
+            if endpoint.accepts(path):
                 return 0
             if error.info.result != ZeResult.ERROR_NOT_AVAILABLE or time.monotonic() > end:
                 import json  # late: the daemon has come up mostly
 
                 print(json.dumps({"reason": str(error)}))
                 return 1
+            starting = StartingDaemon(_prepare, _serve)
         else:
             return 0
 
 
-def _serve(socket: str, ready_fd: int) -> None:
-    from softnpu.emulator import daemon  # late: the engine is being started meanwhile
+def _told() -> Path | None:
+    """Wait to be told the socket on the standard input; None if that does not happen."""
+    end, told = time.monotonic() + _TOLD_S, b""
+    poller = select.poll()
+    poller.register(sys.stdin.fileno(), select.POLLIN)
+    while not told.endswith(b"\0"):
+        if not poller.poll(max(0.0, end - time.monotonic()) * 1000):
+            return None
+        part = os.read(sys.stdin.fileno(), 65536)
+        if not part:
+            return None
+        told += part
+    return Path(os.fsdecode(told[:-1]))
 
-    daemon.serve_in_background(settings(socket), ready_fd, engines=False)
+
+def _prepare() -> None:
+    from softnpu.emulator import daemon  # late: its children are started meanwhile
+
+    daemon.prepare()
+
+
+def _serve(path: Path, ready_fd: int) -> None:
+    from softnpu.emulator import daemon
+
+    daemon.serve_in_background(settings(str(path)), ready_fd, engines=False)
 
 
 def settings(socket: str) -> DaemonSettings:
@@ -70,4 +99,6 @@ def settings(socket: str) -> DaemonSettings:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # who waits for its end need not wait for Python's

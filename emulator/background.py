@@ -7,10 +7,12 @@ import re
 import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -26,42 +28,75 @@ _INTERRUPTED_S = 5.0
 _READY = re.compile(rb"ready (\d+)\n")
 
 
-def start_by_fork(path: Path, serve: Callable[[int], None]) -> bool:
-    """Start a daemon in a process that is forked from this one, and wait until it takes connections.
+class StartingDaemon:
+    """A process forked from this one that becomes a daemon, for a program that does nothing else.
 
-    `serve(ready_fd)` is the daemon of the socket `path`; the first engine imports what it needs before and
-    beside that. Its engines may still be starting in the end. Returns whether this is the process that
-    waited; in the other one the daemon has ended. For a program that does nothing else. Raises `Refused` with
-    the daemon's own reason.
+    It begins with what takes long and cannot be seen: its first children, and imports, which `prepare` makes
+    if it is not told its socket at once. Then `serve(path, ready_fd)` is the daemon. Untold it ends with this
+    process.
     """
-    daemon_files.check_folder(path.parent)
-    log_file = endpoint.log_path(path)
-    output = daemon_files.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
-    read_end, write_end = (linux.above_streams(end) for end in os.pipe())
-    if pid := os.fork():
-        os.close(write_end)
-        os.close(output)
-        with os.fdopen(read_end, "rb") as reader, ended_if_interrupted(pid):
-            check_answer(read_answer(reader.fileno(), START_DEADLINE_S), log_file)
-        return True
+
+    def __init__(self, prepare: Callable[[], None], serve: Callable[[Path, int], None]) -> None:
+        told, self._tell = (linux.above_streams(end) for end in os.pipe())
+        self._answer, answer = (linux.above_streams(end) for end in os.pipe())
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._tell)
+            os.close(self._answer)
+            _become_daemon(told, answer, prepare, serve)
+        os.close(told)
+        os.close(answer)
+
+    def begin(self, path: Path) -> None:
+        """Have it serve `path`; wait until it takes connections, while its engines may still be starting.
+
+        Raises `Refused` with its own reason.
+        """
+        with suppress(BrokenPipeError):  # it says why, or its log
+            os.write(self._tell, os.fsencode(path))
+        os.close(self._tell)
+        with os.fdopen(self._answer, "rb") as reader, ended_if_interrupted(self._pid):
+            check_answer(read_answer(reader.fileno(), START_DEADLINE_S), endpoint.log_path(path))
+
+
+def _become_daemon(
+    told: int, answer: int, prepare: Callable[[], None], serve: Callable[[Path, int], None]
+) -> NoReturn:
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for fd, stream in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(fd, stream)
-    for fd in (read_end, output, nothing):
-        os.close(fd)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     try:
-        start_first_engine()
-        serve(write_end)
+        start_first_children()
+        poller = select.poll()
+        poller.register(told, select.POLLIN)
+        if not poller.poll(0):
+            prepare()
+        text = b""
+        while part := os.read(told, 65536):
+            text += part
+        os.close(told)
+        if text:
+            path = Path(os.fsdecode(text))
+            _log_into(path)
+            serve(path, answer)
     except Refused as error:
-        os.write(write_end, msgspec.json.encode(error.info))
-    return False
+        os.write(answer, msgspec.json.encode(error.info))
+    sys.exit()
 
 
-def start_first_engine() -> None:
-    """Start the supervisor's first engine early, so that both import concurrently."""
-    raise_descriptor_limit()  # the engine inherits it
-    child_process.start_early(ChildProgram.ENGINE)
+def _log_into(path: Path) -> None:
+    daemon_files.check_folder(path.parent)
+    output = daemon_files.open_own(endpoint.log_path(path), os.O_WRONLY | os.O_APPEND, "log file")
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+
+
+def start_first_children() -> None:
+    """Start the supervisor's first engine and compiler worker early, so that all import concurrently."""
+    raise_descriptor_limit()  # they inherit it
+    child_process.start_early(ChildProgram.ENGINE, ChildProgram.COMPILER)
 
 
 def raise_descriptor_limit() -> None:

@@ -20,8 +20,8 @@ from softnpu.emulator import access, activation, background
 from softnpu.emulator.common import linux, log_lines
 from softnpu.emulator.common.home import ensure_home
 from softnpu.emulator.interface import daemon_files, endpoint
-from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside, with_huge_pages
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
 from softnpu.emulator.log_file import LogRotation
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
@@ -53,16 +53,47 @@ class LineLimit(logging.Filter):
         return count <= self._lines
 
 
-def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: bool = True) -> int:
+class ReadyPipe:
+    """A pipe to the process that waits for this daemon, which is told once; `fd` -1: nobody waits."""
+
+    def __init__(self, fd: int = -1) -> None:
+        self._fd = fd
+
+    def tell(self) -> None:
+        """Tell it that the daemon is ready."""
+        self._write(b"ready %d\n" % os.getpid())
+
+    def refuse(self, info: ErrorInfo) -> None:
+        """Tell it why there is no daemon."""
+        self._write(msgspec.json.encode(info))
+
+    def _write(self, text: bytes) -> None:
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        try:
+            os.write(fd, text)
+        except BrokenPipeError:
+            log.info("the process that started this daemon has ended")
+        os.close(fd)
+
+
+def prepare() -> None:
+    """Import what a daemon needs."""
+    from softnpu.emulator.served_socket import ServedSocket  # noqa: F401
+    from softnpu.emulator.supervisor.supervisor import Supervisor  # noqa: F401
+
+
+def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: bool = True) -> int:
     """Run a daemon in this process until it has to stop; return the signal that ended it, or 0.
 
-    It ends by request, SIGTERM, SIGINT, or when it is idle. Writes `ready` to `ready_fd` once every engine
-    executes, or without `engines` as soon as it takes connections. Raises `Refused` if the socket is in use.
+    It ends by request, SIGTERM, SIGINT, or when it is idle. Tells `ready` once every engine
+    executes, or without `engines` as soon as connections wait. Raises `Refused` if the socket is in use.
     """
     # a program that only starts a background daemon does not wait for these imports
     from softnpu.emulator.served_socket import ServedSocket
-    from softnpu.emulator.supervisor.supervisor import Supervisor
 
+    ready = ReadyPipe() if ready is None else ready
     settings.check()
     ensure_home()
     stops = _Stops()
@@ -71,14 +102,17 @@ def serve(settings: DaemonSettings, ready_fd: int | None = None, *, engines: boo
     with _reasons_told(settings.socket):
         served = ServedSocket(settings)
     try:
+        if not engines:
+            with _reasons_told(settings.socket):
+                served.reserve()  # what could not be written is told, too
+            ready.tell()
+        from softnpu.emulator.supervisor.supervisor import Supervisor  # clients need not wait for that
+
         with _reasons_told(settings.socket):
             supervisor = Supervisor(settings, served.listener, served.close)
             served.record(supervisor.status_path)
         stops.apply_to(supervisor)
-        if ready_fd is not None and not engines:
-            _write_ready(ready_fd)
-            ready_fd = None
-        _announce_ready(supervisor, ready_fd)
+        _announce_ready(supervisor, ready)
         strict = ", strict" if settings.is_strict else ""
         log.info("serving %s with devices %s%s", served.path, ", ".join(settings.devices), strict)
         supervisor.run()
@@ -157,7 +191,7 @@ def start_program(
         stdout=log_fd,
         stderr=log_fd,
         start_new_session=True,
-        env=environment,
+        env={**environment, **with_huge_pages(environment)},
     )
 
 
@@ -170,16 +204,17 @@ def run_as_program(arguments: list[str]) -> int:
 
 
 def serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: bool) -> int:
-    """`serve`, with a log that is moved aside in time; the exit code. Writes a refusal to `ready_fd`."""
-    configure_logging(settings.log_level)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(LogRotation(sys.stderr.fileno(), Path(settings.socket)))
+    """`serve`, with a log that is moved aside in time; the exit code. `ready_fd`: to its starter."""
+    ready = ReadyPipe(ready_fd)
     try:
-        if not settings.failpoints:  # the supervisor sets them up, for the engines that it starts
-            background.start_first_engine()
-        serve(settings, ready_fd, engines=engines)
+        if not settings.failpoints:  # the supervisor sets them up, for the children that it starts
+            background.start_first_children()
+        configure_logging(settings.log_level)
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(LogRotation(sys.stderr.fileno(), Path(settings.socket)))
+        serve(settings, ready, engines=engines)
     except Refused as error:
-        os.write(ready_fd, msgspec.json.encode(error.info))
+        ready.refuse(error.info)
         log.error("%s", error)
         return 1
     return 0
@@ -234,28 +269,18 @@ def _drain(sock: socket.socket) -> None:
         return
 
 
-def _announce_ready(supervisor: Supervisor, ready_fd: int | None) -> None:
+def _announce_ready(supervisor: Supervisor, pipe: ReadyPipe) -> None:
     waiting = set(range(len(supervisor.devices)))
-    untold = [] if ready_fd is None else [ready_fd]
 
     def ready(index: int) -> None:
         waiting.discard(index)
         if not waiting:
             supervisor.watch_idle()
-            if untold:
-                _write_ready(untold.pop())
+            pipe.tell()
         supervisor.devices[index].on_ready = _nothing  # last: after an error the next engine comes here again
 
     for device in supervisor.devices:
         device.on_ready = partial(ready, device.info.index)
-
-
-def _write_ready(fd: int) -> None:
-    try:
-        os.write(fd, b"ready %d\n" % os.getpid())
-    except BrokenPipeError:
-        log.info("the process that started this daemon has ended")
-    os.close(fd)
 
 
 def _nothing() -> None:

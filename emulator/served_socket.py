@@ -21,6 +21,8 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 
 log = logging.getLogger(__name__)
 
+_RECORD_ROOM = 256
+
 
 class ServedSocket:
     """A socket path that this daemon serves until `close`."""
@@ -42,6 +44,11 @@ class ServedSocket:
         except BaseException:
             self.close()
             raise
+
+    def reserve(self) -> None:
+        """Take the room of the record. Raises `OSError` if it could not be written."""
+        assert self._lock is not None
+        self._lock.reserve()
 
     def record(self, status: str) -> None:
         """Write who serves the path."""
@@ -77,11 +84,17 @@ class DaemonLock:
             raise _already_served(path)
         self._claim = claim
 
+    def reserve(self) -> None:
+        """Take the room of the record: who reads it finds none yet."""
+        at = 0
+        while at < _RECORD_ROOM:  # the first call may write a part, the next one says why
+            at += os.pwrite(self._claim.fd, b" " * (_RECORD_ROOM - at), at)
+
     def record(self, status: str) -> None:
         """Write who holds the lock."""
         record = DaemonRecord(**ProcessIdentity.current()._asdict(), status=status)
-        os.ftruncate(self._claim.fd, 0)
-        os.pwrite(self._claim.fd, msgspec.json.encode(record) + b"\n", 0)
+        written = os.pwrite(self._claim.fd, msgspec.json.encode(record) + b"\n", 0)
+        os.ftruncate(self._claim.fd, written)
 
     def release(self) -> None:
         """Release the path for the next daemon."""

@@ -14,6 +14,8 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
+from softnpu.driver import starter
+
 _CONVERTER = "openvino.tools.ovc"
 # Names that exist only once the converter is imported.
 _LATE = {"openvino": "convert_model", "openvino.tools": "ovc", "openvino.frontend": "tensorflow"}
@@ -35,7 +37,11 @@ class _Absence(MetaPathFinder):
 
 
 def _import() -> ModuleType:
-    """Return the package; with its converter if the program was already importing it."""
+    """Return the package; with its converter if the program was already importing it.
+
+    Meanwhile a daemon can begin, if this program may have to start one.
+    """
+    starter.begin_early()
     if "openvino" in sys.modules:
         return import_module("openvino")
     absence = _Absence()

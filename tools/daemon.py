@@ -283,13 +283,13 @@ def _gid(name: str) -> int:
 
 
 def _serve(settings: DaemonSettings) -> None:
-    from softnpu.emulator.daemon import configure_logging, serve
+    from softnpu.emulator.daemon import ReadyPipe, configure_logging, serve
 
     settings.check()
     configure_logging(settings.log_level)
     read_end, write_end = os.pipe()
     threading.Thread(target=_print_ready, args=(read_end, settings.socket), daemon=True).start()
-    if serve(settings, write_end) == signal.SIGINT:
+    if serve(settings, ReadyPipe(write_end)) == signal.SIGINT:
         raise typer.Exit(INTERRUPTED)
 
 

@@ -102,7 +102,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark."""
+    """Register the mark. Tests have daemons of their own, so the plugin begins none when it is imported."""
+    from softnpu.driver import starter
+
+    starter.may_begin_early = False
     config.addinivalue_line(
         "markers",
         f"{_MARK}(platform=None, faults=None, strict=False, check=False): an emulated NPU of this platform "

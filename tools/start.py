@@ -23,7 +23,10 @@ def main() -> None:
             from softnpu.tools.run import quick_run
 
             quick_run.try_to_run(sys.argv[2:])
+        from softnpu.driver import starter
         from softnpu.tools import cli
+
+        starter.may_begin_early = False
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRA:

@@ -24,7 +24,6 @@ from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions, GraphFlag
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links.compiler import CompileJob
-from softnpu.emulator.prediction.support import rules
 
 STORED = "ZE DynamicCaching cache_status_t: cache_status_t::stored\n"
 FOUND = "ZE DynamicCaching cache_status_t: cache_status_t::found\n"
@@ -138,6 +137,8 @@ def _configuration(request: CompileRequest) -> cache_key.Configuration:
     # the platform has a part of its own, where it is spelled in one way
     values = {name: value for name, value in request.settings.values.items() if name != PLATFORM}
     if request.settings.strict:
+        from softnpu.emulator.prediction.support import rules  # late: a table that is read
+
         values[STRICT] = f"YES by rules {rules.VERSION}"
     hashed = request.job.input_hash is not None
     if hashed:

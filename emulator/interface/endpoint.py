@@ -18,6 +18,7 @@ import msgspec
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.file_ownership import ROOT
+from softnpu.emulator.interface import socket_place
 from softnpu.emulator.interface.environment import ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
@@ -43,7 +44,7 @@ def default_socket() -> Path:
     chosen = os.environ.get(ENV_SOCKET)
     if chosen:
         return Path(chosen).absolute()
-    folder = _runtime_folder()
+    folder = Path(socket_place.runtime_folder())
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
@@ -55,18 +56,6 @@ def default_socket() -> Path:
             hint=f"correct it, or choose another path with {ENV_SOCKET}",
         )
     return folder / "softnpu.sock"
-
-
-def _runtime_folder() -> Path:
-    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
-        if parent and os.path.isdir(parent) and _is_ours(parent):
-            return Path(parent, "softnpu")
-    return Path(f"/tmp/softnpu-{os.geteuid()}")
-
-
-def _is_ours(folder: str) -> bool:
-    # root may write a directory named by a variable from another user's session
-    return os.stat(folder).st_uid in (os.geteuid(), ROOT) and os.access(folder, os.W_OK, effective_ids=True)
 
 
 def lock_path(path: Path) -> Path:

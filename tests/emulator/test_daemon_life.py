@@ -166,7 +166,7 @@ def test_a_daemon_says_that_it_is_ready_also_after_an_error_in_that_very_moment(
     devices: list[Any] = [SimpleNamespace(info=SimpleNamespace(index=index)) for index in range(2)]
     supervisor: Any = SimpleNamespace(devices=devices, watch_idle=fails_once)
     reader, writer = os.pipe()
-    daemon_module._announce_ready(supervisor, writer)
+    daemon_module._announce_ready(supervisor, daemon_module.ReadyPipe(writer))
     first, second = devices
     first.on_ready()
     with pytest.raises(MemoryError):

@@ -5,7 +5,6 @@ OPEN-FILES is the hard limit of its descriptors; 0 leaves it as it is.
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 
@@ -20,7 +19,7 @@ from softnpu.emulator.supervisor.settings import DaemonSettings
 def main(arguments: list[str], descriptors: list[int]) -> int:
     """Serve until told to stop; if refused, return 3 and write the error to the ready descriptor."""
     settings, open_files = arguments
-    (ready,) = descriptors
+    ready = daemon.ReadyPipe(*descriptors)
     if int(open_files):
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(open_files), int(open_files)))
     decoded = msgspec.json.decode(settings, type=DaemonSettings)
@@ -29,7 +28,7 @@ def main(arguments: list[str], descriptors: list[int]) -> int:
         daemon.configure_logging(decoded.log_level)
         daemon.serve(decoded, ready)
     except Refused as error:
-        os.write(ready, msgspec.json.encode(error.info))
+        ready.refuse(error.info)
         return 3
     return 0
 

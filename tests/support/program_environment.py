@@ -50,6 +50,8 @@ def marks_in(folder: Path) -> list[str]:
 def of_process(pid: int) -> dict[str, str]:
     """Return a process's initial environment."""
     environ = Path(f"/proc/{pid}/environ").read_bytes()
+    # glibc writes zeros between the tunables that it has read
+    environ = environ.replace(b"\0glibc.", b":glibc.")
     entries = (entry.decode().partition("=") for entry in environ.split(b"\0") if entry)
     return {name: value for name, _, value in entries}
 

@@ -81,7 +81,7 @@ EXPLAINED: Final = (
     ("load", "*", "load, driver cache"),
     ("weights", "*, file: compile, cached", "weights, file"),
     ("weights", "*, process memory: *", "weights, process memory"),
-    ("start", "*, without", "start, plugin"),
+    ("start", "*, without", "start, without a daemon"),
     ("clients", "*, 64 processes", "clients, 64 processes"),
     ("clients", "*", "clients, 8 processes"),
     ("memory", "*: total, *", "memory"),

@@ -108,6 +108,8 @@ CONSTANTS: Mapping[str, Mapping[str, Constant]] = {
         "PREFIXES_OF_DAEMON": environment.PREFIXES_OF_DAEMON,
         "OF_PROGRAMS": environment.OF_PROGRAMS,
         "OF_SETTINGS": environment.OF_SETTINGS,
+        "TUNABLES": environment.TUNABLES,
+        "HUGE_PAGES": environment.HUGE_PAGES,
         "DEFAULT_SPIN_US": environment.DEFAULT_SPIN_US,
         "MAX_SPIN_US": environment.MAX_SPIN_US,
         "TURBO_SPIN_NS": spin.TURBO_SPIN_NS,

@@ -9,13 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from softnpu.driver import native_library
-from softnpu.driver.errors import ZeError
-from softnpu.driver.launch import DaemonLauncher
-from softnpu.emulator.common import linux
-from softnpu.emulator.common.home import ensure_home
+from softnpu.driver import starter
 from softnpu.emulator.interface.environment import TRACE_VARIABLE, asked_settings, spin_us
-from softnpu.emulator.interface.result import Refused
 
 
 def try_to_run(arguments: Sequence[str]) -> None:
@@ -28,6 +23,14 @@ def try_to_run(arguments: Sequence[str]) -> None:
         return
     if asked_settings(os.environ) or os.environ.get(TRACE_VARIABLE):
         return  # only a handshake compares a daemon's settings, and a trace's writer must stay
+    starter.begin_early()
+    from softnpu.driver import native_library
+    from softnpu.driver.errors import ZeError
+    from softnpu.driver.launch import DaemonLauncher
+    from softnpu.emulator.common import linux
+    from softnpu.emulator.common.home import ensure_home
+    from softnpu.emulator.interface.result import Refused
+
     linux.open_streams()
     ensure_home()
     try:

@@ -38,6 +38,8 @@ constexpr std::string_view OF_DAEMON[] = {"PATH", "HOME", "TMPDIR", "LANG", "TZ"
 constexpr std::string_view PREFIXES_OF_DAEMON[] = {"LC_", "XDG_", "SOFTNPU_", "ONEDNN_", "DNNL_"};
 constexpr std::string_view OF_PROGRAMS[] = {"SOFTNPU_SOCKET", "SOFTNPU_AUTOSTART", "SOFTNPU_LEASE", "SOFTNPU_PYTHON", "SOFTNPU_SAVED_ENV", "SOFTNPU_LOG"};
 constexpr std::string_view OF_SETTINGS[] = {"SOFTNPU_DEVICES", "SOFTNPU_CLOCK", "SOFTNPU_INFERENCE_US", "SOFTNPU_INJECT", "SOFTNPU_STRICT", "SOFTNPU_SELF_CHECK", "SOFTNPU_NATIVE_TURNS", "SOFTNPU_CHECK"};
+constexpr const char* TUNABLES = "GLIBC_TUNABLES";
+constexpr const char* HUGE_PAGES = "glibc.malloc.hugetlb=1";
 constexpr uint32_t DEFAULT_SPIN_US = 50;
 constexpr uint32_t MAX_SPIN_US = 1000000;
 constexpr uint32_t TURBO_SPIN_NS = 15000000;

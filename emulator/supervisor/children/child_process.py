@@ -1,22 +1,26 @@
 """Starting the processes of engines and compiler workers.
 
-The first engine is started before the supervisor is imported (`start_early`), so that both import what they
+The first ones are started before the supervisor is imported (`start_early`), so that all import what they
 need side by side; this module imports little for that.
 """
 
 from __future__ import annotations
 
 import enum
+import importlib
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, NamedTuple
 
 from softnpu.emulator.common import failpoints
+from softnpu.emulator.interface.environment import HUGE_PAGES, TUNABLES, with_huge_pages
+from softnpu.emulator.supervisor.children import forked
+from softnpu.emulator.supervisor.children.forked import ForkedProcess
 from softnpu.emulator.supervisor.children.spawner import Spawned, Spawner
 
 
@@ -32,7 +36,7 @@ class ChildProgram(enum.StrEnum):
 class ChildProcess(NamedTuple):
     """`python -m PROGRAM FD PARENT_PID`, with `channel` to its FD; `output`: the pipe that it writes to."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     channel: socket.socket
     output: int
 
@@ -48,35 +52,50 @@ class ChildProcess(NamedTuple):
 
 
 _KILLED_S: Final = 1.0  # that a killed process may need
-_TUNABLES: Final = "GLIBC_TUNABLES"
-_HUGE_PAGES: Final = "glibc.malloc.hugetlb=1"
-"""Huge pages for large heap blocks, where the kernel grants them on request.
-
-Converting 2 GiB of weights took 1.15 s without, 0.7 s with it: most of the time went into page faults. A
-process of a compiler, whose pages are all new, reads YOLOv8n in 19 ms instead of 23.
-"""
-
 # The OpenBLAS of numpy would start a thread for each core, which spins while the process imports the rest:
 # 75 ms of CPU time on two cores. Nothing here multiplies matrices with numpy. A process that locks itself in
 # has one thread, so this is no choice of the user.
 ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
 
+_NEEDED_BY_ALL: Final = ("softnpu.emulator.kernels.trust", "softnpu.emulator.links.engine")
+"""What engine, worker and supervisor import, with what it imports: once instead of three times."""
+
 _early: Final[dict[ChildProgram, ChildProcess]] = {}
 
 
-def start_early(program: ChildProgram) -> None:
-    """Start the first process of this program ahead of use; harmless when repeated.
+def start_early(*programs: ChildProgram) -> None:
+    """Fork the first process of each program ahead of use, in this order; harmless when repeated.
 
-    It ends with this process in any case.
+    This process must be one thread. They end with it in any case. Nothing is done if they would need another
+    environment, which only a program of its own can have.
     """
-    if program not in _early:
-        _early[program] = start(program)
+    alike = failpoints.active is None and HUGE_PAGES in os.environ.get(TUNABLES, "")
+    for module in _NEEDED_BY_ALL if alike else ():
+        importlib.import_module(module)
+    for program in programs:
+        if alike and program not in _early:
+            _early[program] = _fork(program)
 
 
 def take(program: ChildProgram) -> ChildProcess:
     """Return a process of this program: the one started early, or a new one. Raises `OSError`."""
     early = _early.pop(program, None)
     return start(program) if early is None else early
+
+
+def _fork(program: ChildProgram) -> ChildProcess:
+    with ExitStack() as undo:
+        output, their_output = os.pipe()
+        undo.callback(os.close, output)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(ours.close)
+        try:
+            process = forked.start(program, theirs.fileno(), their_output, ONE_THREAD)
+        finally:
+            theirs.close()
+            os.close(their_output)
+        undo.pop_all()
+    return ChildProcess(process, ours, output)
 
 
 def start(program: ChildProgram) -> ChildProcess:
@@ -117,8 +136,7 @@ def _started(
     program: ChildProgram, output: int, variables: dict[str, str], more_fds: Sequence[int]
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     if program in (ChildProgram.ENGINE, ChildProgram.COMPILER):
-        # the user's choices come last and win
-        variables[_TUNABLES] = ":".join(filter(None, (_HUGE_PAGES, os.environ.get(_TUNABLES))))
+        variables |= with_huge_pages(os.environ)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with theirs:

@@ -19,6 +19,7 @@ from softnpu.emulator.links import engine as link
 from softnpu.emulator.supervisor.children import child_process
 from softnpu.emulator.supervisor.children.child_output import ChildOutput
 from softnpu.emulator.supervisor.children.child_process import ChildProgram
+from softnpu.emulator.supervisor.children.forked import ForkedProcess
 from softnpu.emulator.supervisor.reactor import Reactor, Timer
 from softnpu.emulator.supervisor.state.objects import Context
 
@@ -37,7 +38,7 @@ class KernelsProcess:
         self, reactor: Reactor, name: str, tell: Callable[[link.KernelsStarted, list[int]], None]
     ) -> None:
         self._reactor, self._name, self._tell = reactor, name, tell
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._output: ChildOutput | None = None
         self._pidfd = -1
         self._timer: Timer | None = None

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-import psutil
-
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.common.untrusted_fds import close_untrusted
@@ -233,6 +231,8 @@ def check_host_memory(size: int) -> None:
     """Refuse what the machine cannot back with pages: better an error now than the OOM killer."""
     if size < _CHECKED_FROM:
         return
+    import psutil  # late: it takes as long as many of the daemon's modules, and few programs need so much
+
     available = psutil.virtual_memory().available - _HEADROOM
     if size > available:
         raise refuse(

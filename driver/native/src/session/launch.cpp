@@ -99,13 +99,26 @@ std::vector<std::string> find_python() {
     return {python, "-P"};
 }
 
-// The part of this process's environment inherited by a daemon: the lists of interface.md, section 1.
+// The part of this process's environment inherited by a daemon: the lists of interface.md, section 1. Its
+// heaps have huge pages, unless the program's tunables, which come last, say otherwise.
 std::vector<std::string> environment_of_daemon() {
+    namespace lists = schema::environment;
     std::vector<std::string> kept;
+    std::string tunables(lists::HUGE_PAGES);
     for (char** entry = environ; *entry != nullptr; ++entry) {
         const std::string_view text = *entry;
-        if (is_of_daemon(text.substr(0, text.find('=')))) kept.emplace_back(text);
+        const std::string_view name = text.substr(0, text.find('='));
+        if (name == lists::TUNABLES) {
+            const std::string_view chosen = text.substr(std::min(name.size() + 1, text.size()));
+            const bool asks = chosen.find(lists::HUGE_PAGES) != chosen.npos;
+            if (asks) tunables.clear();
+            if (!asks && !chosen.empty()) tunables += ':';
+            tunables += chosen;
+        } else if (is_of_daemon(name)) {
+            kept.emplace_back(text);
+        }
     }
+    kept.push_back(std::string(lists::TUNABLES) + '=' + tunables);
     return kept;
 }
 

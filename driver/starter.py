@@ -1,0 +1,111 @@
+"""The process that starts a daemon for this one. It can begin before this one knows that it needs a daemon.
+
+It takes as long as a program's own imports, so `softnpu run` and the plugin begin it before theirs. Until it
+is told the socket nothing can be seen of it, and it ends by itself: after some seconds, or with this process.
+This module imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+from softnpu.emulator.interface import socket_place
+from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, of_daemon
+
+_MODULE = "softnpu.emulator.autostart"
+_LONGEST_NAME = 60
+_begun: list[Starter] = []
+may_begin_early = True
+"""False for programs that mostly have daemons of their own."""
+
+
+class Starter:
+    """A process that starts a daemon with this environment, and then ends."""
+
+    def __init__(self, environment: Mapping[str, str], likely: str, claim: str = "") -> None:
+        """Begin it; in /proc it shows the `likely` socket.
+
+        Its input is bound to the name `claim`: raises `OSError` if that of another one is.
+        """
+        import socket  # late: most daemons run already
+        import subprocess
+
+        self.is_early = bool(claim)
+        self._environment = environment
+        self._owner = os.getpid()
+        self._tell, told = socket.socketpair()
+        with told:
+            if claim:
+                told.bind(claim)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE, "--told", likely],
+                stdin=told.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+            )
+
+    def serves(self, environment: Mapping[str, str]) -> bool:
+        """Whether it waits to be told a socket by this process, for a daemon with this environment."""
+        return (self._owner, self._environment) == (os.getpid(), environment) and self._process.poll() is None
+
+    def start(self, socket: str, timeout_s: float) -> tuple[int, bytes, bytes]:
+        """Have a daemon serve `socket`; return exit code, output and errors. Raises `TimeoutError`."""
+        import subprocess
+
+        try:
+            with self._tell, suppress(BrokenPipeError):
+                self._tell.sendall(os.fsencode(socket) + b"\0")  # a fork of this process may keep it open
+            output, errors = self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            raise TimeoutError from None
+        return self._process.returncode, output, errors
+
+    def leave(self) -> None:
+        """End it, unless it is another process's; it has started nothing."""
+        self._tell.close()
+        if self._owner == os.getpid():
+            self._process.kill()
+            self._process.communicate()
+
+
+def begin_early() -> None:
+    """Begin a starter if this process may start a daemon, and none has ever served its default socket.
+
+    One at a time for each socket: others would take its processor.
+    """
+    chosen = os.environ
+    may = (
+        may_begin_early and sys.executable and chosen.get(ENV_AUTOSTART) != "0" and not chosen.get(ENV_LEASE)
+    )
+    if _begun or not may:
+        return
+    with suppress(OSError):  # whoever needs the daemon is told
+        likely = socket_place.place()
+        if not os.path.lexists(likely):
+            _begun.append(Starter(of_daemon(chosen), likely, claim_of(likely)))
+
+
+def claim_of(path: str) -> str:
+    """Return the name, in no file system, that the early starter for a socket has."""
+    return f"\0softnpu-starter-{os.geteuid()}-{path[-_LONGEST_NAME:]}"
+
+
+def take(socket: str) -> Starter:
+    """Return the starter that was begun early if it still serves, else a new one, for this socket."""
+    environment = of_daemon(os.environ)
+    if _begun and _begun[0].serves(environment):
+        return _begun.pop()
+    leave_early()
+    return Starter(environment, socket)
+
+
+def leave_early() -> None:
+    """End the starter that was begun early: a daemon serves already."""
+    while _begun:
+        _begun.pop().leave()

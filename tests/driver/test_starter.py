@@ -1,0 +1,118 @@
+"""A starter that begins before its program needs a daemon: used if nothing has changed, else never seen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from softnpu.driver import Driver, starter
+from softnpu.driver.launch import DaemonLauncher
+from softnpu.emulator.interface import socket_place
+from tests.conftest import StartDaemon, StartPython
+from tests.support.waiting import wait_gone, wait_until
+
+
+@pytest.fixture(autouse=True)
+def may_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SOFTNPU_AUTOSTART", "1")
+    monkeypatch.setenv("SOFTNPU_IDLE_S", "0.5")
+    monkeypatch.setattr(starter, "may_begin_early", True)
+    yield
+    starter.leave_early()
+
+
+def _begun() -> int:
+    """Begin one; return its pid."""
+    starter.begin_early()
+    (early,) = starter._begun
+    pid: int = early._process.pid
+    return pid
+
+
+def _first_platform() -> tuple[int, str]:
+    with Driver.open() as driver:
+        return driver.daemon_pid, driver.devices[0].info.platform
+
+
+def test_the_early_starter_starts_the_daemon(private_dir: Path) -> None:
+    pid = _begun()
+    daemon = wait_until(lambda: psutil.Process(pid).children(), what="the process that becomes a daemon")
+    wait_until(lambda: len(daemon[0].children()) == 2, what="its engine and worker")
+    assert os.listdir(private_dir) == [], "nothing can be seen"
+    found, _ = _first_platform()
+    assert found == daemon[0].pid
+    wait_gone(pid)
+    wait_gone(found)
+
+
+def test_a_program_that_changes_its_environment_has_a_daemon_with_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pid = _begun()
+    monkeypatch.setenv("SOFTNPU_DEVICES", "5010")
+    found, platform = _first_platform()
+    assert platform == "5010"
+    wait_gone(pid)
+    wait_gone(found)
+
+
+def test_a_killed_starter_is_replaced() -> None:
+    os.kill(_begun(), signal.SIGKILL)
+    found, _ = _first_platform()
+    wait_gone(found)
+
+
+def test_it_ends_with_its_program_and_all_that_it_began(start_python: StartPython) -> None:
+    code = """
+        from softnpu.driver import starter
+        starter.begin_early(); say(starter._begun[0]._process.pid); hear()
+    """
+    client = start_python(code)
+    pid = client.hear()
+    begun: list[psutil.Process] = []
+
+    def has_begun() -> bool:
+        begun[:] = psutil.Process(pid).children(recursive=True)
+        return bool(begun) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE  # it was not told in time
+
+    wait_until(has_begun, what="what it begins")
+    client.tell()
+    client.finish()
+    for one in (pid, *(process.pid for process in begun)):
+        wait_gone(one)
+
+
+def test_none_begins_without_need(monkeypatch: pytest.MonkeyPatch, start_daemon: StartDaemon) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("SOFTNPU_AUTOSTART", "0")
+        starter.begin_early()
+    with monkeypatch.context() as patch:
+        patch.setenv("SOFTNPU_LEASE", "some")
+        starter.begin_early()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as claim:
+        claim.bind(starter.claim_of(socket_place.place()))  # as one of another program
+        starter.begin_early()
+    start_daemon()
+    starter.begin_early()
+    assert not starter._begun
+
+
+def test_one_that_is_not_needed_ends_when_the_program_connects(start_daemon: StartDaemon) -> None:
+    pid = _begun()
+    daemon = start_daemon()
+    with Driver.open() as driver:
+        assert driver.daemon_pid == daemon.pid
+    wait_gone(pid)
+
+
+def test_a_client_gives_up_after_several_daemons_that_ended_without_an_answer() -> None:
+    launcher = DaemonLauncher(None, None)
+    assert launcher.may_try_again()
+    launcher._starts = 3
+    assert not launcher.may_try_again()
