@@ -82,8 +82,7 @@ class Engine:
         platform = check_platform(setup.platform)
         clock = None
         if setup.clock is not Clock.HOST:
-            paced = setup.clock is Clock.PACED
-            clock = DeviceClock(platform, self._counters.device_clock_ns, paced=paced)
+            clock = DeviceClock(platform, self._counters.device_clock_ns, paced=setup.clock is Clock.PACED)
         modelled = modelled_times(platform, clock, setup.inference_us * 1000)
         # cached images have no model to predict from; an entry may have ended an engine
         cached = setup.cpu_cache and clock is None and not setup.after_reset
@@ -464,7 +463,8 @@ class Engine:
             weakref.finalize(mapping.shared.buffer, self._unmapped.append, report)
 
     def _drop_memory(self, message: link.MemoryDrop) -> None:
-        self._queues.drop_lookups(context := self._contexts[message.context], message.memory)
+        context = self._contexts[message.context]
+        self._queues.drop_lookups(context, message.memory)
         for handle in message.memory:
             context.drop(handle)
 

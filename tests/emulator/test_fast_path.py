@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from softnpu.emulator.engine.fast_path.prepared import (
     PreparedSubmission,
     PreparedSubmissions,
 )
-from softnpu.emulator.engine.queues.queue import EngineQueue, Place, Submission
+from softnpu.emulator.engine.queues.queue import Place, Submission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
@@ -39,7 +38,6 @@ pytestmark = pytest.mark.quick
 HERE = MemoryAt(DATA, 0)
 EVENT = MemoryAt(FENCE, 64)
 HEADER = Path(__file__).parents[2] / "emulator/engine/native/fast_path.hpp"
-_NEVER = 2**63
 LOST = ErrorInfo(result=ZeResult.ERROR_DEVICE_LOST, object="submission", found="poisoned")
 
 
@@ -467,59 +465,6 @@ def test_a_failed_inference_is_run_again_by_python(rig: Rig) -> None:
     rig.runner.run(session.queue)
     assert session.fence.is_signalled(ticket)
     assert session.event.changes == changes + 1  # once
-
-
-@pytest.mark.parametrize("answer", [True, False, None], ids=["done", "not done", "an exception"])
-def test_an_inference_in_python_has_ended_only_if_it_says_so(rig: Rig, answer: bool | None) -> None:
-    session = rig.session()
-    rig.teach(session, _fill(1))
-    seen: list[tuple[int, int]] = []
-
-    def run_called(queue: EngineQueue) -> bool:
-        seen.append((queue.completed, queue.step))
-        if answer is None:
-            raise RuntimeError
-        return answer
-
-    inference = SimpleNamespace(can_be_called=True, run_called=run_called)
-    called = rig.call_to(session, inference)
-    tickets = [session.submit(), session.submit()]
-
-    assert rig.call() == bool(answer)
-
-    if answer:
-        assert seen == [(2, 0), (3, 0)]  # what it logs is of this submission
-        assert session.fence.is_signalled(tickets[1])
-    else:
-        assert seen == [(2, 0)]
-        assert not session.fence.is_signalled(tickets[0])
-        assert session.queue.completed == session.state_words[link.STATE_COMPLETED] == 2
-        assert session.state_words[link.STATE_RUNNING] == 0
-    del called
-
-
-def test_a_called_inference_handles_no_message_and_is_cancelled_in_the_end(rig: Rig) -> None:
-    rig.loop.read_messages = lambda: pytest.fail("a message may drop what C++ uses")
-    rig.runner._running.called_until_ns = _NEVER
-    assert not rig.runner.is_cancelled()
-    rig.runner._running.called_until_ns = 1
-    assert rig.runner.is_cancelled()
-
-
-def test_an_inference_that_must_not_be_called_any_more_is_forgotten(rig: Rig) -> None:
-    session = rig.session()
-    rig.teach(session, _fill(1))
-    inference = SimpleNamespace(can_be_called=True, run_called=lambda _: True)
-    called = rig.call_to(session, inference)
-    session.submit()
-    assert rig.call()
-
-    inference.can_be_called = False
-    ticket = session.submit()
-
-    assert not rig.call()
-    assert not session.fence.is_signalled(ticket)
-    del called
 
 
 @pytest.mark.parametrize(
