@@ -8,9 +8,7 @@ import mmap
 import os
 import re
 import resource
-import select
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from softnpu.emulator.engine.fast_path.prepared import (
     PreparedSubmission,
     PreparedSubmissions,
 )
-from softnpu.emulator.engine.queues.queue import Place, Submission
+from softnpu.emulator.engine.queues.queue import Submission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.commands import MemoryAt
@@ -31,13 +29,13 @@ from softnpu.emulator.interface.records import PAGE, StatusWord
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.emulator.links import engine as link
 from tests.support.fast_path import COMMANDS, DATA, FENCE, Rig, Session
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.quick
 
 HERE = MemoryAt(DATA, 0)
 EVENT = MemoryAt(FENCE, 64)
 HEADER = Path(__file__).parents[2] / "emulator/engine/native/fast_path.hpp"
+_NEVER = 2**63
 LOST = ErrorInfo(result=ZeResult.ERROR_DEVICE_LOST, object="submission", found="poisoned")
 
 
@@ -121,56 +119,6 @@ def test_fills_copies_and_timestamps_write_what_they_write_in_python(
 
     assert session.mapping.buffer[3 * PAGE : 3 * PAGE + 2048] == expected
     assert session.mapping.longs[(3 * PAGE + 2048) // 8] >= stamped > 0
-
-
-def _asleep(rig: Rig, *sessions: Session) -> None:
-    """Put their queues to sleep, and let C++ wait for their doorbells instead of returning at once."""
-    for session in sessions:
-        rig.poller.register(session.doorbell, select.EPOLLIN | select.EPOLLET)
-        rig.queues.awake.discard(session.queue)
-        rig.queues.put_to_sleep([session.queue])
-    os.eventfd_read(rig.channel)
-
-
-def test_a_doorbell_is_heard_without_python_whether_there_is_work_or_not(rig: Rig) -> None:
-    """While an image is loaded, Python may take milliseconds to answer; a neighbour rang all the time."""
-    busy, sleeper = rig.session(), rig.session()
-    for session in (busy, sleeper):
-        rig.teach(session, _fill(7))
-    _asleep(rig, sleeper)
-    os.eventfd_write(sleeper.doorbell, 1)
-    busy.submit()
-
-    def neighbour() -> None:
-        try:
-            wait_until(lambda: busy.ring.completed == 3, what="a submission, after a ring in vain")
-            sleeper.submit()
-            os.eventfd_write(sleeper.doorbell, 1)
-            wait_until(lambda: sleeper.ring.completed == 3, what="another one, after a ring")
-        finally:
-            os.eventfd_write(rig.channel, 1)
-
-    thread = threading.Thread(target=neighbour)
-    thread.start()
-    assert rig.fast_path.call() == [rig.channel]
-    thread.join()
-    assert (busy.ring.completed, sleeper.queue.completed) == (3, 3)
-    assert not rig.queues.awake
-    assert {busy.queue.place, sleeper.queue.place} == {Place.ASLEEP}
-
-
-def test_a_sleeper_with_work_for_python_is_awake_there(rig: Rig) -> None:
-    busy, sleeper = rig.session(), rig.session()
-    rig.teach(busy, _fill(7))
-    _asleep(rig, sleeper)
-    sleeper.record(_fill(8))
-    sleeper.submit()
-    os.eventfd_write(sleeper.doorbell, 1)
-    assert rig.fast_path.call() is None
-    assert list(rig.queues.awake) == [sleeper.queue]
-    assert sleeper.queue.place is Place.AWAKE
-    rig.runner.run(sleeper.queue)
-    assert sleeper.ring.completed == 1
 
 
 def test_many_fences_in_turn_do_not_drive_out_each_others_submissions(
