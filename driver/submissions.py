@@ -118,7 +118,7 @@ class FencedExecution(msgspec.Struct, eq=False):
         return self.record.is_signalled(self.ticket) or self.progress.is_over(self.last)
 
     def poll(self, limit_ns: int) -> int:
-        """Poll for at most `limit_ns` whether a wait for the fence ends; 2: the device runs others first."""
+        """Poll for at most `limit_ns` whether a wait for the fence ends; 2: polling is in vain."""
         progress = self.progress
         ring = progress.ring
         if CALLS is None or ring is None or progress.destroyed:

@@ -26,7 +26,7 @@ class SubmitCalls(NamedTuple):
     poll: Callable[[int, int, int, int, int], int]
     """Fence, ticket, ring, sequence, nanoseconds: whether the fence has the ticket, or so many have ended.
 
-    2: not yet, because the device runs submissions of others first.
+    2: not yet, and polling is in vain: the device runs submissions of others first, or needs this processor.
     """
     sleep: Callable[[int, int, int], object]
     """Fence, then as `FenceRecord.sleep`."""

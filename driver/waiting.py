@@ -5,6 +5,7 @@ The length of a slice bounds how late a waiter learns that the daemon is gone: n
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -37,7 +38,7 @@ def wait(
 ) -> bool:
     """Wait until `is_over()`; return False after `timeout_ns`. `sleep(ns)` returns on possible changes.
 
-    `poll(ns)` is `is_over()` that may take so long until it is true; 2: the device is busy with others.
+    `poll(ns)` is `is_over()` that may take so long until it is true; 2: it is in vain to check now.
 
     Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one slice (50 ms).
     """
@@ -58,8 +59,10 @@ def wait(
             if polled == 1:
                 spin.hit()
                 return True
-            if polled and spin.gives_way:
-                break
+            if polled:
+                if spin.gives_way:
+                    break
+                os.sched_yield()
             now = time.monotonic_ns()
         else:
             spin.miss()

@@ -19,7 +19,7 @@ class SpinBudget:
     __slots__ = ("_misses", "_skipped", "max_ns")
 
     gives_way = True
-    """Whether to sleep at once while the other side is busy with others."""
+    """Whether to sleep at once where polling is in vain."""
 
     def __init__(self, max_ns: int) -> None:
         self.max_ns = max_ns if len(os.sched_getaffinity(0)) > 1 else 0

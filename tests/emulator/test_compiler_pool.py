@@ -265,7 +265,7 @@ def test_a_job_ends_that_takes_more_cpu_time_than_it_may(
 ) -> None:
     daemon = start_daemon(limits=ResourceLimits(job_cpu_s=1), tuning=Tuning(compiler_stall_s=2.0))
     wire = open_wire(daemon)
-    answer = wire.answer(Client(wire, write_chain(private_dir, 4, 5000)).begin())
+    answer = wire.answer(Client(wire, write_chain(private_dir, 4, 30_000)).begin())
     assert isinstance(answer, msg.Failed), answer
     info = answer.info
     assert info.result == ZeResult.ERROR_MODULE_BUILD_FAILURE

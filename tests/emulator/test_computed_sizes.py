@@ -94,7 +94,8 @@ def test_a_compilation_beyond_the_limit_of_memory_fails_alone(
     for _ in range(26):  # 0.5 GB, when it is folded
         value = ops.concat([value, value], 0)
     path = private_dir / "large.xml"
-    ov.save_model(ov.Model([ops.result(ops.reduce_sum(ops.add(value, x), [0]))], [x], "large"), path)
+    total = ops.reduce_sum(ops.floor(ops.add(value, x)), [0])  # OpenVINO is asked about a Floor, and folds
+    ov.save_model(ov.Model([ops.result(total)], [x], "large"), path)
     with pytest.raises(ZeError) as raised:
         Loaded(context, path)
     assert raised.value.result == ZeResult.ERROR_OUT_OF_HOST_MEMORY

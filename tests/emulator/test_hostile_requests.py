@@ -243,11 +243,12 @@ def test_a_graph_with_a_wrong_number_of_descriptors_is_refused(
 
 
 def test_a_compilation_goes_on_under_one_number_only(
-    wire: Wire, wire_context: WireContext, chain: WireModel
+    wire: Wire, wire_context: WireContext, private_dir: Path
 ) -> None:
-    body = msg.encode(chain.request(wire_context))
-    for _ in range(2):
-        wire.channel.send(77, body, chain.fds)
+    with WireModel(write_chain(private_dir, 4, 3000)) as model:  # it takes longer than the second request
+        body = msg.encode(model.request(wire_context))
+        for _ in range(2):
+            wire.channel.send(77, body, model.fds)
     answers: list[msg.Answer] = []
     while len(answers) < 2:
         number, answer = wire.receive()

@@ -73,8 +73,10 @@ def test_every_system_call_is_counted_by_process_and_name(
     with _program() as one, _program() as other:
         with system_calls.counted([one.pid, other.pid]) as called:
             _ask(one, 123)
+            wait_asleep(one.pid)  # in its next read
         assert called.calls[one.pid]["write"] == 124
-        assert called.calls[one.pid]["read"] == 1
+        # a tracer may see the one that it has interrupted begin again
+        assert called.calls[one.pid]["read"] in (1, 1 + traced)
         assert "write" not in called.calls[other.pid]
         assert not called.refused
         _ask(one, 1)  # it is not traced any longer, and lives

@@ -54,14 +54,12 @@ inline uint32_t this_core() { return static_cast<uint32_t>(sched_getcpu() + 1); 
 // What the engine tells drivers in the place of its processor: it runs the submissions of others first.
 constexpr uint32_t BUSY = 0xFFFFFFFF;
 
-// Between two looks at a word of the engine, of which `core` tells where it runs; false if it is busy.
+// Between two looks at a word of the engine, of which `core` tells where it runs; false if looking is in
+// vain: it is busy, or needs this processor.
 inline bool pause_for(const uint8_t* core) {
     const uint32_t other = load32(core);
-    if (other == BUSY) return false;
-    if (other != 0 && other == this_core())
-        sched_yield();  // it cannot run meanwhile
-    else
-        pause_core();
+    if (other == BUSY || (other != 0 && other == this_core())) return false;
+    pause_core();
     return true;
 }
 

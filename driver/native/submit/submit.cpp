@@ -92,8 +92,8 @@ PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
 }
 
 // poll(fence, ticket, ring, sequence, limit_ns): 1 if the fence has the ticket or so many have ended, 2 if
-// the engine is busy with others, 0 if neither was so within that time. Keeps the interpreter, as a loop in
-// Python would: the caller bounds the time.
+// polling is in vain, 0 if neither was so within that time. Keeps the interpreter, as a loop in Python would:
+// the caller bounds the time.
 PyObject* poll(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Arguments<5> arguments;
     if (!arguments.read(given, count)) return nullptr;

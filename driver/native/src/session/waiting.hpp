@@ -31,7 +31,7 @@ public:
                    ? max_ns_
                    : 0;
     }
-    // Whether to sleep at once while the device is busy with others: not on a turbo queue.
+    // Whether to sleep at once where checking is in vain: not on a turbo queue.
     bool gives_way() const { return !turbo_; }
     void hit() { misses_.store(0, std::memory_order_relaxed); }
     void miss() { misses_.fetch_add(1, std::memory_order_relaxed); }
@@ -55,8 +55,8 @@ inline bool pause_always() {
 }
 
 // Waits until `ready()`; false when `timeout` nanoseconds have passed. `sleep(ns)` returns when it may have
-// changed. `pause()` is called between two checks; false: the device is busy with others. Throws DEVICE_LOST
-// when the daemon is gone, within one slice.
+// changed. `pause()` is called between two checks; false: it is in vain to check now. Throws DEVICE_LOST when
+// the daemon is gone, within one slice.
 template <class Ready, class Sleep, class Pause = bool (&)()>
 bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& connection, SpinBudget& spin,
                 Pause&& pause = pause_always) {
@@ -76,7 +76,9 @@ bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& conn
                     spin.hit();
                     return true;
                 }
-                pays = pause() || !spin.gives_way();
+                if (pause()) continue;
+                pays = !spin.gives_way();
+                if (pays) sched_yield();
             }
         } while (pays && now_ns() < spin_end);
         if (pays) spin.miss();
