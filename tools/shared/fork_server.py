@@ -23,6 +23,7 @@ from typing import Final
 
 import msgspec
 
+from softnpu.driver import starter
 from softnpu.emulator.common import linux
 
 _MESSAGE: Final = 1 << 16
@@ -146,7 +147,9 @@ def main(arguments: Sequence[str]) -> int:
     function, fd, parent, *rest = arguments
     linux.die_with_parent(int(parent))
     module, _, name = function.partition(":")
+    starter.may_begin_early = False  # what is imported would begin a daemon for nobody
     run: ChildFunction = getattr(importlib.import_module(module), name)(*rest)
+    starter.may_begin_early = True  # the children are programs
     with socket.socket(fileno=int(fd)) as requests:
         _Server(run, requests).serve()
     return 0
