@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -21,23 +22,29 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.quick
 
 
-def test_an_idle_engine_warms_up_and_loads_images_if_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("idle", [True, False])
+def test_an_idle_engine_warms_up_and_loads_images_if_that_fails(
+    monkeypatch: pytest.MonkeyPatch, idle: bool
+) -> None:
     def fail() -> None:
         raise LookupError("a defect")
 
     loaded = SimpleNamespace(meta=SimpleNamespace(name="loaded"), key="", lacking="", weights=None)
     monkeypatch.setattr(internal_errors.log, "disabled", True)
     monkeypatch.setattr(images, "load_device", lambda: None)
-    monkeypatch.setattr(images, "_IDLE_S", 0.0)
+    monkeypatch.setattr(images, "_IDLE_S", 0.01)
+    monkeypatch.setattr(images, "_MOST_IDLE", math.inf if idle else -1.0)
     monkeypatch.setattr(images, "warm_up", fail)
     monkeypatch.setattr(images, "timed_load", lambda *_: (loaded, 1.0))
     reports: list[Any] = []
     loader = ImageLoader(reports.append, lambda: None, host_times, False, None, InternalErrors("engine"))
-    wait_until(lambda: bool(reports))
-    assert isinstance(reports[0], link.InternalError)
+    if idle:
+        wait_until(lambda: bool(reports))
+        assert isinstance(reports.pop(), link.InternalError)
     counts = memoryview(bytearray(16)).cast("Q")
     loader.load(link.ImageLoad(image=1, state=0, blob_length=1), [], counts)
-    wait_until(lambda: isinstance(reports[-1], link.ImageLoaded))
+    wait_until(lambda: len(reports) == 2)
+    assert [type(report) for report in reports] == [link.ImageBegun, link.ImageLoaded]
     assert loader.image(1).is_ready()
     for fd in (loader.loaded_fd, loader.changes.fd):  # its thread never ends
         os.close(fd)
