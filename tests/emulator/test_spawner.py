@@ -9,10 +9,12 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from softnpu.emulator.supervisor.children import spawner
+from softnpu.emulator.supervisor.children import child_process, spawner
+from softnpu.emulator.supervisor.children.child_process import ChildProcess, ChildProgram
 from softnpu.emulator.supervisor.children.spawner import Spawned, Spawner
 from tests.support.waiting import wait_gone, wait_until
 
@@ -59,6 +61,17 @@ def test_what_cannot_be_started_is_an_error_and_the_next_one_is_started(starter:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         starter.start(partial(_start, "/nowhere/to/be/found"))
     test_a_process_and_its_descriptors_are_handed_over(starter)
+
+
+def test_it_begins_with_what_was_forked_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later thread would inherit what clients have sent until then."""
+    spawners: list[Spawner] = []
+    forked = cast("ChildProcess", object())
+    monkeypatch.setattr(child_process, "_spawners", spawners)
+    monkeypatch.setattr(child_process, "_early", {ChildProgram.ENGINE: forked})
+    assert child_process.take(ChildProgram.ENGINE) is forked
+    (one,) = spawners
+    one.close()
 
 
 def test_what_is_started_too_late_is_ended(starter: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:

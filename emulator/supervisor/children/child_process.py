@@ -79,8 +79,10 @@ def start_early(*programs: ChildProgram) -> None:
 
 def take(program: ChildProgram) -> ChildProcess:
     """Return a process of this program: the one started early, or a new one. Raises `OSError`."""
-    early = _early.pop(program, None)
-    return start(program) if early is None else early
+    if program not in _early:
+        return start(program)
+    _spawner(failpoints.inherited()[1])  # it begins before clients send files, which it must not inherit
+    return _early.pop(program)
 
 
 def _fork(program: ChildProgram) -> ChildProcess:
