@@ -126,6 +126,7 @@ std::vector<std::string> environment_of_daemon() {
 
 constexpr uint64_t SECOND = 1000000000;
 constexpr uint64_t START_NS = 60 * SECOND;
+constexpr int MOST_STARTS = 3;
 // To start a daemon takes others a few seconds, at most: one who takes longer was stopped.
 constexpr uint64_t OTHERS_NS = 10 * SECOND;
 constexpr useconds_t PAUSE_US = 10000;  // flock has no time-out
@@ -286,7 +287,7 @@ Fd Launch::connect() {
     return start();
 }
 
-bool Launch::may_try_again() const { return !again_ && now_ns() < end_; }
+bool Launch::may_try_again() const { return starts_ < MOST_STARTS && !again_ && now_ns() < end_; }
 
 Attempt Launch::attempt() {
     Attempt tried = try_to_connect(endpoint_.path);
@@ -314,6 +315,7 @@ Fd Launch::start() {
     tried = attempt();
     while (!tried.socket.valid()) {
         run_starter(endpoint_.path);
+        ++starts_;
         tried = attempt();
         if (!tried.socket.valid() && now_ns() >= end_) {
             throw no_daemon(endpoint_.path, "it was started but: " + tried.reason,

@@ -21,7 +21,7 @@ public:
     // INSUFFICIENT_PERMISSIONS for that of an untrusted user.
     Fd connect();
     // Whether a daemon that closed the connection without an answer may have ended. It has not if it accepts
-    // a second connection.
+    // a second connection; and after several that were started and ended so, the next one would as well.
     bool may_try_again() const;
 
     const std::string& path() const { return endpoint_.path; }
@@ -36,6 +36,7 @@ private:
     const uint64_t end_;
     pid_t peer_ = 0;
     bool again_ = false;
+    int starts_ = 0;
     bool own_ = false;
 };
 
