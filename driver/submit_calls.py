@@ -6,13 +6,10 @@ Without it the driver does the same in Python (`DriverRing`, `FenceRecord`), wit
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from softnpu.emulator.common import native_files
-
-log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 """Version of the functions in `native/submit`: a library of another version is not used."""
@@ -34,20 +31,12 @@ class SubmitCalls(NamedTuple):
 
 def load() -> SubmitCalls | None:
     """Return the functions; None if there is no library of this version."""
-    path = native_files.submit()
-    if not path.exists():
-        log.info("no %s: the driver submits and waits in Python, slower", path)
+    without = "the driver submits and waits in Python, slower"
+    name = "softnpu_submit_version"
+    library = native_files.loaded(native_files.submit(), name, VERSION, without, ctypes.PyDLL)
+    if library is None:
         return None
-    try:
-        library = ctypes.PyDLL(str(path))
-        version = int(library.softnpu_submit_version())
-        function = library.softnpu_submit_function
-    except (OSError, AttributeError) as error:
-        log.warning("%s cannot be used: %s; install softnpu again", path, error)
-        return None
-    if version != VERSION:
-        log.warning("%s has version %d; expected %d: install softnpu again", path, version, VERSION)
-        return None
+    function = library.softnpu_submit_function
     function.restype = ctypes.py_object
     return SubmitCalls(*map(function, range(len(SubmitCalls._fields))))
 

@@ -239,6 +239,7 @@ def _native_parts(_: Path) -> Iterator[Finding]:
         f"no {path}: {effect}"
         for path, effect in (
             (native_files.engine(), "small models run slower"),
+            (native_files.submit(), "Python programs submit and wait slower"),
             (native_files.guard(), "memory of other programs is refused"),
         )
         if not path.exists()
@@ -247,7 +248,9 @@ def _native_parts(_: Path) -> Iterator[Finding]:
         step = "install softnpu again on a machine with g++, or a wheel of it"
         yield Finding("native parts", "warning", "; ".join(missing), step)
         return
-    yield Finding("native parts", "ok", "the engine's part in C++, the guard of foreign memory")
+    yield Finding(
+        "native parts", "ok", "the parts of engine and Python driver in C++, the guard of foreign memory"
+    )
 
 
 def _device(_: Path) -> Iterator[Finding]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import logging
 import os
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
 """Directory of another build of the native driver, used instead of the installed one."""
@@ -41,3 +45,25 @@ def engine() -> Path:
 def submit() -> Path:
     """Return the part of the Python driver in C++; it need not exist."""
     return folder(SUBMIT_NAME) / SUBMIT_NAME
+
+
+def loaded(
+    path: Path, name: str, version: int, without: str, kind: type[ctypes.CDLL] = ctypes.CDLL
+) -> ctypes.CDLL | None:
+    """Return the library if its function `name` returns this version; None if there is no such one.
+
+    The log tells `without`, what that means.
+    """
+    if not path.exists():
+        log.info("no %s: %s", path, without)
+        return None
+    try:
+        library = kind(str(path))
+        found = int(library[name]())
+    except (OSError, AttributeError) as error:
+        log.warning("%s cannot be used: %s; install softnpu again", path, error)
+        return None
+    if found != version:
+        log.warning("%s has version %d; expected %d: install softnpu again", path, found, version)
+        return None
+    return library

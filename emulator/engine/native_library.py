@@ -6,11 +6,8 @@ It is built together with the native driver and lies beside it. Calls release th
 from __future__ import annotations
 
 import ctypes
-import logging
 
 from softnpu.emulator.common import native_files
-
-log = logging.getLogger(__name__)
 
 VERSION = 5
 """Version of the calls and of the records in `native/`: a library of another version is not used."""
@@ -26,18 +23,9 @@ def library() -> ctypes.CDLL | None:
 
 
 def _load() -> ctypes.CDLL | None:
-    path = native_files.engine()
-    if not path.exists():
-        log.info("no %s: the engine runs without its part in C++, slower", path)
-        return None
-    try:
-        loaded = ctypes.CDLL(str(path))
-        version = int(loaded.softnpu_engine_version())
-    except (OSError, AttributeError) as error:
-        log.warning("%s cannot be used: %s; install softnpu again", path, error)
-        return None
-    if version != VERSION:
-        log.warning("%s has version %d; expected %d: install softnpu again", path, version, VERSION)
+    without = "the engine runs without its part in C++, slower"
+    loaded = native_files.loaded(native_files.engine(), "softnpu_engine_version", VERSION, without)
+    if loaded is None:
         return None
     loaded.softnpu_copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
     loaded.softnpu_copy.restype = None

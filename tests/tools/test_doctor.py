@@ -74,7 +74,7 @@ def test_without_library_and_home_the_next_steps_are_reported_and_the_rest_is_ch
     assert findings.keys() == CHECKS - {"OpenVINO", "compiler"} | {"home"}
     assert [check for check, found in findings.items() if found["state"] == "failed"] == ["native driver"]
     assert "g++" in findings["native driver"]["next_step"]
-    assert findings["native parts"]["found"].count(str(tmp_path)) == 2
+    assert findings["native parts"]["found"].count(str(tmp_path)) == 3
     assert "set HOME" in findings["home"]["next_step"]
     assert findings["limits"]["state"] == "warning"
 
