@@ -22,7 +22,7 @@ from softnpu.emulator.sandbox import call_filter, landlock
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 4, 24, 38, 47
 _AMBIENT_CLEAR_ALL: Final = 4
-_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
+_CAPGET_CAPSET: Final = {"x86_64": (125, 126), "aarch64": (90, 91)}
 _CAPABILITY_VERSION: Final = 0x20080522
 _DAC_READ_SEARCH: Final = 1 << 2
 _MOST_CAPABILITIES: Final = 64
@@ -108,13 +108,14 @@ def _drop_capabilities(kept: int) -> None:
     for number in range(_MOST_CAPABILITIES):
         _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # refused to who has none anyway
     _libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL, 0, 0, 0)
-    call = _CAPSET.get(os.uname().machine)
-    if call is None or os.geteuid():
-        kept = 0
-    if call is not None:
-        header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
-        data = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
-        _checked(_libc.syscall(call, header, data), "capset")
+    if os.uname().machine not in _CAPGET_CAPSET:
+        return
+    get, set_ = _CAPGET_CAPSET[os.uname().machine]
+    header, data = struct.pack("=Ii", _CAPABILITY_VERSION, 0), ctypes.create_string_buffer(24)
+    _checked(_libc.syscall(get, header, data), "capget")
+    _, permitted, *_ = struct.unpack("=6I", data.raw)
+    kept &= 0 if os.geteuid() else permitted  # root in a container may have none
+    _checked(_libc.syscall(set_, header, struct.pack("=6I", kept, kept, 0, 0, 0, 0)), "capset")
 
 
 def _checked(result: int, what: str) -> None:

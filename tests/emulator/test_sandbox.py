@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,8 +86,12 @@ def test_an_engine_that_cuts_and_seals_all_its_files_costs_itself(
     assert "internal error" not in daemon.log
 
 
-def test_a_process_tells_what_it_can_do() -> None:
-    command = [sys.executable, "-P", "-m", "softnpu.emulator.sandbox.probe"]
+@pytest.mark.parametrize("wrapper", [[], ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]])
+def test_a_process_tells_what_it_can_do(wrapper: list[str]) -> None:
+    """With or without the capabilities of root: containers are started with `--cap-drop ALL`."""
+    if os.geteuid():
+        wrapper = []  # who is not root has none
+    command = [*wrapper, sys.executable, "-P", "-m", "softnpu.emulator.sandbox.probe"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == {"missing": [], "possible": []}
     assert landlock.version() > 0
