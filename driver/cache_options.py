@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import Final
 
 from softnpu.emulator.interface.messages import CacheOptions
-
-log = logging.getLogger(__name__)
 
 ENV_CACHE_DIR: Final = "ZE_INTEL_NPU_CACHE_DIR"
 """Directory of the driver's cache of compiled models. If empty, nothing is cached."""
@@ -35,7 +32,11 @@ def cache_options_from_environment(environ: Mapping[str, str]) -> CacheOptions |
     try:
         folder.encode()
     except UnicodeEncodeError:
-        log.warning("no cache of compiled models: the name of directory %r is not UTF-8", folder)
+        import logging  # late: half a MiB of each client
+
+        logging.getLogger(__name__).warning(
+            "no cache of compiled models: the name of directory %r is not UTF-8", folder
+        )
         return None
     return CacheOptions(directory=folder, limit=cache_limit(environ))
 

@@ -1,4 +1,4 @@
-"""Device memory: host-visible allocations and numpy views of them.
+"""Device memory: host-visible allocations, and views of them: arrays of numpy, and plain bytes.
 
 The daemon places allocations in segments (sealed memory files); this process maps each segment once.
 """
@@ -11,14 +11,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from softnpu.driver.address_index import AddressIndex
-from softnpu.driver.block import Block, view_of
+from softnpu.driver.block import Block, bytes_of, view_of
 from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.handle import Handle
 from softnpu.emulator.common import failpoints, linux
@@ -29,6 +27,8 @@ from softnpu.emulator.interface.result import ZeResult
 from softnpu.emulator.interface.shared import SharedMapping
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from softnpu.driver.connection import Connection
 
 
@@ -60,13 +60,15 @@ class Allocation(Handle):
         return self._blocks[0]
 
     def view(
-        self, dtype: npt.DTypeLike = np.uint8, shape: Sequence[int] | None = None, offset: int = 0
+        self, dtype: npt.DTypeLike = "u1", shape: Sequence[int] | None = None, offset: int = 0
     ) -> npt.NDArray[Any]:
         """Return the memory as an array, without a copy: `shape` elements of `dtype` from byte `offset`.
 
         Without a shape: as many elements as fit.
         Raises `ZeError` with ERROR_INVALID_SIZE when the range exceeds the allocation.
         """
+        import numpy as np  # late: `buffer` does without
+
         kind = np.dtype(dtype)
         block = self._block
         left = block.size - offset
@@ -81,8 +83,12 @@ class Allocation(Handle):
         raw = view_of(block)[offset : offset + count * kind.itemsize]
         return raw.view(kind).reshape(count if shape is None else tuple(shape))
 
+    def buffer(self) -> memoryview:
+        """Return the memory as bytes, without a copy. A program that uses no array needs no numpy."""
+        return bytes_of(self._block)
 
-MemoryRef = Allocation | npt.NDArray[Any] | int | None
+
+MemoryRef: TypeAlias = "Allocation | npt.NDArray[Any] | int | None"
 """An allocation, a contiguous view of one, or an address inside one; None is the null pointer."""
 
 
@@ -339,21 +345,12 @@ class MemoryPool:
         if isinstance(memory, Allocation):
             memory._check(call)
             return self._own(call, memory._block, unknown), 0
-        if isinstance(memory, np.ndarray):
-            if not memory.flags.c_contiguous:
-                raise invalid_argument(call, "array", found="not contiguous", expected="a C-contiguous view")
-            address = memory.ctypes.data
+        if memory is None:
+            address = 0
         elif isinstance(memory, int):
             address = memory
-        elif memory is None:
-            address = 0
         else:
-            raise invalid_argument(
-                call,
-                "memory",
-                found=f"a {type(memory).__name__}",
-                expected="an Allocation, a numpy view of one, or an address",
-            )
+            address = _array_address(call, memory)
         return self._resolve_address(call, address, unknown)
 
     def resolve_target(
@@ -433,6 +430,21 @@ class MemoryPool:
         entry = self._blocks.get(at)
         if entry is not None and entry[0] == handle:
             del self._blocks[at]
+
+
+def _array_address(call: str, memory: object) -> int:
+    import numpy as np  # late: who has an array has imported it
+
+    if not isinstance(memory, np.ndarray):
+        raise invalid_argument(
+            call,
+            "memory",
+            found=f"a {type(memory).__name__}",
+            expected="an Allocation, a numpy view of one, or an address",
+        )
+    if not memory.flags.c_contiguous:
+        raise invalid_argument(call, "array", found="not contiguous", expected="a C-contiguous view")
+    return memory.ctypes.data
 
 
 def _no_pages(call: str, size: int, failure: OSError | ValueError) -> ZeError:

@@ -10,7 +10,6 @@ import sys
 import threading
 from contextlib import suppress
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +20,7 @@ _CONVERTER = "openvino.tools.ovc"
 _LATE = {"openvino": "convert_model", "openvino.tools": "ovc", "openvino.frontend": "tensorflow"}
 
 
-class _Absence(MetaPathFinder):
+class _Absence:
     """Hides the converter in the thread that imports OpenVINO here; its names load it later."""
 
     def __init__(self) -> None:

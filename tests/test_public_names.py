@@ -42,7 +42,7 @@ def members(kind: type) -> set[str]:
 # The members of a class besides the functions of the C headers, which docs/level-zero.md lists.
 HANDLE = "destroy destroyed"
 DRIVER: dict[str, str] = {
-    "Allocation": f"{HANDLE} address handle id kind size view",
+    "Allocation": f"{HANDLE} address buffer handle id kind size view",
     "BuildLog": "size",
     "CommandList": f"{HANDLE} context",
     "CommandListImmediate": f"{HANDLE} context",
@@ -77,7 +77,7 @@ DRIVER: dict[str, str] = {
     "ProfilingPool": f"{HANDLE} count graph",
     "ProfilingQuery": f"{HANDLE} layers tasks",
     "ProfilingType": "",
-    "PublishedMemory": f"{HANDLE} address handle id kind name size view",
+    "PublishedMemory": f"{HANDLE} address buffer handle id kind name size view",
     "QueryNetwork": HANDLE,
     "QueueMode": "",
     "Sysman": "",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -18,8 +17,6 @@ from types import TracebackType
 from typing import Final
 
 from softnpu.emulator.common import file_ownership
-
-log = logging.getLogger(__name__)
 
 # NFS makes flock a range lock: exclusive ones need a descriptor that can write. Others have no locks at all.
 _NO_LOCKS: Final = {errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -125,6 +122,8 @@ class FileClaim:
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            log.debug("lock file %s stays: %s", self.path, error)
+            import logging  # late: half a MiB of each client
+
+            logging.getLogger(__name__).debug("lock file %s stays: %s", self.path, error)
         fd, self.fd = self.fd, -1
         os.close(fd)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import logging
 
 ENV_NATIVE_DIR = "SOFTNPU_NATIVE_DIR"
 """Directory of another build of the native driver, used instead of the installed one."""
@@ -55,15 +56,21 @@ def loaded(
     The log tells `without`, what that means.
     """
     if not path.exists():
-        log.info("no %s: %s", path, without)
+        _log().info("no %s: %s", path, without)
         return None
     try:
         library = kind(str(path))
         found = int(library[name]())
     except (OSError, AttributeError) as error:
-        log.warning("%s cannot be used: %s; install softnpu again", path, error)
+        _log().warning("%s cannot be used: %s; install softnpu again", path, error)
         return None
     if found != version:
-        log.warning("%s has version %d; expected %d: install softnpu again", path, found, version)
+        _log().warning("%s has version %d; expected %d: install softnpu again", path, found, version)
         return None
     return library
+
+
+def _log() -> logging.Logger:
+    import logging  # late: half a MiB of each client
+
+    return logging.getLogger(__name__)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,28 @@ from tests.support.waiting import wait_until
 from tests.support.work import LONG, Loaded, barrier, check_works, execute, failure, recorded, run, same
 
 pytestmark = pytest.mark.quick
+_LEAN = """
+import sys
+sys.modules.update(dict.fromkeys(("numpy", "logging")))
+from pathlib import Path
+from softnpu.driver import Driver, GraphSource
+with Driver.open(sys.argv[1], autostart=False) as driver, GraphSource.from_ir(Path(sys.argv[2])) as source:
+    context = driver.devices[0].create_context()
+    graph = context.create_graph(source)
+    graph.initialize()
+    image, scores = memory = [context.alloc_host(argument.byte_size) for argument in graph.meta.arguments]
+    for index, place in enumerate(memory):
+        graph.set_argument_value(index, place.address)
+    image.buffer()[:] = bytes.fromhex(sys.argv[3])
+    commands = context.create_command_list()
+    commands.append_graph_execute(graph)
+    commands.close()
+    queue = context.create_command_queue()
+    fence = queue.create_fence()
+    queue.execute_command_lists([commands], fence)
+    assert fence.host_synchronize()
+    print(scores.buffer().hex())
+"""
 
 
 @pytest.fixture
@@ -100,6 +124,16 @@ _CLIENT = """
             outputs.add(bytes(result.view()).hex())
         say(sorted(outputs)); hear()
 """
+
+
+def test_a_program_without_numpy_and_logging_runs_a_model(
+    daemon: Daemon, context: Context, graph: Graph, digits: Path, images: Array
+) -> None:
+    words = [str(daemon.socket), str(digits), images[0].tobytes().hex()]
+    done = subprocess.run(
+        [sys.executable, "-c", _LEAN, *words], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == infer(context, graph, images[0]).tobytes().hex()
 
 
 def test_concurrent_processes_get_the_same_numbers_from_one_image(

@@ -99,6 +99,22 @@ def test_forgotten_objects_are_released(driver: Driver, digits: Path) -> None:
     wait_until(clean)
 
 
+def test_a_buffer_is_the_memory_of_its_allocation_and_keeps_it(context: Context) -> None:
+    memory = context.alloc_host(100)
+    bytes_, array = memory.buffer(), memory.view()
+    assert (bytes_.nbytes, bytes_.format, bytes_.readonly) == (100, "B", False)
+    bytes_[3:7] = b"from"
+    array[7:11] = list(b"both")
+    assert bytes(bytes_[3:11]) == bytes(array[3:11]) == b"fromboth"
+    part = bytes_[7:11]
+    address = memory.address
+    del memory, bytes_, array
+    gc.collect()
+    others = [context.alloc_host(100) for _ in range(8)]
+    assert address not in [other.address for other in others]
+    assert bytes(part) == b"both"
+
+
 def test_a_forgotten_queue_neither_finishes_work_nor_frees_memory_early(context: Context) -> None:
     gate = context.create_event()
     queue = context.create_command_queue()

@@ -84,6 +84,15 @@ def test_other_memory_is_refused_with_the_reason(context: Context, sealed: mmap.
     context.import_system_memory(base + _PAGE, _PAGE)
 
 
+def test_memory_for_reading_only_has_a_buffer_for_reading(context: Context, sealed: mmap.mmap) -> None:
+    memory = context.import_system_memory(_address(sealed), _PAGE, read_only=True)
+    buffer = memory.buffer()
+    sealed[:4] = b"read"
+    assert bytes(buffer[:4]) == b"read"
+    with pytest.raises(TypeError):
+        buffer[0] = 0
+
+
 def test_a_mapping_is_found_by_any_address_in_it() -> None:
     with Path("/proc/self/maps").open() as file:
         areas = [area for area in read_areas() if "heap" not in area.path and file.name != area.path]

@@ -123,7 +123,10 @@ def test_infer_gets_the_cpu_devices_numbers_without_a_copy(bench: Bench, digits:
 
 def test_memory_counts_every_process(bench: Bench, digits: Path) -> None:
     found = {row.metric: row for row in bench("memory", digits, "--processes", "2", "--no-settle")}
-    for way in ("driver", "plugin"):
+    for way, peer in (("driver", "bare Python"), ("plugin", "a process with openvino")):
+        own = found[f"digits, {way}: private pages of a client"]
+        assert own.peer == peer
+        assert own.value > (own.peer_value or 0) > 1
         total = found[f"digits, {way}: total, 2 processes"]
         parts = [found[f"digits, {way}: {part}"] for part in ("supervisor", "engine", "clients")]
         assert total.target == 1.5

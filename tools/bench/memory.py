@@ -2,20 +2,22 @@
 
 It is the proportional set size of supervisor, engines, compiler workers and clients: a page that several
 processes map counts once in total, including merely mapped pages of the weights file. Beside it: the pages
-that only the last client has, against a process that imports its libraries and does nothing.
+that only the last client has, against a Python that does nothing, or only imports OpenVINO.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from softnpu.driver import Driver
-from softnpu.tools.bench.client import client, importer
+from softnpu.tools.bench.client import client
 from softnpu.tools.bench.model import BenchModel
 from softnpu.tools.bench.result import Measurement, absolute, compared
 from softnpu.tools.bench.worker import Worker
@@ -27,8 +29,8 @@ BENCH = "memory"
 _WORKERS_END_S = 15.0
 _QUIET_S = 2.0
 _MIB = 1024 * 1024
-_LIBRARIES = {"driver": "numpy", "plugin": "openvino"}
-"""What a client imports that is not ours; OpenVINO imports numpy."""
+_PEERS = {"driver": ("bare Python", ""), "plugin": ("a process with openvino", "import openvino")}
+"""What a client cannot do without, by its way: a name, and a program."""
 _PARTS = ("supervisor", "engine", "compiler", "clients")
 
 
@@ -57,13 +59,12 @@ def _compare(way: str, model: BenchModel, processes: int, settle: bool) -> Itera
             each.wait_until_ready()
         clients += more
         all_of_them = _parts(observer, clients, spare if settle else None)
-        bare = stack.enter_context(importer(_LIBRARIES[way]))
-        bare.wait_until_ready()
-        own, least = private(clients[-1].pid) / _MIB, private(bare.pid) / _MIB
+        peer, program = _PEERS[way]
+        bare = stack.enter_context(_waiting(program))
+        own, least = private(clients[-1].pid) / _MIB, private(bare) / _MIB
     name = f"{model.name}, {way}"
     several, single = sum(all_of_them.values()), sum(one.values())
     yield compared(BENCH, f"{name}: total, {processes} processes", "MiB", several, "one process", single)
-    peer = f"a process with {_LIBRARIES[way]}"
     yield compared(BENCH, f"{name}: private pages of a client", "MiB", own, peer, least)
     for part in _PARTS:
         metric = f"{name}: {part}"
@@ -77,13 +78,29 @@ def _start(stack: ExitStack, way: str, socket: Path, model: BenchModel) -> Worke
     return stack.enter_context(client(way, socket, model))
 
 
+@contextmanager
+def _waiting(program: str) -> Iterator[int]:
+    """Run Python with this program, and wait until it has ended; yield the pid."""
+    words = [sys.executable, "-P", "-c", f"{program}\nprint(flush=True)\ninput()"]
+    # CI: no telemetry, from a forked process that would share its pages
+    environment = {**os.environ, "CI": "true"}
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
+
+
 def _parts(observer: Driver, clients: list[Worker], spare: int | None) -> Counter[str]:
     """Return MiB by part, at once (`spare` None) or when only `spare` compiler workers are left."""
     if spare is not None and not _settled(observer, spare):
         err.print(f"compiler workers did not end within {_WORKERS_END_S:g} s: they count")
     sizes: Counter[str] = Counter()
     for pid, part in process_tree(observer.daemon_pid).items():
-        sizes[part] += pss(pid)
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            sizes[part] += pss(pid)
     for each in clients:
         sizes["clients"] += pss(each.pid)
     return Counter({part: size / _MIB for part, size in sizes.items()})

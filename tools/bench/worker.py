@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import select
-import subprocess
 import sys
 import typing
 from collections.abc import Mapping
@@ -37,6 +35,8 @@ class Worker:
     def __init__(
         self, name: str, function: str, start: msgspec.Struct, environment: Mapping[str, str] | None = None
     ) -> None:
+        import subprocess  # here: the memory of workers is measured, and they start nothing
+
         self._name = name
         words = [f"{__package__}.{function}", msgspec.json.encode(start).decode(), str(os.getpid())]
         self._process = subprocess.Popen(
@@ -70,6 +70,8 @@ class Worker:
 
     def _hear(self, deadline_s: float) -> str:
         """Return its next line of output; empty when it has ended."""
+        import select
+
         assert self._process.stdout is not None
         heard = select.select([self._process.stdout], [], [], deadline_s)[0]
         return self._process.stdout.readline().decode().strip() if heard else f"silent for {deadline_s:g} s"
@@ -96,13 +98,14 @@ def main(arguments: list[str]) -> int:
     linux.die_with_parent(int(parent))
     module, _, function_name = name.partition(":")
     function = getattr(importlib.import_module(module), function_name)
-    kinds: tuple[type[Exception], ...] = (*failures.expected(), RuntimeError)  # the second for OpenVINO's own
     try:
         turn = function(msgspec.json.decode(start, type=typing.get_type_hints(function)["start"]))
         print(_READY, flush=True)
         for line in sys.stdin:
             print(msgspec.json.encode(turn(float(line))).decode(), flush=True)
-    except kinds as error:
+    except Exception as error:
+        if not isinstance(error, (*failures.expected(), RuntimeError)):  # the second for OpenVINO's own
+            raise
         print(failures.describe(error), flush=True)
         return 1
     return 0
