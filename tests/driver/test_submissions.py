@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from softnpu.driver import (
     submit_calls,
     waiting,
 )
+from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import FenceRecord
 from tests.conftest import StartDaemon
 from tests.support.waiting import wait_until
@@ -79,6 +81,23 @@ def test_a_fence_of_a_destroyed_queue_ends_its_waits(context: Context, queue: Co
     waiter.join(10)
     assert len(errors) == 1
     failure(fence.query_status, ZeResult.ERROR_INVALID_NULL_HANDLE)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("place", [(Fence, "_arm"), (DriverRing, "fill"), (DriverRing, "publish")])
+def test_a_queue_goes_on_after_a_signal_handler_has_raised_in_a_submission(
+    context: Context, queue: CommandQueue, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    commands, fence = barrier(context), queue.create_fence()
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):  # C++ does not go through all places
+        patch.setattr(*place, interrupted)
+        queue.execute_command_lists([commands], fence)
+    run(queue, barrier(context))
+    queue.synchronize(LONG)
+    assert not queue.lost
 
 
 @pytest.mark.usefixtures("way")
