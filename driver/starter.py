@@ -35,7 +35,7 @@ class Starter:
 
         self.is_early = bool(claim)
         self._environment = environment
-        self._owner = os.getpid()
+        self._owner = _identity()
         self._tell, told = socket.socketpair()
         with told:
             if claim:
@@ -50,7 +50,8 @@ class Starter:
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         """Whether it waits to be told a socket by this process, for a daemon with this environment."""
-        return (self._owner, self._environment) == (os.getpid(), environment) and self._process.poll() is None
+        is_alike = (self._owner, self._environment) == (_identity(), environment)
+        return is_alike and self._process.poll() is None
 
     def start(self, socket: str, timeout_s: float) -> tuple[int, bytes, bytes]:
         """Have a daemon serve `socket`; return exit code, output and errors. Raises `TimeoutError`."""
@@ -61,17 +62,25 @@ class Starter:
                 self._tell.sendall(os.fsencode(socket) + b"\0")  # a fork of this process may keep it open
             output, errors = self._process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            self._kill()
             raise TimeoutError from None
         return self._process.returncode, output, errors
 
     def leave(self) -> None:
         """End it, unless it is another process's; it has started nothing."""
         self._tell.close()
-        if self._owner == os.getpid():
-            self._process.kill()
-            self._process.communicate()
+        if self._owner[0] == os.getpid():
+            self._kill()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        with self._process:
+            pass  # closes its pipes first: what it has begun may be stopped, and hold them for long
+
+
+def _identity() -> tuple[object, ...]:
+    """Return whose process this is; a program may give up rights after it was imported."""
+    return os.getpid(), os.getresuid(), os.getresgid(), os.getgroups()
 
 
 def begin_early() -> None:

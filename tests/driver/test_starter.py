@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -60,6 +62,41 @@ def test_a_program_that_changes_its_environment_has_a_daemon_with_the_new_one(
     assert platform == "5010"
     wait_gone(pid)
     wait_gone(found)
+
+
+def test_a_program_that_becomes_another_user_has_a_daemon_of_that_user(
+    monkeypatch: pytest.MonkeyPatch, private_dir: Path
+) -> None:
+    pid = _begun()
+    monkeypatch.setattr(os, "getresuid", lambda: (1, 1, 1))
+    chosen = starter.take(str(private_dir / "other.sock"))
+    assert chosen._process.pid != pid
+    wait_gone(pid)
+    chosen.leave()
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_nobody_waits_for_a_stopped_process_that_would_be_the_daemon(
+    private_dir: Path, is_needed: bool
+) -> None:
+    pid = _begun()
+    (daemon,) = wait_until(lambda: psutil.Process(pid).children(), what="the process that becomes a daemon")
+    daemon.suspend()
+
+    def end() -> None:
+        if is_needed:
+            with suppress(TimeoutError):
+                starter._begun.pop().start(str(private_dir / "npu.sock"), 0.1)
+        starter.leave_early()
+
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    try:
+        ending.join(20)
+        assert not ending.is_alive()
+        wait_gone(pid)
+    finally:
+        daemon.kill()
 
 
 def test_a_killed_starter_is_replaced() -> None:
