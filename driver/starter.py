@@ -17,6 +17,7 @@ from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, of_
 
 _MODULE = "softnpu.emulator.autostart"
 _LONGEST_NAME = 60
+_STREAMS = 3
 _begun: list[Starter] = []
 may_begin_early = True
 """False for programs that mostly have daemons of their own."""
@@ -37,6 +38,10 @@ class Starter:
         self._environment = environment
         self._owner = _identity()
         self._tell, told = socket.socketpair()
+        if self._tell.fileno() < _STREAMS:  # one is closed: what this program writes to it would be told
+            from softnpu.emulator.common import linux
+
+            self._tell = socket.socket(fileno=linux.above_streams(self._tell.detach()))
         with told:
             if claim:
                 told.bind(claim)

@@ -75,6 +75,17 @@ def test_a_program_that_becomes_another_user_has_a_daemon_of_that_user(
     chosen.leave()
 
 
+def test_a_closed_stream_is_not_what_the_starter_is_told_by() -> None:
+    stream = os.dup(0)
+    os.close(0)
+    try:
+        _begun()
+        assert starter._begun[0]._tell.fileno() > 2
+    finally:
+        os.dup2(stream, 0)
+        os.close(stream)
+
+
 @pytest.mark.parametrize("is_needed", [False, True])
 def test_nobody_waits_for_a_stopped_process_that_would_be_the_daemon(
     private_dir: Path, is_needed: bool
