@@ -159,11 +159,15 @@ class CommandQueue(Handle):
                 last_use = self._tail + len(filled) - self._ring.slots
                 has_room = self._results.last_read >= last_use
                 if has_room or self._release_ended() >= last_use:
-                    asleep = self._fill_slots(filled, fence, execution)
-                    if failpoints.active is not None:
-                        failpoints.hit("client.submit")
-                    if asleep:
+                    try:
+                        asleep = self._fill_slots(filled, fence, execution)
+                        if failpoints.active is not None:
+                            failpoints.hit("client.submit")
+                        if asleep:
+                            self.context._ring_doorbell()
+                    except BaseException:  # of a signal handler: what was published must not wait for others
                         self.context._ring_doorbell()
+                        raise
                     # release ended work while the device begins; a destroyed ring's memory may have been
                     # reused
                     if has_room and not self._progress.destroyed:

@@ -28,7 +28,19 @@ from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import FenceRecord
 from tests.conftest import StartDaemon
 from tests.support.waiting import wait_until
-from tests.support.work import LONG, barrier, copy, execute, failure, fill, recorded, run, stamp, waits
+from tests.support.work import (
+    LONG,
+    SECOND,
+    barrier,
+    copy,
+    execute,
+    failure,
+    fill,
+    recorded,
+    run,
+    stamp,
+    waits,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -98,6 +110,23 @@ def test_a_queue_goes_on_after_a_signal_handler_has_raised_in_a_submission(
     run(queue, barrier(context))
     queue.synchronize(LONG)
     assert not queue.lost
+
+
+def test_what_was_published_runs_after_a_signal_handler_has_raised(
+    context: Context, queue: CommandQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring_doorbell, interrupts = context._ring_doorbell, [KeyboardInterrupt()]
+
+    def interrupted() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        ring_doorbell()
+
+    wait_until(lambda: queue._ring.is_asleep, what="the device waits for its doorbell")
+    monkeypatch.setattr(context, "_ring_doorbell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.execute_command_lists([barrier(context)])
+    assert queue.synchronize(20 * SECOND)
 
 
 @pytest.mark.usefixtures("way")
