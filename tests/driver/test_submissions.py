@@ -130,6 +130,16 @@ def test_what_was_published_runs_after_a_signal_handler_has_raised(
 
 
 @pytest.mark.usefixtures("way")
+def test_a_time_out_may_be_a_fraction(context: Context, queue: CommandQueue) -> None:
+    gate = context.create_event()
+    fence = execute(queue, waits(context, gate))
+    assert not fence.host_synchronize(1e6 + 0.5)
+    assert not queue.synchronize(1e6 + 0.5)
+    assert not gate.host_synchronize(1e6 + 0.5)
+    gate.host_signal()
+
+
+@pytest.mark.usefixtures("way")
 def test_a_sleeping_waiter_is_woken(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the end of a slice: those of this test are longer than it."""
     monkeypatch.setenv("SOFTNPU_SPIN_US", "0")
