@@ -98,6 +98,7 @@ def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: 
     ensure_home()
     stops = _Stops()
     background.raise_descriptor_limit()
+    background.keep_ended_children()
     _prepare_folder(settings)
     with _reasons_told(settings.socket):
         served = ServedSocket(settings)

@@ -75,6 +75,25 @@ def test_a_program_that_becomes_another_user_has_a_daemon_of_that_user(
     chosen.leave()
 
 
+def test_the_daemon_of_a_program_that_ignores_the_end_of_children_keeps_them() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Driver.open() as driver:
+            daemon = psutil.Process(driver.daemon_pid)
+            ignored = [_ignored(process.pid) for process in (daemon, *daemon.children())]
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert len(ignored) > 1
+    assert not any(signals & 1 << (signal.SIGCHLD - 1) for signals in ignored)
+    wait_gone(daemon.pid)
+
+
+def _ignored(pid: int) -> int:
+    """Return the signals that a process ignores, as bits."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("SigIgn:")[2].split()[0], 16)
+
+
 def test_a_closed_stream_is_not_what_the_starter_is_told_by() -> None:
     stream = os.dup(0)
     os.close(0)
