@@ -245,6 +245,7 @@ class _Stops:
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        linux.unblock_signals()
 
     def apply_to(self, supervisor: Supervisor) -> None:
         read_end, write_end = socket.socketpair()

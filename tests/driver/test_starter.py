@@ -88,6 +88,16 @@ def test_the_daemon_of_a_program_that_ignores_the_end_of_children_keeps_them() -
     wait_gone(daemon.pid)
 
 
+def test_the_daemon_of_a_program_that_blocks_signals_can_be_stopped() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        with Driver.open() as driver:
+            os.kill(driver.daemon_pid, signal.SIGTERM)
+            wait_gone(driver.daemon_pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _ignored(pid: int) -> int:
     """Return the signals that a process ignores, as bits."""
     status = Path(f"/proc/{pid}/status").read_text()
