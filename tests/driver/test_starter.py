@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from softnpu.driver import Driver, starter
+from softnpu.driver import Driver, ZeError, starter
 from softnpu.driver.launch import DaemonLauncher
 from softnpu.emulator.interface import socket_place
 from tests.conftest import StartDaemon, StartPython
@@ -75,17 +75,31 @@ def test_a_program_that_becomes_another_user_has_a_daemon_of_that_user(
     chosen.leave()
 
 
-def test_the_daemon_of_a_program_that_ignores_the_end_of_children_keeps_them() -> None:
+@pytest.fixture
+def no_children() -> Iterator[None]:
+    """Ignore the end of children, as many servers do."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        with Driver.open() as driver:
-            daemon = psutil.Process(driver.daemon_pid)
-            ignored = [_ignored(process.pid) for process in (daemon, *daemon.children())]
-    finally:
-        signal.signal(signal.SIGCHLD, before)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("no_children")
+def test_the_daemon_of_a_program_that_ignores_the_end_of_children_keeps_them() -> None:
+    with Driver.open() as driver:
+        daemon = psutil.Process(driver.daemon_pid)
+        ignored = [_ignored(process.pid) for process in (daemon, *daemon.children())]
     assert len(ignored) > 1
     assert not any(signals & 1 << (signal.SIGCHLD - 1) for signals in ignored)
     wait_gone(daemon.pid)
+
+
+@pytest.mark.usefixtures("no_children")
+def test_a_program_that_ignores_the_end_of_children_is_told_why_there_is_no_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOFTNPU_DEVICES", "banana")
+    with pytest.raises(ZeError, match="'banana'"):
+        Driver.open()
 
 
 def test_the_daemon_of_a_program_that_blocks_signals_can_be_stopped() -> None:
