@@ -94,10 +94,10 @@ def begin_early() -> None:
     One at a time for each socket: others would take its processor.
     """
     chosen = os.environ
-    may = (
-        may_begin_early and sys.executable and chosen.get(ENV_AUTOSTART) != "0" and not chosen.get(ENV_LEASE)
-    )
-    if _begun or not may:
+    # of a program that has Python inside, it is that program: it must not run twice for an import
+    is_python = "python" in os.path.basename(sys.executable or "")
+    may = may_begin_early and chosen.get(ENV_AUTOSTART) != "0" and not chosen.get(ENV_LEASE)
+    if _begun or not (may and is_python):
         return
     with suppress(OSError):  # whoever needs the daemon is told
         likely = socket_place.place()

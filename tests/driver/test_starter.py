@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -185,6 +186,9 @@ def test_none_begins_without_need(monkeypatch: pytest.MonkeyPatch, start_daemon:
         starter.begin_early()
     with monkeypatch.context() as patch:
         patch.setenv("SOFTNPU_LEASE", "some")
+        starter.begin_early()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/bin/true")  # as of a program that has Python inside
         starter.begin_early()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as claim:
         claim.bind(starter.claim_of(socket_place.place()))  # as one of another program
