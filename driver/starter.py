@@ -7,6 +7,7 @@ This module imports little.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Mapping
@@ -103,6 +104,7 @@ def begin_early() -> None:
         likely = socket_place.place()
         if not os.path.lexists(likely):
             _begun.append(Starter(of_daemon(chosen), likely, claim_of(likely)))
+            atexit.register(leave_early)
 
 
 def claim_of(path: str) -> str:

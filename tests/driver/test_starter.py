@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -158,6 +159,12 @@ def test_a_killed_starter_is_replaced() -> None:
     os.kill(_begun(), signal.SIGKILL)
     found, _ = _first_platform()
     wait_gone(found)
+
+
+def test_nothing_is_left_open_at_the_end_of_a_program() -> None:
+    code = "from softnpu.driver import starter; starter.begin_early(); assert starter._begun"
+    ended = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, check=True)
+    assert ended.stderr == b""
 
 
 def test_it_ends_with_its_program_and_all_that_it_began(start_python: StartPython) -> None:
