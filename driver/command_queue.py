@@ -159,11 +159,15 @@ class CommandQueue(Handle):
                 last_use = self._tail + len(filled) - self._ring.slots
                 has_room = self._results.last_read >= last_use
                 if has_room or self._release_ended() >= last_use:
-                    asleep = self._fill_slots(filled, fence, execution)
-                    if failpoints.active is not None:
-                        failpoints.hit("client.submit")
-                    if asleep:
+                    try:
+                        asleep = self._fill_slots(filled, fence, execution)
+                        if failpoints.active is not None:
+                            failpoints.hit("client.submit")
+                        if asleep:
+                            self.context._ring_doorbell()
+                    except BaseException:  # of a signal handler: what was published must not wait for others
                         self.context._ring_doorbell()
+                        raise
                     # release ended work while the device begins; a destroyed ring's memory may have been
                     # reused
                     if has_room and not self._progress.destroyed:
@@ -271,17 +275,20 @@ class CommandQueue(Handle):
             self._in_flight.append((sequence, recorded))
             if sequence != last:
                 ring.fill(sequence, recorded.buffer.handle, recorded.size)
-        self._tail = last
         recorded = filled[-1]
+        buffer, size = recorded.buffer.handle, recorded.size
         memory, offset, ticket = 0, 0, 0
         if fence is not None and execution is not None:
             fence._arm(execution)
             (memory, offset), ticket = fence._place, execution.ticket
+        # a signal handler may raise at any call of Python: by then nothing counts, or the slots are filled
         if CALLS is None:
-            return ring.submit(last, recorded.buffer.handle, recorded.size, memory, offset, ticket)
-        return CALLS.submit(
-            ring.address, ring.slots, last, recorded.buffer.handle, recorded.size, memory, offset, ticket
-        )
+            ring.fill(last, buffer, size, memory, offset, ticket)
+            self._tail = last
+            ring.publish(last)
+            return ring.needs_doorbell()
+        self._tail = last
+        return CALLS.submit(ring.address, ring.slots, last, buffer, size, memory, offset, ticket)
 
     def _release_ended(self) -> int:
         """Read the results of ended submissions and release what they used; return how many have ended."""

@@ -202,7 +202,7 @@ class DaemonLauncher:
             raise self._failed(f"it did not come up within {_WITHIN_S:g} s") from None
         if code < 0 and chosen.is_early:
             return  # somebody has killed it before it began: the next one is new
-        if code != 0:
+        if code != 0 or output:  # the code is unknown if this program ignores the end of children
             raise self._failed(_reason(output, errors))
         self._starts += 1
 

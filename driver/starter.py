@@ -7,6 +7,7 @@ This module imports little.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from softnpu.emulator.interface.environment import ENV_AUTOSTART, ENV_LEASE, of_
 
 _MODULE = "softnpu.emulator.autostart"
 _LONGEST_NAME = 60
+_STREAMS = 3
 _begun: list[Starter] = []
 may_begin_early = True
 """False for programs that mostly have daemons of their own."""
@@ -35,8 +37,12 @@ class Starter:
 
         self.is_early = bool(claim)
         self._environment = environment
-        self._owner = os.getpid()
+        self._owner = _identity()
         self._tell, told = socket.socketpair()
+        if self._tell.fileno() < _STREAMS:  # one is closed: what this program writes to it would be told
+            from softnpu.emulator.common import linux
+
+            self._tell = socket.socket(fileno=linux.above_streams(self._tell.detach()))
         with told:
             if claim:
                 told.bind(claim)
@@ -50,7 +56,8 @@ class Starter:
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         """Whether it waits to be told a socket by this process, for a daemon with this environment."""
-        return (self._owner, self._environment) == (os.getpid(), environment) and self._process.poll() is None
+        is_alike = (self._owner, self._environment) == (_identity(), environment)
+        return is_alike and self._process.poll() is None
 
     def start(self, socket: str, timeout_s: float) -> tuple[int, bytes, bytes]:
         """Have a daemon serve `socket`; return exit code, output and errors. Raises `TimeoutError`."""
@@ -61,17 +68,25 @@ class Starter:
                 self._tell.sendall(os.fsencode(socket) + b"\0")  # a fork of this process may keep it open
             output, errors = self._process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            self._kill()
             raise TimeoutError from None
         return self._process.returncode, output, errors
 
     def leave(self) -> None:
         """End it, unless it is another process's; it has started nothing."""
         self._tell.close()
-        if self._owner == os.getpid():
-            self._process.kill()
-            self._process.communicate()
+        if self._owner[0] == os.getpid():
+            self._kill()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        with self._process:
+            pass  # closes its pipes first: what it has begun may be stopped, and hold them for long
+
+
+def _identity() -> tuple[object, ...]:
+    """Return whose process this is; a program may give up rights after it was imported."""
+    return os.getpid(), os.getresuid(), os.getresgid(), os.getgroups()
 
 
 def begin_early() -> None:
@@ -80,15 +95,16 @@ def begin_early() -> None:
     One at a time for each socket: others would take its processor.
     """
     chosen = os.environ
-    may = (
-        may_begin_early and sys.executable and chosen.get(ENV_AUTOSTART) != "0" and not chosen.get(ENV_LEASE)
-    )
-    if _begun or not may:
+    # of a program that has Python inside, it is that program: it must not run twice for an import
+    is_python = "python" in os.path.basename(sys.executable or "")
+    may = may_begin_early and chosen.get(ENV_AUTOSTART) != "0" and not chosen.get(ENV_LEASE)
+    if _begun or not (may and is_python):
         return
     with suppress(OSError):  # whoever needs the daemon is told
         likely = socket_place.place()
         if not os.path.lexists(likely):
             _begun.append(Starter(of_daemon(chosen), likely, claim_of(likely)))
+            atexit.register(leave_early)
 
 
 def claim_of(path: str) -> str:

@@ -19,7 +19,7 @@ class SubmitCalls(NamedTuple):
     """Functions on addresses, which the caller keeps mapped."""
 
     submit: Callable[[int, int, int, int, int, int, int, int], bool]
-    """Ring, slots, then as `DriverRing.submit`."""
+    """Ring, slots, then as `DriverRing.fill`; publishes it, and returns as `DriverRing.needs_doorbell`."""
     poll: Callable[[int, int, int, int, int], int]
     """Fence, ticket, ring, sequence, nanoseconds: whether the fence has the ticket, or so many have ended.
 

@@ -72,7 +72,7 @@ def wait(
         left = end - time.monotonic_ns()
         if left <= 0:
             return False
-        sleep(min(left, _SLICE_NS))
+        sleep(int(min(left, _SLICE_NS)))
         if is_over():
             return True
         if connection.is_lost() and not is_over():

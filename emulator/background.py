@@ -96,7 +96,13 @@ def _log_into(path: Path) -> None:
 def start_first_children() -> None:
     """Start the supervisor's first engine and compiler worker early, so that all import concurrently."""
     raise_descriptor_limit()  # they inherit it
+    keep_ended_children()
     child_process.start_early(ChildProgram.ENGINE, ChildProgram.COMPILER)
+
+
+def keep_ended_children() -> None:
+    """Have each pid of a child stay its own until we wait for it, also if our starter ignores SIGCHLD."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def raise_descriptor_limit() -> None:

@@ -98,6 +98,7 @@ def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: 
     ensure_home()
     stops = _Stops()
     background.raise_descriptor_limit()
+    background.keep_ended_children()
     _prepare_folder(settings)
     with _reasons_told(settings.socket):
         served = ServedSocket(settings)
@@ -244,6 +245,7 @@ class _Stops:
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        linux.unblock_signals()
 
     def apply_to(self, supervisor: Supervisor) -> None:
         read_end, write_end = socket.socketpair()

@@ -123,12 +123,6 @@ class DriverRing(_Ring):
         linux.memory_fence()
         return bool(self._words[self._asleep_at])
 
-    def submit(self, sequence: int, buffer: int, size: int, fence: int, offset: int, ticket: int) -> bool:
-        """Write this submission, publish all up to it; return whether the device has to be woken."""
-        self.fill(sequence, buffer, size, fence, offset, ticket)
-        self.publish(sequence)
-        return self.needs_doorbell()
-
     def sleep(self, sequence: int, timeout_ns: int) -> None:
         """Sleep until a submission ends, at most `timeout_ns`; not at all if `sequence` has ended."""
         with self._waiters_lock:

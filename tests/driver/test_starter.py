@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from softnpu.driver import Driver, starter
+from softnpu.driver import Driver, ZeError, starter
 from softnpu.driver.launch import DaemonLauncher
 from softnpu.emulator.interface import socket_place
 from tests.conftest import StartDaemon, StartPython
@@ -62,10 +66,105 @@ def test_a_program_that_changes_its_environment_has_a_daemon_with_the_new_one(
     wait_gone(found)
 
 
+def test_a_program_that_becomes_another_user_has_a_daemon_of_that_user(
+    monkeypatch: pytest.MonkeyPatch, private_dir: Path
+) -> None:
+    pid = _begun()
+    monkeypatch.setattr(os, "getresuid", lambda: (1, 1, 1))
+    chosen = starter.take(str(private_dir / "other.sock"))
+    assert chosen._process.pid != pid
+    wait_gone(pid)
+    chosen.leave()
+
+
+@pytest.fixture
+def no_children() -> Iterator[None]:
+    """Ignore the end of children, as many servers do."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("no_children")
+def test_the_daemon_of_a_program_that_ignores_the_end_of_children_keeps_them() -> None:
+    with Driver.open() as driver:
+        daemon = psutil.Process(driver.daemon_pid)
+        ignored = [_ignored(process.pid) for process in (daemon, *daemon.children())]
+    assert len(ignored) > 1
+    assert not any(signals & 1 << (signal.SIGCHLD - 1) for signals in ignored)
+    wait_gone(daemon.pid)
+
+
+@pytest.mark.usefixtures("no_children")
+def test_a_program_that_ignores_the_end_of_children_is_told_why_there_is_no_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOFTNPU_DEVICES", "banana")
+    with pytest.raises(ZeError, match="'banana'"):
+        Driver.open()
+
+
+def test_the_daemon_of_a_program_that_blocks_signals_can_be_stopped() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        with Driver.open() as driver:
+            os.kill(driver.daemon_pid, signal.SIGTERM)
+            wait_gone(driver.daemon_pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignored(pid: int) -> int:
+    """Return the signals that a process ignores, as bits."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("SigIgn:")[2].split()[0], 16)
+
+
+def test_a_closed_stream_is_not_what_the_starter_is_told_by() -> None:
+    stream = os.dup(0)
+    os.close(0)
+    try:
+        _begun()
+        assert starter._begun[0]._tell.fileno() > 2
+    finally:
+        os.dup2(stream, 0)
+        os.close(stream)
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_nobody_waits_for_a_stopped_process_that_would_be_the_daemon(
+    private_dir: Path, is_needed: bool
+) -> None:
+    pid = _begun()
+    (daemon,) = wait_until(lambda: psutil.Process(pid).children(), what="the process that becomes a daemon")
+    daemon.suspend()
+
+    def end() -> None:
+        if is_needed:
+            with suppress(TimeoutError):
+                starter._begun.pop().start(str(private_dir / "npu.sock"), 0.1)
+        starter.leave_early()
+
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    try:
+        ending.join(20)
+        assert not ending.is_alive()
+        wait_gone(pid)
+    finally:
+        daemon.kill()
+
+
 def test_a_killed_starter_is_replaced() -> None:
     os.kill(_begun(), signal.SIGKILL)
     found, _ = _first_platform()
     wait_gone(found)
+
+
+def test_nothing_is_left_open_at_the_end_of_a_program() -> None:
+    code = "from softnpu.driver import starter; starter.begin_early(); assert starter._begun"
+    ended = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, check=True)
+    assert ended.stderr == b""
 
 
 def test_it_ends_with_its_program_and_all_that_it_began(start_python: StartPython) -> None:
@@ -94,6 +193,9 @@ def test_none_begins_without_need(monkeypatch: pytest.MonkeyPatch, start_daemon:
         starter.begin_early()
     with monkeypatch.context() as patch:
         patch.setenv("SOFTNPU_LEASE", "some")
+        starter.begin_early()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/bin/true")  # as of a program that has Python inside
         starter.begin_early()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as claim:
         claim.bind(starter.claim_of(socket_place.place()))  # as one of another program

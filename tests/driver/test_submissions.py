@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -23,10 +24,23 @@ from softnpu.driver import (
     submit_calls,
     waiting,
 )
+from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import FenceRecord
 from tests.conftest import StartDaemon
 from tests.support.waiting import wait_until
-from tests.support.work import LONG, barrier, copy, execute, failure, fill, recorded, run, stamp, waits
+from tests.support.work import (
+    LONG,
+    SECOND,
+    barrier,
+    copy,
+    execute,
+    failure,
+    fill,
+    recorded,
+    run,
+    stamp,
+    waits,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -79,6 +93,50 @@ def test_a_fence_of_a_destroyed_queue_ends_its_waits(context: Context, queue: Co
     waiter.join(10)
     assert len(errors) == 1
     failure(fence.query_status, ZeResult.ERROR_INVALID_NULL_HANDLE)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("place", [(Fence, "_arm"), (DriverRing, "fill"), (DriverRing, "publish")])
+def test_a_queue_goes_on_after_a_signal_handler_has_raised_in_a_submission(
+    context: Context, queue: CommandQueue, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    commands, fence = barrier(context), queue.create_fence()
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):  # C++ does not go through all places
+        patch.setattr(*place, interrupted)
+        queue.execute_command_lists([commands], fence)
+    run(queue, barrier(context))
+    queue.synchronize(LONG)
+    assert not queue.lost
+
+
+def test_what_was_published_runs_after_a_signal_handler_has_raised(
+    context: Context, queue: CommandQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring_doorbell, interrupts = context._ring_doorbell, [KeyboardInterrupt()]
+
+    def interrupted() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        ring_doorbell()
+
+    wait_until(lambda: queue._ring.is_asleep, what="the device waits for its doorbell")
+    monkeypatch.setattr(context, "_ring_doorbell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.execute_command_lists([barrier(context)])
+    assert queue.synchronize(20 * SECOND)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_time_out_may_be_a_fraction(context: Context, queue: CommandQueue) -> None:
+    gate = context.create_event()
+    fence = execute(queue, waits(context, gate))
+    assert not fence.host_synchronize(1e6 + 0.5)
+    assert not queue.synchronize(1e6 + 0.5)
+    assert not gate.host_synchronize(1e6 + 0.5)
+    gate.host_signal()
 
 
 @pytest.mark.usefixtures("way")

@@ -47,7 +47,10 @@ def test_a_submission_is_the_same_bytes(mapping: SharedMapping, calls: SubmitCal
         device.set_asleep(sequence % 2 == 0)
         submission = (sequence, 2**63 + sequence, 2**32 - 1, 2**64 - 1, 128, 2**64 - sequence)
         rings = [mapping.buffer[:_FENCE]]
-        for submit in (ring.submit, lambda *words: calls.submit(ring.address, _SLOTS, *words)):
+        for submit in (
+            lambda *words: (ring.fill(*words), ring.publish(words[0]), ring.needs_doorbell())[-1],
+            lambda *words: calls.submit(ring.address, _SLOTS, *words),
+        ):
             mapping.buffer[:_FENCE] = rings[0]
             assert submit(*submission) is (sequence % 2 == 0)
             mapping.words[_DRIVER_CORE] = 0  # a hint that Python does not give
