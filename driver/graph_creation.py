@@ -79,8 +79,15 @@ def compile_source(
         flags=flags,
         input_hash=input_hash,
         cache=cache,
+        format=source.format,
+        must=(msg.FORMAT,) if source.format else (),
     )
     return _request(context, request, source.fds, flags, progress, call)
+
+
+def refuses_format(failure: ZeError) -> bool:
+    """Return whether a model was refused in the format of its source, also by an older daemon."""
+    return failure.info.property == msg.FORMAT or failure.info.found == f"required field {msg.FORMAT!r}"
 
 
 def expect(context: ContextBase, hint: bytes) -> None:

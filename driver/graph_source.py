@@ -25,13 +25,14 @@ class GraphSource(msgspec.Struct):
     """A compiler's input model. Nothing is copied: weights in a file are passed by descriptor.
 
     Offsets in the XML refer to the weights space (see `interface.weights`); with one file from offset 0 they
-    are file offsets. Owns the descriptors.
+    are file offsets. With a `format` there is a whole model file in place of the XML. Owns the descriptors.
     """
 
     name: str
     xml_fd: int
     xml_length: int
     weights: tuple[WeightFile, ...] = ()
+    format: str = ""
     _open: bool = True
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from softnpu.driver import Context, Graph, GraphFlag, ZeError
 from softnpu.driver.cache_options import cache_options_from_environment
-from softnpu.driver.graph_creation import compile_source
+from softnpu.driver.graph_creation import compile_source, refuses_format
 from softnpu.emulator.compiler.options import STATES_DYNAMIC
 from softnpu.plugin import log
 from softnpu.plugin.batch.plan import BATCH_MODE, BatchPlan, plan_batch
@@ -42,6 +42,26 @@ def compile_model(
     Raises `ModelError`, `CompileError`, `PropertyError`, `DeviceLostError`, leaving nothing on the device.
     """
     opened = open_model(context, model, weights, shapes, properties)
+    try:
+        return _compile_opened(context, model, opened, properties, progress)
+    except _FormatRefused:
+        pass  # what is raised next has nothing to do with it
+    assert opened.as_ir is not None
+    again = replace(opened.as_ir(), shapes=opened.shapes, hint=opened.hint, file=opened.file)
+    return _compile_opened(context, model, again, properties, progress)
+
+
+class _FormatRefused(Exception):
+    """The compiler does not take the model in the format of its file: OpenVINO reads it, or says why not."""
+
+
+def _compile_opened(
+    context: Context,
+    model: ov.Model | str | Path,
+    opened: OpenedModel,
+    properties: ModelProperties,
+    progress: Progress | None,
+) -> LoadedModel:
     source = opened.source
     logger = log.model_log(properties["LOG_LEVEL"] if "LOG_LEVEL" in properties.explicit else None)
     subject = f"compile model '{source.name}' for {properties.device_name}"
@@ -108,6 +128,8 @@ def _compile(
     try:
         graph = graph_of(plan.config)
     except ZeError as error:
+        if opened.as_ir is not None and refuses_format(error):
+            raise _FormatRefused from error
         if error.info.property != STATES_DYNAMIC or STATES_DYNAMIC in plan.config:
             raise
         graph = graph_of({**plan.config, STATES_DYNAMIC: "YES"})

@@ -64,7 +64,8 @@ DRIVER: dict[str, str] = {
     "GraphExtension": "device",
     "GraphFlag": "",
     "GraphFormat": "",
-    "GraphSource": "close fds from_descriptors from_ir from_xml name sources weights xml_fd xml_length",
+    "GraphSource": "close fds format from_descriptors from_ir from_xml name sources weights xml_fd"
+    " xml_length",
     "Lease": f"{HANDLE} devices environment lost socket take token",
     "MemoryQuery": "",
     "MetricGroup": "active holder index report_size",

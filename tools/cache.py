@@ -242,10 +242,10 @@ def request_of(
     from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
     from softnpu.emulator.interface import environment
     from softnpu.emulator.links.compiler import CompileJob
-    from softnpu.plugin.models import model_source
+    from softnpu.plugin.models import model_source, onnx_file
 
     number = platform or environment.devices(platforms.DEFAULT_PLATFORM)[0]
-    with model_source.from_path(model) as source:
+    with onnx_file.open_file(model, shapes) or model_source.from_path(model) as source:
         job = CompileJob(
             name=source.name,
             platform=platforms.check_platform(number).number,
@@ -253,6 +253,7 @@ def request_of(
             weights=source.sources,
             config=config,
             shapes=shapes,
+            format=source.format,
         )
         stages = Stages(lambda _stage, _done: None, COMPILE_STAGES)
         stages.begin("cache")

@@ -203,9 +203,15 @@ Chunks = Iterable[bytes | memoryview]
 
 def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
     """Return a blob with these sections; the metadata is placed first."""
+    return b"".join(parts_of({section: [data] for section, data in sections.items()}))
+
+
+def parts_of(sections: Mapping[Section, Sequence[bytes | memoryview]]) -> list[bytes | memoryview]:
+    """Return a blob with these sections, each in parts that are not copied."""
     parts: list[bytes | memoryview] = []
-    write({section: (len(data), partial(_whole, data)) for section, data in sections.items()}, parts.append)
-    return b"".join(parts)
+    contents = {section: (sum(map(len, data)), partial(iter, data)) for section, data in sections.items()}
+    write(contents, parts.append)
+    return parts
 
 
 def write(
@@ -237,10 +243,6 @@ def write(
             put(chunk)
         at = offset + size
     return total
-
-
-def _whole(data: bytes | memoryview) -> Chunks:
-    return [data]
 
 
 def _digest(chunks: Chunks) -> bytes:

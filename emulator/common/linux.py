@@ -230,13 +230,14 @@ def fixed_memfd(name: str, size: int) -> int:
     return fd
 
 
-def sealed_copy(name: str, data: bytes | memoryview) -> int:
+def sealed_copy(name: str, *parts: bytes | memoryview) -> int:
     """Return a memory file with this content, sealed against every change."""
     fd = memfd(name)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[os.write(fd, view) :]
         seal(fd, SEALS_IMMUTABLE)
     except BaseException:
         os.close(fd)

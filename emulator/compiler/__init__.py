@@ -11,6 +11,7 @@ descriptor FD, and kills it to cancel a job. Sandboxed processes look at the mod
 `fork_server`          the process that forks them
 `job_loop`             the loop of both: one job after the other, one outcome each
 `compile_job`          a compile job: `pipeline`, and its answer
+`onnx_file`            reading a model file in ONNX
 `ir_file`              a file in memory, for the XML that OpenVINO writes
 `compile_request`      the request and the result of a compile job
 `job_cache`            the compile job and the cache

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from blake3 import blake3
 from msgspec.structs import replace
@@ -58,10 +59,12 @@ def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> Jo
             made = compile_job.result(entry.model, request, stages)
         else:
             made = _checked(_build(request, fds, stages, do))
-            if file_identities(fds[1:]) == identities:
-                made = _stored(made, entry, request, stages)
-            else:  # perhaps the model of other weights than the key's
+            if file_identities(fds[1:]) != identities:  # perhaps the model of other weights than the key's
                 log.warning("%s is not stored: its weights were written to while it was compiled", subject)
+            elif job.format:
+                made = _stored_later(made, entry, claims.pop_all())
+            else:
+                made = _stored(made, entry, request, stages)
     return _with_files(made, identities)
 
 
@@ -120,21 +123,43 @@ def _close(made: JobResult) -> None:
 
 
 def _stored(made: JobResult, entry: CacheEntry, request: CompileRequest, stages: Stages) -> JobResult:
-    answer, (blob, *placement) = made.answer, made.fds
+    answer = made.answer
     assert isinstance(answer, Compiled)
     try:
-        model = CompiledModel(
-            files.map_range(blob, 0, answer.blob_length, "blob"),
-            answer.blob_digest,
-            b"".join(os.pread(fd, answer.placement_length, 0) for fd in placement),
-            answer.origin,
-        )
-        stored = job_cache.STORED if entry.store(model) else ""
+        stored = job_cache.STORED if entry.store(_model_in(made)) else ""
     except BaseException:
         _close(made)
         raise
     log = stages.log() if request.settings.logged else ""
     return JobResult(replace(answer, log=log + answer.log + stored), made.fds)
+
+
+def _stored_later(made: JobResult, entry: CacheEntry, claims: ExitStack) -> JobResult:
+    """Store a model once it is answered, with all weights in its blob that takes long; no log says so."""
+
+    def store(model: CompiledModel) -> None:
+        with claims:
+            try:
+                entry.store(model)
+            except MemoryError:
+                log.warning("model cache: not enough memory to store a model")
+
+    try:
+        return JobResult(made.answer, made.fds, partial(store, _model_in(made)))
+    except BaseException:
+        _close(made)
+        raise
+
+
+def _model_in(made: JobResult) -> CompiledModel:
+    answer, (blob, *placement) = made.answer, made.fds
+    assert isinstance(answer, Compiled)
+    return CompiledModel(
+        [files.map_range(blob, 0, answer.blob_length, "blob")],
+        answer.blob_digest,
+        b"".join(os.pread(fd, answer.placement_length, 0) for fd in placement),
+        answer.origin,
+    )
 
 
 def import_blob(job: ImportJob, fds: list[int], stages: Stages, do: Do) -> JobResult:
@@ -170,4 +195,4 @@ def _have_extension(precision: str, stages: Stages) -> None:
 
 def _with_files(result: JobResult, identities: tuple[bytes, ...]) -> JobResult:
     assert isinstance(result.answer, Compiled)
-    return JobResult(replace(result.answer, files=identities), result.fds)
+    return JobResult(replace(result.answer, files=identities), result.fds, result.after)

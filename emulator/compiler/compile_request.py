@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blake3 import blake3
 
 from softnpu.emulator.blob.container import SECURE
 from softnpu.emulator.blob.weight_space import WeightSpace
-from softnpu.emulator.compiler import build_flags, files, options
+from softnpu.emulator.compiler import build_flags, files, onnx_file, options
 from softnpu.emulator.compiler.build_flags import BuildFlags
 from softnpu.emulator.compiler.digests import WeightDigests
 from softnpu.emulator.compiler.options import Settings
@@ -21,13 +22,17 @@ from softnpu.emulator.links.compiler import CompileJob
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """A compile job, checked; its weights are mapped, `digests` are theirs."""
+    """A compile job, checked; its weights are mapped, `digests` are theirs.
+
+    `xml` is the model, in the file `fd`: an IR, or a whole file of the job's format.
+    """
 
     job: CompileJob
     subject: str
     settings: Settings
     flags: BuildFlags
-    xml: bytes
+    xml: bytes | memoryview
+    fd: int
     kernels: list[bytes]
     weights: WeightSpace | None
     digests: WeightDigests | None
@@ -36,13 +41,16 @@ class CompileRequest:
     def receive(cls, job: CompileJob, fds: list[int], subject: str) -> CompileRequest:
         """Check a job and map its files. `fds` stay the caller's."""
         flags = build_flags.parse(job.build_flags, subject)
+        if job.format:
+            model = onnx_file.mapped(job, fds[0], subject)
+            return cls(job, subject, settings(job, subject), flags, model, fds[0], [], None, None)
         xml, kernels = carried.take(files.read_xml(fds[0], job.xml_length, f"{subject}, IR"), subject)
         sources = fds[1 : 1 + len(job.weights)]
         weights = WeightSpace(job.weights, sources, subject) if job.weights else None
         digests = None if weights is None else WeightDigests(weights)
         if digests is not None and job.digests_length:
             digests.learn(os.pread(fds[-1], job.digests_length, 0))
-        return cls(job, subject, settings(job, subject), flags, xml, kernels, weights, digests)
+        return cls(job, subject, settings(job, subject), flags, xml, fds[0], kernels, weights, digests)
 
 
 def settings(job: CompileJob, subject: str) -> Settings:
@@ -66,17 +74,25 @@ def settings(job: CompileJob, subject: str) -> Settings:
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """The blob, its blake3, the encoded placement, and where it came from."""
+    """The parts of the blob, its blake3, the encoded placement, and where it came from."""
 
-    blob: bytes | memoryview
+    parts: Sequence[bytes | memoryview]
     digest: bytes
     placement: bytes
     origin: str
 
     @classmethod
-    def of(cls, blob: bytes | memoryview, placement: bytes, origin: str) -> CompiledModel:
+    def of(cls, parts: Sequence[bytes | memoryview], placement: bytes, origin: str) -> CompiledModel:
         """With the digest of the blob."""
-        return cls(blob, blake3(blob, max_threads=blake3.AUTO).digest(), placement, origin)
+        hasher = blake3(max_threads=blake3.AUTO)
+        for part in parts:
+            hasher.update(part)
+        return cls(parts, hasher.digest(), placement, origin)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the blob."""
+        return sum(map(len, self.parts))
 
     @property
     def placement_digest(self) -> bytes:

@@ -42,10 +42,12 @@ class ConstantNode:
     owner: Any = field(default=None, repr=False, compare=False)
 
     def view(self) -> memoryview:
-        """Return the bytes, without a copy."""
+        """Return the bytes, without a copy; they live as long as the view."""
         if not self.length:
             return memoryview(b"")
-        return memoryview((ctypes.c_ubyte * self.length).from_address(self.address)).cast("B")
+        array = (ctypes.c_ubyte * self.length).from_address(self.address)
+        array.owner = self.owner  # type: ignore[attr-defined]
+        return memoryview(array).cast("B")
 
 
 def constant_nodes(model: ov.Model, subject: str) -> list[ConstantNode]:

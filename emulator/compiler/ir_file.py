@@ -1,7 +1,8 @@
 """A file in memory that OpenVINO serialises a model into: it writes to names that end with `.xml` only.
 
 The name is a link to a descriptor of whoever opens it. A worker that is sandboxed can make no link, so it is
-made before. It stays, and serves all who have the file as the same descriptor.
+made before. It stays, and serves all who have the file as the same descriptor. Models in another format are
+read by a name as well.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ def written(write: Callable[[Path], None]) -> bytes:
 
 
 @functools.cache
-def prepared() -> tuple[int, Path]:
-    """Return the file of this process and its name, made by the first call."""
+def prepared(suffix: str = ".xml") -> tuple[int, Path]:
+    """Return the file of this process and its name with this end, made by the first call."""
     fd = linux.memfd("ir")
     target = f"/proc/self/fd/{fd}"
     folder = environment.user_cache("ir")
     if folder:
         with contextlib.suppress(OSError):
             os.makedirs(folder, 0o700, exist_ok=True)
-            link = Path(folder, f"{fd}.xml")
+            link = Path(folder, f"{fd}{suffix}")
             with contextlib.suppress(FileExistsError):
                 link.symlink_to(target)
             if os.readlink(link) == target:
                 return fd, link
-    link = Path(tempfile.mkdtemp(prefix="softnpu-ir-"), "model.xml")
+    link = Path(tempfile.mkdtemp(prefix="softnpu-ir-"), f"model{suffix}")
     link.symlink_to(target)
     return fd, link

@@ -64,14 +64,14 @@ class CacheEntry:
 
     def store(self, model: CompiledModel) -> bool:
         """Store a compiled model; whether that was possible."""
-        sizes = _SIZES.pack(len(model.blob), len(model.placement))
-        payload = b"".join([sizes, model.blob, model.placement])
+        sizes = _SIZES.pack(model.length, len(model.placement))
+        payload = b"".join([sizes, *model.parts, model.placement])
         return self._cache.store(self._key, payload, self._description)
 
     def _fits(self, model: CompiledModel, stages: Stages) -> bool:
         """Whether the blob can be read and, if only a hash stands for the model, these are its weights."""
         try:
-            reader = BlobReader(model.blob)
+            reader = BlobReader(model.parts[0])
             if self._request.job.input_hash is None:
                 return True
             reference = reader.weights_reference()
@@ -129,13 +129,15 @@ def _input_digest(request: CompileRequest, stages: Stages) -> bytes:
     if input_hash is not None:
         return blake3(b"input hash" + struct.pack("<Q", input_hash & 0xFFFFFFFFFFFFFFFF)).digest()
     digests = request.digests
-    weights = b"" if digests is None else digests.of_model(request.xml, stages.advance)
+    weights = b"" if digests is None else digests.of_model(bytes(request.xml), stages.advance)
     return cache_key.input_digest(request.xml, weights)
 
 
 def _configuration(request: CompileRequest) -> cache_key.Configuration:
     # the platform has a part of its own, where it is spelled in one way
     values = {name: value for name, value in request.settings.values.items() if name != PLATFORM}
+    if request.job.format:
+        values["format"] = request.job.format
     if request.settings.strict:
         from softnpu.emulator.prediction.support import rules  # late: a table that is read
 
@@ -160,4 +162,4 @@ def _decoded(payload: memoryview) -> CompiledModel | None:
     if _SIZES.size + blob_size + placement_size != len(payload):
         return None
     blob = payload[_SIZES.size : _SIZES.size + blob_size]
-    return CompiledModel.of(blob, bytes(payload[_SIZES.size + blob_size :]), "cache")
+    return CompiledModel.of([blob], bytes(payload[_SIZES.size + blob_size :]), "cache")

@@ -62,6 +62,8 @@ def _answer(channel: Channel, packet: Packet, run: Run) -> None:
     finally:
         for fd in outcome.fds:
             os.close(fd)
+    if outcome.after is not None:
+        outcome.after()
 
 
 def lack_of_descriptors() -> OSError | None:

@@ -1,4 +1,4 @@
-"""IR to blob: read, check, transform, bring into canonical form, pack."""
+"""Model to blob: read, check, transform, bring into canonical form, pack."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from softnpu.emulator.compiler import (
     dynamic_states,
     ir,
     known_sizes,
+    onnx_file,
     options,
     plain_operations,
     states,
@@ -42,13 +43,12 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     stages.remark(options.precision_remark(settings))
     if settings.dynamic_states:
         dynamic_states.check_settings(settings, subject)
-    states.check_readers(request.xml, subject)
     kernels = None
     if request.kernels or settings.kernels_for:
         from softnpu.emulator.compiler.kernels import Kernels  # late: few models have any
 
         kernels = Kernels.register(runtime.core, request.kernels, job.kernels, subject)
-    model = ir.read(runtime.core, request.xml, request.weights, subject)
+    model = _read(runtime.core, request)
     if kernels is not None:
         kernels.replace(model, settings.kernels_for, subject)
     weights = weights_separation.find(model) if settings.separates_weights else []
@@ -82,10 +82,17 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     stages.begin("pack")
     compiled = _packed(meta, form, plan)
     stages.note(
-        f"{meta.operations} operations, precision {meta.precision}, blob of {len(compiled.blob)} bytes,"
+        f"{meta.operations} operations, precision {meta.precision}, blob of {compiled.length} bytes,"
         f" {len(form.embedded)} constants embedded"
     )
     return compiled
+
+
+def _read(core: ov.Core, request: CompileRequest) -> ov.Model:
+    if isinstance(request.xml, memoryview):
+        return onnx_file.read(core, request.xml, request.fd, request.subject)
+    states.check_readers(request.xml, request.subject)
+    return ir.read(core, request.xml, request.weights, request.subject)
 
 
 @contextmanager
@@ -146,15 +153,15 @@ def _prepared(
 
 
 def _packed(meta: GraphMeta, form: Canonical, plan: KernelPlan | None) -> CompiledModel:
-    sections: dict[Section, bytes | memoryview] = {
-        Section.METADATA: msgspec.msgpack.encode(meta),
-        Section.IR: form.xml,
+    sections: dict[Section, list[bytes | memoryview]] = {
+        Section.METADATA: [msgspec.msgpack.encode(meta)],
+        Section.IR: [form.xml],
     }
     if form.embedded_size:
-        sections[Section.WEIGHTS] = b"".join(form.embedded_chunks())
+        sections[Section.WEIGHTS] = list(form.embedded_chunks())
     if form.reference is not None and form.reference.constants:
-        sections[Section.WEIGHTS_REFERENCE] = msgspec.msgpack.encode(form.reference)
+        sections[Section.WEIGHTS_REFERENCE] = [msgspec.msgpack.encode(form.reference)]
     if plan is not None:
-        sections[Section.KERNELS] = msgspec.msgpack.encode(plan)
+        sections[Section.KERNELS] = [msgspec.msgpack.encode(plan)]
     placement = b"" if form.placement is None else form.placement.encode()
-    return CompiledModel.of(container.pack(sections), placement, "compiled")
+    return CompiledModel.of(container.parts_of(sections), placement, "compiled")

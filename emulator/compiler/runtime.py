@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobResult:
-    """A finished job: the answer, and the descriptors that go with it. Whoever holds it closes them."""
+    """A finished job: the answer, and the descriptors that go with it. Whoever holds it closes them.
+
+    `after` is done once the answer is sent.
+    """
 
     answer: Result
     fds: tuple[int, ...] = ()
+    after: Callable[[], None] | None = None
 
 
 class Runtime:

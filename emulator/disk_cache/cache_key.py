@@ -89,9 +89,9 @@ def key(input_digest: bytes, configuration: bytes | Mapping[str, str]) -> str:
     return blake3(input_digest).hexdigest() + blake3(configuration).hexdigest(8)
 
 
-def input_digest(xml: bytes, weights_digest: bytes) -> bytes:
+def input_digest(xml: bytes | memoryview, weights_digest: bytes) -> bytes:
     """Return the digest of a model: its XML, and the blake3 of its weights (empty without weights)."""
-    return blake3(blake3(xml).digest() + weights_digest).digest()
+    return blake3(blake3(xml, max_threads=blake3.AUTO).digest() + weights_digest).digest()
 
 
 def prepare() -> None:

@@ -132,6 +132,12 @@ class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
 
 
+ONNX = "onnx"
+"""The format of models besides the IR, which is the empty text."""
+FORMAT = "format"
+"""The `property` of refusals of a model in such a format, which may be taken as an IR."""
+
+
 class GraphFlag(enum.IntFlag):
     """`ze_graph_flags_t`: the creation flags of a graph."""
 
@@ -148,8 +154,9 @@ class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
 
     `config` holds OpenVINO property names and values as text, `shapes` static shapes by input name,
     `build_flags` the line of `ze_graph_desc_t`, `flags` the bits of `GraphFlag`. `cache` is the directory of
-    compiled models to use, None for none; `input_hash` stands for XML and weights there. Answers: any number
-    of `Progress`, then `GraphCreated`.
+    compiled models to use, None for none; `input_hash` stands for XML and weights there. With the `format`
+    `ONNX` the first descriptor is a model file of it, an immutable memory file, in place of XML and weights.
+    Answers: any number of `Progress`, then `GraphCreated`.
     """
 
     context: Handle
@@ -162,6 +169,7 @@ class GraphCreate(Message, frozen=True, kw_only=True, tag="graph_create"):
     flags: int = 0
     input_hash: int | None = None
     cache: CacheOptions | None = None
+    format: str = ""
 
 
 class GraphImport(Message, frozen=True, kw_only=True, tag="graph_import"):

@@ -1,7 +1,7 @@
 """The version of the firmware interface."""
 
 INTERFACE_MAJOR = 1
-INTERFACE_MINOR = 7
+INTERFACE_MINOR = 8
 
 
 def advice(daemon_major: int, client_major: int) -> str:

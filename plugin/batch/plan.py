@@ -69,6 +69,8 @@ def _decided(
     name, mode = source.name, str(properties[BATCH_MODE])
     if mode == AUTO and properties["NPU_DYNAMIC_SHAPE_TO_STATIC"]:
         return BatchPlan(AUTO, shapes=shapes)  # all dynamic dimensions become static
+    if source.format:
+        return BatchPlan(mode, shapes=shapes)  # only a model without a batch is in another format than IR
     scanned = scan_xml(source.xml_fd, source.xml_length, shapes)
     if mode == COMPILER:
         has_batch = scanned is not None and not _has_none(scanned, explicit=False)

@@ -181,7 +181,7 @@ class ModelCache:
 
     def content(self, source: GraphSource) -> bytes:
         """Return the digest of a model, with its weights."""
-        if _is_in_memory(source):
+        if _is_in_memory(source) and not source.format:
             xml = without_numbers(os.pread(source.xml_fd, source.xml_length, 0))
             hasher = blake3(blake3(xml).digest())
         else:

@@ -17,7 +17,7 @@ from softnpu.driver import Context, GraphSource, ZeError
 from softnpu.emulator.common import model_texts
 from softnpu.emulator.interface.result import Refused
 from softnpu.plugin.errors import ModelError, PropertyError
-from softnpu.plugin.models import expected_graphs
+from softnpu.plugin.models import expected_graphs, onnx_file
 from softnpu.plugin.models.dynamic_bounds import Shapes, with_bounds
 from softnpu.plugin.models.meanwhile import meanwhile
 from softnpu.plugin.openvino_runtime import read_model
@@ -54,6 +54,7 @@ class OpenedModel(msgspec.Struct, frozen=True):
 
     `keep` caches what OpenVINO has read for the next process, if possible; `source` must be open. `shapes`
     are static ones for the compiler, `hint` is that of the graph (`expected_graphs`), `file` is the model's.
+    `as_ir` opens it as an IR, if the source is none.
     """
 
     source: GraphSource
@@ -62,6 +63,7 @@ class OpenedModel(msgspec.Struct, frozen=True):
     shapes: Mapping[str, Sequence[int]] | None = None
     hint: bytes = b""
     file: str = ""
+    as_ir: Callable[[], OpenedModel] | None = None
 
 
 def open_model(
@@ -73,8 +75,8 @@ def open_model(
 ) -> OpenedModel:
     """Open a model in memory or in a file, and make the device expect it.
 
-    OpenVINO reads an IR only when `read` is called, and a file in another format only if its IR is not in the
-    cache named by `properties`.
+    OpenVINO reads an IR only when `read` is called, and a file in another format only if the compiler does
+    not read it itself, and its IR is not in the cache named by `properties`.
     Raises `ModelError`, and `CompileError` for invalid `shapes`.
     """
     hint = expected_graphs.expect_model(context, model, weights, properties.for_compiler(), shapes)
@@ -85,15 +87,29 @@ def open_model(
         source = from_model(bounded, model_texts.friendly_name(bounded), options)
         opened = OpenedModel(source, lambda: bounded)
     else:
-        opened = _open_file(Path(bounded), weights, options, properties)
+        opened = _open_file(Path(bounded), weights, options, properties, static_shapes)
     return replace(opened, shapes=static_shapes, hint=hint, file=file)
 
 
 def _open_file(
-    path: Path, weights: Path | None, options: SourceOptions, properties: ModelProperties
+    path: Path,
+    weights: Path | None,
+    options: SourceOptions,
+    properties: ModelProperties,
+    shapes: Mapping[str, Sequence[int]] | None,
 ) -> OpenedModel:
     if path.suffix == ".xml" and options.weights is None:
         return OpenedModel(from_path(path, weights), partial(read_model, path, weights))
+    as_ir = partial(_open_read, path, weights, options, properties)
+    source = None
+    if weights is None and onnx_file.is_for_compiler(properties):
+        source = onnx_file.open_file(path, shapes)
+    return as_ir() if source is None else OpenedModel(source, partial(read_model, path), as_ir=as_ir)
+
+
+def _open_read(
+    path: Path, weights: Path | None, options: SourceOptions, properties: ModelProperties
+) -> OpenedModel:
     from softnpu.plugin.models.read_models import ReadModels  # late: an IR needs none
 
     file, cache = None, ReadModels.of(properties)

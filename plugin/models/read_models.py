@@ -30,6 +30,7 @@ from softnpu.emulator.disk_cache import cache_key
 from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
 from softnpu.plugin import openvino_runtime
+from softnpu.plugin.models import onnx_file
 from softnpu.plugin.properties import ModelProperties
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,6 @@ MOST: Final = 512 << 20
 """Bytes of the largest cached file."""
 
 _FORMATS: Final = (".onnx", ".tflite")
-_SETTINGS: Final = ("OV_", "OPENVINO_", "ONNX_")
-"""Prefixes of variables that may change what OpenVINO reads."""
 _EXTERNAL: Final = b"\x0a\x08location"
 """The key of an external tensor's path, present in every such tensor of ONNX."""
 _HEADER: Final = struct.Struct("<QQ")
@@ -92,7 +91,7 @@ class ReadModels:
             "copy below": str(copy_below),
             "openvino": cache_key.openvino_version(),
             "code": source_digest.of_files(*_CODE),
-            **{name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)},
+            **{name: value for name, value in os.environ.items() if name.startswith(onnx_file.SETTINGS)},
         }
         key = self._entries.key(digest, parts)
         return ModelFile(path, identity, digest, key)

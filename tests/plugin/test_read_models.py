@@ -1,4 +1,4 @@
-"""Files in other formats than IR: OpenVINO reads them once, and the cached IR serves that very file only."""
+"""Files that OpenVINO reads in the program: it does so once, and the cached IR serves that very file only."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from softnpu.plugin.models.read_models import FOLDER
 from tests.plugin.weights_files import INPUT, write_onnx
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+ON_NPU = {**F32, "NPU_BATCH_MODE": "COMPILER"}
+"""With which the program reads it: see `test_onnx_files`."""
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return read
 
 
-def check(core: Core, path: Path, config: dict[str, Any] = F32) -> None:
+def check(core: Core, path: Path, config: dict[str, Any] = ON_NPU) -> None:
     """Compile, and compare with OpenVINO's CPU device."""
     expected = ov.Core().compile_model(path, "CPU", F32)(INPUT)[0]
     np.testing.assert_array_equal(core.compile_model(path, "NPU", config)(INPUT)[0], expected)
@@ -70,14 +72,14 @@ def test_the_next_compilation_does_not_read_the_file(
     other = path.rename(private_dir / "other name.onnx")
     check(shared_core, other)
     assert reads == [path]
-    assert shared_core.compile_model(other, "NPU", F32).get_property("NETWORK_NAME") == "other name"
+    assert shared_core.compile_model(other, "NPU", ON_NPU).get_property("NETWORK_NAME") == "other name"
 
 
 def test_the_cached_ir_lies_in_cache_dir_if_set(
     shared_core: Core, private_dir: Path, cache: Path, reads: list[Path]
 ) -> None:
     path = write_onnx(private_dir, external=False)
-    config = {**F32, "CACHE_DIR": private_dir / "own"}
+    config = {**ON_NPU, "CACHE_DIR": private_dir / "own"}
     for _ in range(2):
         check(shared_core, path, config)
     assert (len(reads), len(entries(private_dir / "own" / FOLDER)), entries(cache)) == (1, 1, [])
@@ -108,7 +110,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
 
     with monkeypatch.context() as patch:
         patch.setattr(model_source, "read_model", changed_meanwhile)
-        shared_core.compile_model(path, "NPU", F32)
+        shared_core.compile_model(path, "NPU", ON_NPU)
     assert not entries(cache)
     check(shared_core, path)
 

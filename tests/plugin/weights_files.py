@@ -66,7 +66,7 @@ def write_safetensors(path: Path, arrays: Mapping[str, Array]) -> Path:
     return path
 
 
-def write_onnx(folder: Path, external: bool = True) -> Path:
+def write_onnx(folder: Path, external: bool = True, batch: int | str = 1) -> Path:
     """Write `dense_model` as ONNX, with its weights in a separate file."""
     import onnx
 
@@ -80,8 +80,8 @@ def write_onnx(folder: Path, external: bool = True) -> Path:
     graph = helper.make_graph(
         nodes,
         "dense",
-        [helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, [1, SIZE])],
-        [helper.make_tensor_value_info(last, onnx.TensorProto.FLOAT, [1, SIZE])],
+        [helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, [batch, SIZE])],
+        [helper.make_tensor_value_info(last, onnx.TensorProto.FLOAT, [batch, SIZE])],
         [onnx.numpy_helper.from_array(np.ascontiguousarray(array.T), name) for name, array in arrays.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

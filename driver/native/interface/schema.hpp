@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 7;
+constexpr uint32_t MINOR = 8;
 }
 
 namespace environment {
@@ -424,7 +424,8 @@ namespace queue_destroy { constexpr std::string_view TAG = "queue_destroy", QUEU
 namespace graph_create {
 constexpr std::string_view TAG = "graph_create", CONTEXT = "context", NAME = "name",
     XML_LENGTH = "xml_length", WEIGHTS = "weights", CONFIG = "config", SHAPES = "shapes",
-    BUILD_FLAGS = "build_flags", FLAGS = "flags", INPUT_HASH = "input_hash", CACHE = "cache";
+    BUILD_FLAGS = "build_flags", FLAGS = "flags", INPUT_HASH = "input_hash", CACHE = "cache",
+    FORMAT = "format";
 }
 namespace graph_import {
 constexpr std::string_view TAG = "graph_import", CONTEXT = "context", BLOB_LENGTH = "blob_length",

@@ -240,7 +240,8 @@ class GraphRequests:
             if self._compilations.get(number) is not compilation:
                 return
             self._pop(number)
-            if isinstance(job, CompileJob | ImportJob):
+            # a model refused in its format alone is asked for again, as an IR
+            if isinstance(job, CompileJob | ImportJob) and info.property != msg.FORMAT:
                 self._state.services.devices[device].count(StatusWord.BUILD_FAILURES)
             self._state.post(number, msg.Failed(info=info), ())
 
