@@ -308,7 +308,7 @@ def _destroy(
     progress: QueueProgress,
     block: Block,
 ) -> None:
-    progress.destroyed = True
+    progress.stop()
     connection = context._connection
     if not connection.is_lost():
         # answered when the engine runs nothing of this queue any more: then everything may be freed

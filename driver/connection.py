@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from softnpu.driver import endings
 from softnpu.driver.errors import NoAnswerError, ZeError, error, invalid_argument, uninitialized
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
@@ -84,6 +85,8 @@ class Connection:
         self.peer_closed = False
         """Whether the daemon closed the connection before any other failure."""
         self._closed = False
+        self.socket = self._channel.fileno()
+        """Its socket; -1 if the connection is lost or closed."""
         self._trace = _NO_TRACE
         self._trace_seen = 0
         self._follow: Callable[[], bool] = lambda: True
@@ -257,6 +260,8 @@ class Connection:
             if failpoints.active is not None:
                 failpoints.hit("client.close")
             self._closed = True
+            self.socket = -1
+            endings.note()
             self._leave_trace()
             if self._pid == os.getpid():
                 self._channel.shut_down()  # a forked child's copy of the socket would keep the session
@@ -383,7 +388,7 @@ class Connection:
             self._reading = False
             self._changed.notify_all()
             if reason:
-                self._lost = self._lost or reason
+                self._lose(reason)
         if packet is not None:
             self._dispatch(packet)
 
@@ -392,11 +397,11 @@ class Connection:
             answer = msg.decode_answer(packet.body)
         except Refused as refused:
             packet.close()
-            self._lost = self._lost or f"it sent a bad message: {refused}"
+            self._lose(f"it sent a bad message: {refused}")
             return
         pending = self._pending.get(packet.request)
         if packet.request == 0 and isinstance(answer, msg.Failed):
-            self._lost = self._lost or str(answer.info)
+            self._lose(str(answer.info))
         if pending is None:
             packet.close()
         elif isinstance(answer, msg.Progress):
@@ -413,9 +418,14 @@ class Connection:
 
     def _mark_lost(self, call: str, reason: str) -> ZeError:
         with self._changed:
-            self._lost = self._lost or reason
+            self._lose(reason)
             self._changed.notify_all()
         return self.lost_error(call)
+
+    def _lose(self, reason: str) -> None:
+        self._lost = self._lost or reason
+        self.socket = -1
+        endings.note()
 
 
 def _bad_descriptor(call: str, fds: Sequence[int], failure: OSError) -> ZeError:

@@ -110,9 +110,8 @@ class Fence(Handle):
                 queue._check_alive(call, last)  # reset since it ended
             return self._signalled
         connection = queue.context._connection
-        if not wait(
-            call, execution.is_over, execution.sleep, timeout_ns, connection, queue.spin, execution.poll
-        ):
+        over, sleep, poll, doze = execution.is_over, execution.sleep, execution.poll, execution.doze
+        if not wait(call, over, sleep, timeout_ns, connection, queue.spin, poll, doze):
             return False
         if failpoints.active is not None:
             failpoints.hit("client.completing")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from softnpu.driver import endings
 from softnpu.driver.submit_calls import CALLS
 from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import FenceRecord
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _MOST_KEPT = 1024  # failures that no wait has reported yet
 _FEW_QUEUES = 8
+_LONGEST_SLEEP_NS = 1_000_000_000  # then Python looks for anything else
 
 
 class QueueProgress:
@@ -36,9 +38,14 @@ class QueueProgress:
         """Whether the device has confirmed the destruction: nothing of the queue runs."""
         return self.ring is None
 
+    def stop(self) -> None:
+        """Mark the queue as destroyed."""
+        self.destroyed = True
+        endings.note()
+
     def end(self) -> None:
         """Mark the queue as gone; its ring is not needed any more."""
-        self.destroyed = True
+        self.stop()
         self.ring = None
 
     def is_over(self, sequence: int) -> bool:
@@ -126,11 +133,30 @@ class FencedExecution(msgspec.Struct, eq=False):
         return CALLS.poll(self.record.address, self.ticket, ring.address, self.last, limit_ns)
 
     def sleep(self, timeout_ns: int) -> None:
-        """Sleep until the fence changes, at most `timeout_ns`."""
-        if CALLS is None:
-            self.record.sleep(self.ticket, timeout_ns)
-        else:
-            CALLS.sleep(self.record.address, self.ticket, timeout_ns)
+        """Sleep until the fence changes, at most `timeout_ns`; the caller checks again."""
+        self.record.sleep(self.ticket, timeout_ns)
+
+    def doze(self, timeout_ns: float, slice_ns: int, ended: int, socket: int) -> None:
+        """Sleep until the fence changes, at most `timeout_ns`; the caller checks again.
+
+        Every `slice_ns` it looks whether the wait may have ended otherwise: the submission has, more has
+        ended in this process than `ended` (`endings`), or the peer of `socket` is gone.
+        """
+        ring = self.progress.ring
+        if CALLS is None or ring is None or socket < 0:
+            self.sleep(int(min(timeout_ns, slice_ns)))
+            return
+        CALLS.sleep(
+            self.record.address,
+            self.ticket,
+            ring.address,
+            self.last,
+            int(min(timeout_ns, _LONGEST_SLEEP_NS)),
+            slice_ns,
+            endings.ADDRESS,
+            ended,
+            socket,
+        )
 
 
 class SubmissionResults:

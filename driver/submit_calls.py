@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from softnpu.emulator.common import native_files
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the functions in `native/submit`: a library of another version is not used."""
 
 
@@ -25,8 +25,12 @@ class SubmitCalls(NamedTuple):
 
     2: not yet, and polling is in vain: the device runs submissions of others first, or needs this processor.
     """
-    sleep: Callable[[int, int, int], object]
-    """Fence, then as `FenceRecord.sleep`."""
+    sleep: Callable[[int, int, int, int, int, int, int, int, int], object]
+    """Fence, ticket, ring, sequence, nanoseconds, those of a slice, address and value of a count, socket.
+
+    As `FenceRecord.sleep`; between two slices it returns if so many have ended, the count has changed or the
+    peer of the socket is gone.
+    """
 
 
 def load() -> SubmitCalls | None:

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 
+from softnpu.driver import endings
 from softnpu.driver.connection import Connection
 from softnpu.driver.errors import check_type
 from softnpu.emulator.common import failpoints
@@ -35,10 +36,12 @@ def wait(
     connection: Connection,
     spin: SpinBudget,
     poll: Callable[[int], int] | None = None,
+    doze: Callable[[float, int, int, int], None] | None = None,
 ) -> bool:
     """Wait until `is_over()`; return False after `timeout_ns`. `sleep(ns)` returns on possible changes.
 
     `poll(ns)` is `is_over()` that may take so long until it is true; 2: it is in vain to check now.
+    `doze(ns, slice_ns, ended, socket)` sleeps instead, over many slices (`FencedExecution.doze`).
 
     Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one slice (50 ms).
     """
@@ -68,13 +71,18 @@ def wait(
             spin.miss()
     if failpoints.active is not None:
         failpoints.hit("client.running")
-    while not is_over():
+    while True:
+        ended = endings.COUNT.value
+        if is_over():
+            return True
         left = end - time.monotonic_ns()
         if left <= 0:
             return False
-        sleep(int(min(left, _SLICE_NS)))
+        if doze is None:
+            sleep(int(min(left, _SLICE_NS)))
+        else:
+            doze(left, _SLICE_NS, ended, connection.socket)
         if is_over():
             return True
         if connection.is_lost() and not is_over():
             raise connection.lost_error(call)
-    return True

@@ -18,6 +18,7 @@ from softnpu.driver import (
     Context,
     Driver,
     Fence,
+    ZeError,
     ZeResult,
     command_queue,
     submissions,
@@ -27,6 +28,7 @@ from softnpu.driver import (
 from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import FenceRecord
 from tests.conftest import StartDaemon
+from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 from tests.support.work import (
     LONG,
@@ -152,6 +154,27 @@ def test_a_sleeping_waiter_is_woken(context: Context, monkeypatch: pytest.Monkey
     gate.host_signal()
     waiter.join(20)
     assert not waiter.is_alive()
+
+
+@pytest.mark.parametrize("end", ["destroyed", "it lies"])
+def test_a_sleeping_waiter_learns_what_else_ends_its_wait(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """At the end of a slice, in C++: Python looks when the test is long over."""
+    monkeypatch.setattr(submissions, "_LONGEST_SLEEP_NS", 60_000_000_000)
+    with Driver.open(daemon.socket) as driver:
+        context = driver.devices[0].create_context()
+        queue = context.create_command_queue()
+        fence = execute(queue, waits(context, context.create_event()))
+        with ThreadPoolExecutor(1) as threads:
+            waiter = threads.submit(fence.host_synchronize)
+            wait_until(lambda: fence.describe().waiters, what="the waiter has marked itself")
+            if end == "destroyed":
+                queue.destroy()
+            else:
+                driver._connection.protocol_error("test", end)
+            with pytest.raises(ZeError, match=end):
+                waiter.result(20)
 
 
 def test_a_failure_is_reported_even_if_its_slot_is_freed_during_the_check(

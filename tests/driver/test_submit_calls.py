@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from softnpu.driver import submit_calls
+from softnpu.driver import endings, submit_calls
 from softnpu.driver.submit_calls import SubmitCalls
 from softnpu.emulator.common import linux, native_files
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.ring import DeviceRing, DriverRing
 from softnpu.emulator.interface.shared import FenceRecord, SharedMapping
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.quick
 
 _SLOTS = 4
 _RING, _FENCE, _SIZE = 128, 2048, 4096
 _LONG_NS = 60_000_000_000
+_SLICE_NS = 1_000_000
 _DRIVER_CORE = (_RING + records.RING.offset("driver_core")) // 4
 _ENGINE_CORE = (_RING + records.RING.offset("engine_core")) // 4
 
@@ -104,17 +108,73 @@ def test_a_poll_ends_at_once_while_the_engine_is_busy_with_others(
     assert calls.poll(fence.address, 5, ring, 1, _LONG_NS) == 1
 
 
+class _Sleeper:
+    """A thread that sleeps on a fence for ticket 5 of submission 2. `wake` what should end that."""
+
+    def __init__(self, mapping: SharedMapping, calls: SubmitCalls, slice_ns: int) -> None:
+        self.fence = FenceRecord(mapping, _FENCE)
+        self.fence.arm(5)
+        self.device = DeviceRing(mapping, _RING, _SLOTS, 0)
+        self.peer, self._socket = socket.socketpair()
+        self._marks = mapping.words, (_FENCE + records.FENCE_WAITERS) // 4
+        ring = mapping.address + _RING
+        count = endings.ADDRESS, endings.COUNT.value
+        self.words = self.fence.address, 5, ring, 2, _LONG_NS, slice_ns, *count, self._socket.fileno()
+        self._call = calls.sleep
+
+    def is_ended_by(self, wake: Callable[[], object]) -> None:
+        thread = threading.Thread(target=self._call, args=self.words, daemon=True)
+        thread.start()
+        self.wait_until_asleep()
+        wake()
+        thread.join(20)
+        assert not thread.is_alive()
+
+    def wait_until_asleep(self) -> None:
+        words, at = self._marks
+        wait_until(lambda: words[at], what="the sleeper has marked itself")
+
+
 def test_a_sleeper_is_woken_by_a_signal(mapping: SharedMapping, calls: SubmitCalls) -> None:
-    fence = FenceRecord(mapping, _FENCE)
-    fence.arm(5)
-    sleeper = threading.Thread(target=calls.sleep, args=(fence.address, 5, _LONG_NS))
-    sleeper.start()
-    while not mapping.words[(_FENCE + records.FENCE_WAITERS) // 4]:
-        pass
-    fence.signal(5, 0)
-    sleeper.join(20)
-    assert not sleeper.is_alive()
-    calls.sleep(fence.address, 5, _LONG_NS)  # signalled: it does not sleep
+    sleeper = _Sleeper(mapping, calls, _LONG_NS)
+    sleeper.is_ended_by(lambda: sleeper.fence.signal(5, 0))
+    sleeper.is_ended_by(lambda: None)  # signalled: it does not sleep
+
+
+@pytest.mark.parametrize("end", ["count", "submission", "peer"])
+def test_a_sleeper_looks_between_slices_whether_its_wait_has_ended(
+    mapping: SharedMapping, calls: SubmitCalls, end: str
+) -> None:
+    sleeper = _Sleeper(mapping, calls, _SLICE_NS)
+
+    def publish() -> None:
+        sleeper.device.completed = 2
+        sleeper.device.publish()
+
+    ends = {"count": endings.note, "submission": publish, "peer": sleeper.peer.close}
+    sleeper.is_ended_by(ends[end])
+
+
+def test_a_sleeper_sees_to_signals_of_its_process(mapping: SharedMapping, calls: SubmitCalls) -> None:
+    """Also to one that does not interrupt it, because another thread has received it."""
+    sleeper = _Sleeper(mapping, calls, _SLICE_NS)
+
+    def interrupt() -> None:
+        sleeper.wait_until_asleep()
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    def handle(*_: object) -> None:
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(InterruptedError):
+            calls.sleep(*sleeper.words)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("words", [(), (1,) * 9, ("1",) * 8, (-1,) * 8, (2**64,) * 8])

@@ -1,6 +1,7 @@
 // Single aligned accesses to words shared with other processes, and futex waits on these words.
 #pragma once
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -32,11 +33,12 @@ inline void add32(uint8_t* at, int32_t value) {
 }
 inline void full_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Sleeps at most `timeout_ns` while the word equals `expected`; the caller checks again. A shared futex.
-inline void futex_wait(uint8_t* at, uint32_t expected, uint64_t timeout_ns) {
+// Sleeps at most `timeout_ns` while the word equals `expected`; the caller checks again. False: for so long.
+// A shared futex.
+inline bool futex_wait(uint8_t* at, uint32_t expected, uint64_t timeout_ns) {
     const timespec limit{static_cast<time_t>(timeout_ns / 1000000000),
                          static_cast<long>(timeout_ns % 1000000000)};
-    syscall(SYS_futex, at, FUTEX_WAIT, expected, &limit, nullptr, 0);
+    return syscall(SYS_futex, at, FUTEX_WAIT, expected, &limit, nullptr, 0) == 0 || errno != ETIMEDOUT;
 }
 inline void futex_wake(uint8_t* at) { syscall(SYS_futex, at, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0); }
 

@@ -17,6 +17,7 @@ namespace ring = schema::ring_header;
 // Same as in engine.py, queue_table.py, counters.py, scheduler.py and spin.py.
 constexpr uint64_t POLL_EVERY_NS = 20000, COUNT_EVERY_NS = 1000000, IDLE_CHECK_NS = 20000000;
 constexpr uint64_t TURBO_SPIN_NS = 15000000, MAX_LAG_NS = 1000000;
+constexpr uint64_t IDLE_CHECK_OF_ONE_NS = 500000;  // of which a return to Python takes 10 us for a queue
 constexpr uint64_t MAX_MISSES = 8, RETRY_EVERY = 32, FEW = 8;
 constexpr int POLLS = 16;  // polls of the rings between two readings of the clock
 constexpr int FEW_VAIN = 8;
@@ -55,7 +56,7 @@ public:
             if (now >= call_.counted_due_ns) count(now);
             if (now >= call_.poll_due_ns && !poll(0)) return true;
             if (call_.count > FEW && now >= call_.idle_due_ns) {
-                call_.idle_due_ns = now + IDLE_CHECK_NS;
+                call_.idle_due_ns = now + IDLE_CHECK_NS + call_.count * IDLE_CHECK_OF_ONE_NS;
                 return true;
             }
         }

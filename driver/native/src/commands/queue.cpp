@@ -112,7 +112,7 @@ void CommandQueue::keep_submissions() {
 
 void CommandQueue::execute(const std::vector<std::shared_ptr<CommandList>>& lists,
                            const std::shared_ptr<Fence>& fence) {
-    if (context->connection->has_ended()) throw context->connection->lost_error();
+    if (context->connection->had_ended()) throw context->connection->lost_error();
     // one made before the session was lost is refused for that reason, and not as one of another queue
     if (fence != nullptr) context->check_session(*fence->queue->context);
     // as the real driver does: the work runs, and then the fence of another queue is an error

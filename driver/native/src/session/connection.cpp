@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t SECOND = 1000000000;
 constexpr uint64_t READ_NS = SECOND;
+constexpr uint64_t LOOK_NS = 1000000;
 
 uint64_t limit_of(Timeout timeout) { return (timeout == Timeout::supervisor ? 30 : 600) * SECOND; }
 
@@ -170,6 +171,13 @@ bool Connection::is_lost() {
         mark_lost(closed_by_program("connection", socket_.get()));
         return true;
     }
+    return has_ended();
+}
+
+bool Connection::had_ended() {
+    const uint64_t now = now_ns();
+    if (now - looked_ns_.load(std::memory_order_relaxed) < LOOK_NS) return lost_;
+    looked_ns_.store(now, std::memory_order_relaxed);
     return has_ended();
 }
 

@@ -54,8 +54,8 @@ public:
 
     // Whether the daemon is gone or the program has closed the connection (two system calls).
     bool is_lost();
-    // The same with one system call, which does not notice another file under the number of the socket.
-    bool has_ended();
+    // Whether the daemon was gone at the last look, not longer ago than a millisecond: for each submission.
+    bool had_ended();
     // The error of every call then.
     Error lost_error();
     // Whether the daemon has closed the connection without a reason.
@@ -74,6 +74,8 @@ private:
 
     class Request;
 
+    // With one system call, which does not notice another file under the number of the socket.
+    bool has_ended();
     std::shared_ptr<Pending> add(uint32_t& number);
     Answer unwrap(Pending& pending);
     void release(const Value& answer);
@@ -100,6 +102,7 @@ private:
     bool reading_ = false;
     std::atomic<bool> lost_{false};
     std::atomic<bool> closed_{false};
+    std::atomic<uint64_t> looked_ns_{0};
     std::string reason_;
 };
 
