@@ -185,17 +185,19 @@ class SubmissionResults:
         ring, executions, sequence = self._ring, self._executions, self.last_read
         while sequence < completed:
             sequence += 1
-            result = ring.result(sequence)
-            execution = executions.pop(sequence, None)
-            if not result:
-                continue
-            if execution is not None and execution.failure is None:
-                execution.failure = Failure(sequence, result)
-            if len(self._unreported) < _MOST_KEPT:
-                self._unreported[sequence] = result
-            else:
-                self._more += 1
-        self.last_read = sequence
+            # a signal handler may raise at any call: then this submission, or the last one, is read again
+            if result := ring.result(sequence):
+                self._note(sequence, result, executions.get(sequence))
+            self.last_read = sequence
+            executions.pop(sequence, None)
+
+    def _note(self, sequence: int, result: int, execution: FencedExecution | None) -> None:
+        if execution is not None and execution.failure is None:
+            execution.failure = Failure(sequence, result)
+        if len(self._unreported) < _MOST_KEPT:
+            self._unreported[sequence] = result
+        else:
+            self._more += 1
 
     def reported(self, sequence: int) -> None:
         """Mark this failure as reported to the program."""

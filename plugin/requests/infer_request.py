@@ -104,16 +104,17 @@ class InferRequest(RequestTensors):
         self._begin(inputs, share_inputs, self._callback, userdata)
 
     def _begin(self, inputs: Any, share: bool, callback: Callback | None, userdata: Any = None) -> None:
-        with self._lock:
-            if self._busy:
-                raise InferError(
-                    f"model '{self._name}', start_async: the request is busy; expected an idle one. "
-                    "Wait for it, or use another request"
-                )
-            self._busy = True
-            self._cancelled = False
-            self._failure = self._callback_failure = None
-        try:
+        begun = False
+        try:  # a signal handler may raise at any call, also at the end of a lock
+            with self._lock:
+                if self._busy:
+                    raise InferError(
+                        f"model '{self._name}', start_async: the request is busy; expected an idle one. "
+                        "Wait for it, or use another request"
+                    )
+                self._busy = begun = True
+                self._cancelled = False
+                self._failure = self._callback_failure = None
             if userdata is not None:
                 self.userdata = userdata
             if inputs is not None:
@@ -124,7 +125,8 @@ class InferRequest(RequestTensors):
             with translated(f"model '{self._name}', inference", InferError):
                 self._submit()
         except BaseException:
-            self._busy = False
+            if begun:
+                self._busy = False
             raise
         if callback is not None:
             self._executable.completions.submit(partial(self._complete, callback, called_back))

@@ -131,13 +131,38 @@ def test_what_was_published_runs_after_a_signal_handler_has_raised(
     assert queue.synchronize(20 * SECOND)
 
 
+class _Interrupted(dict[int, Any]):
+    """A signal handler raises once, after an entry was taken."""
+
+    raised = False
+
+    def pop(self, *args: Any) -> Any:
+        entry = super().pop(*args)
+        if not self.raised:
+            self.raised = True
+            raise KeyboardInterrupt
+        return entry
+
+
+def test_a_failure_is_reported_after_a_signal_handler_has_raised_when_it_was_read(
+    context: Context, queue: CommandQueue
+) -> None:
+    memory, fence = context.alloc_host(64), queue.create_fence()
+    commands = recorded(context, lambda c: c.append_memory_copy(memory, memory, 65))
+    queue._results._executions = _Interrupted()
+    with suppress(KeyboardInterrupt):
+        queue.execute_command_lists([commands], fence)
+        fence.host_synchronize(LONG)
+    failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
+
+
 @pytest.mark.usefixtures("way")
 def test_a_time_out_may_be_a_fraction(context: Context, queue: CommandQueue) -> None:
-    gate = context.create_event()
+    gate, fraction = context.create_event(), cast(int, 1e6 + 0.5)
     fence = execute(queue, waits(context, gate))
-    assert not fence.host_synchronize(1e6 + 0.5)
-    assert not queue.synchronize(1e6 + 0.5)
-    assert not gate.host_synchronize(1e6 + 0.5)
+    assert not fence.host_synchronize(fraction)
+    assert not queue.synchronize(fraction)
+    assert not gate.host_synchronize(fraction)
     gate.host_signal()
 
 

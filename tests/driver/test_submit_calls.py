@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,14 +48,17 @@ def calls() -> SubmitCalls:
 
 def test_a_submission_is_the_same_bytes(mapping: SharedMapping, calls: SubmitCalls) -> None:
     ring, device = DriverRing(mapping, _RING, _SLOTS), DeviceRing(mapping, _RING, _SLOTS, 0)
+
+    def in_python(sequence: int, *words: int) -> bool:
+        ring.fill(sequence, *words)
+        ring.publish(sequence)
+        return ring.needs_doorbell()
+
     for sequence in range(1, 2 * _SLOTS + 1):
         device.set_asleep(sequence % 2 == 0)
         submission = (sequence, 2**63 + sequence, 2**32 - 1, 2**64 - 1, 128, 2**64 - sequence)
         rings = [mapping.buffer[:_FENCE]]
-        for submit in (
-            lambda *words: (ring.fill(*words), ring.publish(words[0]), ring.needs_doorbell())[-1],
-            lambda *words: calls.submit(ring.address, _SLOTS, *words),
-        ):
+        for submit in (in_python, partial(calls.submit, ring.address, _SLOTS)):
             mapping.buffer[:_FENCE] = rings[0]
             assert submit(*submission) is (sequence % 2 == 0)
             mapping.words[_DRIVER_CORE] = 0  # a hint that Python does not give

@@ -206,6 +206,33 @@ def test_a_cancelled_request_says_so_and_can_be_used_again(compiled: CompiledMod
     request.wait()
 
 
+class _Interrupted:
+    """A lock behind whose first use a signal handler raises."""
+
+    def __init__(self) -> None:
+        self._lock, self._raised = threading.Lock(), False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if not self._raised:
+            self._raised = True
+            raise KeyboardInterrupt
+
+
+def test_a_request_can_be_used_after_a_signal_handler_has_raised(
+    compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = compiled.create_infer_request()
+    with monkeypatch.context() as patch:
+        patch.setattr(request, "_lock", _Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            request.infer([LEFT, LEFT])
+    assert np.array_equal(request.infer([LEFT, LEFT])["total"], LEFT * 2)
+
+
 def test_a_profile_has_times_for_every_layer_that_ran(
     shared_core: Core, compiled: CompiledModel, digits: Path
 ) -> None:
