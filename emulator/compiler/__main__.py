@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
     # Here, not above: this import takes 0.2 s, and a parent that dies meanwhile must not leave us behind.
     gc.disable()  # imports leave no garbage
-    lean_openvino.leave_out_converter()
+    lean_openvino.leave_out_unused()
     from softnpu.emulator.compiler import worker
 
     if failpoints.active is not None:

@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     if failpoints.active is not None:
         failpoints.hit("engine.connect")
     gc.disable()  # imports leave no garbage
-    lean_openvino.leave_out_converter()
+    lean_openvino.leave_out_unused()
     # slow: the supervisor is being imported as well
     from softnpu.emulator.engine.engine import Engine
     from softnpu.emulator.openvino import memory_limit
