@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
+import msgspec
 from blake3 import blake3
 
 from softnpu.emulator.blob.container import SECURE
@@ -19,8 +19,7 @@ from softnpu.emulator.kernels import carried
 from softnpu.emulator.links.compiler import CompileJob
 
 
-@dataclass(frozen=True)
-class CompileRequest:
+class CompileRequest(msgspec.Struct, frozen=True):
     """A compile job, checked; its weights are mapped, `digests` are theirs."""
 
     job: CompileJob
@@ -64,8 +63,7 @@ def settings(job: CompileJob, subject: str) -> Settings:
     return options.effective(config, job.platform, subject, flags.config).made_strict(job.strict)
 
 
-@dataclass(frozen=True)
-class CompiledModel:
+class CompiledModel(msgspec.Struct, frozen=True):
     """The blob, its blake3, the encoded placement, and where it came from."""
 
     blob: bytes | memoryview

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from softnpu.emulator.links.compiler import Result
 
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
-@dataclass(frozen=True)
-class JobResult:
+class JobResult(msgspec.Struct, frozen=True):
     """A finished job: the answer, and the descriptors that go with it. Whoever holds it closes them."""
 
     answer: Result
