@@ -6,6 +6,7 @@ that counts comes on the standard input, ended by a zero, or nothing is started.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import sys
@@ -34,6 +35,7 @@ _TOLD_S = 10.0  # a program imports its libraries, and then it needs the daemon 
 
 def main(arguments: list[str]) -> int:
     """Return 0 once a daemon is ready at the socket, this or another one; else print the reason as JSON."""
+    gc.disable()  # until the daemon serves: imports leave no garbage
     starting = StartingDaemon(_prepare, _serve)
     path = _told() if arguments[0] == "--told" else Path(arguments[0])
     if path is None:

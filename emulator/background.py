@@ -19,8 +19,6 @@ import msgspec
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
-from softnpu.emulator.supervisor.children import child_process
-from softnpu.emulator.supervisor.children.child_process import ChildProgram
 
 START_DEADLINE_S = 30.0
 LEAST_DESCRIPTORS = 32
@@ -31,9 +29,9 @@ _READY = re.compile(rb"ready (\d+)\n")
 class StartingDaemon:
     """A process forked from this one that becomes a daemon, for a program that does nothing else.
 
-    It begins with what takes long and cannot be seen: its first children, and imports, which `prepare` makes
-    if it is not told its socket at once. Then `serve(path, ready_fd)` is the daemon. Untold it ends with this
-    process.
+    Told its socket at once it is the daemon, `serve(path, ready_fd)`, whose clients wait. Else it begins with
+    what takes long and cannot be seen: its first children, and imports, which `prepare` makes. Untold it ends
+    with this process.
     """
 
     def __init__(self, prepare: Callable[[], None], serve: Callable[[Path, int], None]) -> None:
@@ -67,10 +65,10 @@ def _become_daemon(
     os.dup2(nothing, 0)
     os.close(nothing)
     try:
-        start_first_children()
         poller = select.poll()
         poller.register(told, select.POLLIN)
         if not poller.poll(0):
+            start_first_children()
             prepare()
         text = b""
         while part := os.read(told, 65536):
@@ -95,6 +93,9 @@ def _log_into(path: Path) -> None:
 
 def start_first_children() -> None:
     """Start the supervisor's first engine and compiler worker early, so that all import concurrently."""
+    from softnpu.emulator.supervisor.children import child_process  # late: a client may wait for the socket
+    from softnpu.emulator.supervisor.children.child_process import ChildProgram
+
     raise_descriptor_limit()  # they inherit it
     keep_ended_children()
     child_process.start_early(ChildProgram.ENGINE, ChildProgram.COMPILER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +108,8 @@ def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: 
             with _reasons_told(settings.socket):
                 served.reserve()  # what could not be written is told, too
             ready.tell()
+            with suppress(OSError):  # the supervisor starts what is missing, or says why not
+                _start_first_children(settings)  # only now: its client goes on meanwhile
         from softnpu.emulator.supervisor.supervisor import Supervisor  # clients need not wait for that
 
         with _reasons_told(settings.socket):
@@ -116,6 +119,8 @@ def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: 
         _announce_ready(supervisor, ready)
         strict = ", strict" if settings.is_strict else ""
         log.info("serving %s with devices %s%s", served.path, ", ".join(settings.devices), strict)
+        gc.freeze()  # what was imported stays
+        gc.enable()
         supervisor.run()
     finally:
         served.close()
@@ -208,8 +213,8 @@ def serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: boo
     """`serve`, with a log that is moved aside in time; the exit code. `ready_fd`: to its starter."""
     ready = ReadyPipe(ready_fd)
     try:
-        if not settings.failpoints:  # the supervisor sets them up, for the children that it starts
-            background.start_first_children()
+        if engines:
+            _start_first_children(settings)
         configure_logging(settings.log_level)
         for handler in logging.getLogger().handlers:
             handler.addFilter(LogRotation(sys.stderr.fileno(), Path(settings.socket)))
@@ -219,6 +224,11 @@ def serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: boo
         log.error("%s", error)
         return 1
     return 0
+
+
+def _start_first_children(settings: DaemonSettings) -> None:
+    if not settings.failpoints:  # the supervisor sets them up, for the children that it starts
+        background.start_first_children()
 
 
 def _prepare_folder(settings: DaemonSettings) -> None:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import stat
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,6 +135,9 @@ def _libraries() -> list[Path]:
 
 
 def _build(target: Path, advance: Callable[[], None]) -> Path:
+    import shutil  # late: engines and workers import this module, and mostly build nothing
+    import tempfile
+
     command = compiler()
     headers = _package() / "include"
     if not (headers / "openvino" / "op" / "op.hpp").is_file() or len(_libraries()) < 2:
@@ -182,6 +183,8 @@ def _run(command: list[str], scratch: Path, advance: Callable[[], None]) -> None
 
 def compiler() -> str:
     """Return the C++ compiler: CXX, or the usual one. Refuses with `ERROR_UNSUPPORTED_FEATURE`."""
+    import shutil
+
     chosen = os.environ.get("CXX", "")
     for candidate in (chosen,) if chosen else _COMPILERS:
         path = shutil.which(candidate)

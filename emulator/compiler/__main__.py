@@ -8,6 +8,7 @@ The exit code is 0 when the channel was closed and 2 when the arguments are wron
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import sys
@@ -46,12 +47,15 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     # Here, not above: this import takes 0.2 s, and a parent that dies meanwhile must not leave us behind.
-    lean_openvino.leave_out_converter()
+    gc.disable()  # imports leave no garbage
+    lean_openvino.leave_out_unused()
     from softnpu.emulator.compiler import worker
 
     if failpoints.active is not None:
         failpoints.hit("compiler.connect")
     private_memory.limit()
+    gc.freeze()
+    gc.enable()
     worker.serve(channel)
     channel.close()
     return 0

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from softnpu.emulator.compiler.older_clients import translated
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
@@ -40,15 +41,14 @@ _OPTION = re.compile(r'\s*(?P<name>[A-Za-z_][\w.]*)="(?P<value>[^"]*)"')
 _LIMIT = 1 << 16
 
 
-@dataclass(frozen=True)
-class BuildFlags:
+class BuildFlags(msgspec.Struct, frozen=True):
     """The parsed line. Lists map the name of an argument to a key of the tables above."""
 
-    inputs_precisions: dict[str, str] = field(default_factory=dict)
-    inputs_layouts: dict[str, str] = field(default_factory=dict)
-    outputs_precisions: dict[str, str] = field(default_factory=dict)
-    outputs_layouts: dict[str, str] = field(default_factory=dict)
-    config: dict[str, str] = field(default_factory=dict)
+    inputs_precisions: dict[str, str] = msgspec.field(default_factory=dict)
+    inputs_layouts: dict[str, str] = msgspec.field(default_factory=dict)
+    outputs_precisions: dict[str, str] = msgspec.field(default_factory=dict)
+    outputs_layouts: dict[str, str] = msgspec.field(default_factory=dict)
+    config: dict[str, str] = msgspec.field(default_factory=dict)
 
     def parts(self) -> dict[str, str]:
         """Return the flags on arguments as text in canonical order."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from blake3 import blake3
 
 from softnpu.emulator.blob.container import SECURE
@@ -20,8 +20,7 @@ from softnpu.emulator.kernels import carried
 from softnpu.emulator.links.compiler import CompileJob
 
 
-@dataclass(frozen=True)
-class CompileRequest:
+class CompileRequest(msgspec.Struct, frozen=True):
     """A compile job, checked; its weights are mapped, `digests` are theirs.
 
     `xml` is the model, in the file `fd`: an IR, or a whole file of the job's format.
@@ -72,8 +71,7 @@ def settings(job: CompileJob, subject: str) -> Settings:
     return options.effective(config, job.platform, subject, flags.config).made_strict(job.strict)
 
 
-@dataclass(frozen=True)
-class CompiledModel:
+class CompiledModel(msgspec.Struct, frozen=True):
     """The parts of the blob, its blake3, the encoded placement, and where it came from."""
 
     parts: Sequence[bytes | memoryview]

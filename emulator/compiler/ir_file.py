@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +30,8 @@ def written(write: Callable[[Path], None]) -> bytes:
                 return os.pread(fd, os.fstat(fd).st_size, 0)
             finally:
                 os.ftruncate(fd, 0)
+    import tempfile  # late: most workers have a link
+
     fd = linux.memfd("ir")
     try:
         with tempfile.TemporaryDirectory(prefix="softnpu-ir-") as folder:
@@ -56,6 +57,8 @@ def prepared(suffix: str = ".xml") -> tuple[int, Path]:
                 link.symlink_to(target)
             if os.readlink(link) == target:
                 return fd, link
+    import tempfile
+
     link = Path(tempfile.mkdtemp(prefix="softnpu-ir-"), f"model{suffix}")
     link.symlink_to(target)
     return fd, link

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from softnpu.emulator.links.compiler import Result
 
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
-@dataclass(frozen=True)
-class JobResult:
+class JobResult(msgspec.Struct, frozen=True):
     """A finished job: the answer, and the descriptors that go with it. Whoever holds it closes them.
 
     `after` is done once the answer is sent.

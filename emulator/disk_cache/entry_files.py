@@ -27,7 +27,6 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -56,8 +55,7 @@ class InvalidEntry(Exception):
     """An entry that differs from what was stored, with the reason. Never leaves the cache."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """An entry as the directory shows it. Sizes in bytes, times in nanoseconds since 1970."""
 
     key: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import os
 import signal
@@ -41,7 +42,8 @@ def main(arguments: list[str]) -> int:
     channel = Channel(socket.socket(fileno=int(arguments[0])))
     if failpoints.active is not None:
         failpoints.hit("engine.connect")
-    lean_openvino.leave_out_converter()
+    gc.disable()  # imports leave no garbage
+    lean_openvino.leave_out_unused()
     # slow: the supervisor is being imported as well
     from softnpu.emulator.engine.engine import Engine
     from softnpu.emulator.openvino import memory_limit
@@ -60,6 +62,8 @@ def main(arguments: list[str]) -> int:
     engine = Engine(channel, setup, (states_fd, page_fd, staging_fd), ready)
     os.close(states_fd)
     os.close(page_fd)
+    gc.freeze()
+    gc.enable()
     engine.run()
     return 0
 

@@ -10,7 +10,6 @@ As text, for a daemon that starts:
 from __future__ import annotations
 
 import enum
-import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -178,9 +177,10 @@ REQUESTS = (
 
 _refuse = partial(refuse, ZeResult.ERROR_INVALID_ARGUMENT)
 _DEVICELESS = {FaultKind.DISCONNECT, FaultKind.DAEMON_DEATH}
-_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)")
-_FACTOR = re.compile(r"([0-9]+(?:\.[0-9]+)?)x")
-_NUMBER = re.compile(r"[0-9eE.+-]{1,40}")
+# compiled when they are needed: every process of a daemon imports this module
+_TIME = r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)"
+_FACTOR = r"([0-9]+(?:\.[0-9]+)?)x"
+_NUMBER = r"[0-9eE.+-]{1,40}"
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _MAX_S = 3600.0
 _MAX_FACTOR = 1000.0
@@ -229,19 +229,21 @@ class Injection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def seconds(self) -> float:
         """Its value as a time; 0 if it is none."""
-        match = _TIME.fullmatch(self.effective.rpartition("=")[2])
+        match = re.fullmatch(_TIME, self.effective.rpartition("=")[2])
         return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
     @property
     def factor(self) -> float:
         """Its value as a factor; 1 if it is none."""
-        match = _FACTOR.fullmatch(self.effective)
+        match = re.fullmatch(_FACTOR, self.effective)
         return float(match[1]) if match else 1.0
 
     def chosen(self, number: int) -> bool:
         """Return whether `probability` picks matching operation `number` (from 1)."""
         if self.probability >= 1.0:
             return True
+        import hashlib  # late: it loads a library
+
         drawn = hashlib.blake2b(f"{self.seed}:{number}".encode(), digest_size=8).digest()
         return int.from_bytes(drawn, "little") / 2**64 < self.probability
 
@@ -356,7 +358,7 @@ def _fraction(text: str) -> float:
 
 def _plain(text: str) -> str:
     # Python also accepts digits of other scripts, spaces and underscores
-    if not _NUMBER.fullmatch(text):
+    if not re.fullmatch(_NUMBER, text):
         raise ValueError(repr(text))
     return text
 
@@ -371,12 +373,12 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 
 
 def _is_time(text: str) -> bool:
-    match = _TIME.fullmatch(text)
+    match = re.fullmatch(_TIME, text)
     return match is not None and 0 < float(match[1]) * _UNITS[match[2]] <= _MAX_S
 
 
 def _is_factor(text: str) -> bool:
-    match = _FACTOR.fullmatch(text)
+    match = re.fullmatch(_FACTOR, text)
     return match is not None and 1.0 < float(match[1]) <= _MAX_FACTOR
 
 

@@ -21,8 +21,8 @@ MOST_TENSORS: Final = 16
 _MOST_TEXT: Final = 16 << 10
 _MAGIC: Final = b"\0asm\x01\0\0\0"
 _FUNCTION: Final = b"softnpu function 1\n"
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_DOMAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
+_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+_DOMAIN: Final = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
 
 ELEMENT_SIZES: Final = {
     "boolean": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2, "u32": 4, "u64": 8,
@@ -209,18 +209,18 @@ def _number(module: bytes, at: int) -> tuple[int, int]:
 def _check(described: Description) -> None:
     """Refuse a description that contradicts itself."""
     for found, expected in _faults(described):
-        raise _refused(found, expected, name=described.name if _NAME.fullmatch(described.name) else "")
+        raise _refused(found, expected, name=described.name if re.fullmatch(_NAME, described.name) else "")
 
 
 def _faults(described: Description) -> Iterator[tuple[str, str]]:
     if described.abi != ABI:
         yield f"abi {described.abi}", f"{ABI}"
-    if not _DOMAIN.fullmatch(described.domain):
+    if not re.fullmatch(_DOMAIN, described.domain):
         yield f"domain {described.domain[:80]!r}", "letters, digits, dots, '-' and '_', at most 64"
     attributes = [each.name for each in described.attributes]
     tensors = (*described.inputs, *described.outputs)
     for name in (described.name, *tensors, *attributes):
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(_NAME, name):
             yield f"name {name[:80]!r}", "letters, digits and '_', at most 64, beginning with a letter"
     for names in (described.inputs, described.outputs, attributes):
         if len(set(names)) < len(names):

@@ -6,7 +6,6 @@ digest is a remark, and so is a line that begins with `#`. It is read again for 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -20,12 +19,14 @@ from softnpu.emulator.kernels.description import FunctionDescription
 
 ALL, SIGNED, NONE = "all", "signed", "none"
 _NAME: Final = "trusted-kernels"
-_DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
+_DIGEST: Final = r"[0-9a-fA-F]{64}"
 _MOST_BYTES: Final = 1 << 20
 
 
 def digest(module: bytes) -> str:
     """Return the digest of a module: its sha256, as `sha256sum` prints it."""
+    import hashlib  # late: it loads a library, and few models have kernels
+
     return hashlib.sha256(module).hexdigest()
 
 
@@ -105,7 +106,7 @@ def _trusted(subject: str) -> frozenset[str]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if not _DIGEST.fullmatch(words[0]):
+        if not re.fullmatch(_DIGEST, words[0]):
             found = f"{path}, line {number}: {words[0][:80]!r}"
             raise _refused(subject, found, "a sha256 of 64 hexadecimal digits, or # before a remark")
         digests.add(words[0].lower())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +116,46 @@ def test_a_daemon_has_nothing_of_the_program_but_a_short_list(
     assert started.keys() >= {"PATH", "ONEDNN_MAX_CPU_ISA", "LC_ALL", "SOFTNPU_IDLE_S"}
     assert not program_environment.intruders(started.keys() | behind.keys())
     assert not program_environment.marks_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        pytest.param(
+            "background.start_first_children = lambda: end(endpoint.accepts(Path(sys.argv[1])))",
+            id="clients wait before the first children begin",
+        ),
+        pytest.param(
+            "background.start_first_children = lambda: None\nSupervisor.run = lambda _: end(gc.isenabled())",
+            id="garbage is collected once it serves",
+        ),
+        pytest.param(
+            "background.start_first_children = fail\nSupervisor.run = lambda _: end(True)",
+            id="it serves where no process could be forked",
+        ),
+    ],
+)
+def test_how_a_daemon_begins(private_dir: Path, observed: str) -> None:
+    program = """
+import gc, os, sys
+from pathlib import Path
+from softnpu.emulator import autostart, background, daemon
+from softnpu.emulator.interface import endpoint
+from softnpu.emulator.supervisor.supervisor import Supervisor
+
+def end(is_right):
+    os._exit(0 if is_right else 7)
+
+def fail():
+    raise BlockingIOError
+
+gc.disable()
+OBSERVED
+told = os.open(os.devnull, os.O_WRONLY)
+daemon.serve_in_background(autostart.settings(sys.argv[1]), told, engines=False)
+"""
+    line = [sys.executable, "-c", program.replace("OBSERVED", observed), str(private_dir / "npu.sock")]
+    assert subprocess.run(line, timeout=60, check=False).returncode == 0
 
 
 def test_after_a_kill_the_next_client_starts_another() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -16,13 +17,15 @@ from softnpu.emulator.supervisor.children import forked
 from softnpu.emulator.supervisor.children.forked import ForkedProcess
 
 _PROGRAM = """
-import json, os, socket, sys
+import json, logging, os, signal, socket, sys
 
 def main(arguments):
     with socket.socket(fileno=int(arguments[0])) as channel:
         fds = {int(fd): os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if
                os.path.exists(f"/proc/self/fd/{fd}")}
         told = {"fds": fds, "group": os.getpgid(0), "variable": os.environ.get("MADE_UP"),
+                "logs": len(logging.getLogger().handlers),
+                "ends": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
                 "title": open("/proc/self/cmdline").read().split("\\0"), "arguments": arguments}
         channel.send(json.dumps(told).encode())
         word = channel.recv(10)
@@ -75,6 +78,22 @@ def test_a_child_has_its_channel_its_output_and_a_name_of_its_own(start: Start) 
         assert lines.read() == "last words\n"
         process.kill()  # harmless: its pid may be another's by now
     assert "MADE_UP" not in os.environ
+
+
+def test_a_child_has_neither_the_log_of_the_daemon_nor_its_way_to_end(start: Start) -> None:
+    handler, before = logging.NullHandler(), signal.signal(signal.SIGTERM, lambda *_: None)
+    logging.getLogger().addHandler(handler)
+    try:
+        process, channel, output = start()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        logging.getLogger().removeHandler(handler)
+    os.close(output)
+    with channel:
+        told = json.loads(channel.recv(65536))
+        assert (told["logs"], told["ends"]) == (0, True)
+        process.kill()
+        process.wait()
 
 
 def test_an_exception_is_told_and_a_signal_is_the_code(start: Start) -> None:

@@ -70,7 +70,7 @@ def test_what_ends_a_process_is_logged_in_lines_of_its_own(program: str) -> None
         f"def fail(*_, **__): raise ValueError({_NAME!r})\n"
         "linux.die_with_parent = lambda _: None\n"
         "program.Channel = program.open_channel = lambda _: 0\n"
-        "program.lean_openvino.leave_out_converter = program.Channel = fail\n"
+        "program.lean_openvino.leave_out_unused = program.Channel = fail\n"
         "ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
         "program.main([str(ours.detach()), str(os.getppid())])\n"
     )

@@ -10,9 +10,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.engine.commands.program import Program
@@ -29,8 +30,7 @@ _SLOW_STEP_S = 0.05
 IsCancelled = Callable[[], bool]
 
 
-@dataclass
-class _Decision:
+class _Decision(msgspec.Struct):
     """The fate of a submission: decided when it begins, valid in all its slices."""
 
     sequence: int
@@ -38,8 +38,7 @@ class _Decision:
     ran_s: float = 0.0
 
 
-@dataclass
-class _DroppedDoorbell:
+class _DroppedDoorbell(msgspec.Struct):
     """A submission whose doorbell was dropped, and its deadline."""
 
     sequence: int

@@ -69,7 +69,7 @@ class _Compiler:
 
 def _compile_into(result: int, begin: int, message: link.ImageLoad, fds: Sequence[int]) -> int:
     """Run in the forked process; return its exit code. On failure `result` holds the reason."""
-    lean_openvino.leave_out_converter()
+    lean_openvino.leave_out_unused()
     from softnpu.emulator.openvino.cache_fill import entry
 
     if not os.read(begin, 1):
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
             raise RuntimeError(f"the supervisor sent {type(message).__name__}; expected ImageLoad")
         fds = packet.take_fds(packet.fd_count)
     compiler = _Compiler(message, fds)
-    lean_openvino.leave_out_converter()
+    lean_openvino.leave_out_unused()
     from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
     from softnpu.emulator.openvino.cache_fill import entry
 

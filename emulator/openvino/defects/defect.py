@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import openvino as ov
 
 from softnpu.emulator.blob.container import GraphMeta
@@ -93,8 +93,7 @@ def _always(_: Seen) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Defect:
+class Defect(msgspec.Struct, frozen=True):
     """A fault and its remedy.
 
     `operations`: the types concerned, each of which `apply` takes; empty: `apply` takes a model. On the

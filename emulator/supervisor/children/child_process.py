@@ -57,8 +57,16 @@ _KILLED_S: Final = 1.0  # that a killed process may need
 # has one thread, so this is no choice of the user.
 ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
 
-_NEEDED_BY_ALL: Final = ("softnpu.emulator.kernels.trust", "softnpu.emulator.links.engine")
-"""What engine, worker and supervisor import, with what it imports: once instead of three times."""
+_NEEDED_BY_ALL: Final = (
+    "softnpu.emulator.kernels.trust",
+    "softnpu.emulator.links.engine",
+    "softnpu.emulator.blob.weights",
+    "softnpu.emulator.common.log_lines",
+    "softnpu.emulator.common.untrusted_fds",
+    "softnpu.emulator.interface.commands",
+    "softnpu.emulator.platforms",
+)
+"""What engine, supervisor and mostly the worker import, with what it imports: once instead of three times."""
 
 _early: Final[dict[ChildProgram, ChildProcess]] = {}
 

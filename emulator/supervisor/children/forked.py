@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import logging
 import os
 import select
 import signal
@@ -72,6 +73,8 @@ def _become(program: str, channel: int, output: int, variables: dict[str, str], 
     code = 1
     try:
         gc.freeze()  # objects of the daemon are never finalized here
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        logging.getLogger().handlers.clear()
         os.setpgid(0, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)

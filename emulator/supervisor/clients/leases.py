@@ -7,11 +7,10 @@ the daemon's owner can command it.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from softnpu.emulator.common.model_texts import listed
 from softnpu.emulator.interface.lease_messages import WHOLE_DEVICE, Leased, LeaseStatus, LeaseTake
@@ -27,8 +26,7 @@ _CLIENT_NAME = 64  # bytes
 _LISTED = 64
 
 
-@dataclass
-class _Lease:
+class _Lease(msgspec.Struct):
     """A lease, held by a connection. `sessions`: a function to end each of its sessions."""
 
     number: int
@@ -37,7 +35,7 @@ class _Lease:
     devices: tuple[int, ...]
     share: int
     digest: bytes
-    sessions: dict[int, Callable[[ErrorInfo], None]] = field(default_factory=dict)
+    sessions: dict[int, Callable[[ErrorInfo], None]] = msgspec.field(default_factory=dict)
 
 
 class Leases:
@@ -69,6 +67,8 @@ class Leases:
                 expected="one lease a connection",
                 hint="open another connection",
             )
+        import secrets  # late, as `hashlib` below: they load a library, and few daemons lease
+
         chosen = self._choose(request)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         name = listed(client, _CLIENT_NAME)
@@ -135,6 +135,8 @@ class Leases:
             self._find(token).sessions[session] = end
 
     def _find(self, token: str) -> _Lease:
+        import secrets
+
         digest = _digest(token)
         for lease in self._leases.values():
             if secrets.compare_digest(lease.digest, digest):
@@ -182,4 +184,6 @@ class Leases:
 
 def _digest(token: str) -> bytes:
     """Return the stored digest of a token: a dump of the daemon's memory does not reveal the token."""
+    import hashlib
+
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()

@@ -14,8 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import ParamSpec
+
+import msgspec
 
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface import trace
@@ -43,8 +44,7 @@ _NOBODY = FunctionKey(0)
 _NO_PROGRESS = Progress(stage="", done=0.0)
 
 
-@dataclass
-class Compilation:
+class Compilation(msgspec.Struct):
     """One job and what happens at its end. Owns the parked descriptors of the job until then.
 
     `on_done(answer, descriptors)`, which takes descriptors of the answer out of the list, or
@@ -64,7 +64,7 @@ class Compilation:
     worker_signal: int = 0
     device: int = -1
     progress: Progress = _NO_PROGRESS
-    asked: float = field(default_factory=time.monotonic)
+    asked: float = msgspec.field(default_factory=time.monotonic)
     worker: _Worker | None = None
     attempts: int = 0
     ended: bool = False

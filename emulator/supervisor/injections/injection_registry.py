@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -44,8 +43,7 @@ _ACTIVE, _USED_UP, _SESSION_GONE = "active", "used up", "session gone"
 InjectionRequest = Inject | InjectStatus | InjectClear
 
 
-@dataclass
-class _Entry:
+class _Entry(msgspec.Struct):
     """An injection, the slot of its counters, and why it ended if it did.
 
     `functions`: those that know it. `matched`, `hits`: by functions that have ended.
@@ -55,7 +53,7 @@ class _Entry:
     slot: int
     injection: Injection
     ended: str = ""
-    functions: set[VirtualFunction] = field(default_factory=set)
+    functions: set[VirtualFunction] = msgspec.field(default_factory=set)
     matched: int = 0
     hits: int = 0
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
@@ -38,8 +39,7 @@ _MOST_JOINED = 1024
 """Sessions with a ring; each has at most one."""
 
 
-@dataclass
-class _Trace:
+class _Trace(msgspec.Struct):
     """One trace. `fetched` rings belong to the tracer and their writers, the others wait for it with a
     descriptor each."""
 
@@ -47,10 +47,10 @@ class _Trace:
     tracer: int
     records: int
     layers: bool
-    waiting: list[tuple[TraceRing, int]] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)
-    sessions: dict[int, int] = field(default_factory=dict)
-    engines: dict[VirtualFunction, int] = field(default_factory=dict)
+    waiting: list[tuple[TraceRing, int]] = msgspec.field(default_factory=list)
+    ended: list[int] = msgspec.field(default_factory=list)
+    sessions: dict[int, int] = msgspec.field(default_factory=dict)
+    engines: dict[VirtualFunction, int] = msgspec.field(default_factory=dict)
     rings: int = 0
     refused: int = 0
     silence: Timer | None = None

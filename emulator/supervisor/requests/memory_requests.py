@@ -7,9 +7,10 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+
+import msgspec
 
 from softnpu.emulator.common import address_range, linux, local_files, native_files
 from softnpu.emulator.common.untrusted_fds import close_untrusted
@@ -35,8 +36,7 @@ _RETRY_S = 0.005
 _RETRIES = 100  # of an allocation, while the engine unmaps what was freed
 
 
-@dataclass
-class _Ended:
+class _Ended(msgspec.Struct):
     """What a context has left. `on_freed` is called at the end of it."""
 
     memory: ContextMemory

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import messages as msg
@@ -72,8 +73,7 @@ class MetricStream:
         self._timer = self._reactor.after((self._due_ns - values[0]) / 1e9, self._sample)
 
 
-@dataclass
-class _Owned:
+class _Owned(msgspec.Struct):
     context: Context
     stream: MetricStream
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol
+
+import msgspec
 
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface import trace
@@ -41,8 +42,7 @@ class Answering(Protocol):
     ) -> None: ...
 
 
-@dataclass(frozen=True)
-class Services:
+class Services(msgspec.Struct, frozen=True):
     """The services shared by all sessions of a daemon. `session_segments`: memory files per session.
 
     `by_session`: every session has a virtual function of its own. `strict`: the compiler refuses what silicon
@@ -62,11 +62,10 @@ class Services:
     kernels: str = "all"
     shared: bool = False
     check: str = ""
-    context_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    context_numbers: Iterator[int] = msgspec.field(default_factory=lambda: itertools.count(1))
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One request on its way. `worker_signal`: an injected fault for the compiler worker that serves it."""
 
     packet: Packet
@@ -77,8 +76,7 @@ class Call:
         return self.packet.request
 
 
-@dataclass
-class OwnedAllocation:
+class OwnedAllocation(msgspec.Struct):
     """An allocation and the context it belongs to."""
 
     context: Context

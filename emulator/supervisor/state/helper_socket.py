@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import secrets
 import socket
 import struct
 import termios
@@ -21,6 +20,8 @@ class HelperSocket:
     """Our end. `name` is known to the client, its blobs and its engine only."""
 
     def __init__(self, end: socket.socket) -> None:
+        import secrets  # late: few sessions have helpers
+
         self.name = secrets.token_hex(_NAME_BYTES)
         self._end = end
 

@@ -13,8 +13,9 @@ import enum
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.messages import WeightSource
@@ -35,8 +36,7 @@ class ImageState(enum.Enum):
     EVICTED = "evicted"
 
 
-@dataclass
-class Image:
+class Image(msgspec.Struct):
     """One blob, its placement (encoded, if any) and the sources of its weights, whose files are parked.
 
     Owns the descriptors.
@@ -54,7 +54,7 @@ class Image:
     fds: list[int]
     owner: int
     deferred: bool = False
-    files: Account = field(default_factory=Account)
+    files: Account = msgspec.field(default_factory=Account)
     loads: int = 0
     load_ms: float = 0.0
     users: int = 0
@@ -63,9 +63,9 @@ class Image:
     loader: str = ""
     hint: bytes = b""
     session: int = 0
-    waiting: list[LoadCallback] = field(default_factory=list)
+    waiting: list[LoadCallback] = msgspec.field(default_factory=list)
     record: int = 0
-    made: float = field(default_factory=time.monotonic)
+    made: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def size(self) -> int:

@@ -8,14 +8,15 @@ long as an allocation lies in it, on both sides, so neither needs a message to u
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+
+import msgspec
 
 from softnpu.emulator.common import linux
 from softnpu.emulator.common.range_allocator import RangeAllocator
 from softnpu.emulator.common.untrusted_fds import close_untrusted
 from softnpu.emulator.interface.records import PAGE
 from softnpu.emulator.interface.result import ZeResult, refuse
-from softnpu.emulator.supervisor.held_descriptors import HeldDescriptor, check_left
+from softnpu.emulator.supervisor.held_descriptors import NO_DESCRIPTOR, HeldDescriptor, check_left
 from softnpu.emulator.supervisor.state.open_arenas import OpenArenas
 
 DEFAULT_ALIGNMENT = 64
@@ -30,8 +31,7 @@ _HEADROOM = 256 * 1024 * 1024
 _BLOCK = 512  # bytes of `st_blocks`, on every file system
 
 
-@dataclass
-class Segment:
+class Segment(msgspec.Struct):
     """A memory file from `start` on. The descriptor is ours; what waits to be sent holds it as well.
 
     `foreign`: the bytes that the file has to have, if others can cut it; else 0. `read_only`: the device may
@@ -46,6 +46,7 @@ class Segment:
     start: int = 0
     foreign: int = 0
     read_only: bool = False
+    _held: HeldDescriptor = NO_DESCRIPTOR
 
     def __post_init__(self) -> None:
         self._held = HeldDescriptor(self.fd)
@@ -56,8 +57,7 @@ class Segment:
             close_untrusted((self._held,))  # who has the last one gives its pages back, which takes a while
 
 
-@dataclass
-class Allocation:
+class Allocation(msgspec.Struct):
     """`size` bytes as asked for, `reserved` bytes as placed, at `offset` of `segment`.
 
     `counted` is what it counts for: its size, or the pages in use of a `sparse` one. `is_ring`: of a queue
@@ -75,8 +75,7 @@ class Allocation:
     is_ring: bool = False
 
 
-@dataclass
-class ContextMemory:
+class ContextMemory(msgspec.Struct):
     """All segments of one context.
 
     `unmapping`: large ones that were freed. They are kept until no engine maps them: an engine that had the
@@ -84,14 +83,16 @@ class ContextMemory:
     may have the context. `guarded`: a page behind each allocation stays free.
     """
 
-    segments: dict[int, Segment] = field(default_factory=dict)
-    sparse: dict[int, Allocation] = field(default_factory=dict)
-    unmapping: dict[int, Segment] = field(default_factory=dict)
+    segments: dict[int, Segment] = msgspec.field(default_factory=dict)
+    sparse: dict[int, Allocation] = msgspec.field(default_factory=dict)
+    unmapping: dict[int, Segment] = msgspec.field(default_factory=dict)
     mapped: bool = True
     allocated: int = 0
     guarded: bool = False
     _next: int = 1
-    _open: OpenArenas[Segment] = field(default_factory=lambda: OpenArenas(DEFAULT_ALIGNMENT, _ARENA_LAST))
+    _open: OpenArenas[Segment] = msgspec.field(
+        default_factory=lambda: OpenArenas(DEFAULT_ALIGNMENT, _ARENA_LAST)
+    )
 
     @property
     def address_space(self) -> int:

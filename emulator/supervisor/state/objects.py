@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from softnpu.emulator.interface.result import ErrorInfo
 from softnpu.emulator.supervisor.held_descriptors import NO_DESCRIPTOR, HeldDescriptor
@@ -17,8 +17,7 @@ Activity = tuple[tuple[int, int], ...]
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
 
-@dataclass
-class Queue:
+class Queue(msgspec.Struct):
     """A command queue: its ring in memory, and its record in the queue states of the device."""
 
     context: Context
@@ -41,8 +40,7 @@ class Queue:
     attempts_in_all: int = 0
 
 
-@dataclass
-class Graph:
+class Graph(msgspec.Struct):
     """A graph handle; `initialized` once its image is on the device for it.
 
     `counts`: among the users of the image.
@@ -55,8 +53,7 @@ class Graph:
     counts: bool = False
 
 
-@dataclass
-class Idleness:
+class Idleness(msgspec.Struct):
     """When a context gives back memory by itself: after `after_ms` without work, if `enabled`.
 
     `chosen`: the program has said so. `released`: the activity when it has last given back what it could,
@@ -73,8 +70,7 @@ class Idleness:
     since: float = 0.0
 
 
-@dataclass
-class Context:
+class Context(msgspec.Struct):
     """A context on the device with the index `device`. `number` is unique over all sessions of the daemon.
 
     `ban_key`: what resets that its submissions cause are counted by. `usage`: of its session. `told`: an
@@ -89,19 +85,19 @@ class Context:
     doorbell: HeldDescriptor = NO_DESCRIPTOR
     session: int = 0
     ban_key: str = ""
-    usage: SessionUsage = field(default_factory=SessionUsage)
+    usage: SessionUsage = msgspec.field(default_factory=SessionUsage)
     handle: int = 0
-    memory: ContextMemory = field(default_factory=ContextMemory)
-    allocations: dict[int, Allocation] = field(default_factory=dict)
-    queues: dict[int, Queue] = field(default_factory=dict)
-    graphs: dict[int, Graph] = field(default_factory=dict)
-    idle: Idleness = field(default_factory=Idleness)
-    bytes: Account = field(default_factory=Account)
-    segments: Account = field(default_factory=Account)
-    address_space: Account = field(default_factory=Account)
-    unmapping: dict[int, int] = field(default_factory=dict)
+    memory: ContextMemory = msgspec.field(default_factory=ContextMemory)
+    allocations: dict[int, Allocation] = msgspec.field(default_factory=dict)
+    queues: dict[int, Queue] = msgspec.field(default_factory=dict)
+    graphs: dict[int, Graph] = msgspec.field(default_factory=dict)
+    idle: Idleness = msgspec.field(default_factory=Idleness)
+    bytes: Account = msgspec.field(default_factory=Account)
+    segments: Account = msgspec.field(default_factory=Account)
+    address_space: Account = msgspec.field(default_factory=Account)
+    unmapping: dict[int, int] = msgspec.field(default_factory=dict)
     told: bool = False
-    helpers: dict[str, HelperSocket] = field(default_factory=dict)
+    helpers: dict[str, HelperSocket] = msgspec.field(default_factory=dict)
 
     def count(self) -> None:
         """Update its accounts; a no-op if it is closed and still charged."""
