@@ -128,7 +128,7 @@ bool is_gone(uint64_t socket) {
 // sleep(fence, ticket, ring, sequence, timeout_ns, slice_ns, count_address, count, socket): until something
 // signals the fence; the caller checks again. Between two slices it sees to signals of the process, and
 // returns if so many have ended, the count has changed, or the daemon is gone. Waking up in Python for that
-// costs ten times as much, and beside many clients that wait the device would feel it.
+// takes 55 us instead of 20, which the device feels if many clients wait.
 PyObject* sleep(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Arguments<9> arguments;
     if (!arguments.read(given, count)) return nullptr;
