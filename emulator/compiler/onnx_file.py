@@ -57,9 +57,15 @@ def mapped(job: CompileJob, fd: int, subject: str) -> memoryview:
     return files.map_range(fd, 0, job.xml_length, f"{subject}, ONNX")
 
 
-def read(core: ov.Core, content: memoryview, fd: int, subject: str) -> ov.Model:
+def read(content: memoryview, fd: int, subject: str) -> ov.Model:
     """Return the model in the file `fd` with this content. Refuses external data, and what is no model."""
     import numpy as np  # OpenVINO has loaded it
+    from openvino import frontend as frontends
+
+    errors = (
+        *(frontends.GeneralFailure, frontends.InitializationFailure, frontends.NotImplementedFailure),
+        *(frontends.OpConversionFailure, frontends.OpValidationFailure),
+    )
 
     start = np.frombuffer(content, np.uint8).ctypes.data
     if _memmem(start, len(content), _EXTERNAL, len(_EXTERNAL)):
@@ -74,4 +80,9 @@ def read(core: ov.Core, content: memoryview, fd: int, subject: str) -> ov.Model:
     named, link = ir_file.prepared(SUFFIX)
     os.dup2(fd, named, inheritable=False)
     with openvino_errors(ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, ONNX", "a model that OpenVINO reads"):
-        return core.read_model(link)
+        try:
+            # `Core.read_model` would show what this one does not take to all others
+            frontend = frontends.FrontEndManager().load_by_framework(ONNX)
+            return frontend.convert(frontend.load(link))
+        except errors as error:
+            raise RuntimeError(str(error)) from error

@@ -90,7 +90,7 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
 
 def _read(core: ov.Core, request: CompileRequest) -> ov.Model:
     if isinstance(request.xml, memoryview):
-        return onnx_file.read(core, request.xml, request.fd, request.subject)
+        return onnx_file.read(request.xml, request.fd, request.subject)
     states.check_readers(request.xml, request.subject)
     return ir.read(core, request.xml, request.weights, request.subject)
 

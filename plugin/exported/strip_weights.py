@@ -1,7 +1,7 @@
 """Splits a native blob with all weights into a small blob and the offsets of its constants in the file.
 
 The small blob is the compiler's, byte for byte, so the imported model is the same image on the device as the
-compiled one.
+compiled one; not if the compiler has embedded much, as of an ONNX file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from softnpu.emulator.blob import container
 from softnpu.emulator.blob.container import BlobReader, ConstantReference, Section, WeightsReference
 from softnpu.emulator.blob.weights import aligned
 
-_MAX_EMBEDDED = 16 << 20
+_MAX_EMBEDDED = 1 << 20
 """Larger totals of constants stay in the file, because embedded ones are copied."""
 
 

@@ -72,6 +72,8 @@ def test_what_is_no_whole_model_in_memory_is_refused(worker: Worker, tmp_path: P
     assert worker.info(replace(good, format="other"), [sealed(content)]).property == FORMAT
     broken = worker.info(good, [sealed(content[:-9] + bytes(9))])
     assert (broken.property, broken.result) == (FORMAT, ZeResult.ERROR_INVALID_ARGUMENT)
+    garbage = b"\x08\x07garbage" * 9  # which other readers of OpenVINO would look at
+    assert "Model can't be parsed" in worker.info(job(garbage), [sealed(garbage)]).found
 
 
 @pytest.mark.parametrize("length", [b"\x08", b"\x88\x00", b"\x88\x80\x00"])

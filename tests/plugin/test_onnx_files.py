@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import openvino as ov
 import pytest
 
 from softnpu.driver import ZeError, graph_creation
 from softnpu.driver.cache_options import ENV_CACHE_DIR
+from softnpu.emulator.blob.container import BlobReader, ConstantReference, Section, WeightsReference, pack
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.plugin import CompiledModel, CompileError, Core, ModelError, openvino_runtime
+from softnpu.plugin.exported.strip_weights import strip
 from softnpu.plugin.models import model_source
 from tests.plugin.weights_files import INPUT, write_onnx
 from tests.support.daemon import Daemon
@@ -169,3 +172,19 @@ def test_errors_are_those_of_the_program_that_reads_it(shared_core: Core, privat
     path.write_bytes(path.read_bytes().replace(b"MatMul", b"MatMux"))
     with pytest.raises(ModelError, match=r"dense\.onnx: OpenVINO cannot read it: .*MatMux"):
         shared_core.compile_model(path)
+
+
+@pytest.mark.parametrize(("length", "offsets"), [(1 << 10, ()), (2 << 20, (0,))])
+def test_an_import_copies_few_constants_and_leaves_many_in_the_file(
+    length: int, offsets: tuple[int, ...]
+) -> None:
+    constant = ConstantReference(name="weights", offset=0, length=length, digest=bytes(16), embedded=0)
+    reference = WeightsReference(size=length, constants=(constant,))
+    sections = {
+        Section.METADATA: b"",
+        Section.WEIGHTS_REFERENCE: msgspec.msgpack.encode(reference),
+        Section.WEIGHTS: bytes(length),
+    }
+    stripped = strip(BlobReader(pack(sections)), keep={0})
+    assert stripped.offsets == offsets
+    assert BlobReader(stripped.data).has(Section.WEIGHTS) is not bool(offsets)
