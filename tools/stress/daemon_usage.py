@@ -14,7 +14,7 @@ import psutil
 from softnpu.emulator.interface.messages import StatusAnswer
 from softnpu.tools.shared.private_daemon import process_tree
 
-_ANONYMOUS: Final = re.compile(rb"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
+_ANONYMOUS: Final = re.compile(rb"^Anonymous:\s+(\d+) kB$", re.MULTILINE)
 _WARM_S: Final = 4.0
 _WARM_OPERATIONS: Final = 9000
 """Operations of 48 clients in their first minute on a quiet machine with two cores."""
@@ -85,7 +85,8 @@ def measure(status: StatusAnswer, at: float, operations: int) -> Sample | None:
 def own_memory(pid: int) -> int:
     """Return bytes allocated by a process. Raise `OSError`.
 
-    File pages do not count: its share of a library falls when another program maps the same one.
+    File pages do not count: its share of a library falls when another program maps the same one. Pages that it
+    has in common with a process forked from it count wholly, in both: a share grows when the other one ends.
     """
     with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
         match = _ANONYMOUS.search(file.read())
