@@ -44,7 +44,7 @@ def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> Jo
     _have_extension(compile_request.settings(job, subject).precision, stages)
     options = job_cache.options(job)
     if options is None:
-        return _with_files(_checked(do(job, fds, stages.relay)), identities)
+        return _with_files(_digested(do(job, fds, stages.relay)), identities)
     request = CompileRequest.receive(job, fds, subject)
     record = None
     if request.digests is not None:
@@ -54,11 +54,11 @@ def compile_model(job: CompileJob, fds: list[int], stages: Stages, do: Do) -> Jo
         if record is not None:
             record.keep()
         if entry is None:
-            made = _checked(do(job, fds, stages.relay))
+            made = _digested(do(job, fds, stages.relay))
         elif entry.model is not None:
-            made = compile_job.result(entry.model, request, stages)
+            made = _digested(compile_job.result(entry.model, request, stages))
         else:
-            made = _checked(_build(request, fds, stages, do))
+            made = _digested(_build(request, fds, stages, do))
             if file_identities(fds[1:]) != identities:  # perhaps the model of other weights than the key's
                 log.warning("%s is not stored: its weights were written to while it was compiled", subject)
             elif job.format:
@@ -80,29 +80,32 @@ def _build(request: CompileRequest, fds: list[int], stages: Stages, do: Do) -> J
         os.close(digests)
 
 
-def _checked(made: JobResult) -> JobResult:
-    """A compiled model whose digests are those of its files: an image of the same digest is taken for it."""
-    answer, fds = made.answer, made.fds
+def _digested(made: JobResult, blob_digest: bytes = b"") -> JobResult:
+    """Return a model with the digests of its files, since an image of the same digests is taken for it.
+
+    `blob_digest`: that of the blob, if it is known.
+    """
+    answer, (blob, *placement) = made.answer, made.fds
     assert isinstance(answer, Compiled)
-    told = (answer.blob_length, answer.blob_digest), (answer.placement_length, answer.placement_digest)
     try:
-        for fd, (length, digest) in zip(fds, told, strict=False):
-            data = files.map_range(fd, 0, length, "compiled model")
-            if blake3(data, max_threads=blake3.AUTO).digest() != digest:
-                raise _lie("a digest of other bytes")
+        digest = blob_digest or _digest(blob, answer.blob_length)
+        of_placement = b"".join(_digest(fd, answer.placement_length) for fd in placement)
     except BaseException:
         _close(made)
         raise
-    return made
+    answer = replace(answer, blob_digest=digest, placement_digest=of_placement)
+    return JobResult(answer, made.fds, made.after)
 
 
-def _same_blob(made: JobResult, fd: int, length: int, digest: bytes) -> JobResult:
+def _digest(fd: int, length: int) -> bytes:
+    return blake3(files.map_range(fd, 0, length, "compiled model"), max_threads=blake3.AUTO).digest()
+
+
+def _same_blob(made: JobResult, fd: int, length: int) -> JobResult:
     """Return the result of an import that left the blob unchanged."""
     answer = made.answer
     assert isinstance(answer, Compiled)
-    if (answer.blob_length, answer.blob_digest) != (length, digest) or not os.path.sameopenfile(
-        made.fds[0], fd
-    ):
+    if answer.blob_length != length or not os.path.sameopenfile(made.fds[0], fd):
         _close(made)
         raise _lie("another blob than it was given")
     return made
@@ -156,7 +159,6 @@ def _model_in(made: JobResult) -> CompiledModel:
     assert isinstance(answer, Compiled)
     return CompiledModel(
         [files.map_range(blob, 0, answer.blob_length, "blob")],
-        answer.blob_digest,
         b"".join(os.pread(fd, answer.placement_length, 0) for fd in placement),
         answer.origin,
     )
@@ -174,8 +176,8 @@ def import_blob(job: ImportJob, fds: list[int], stages: Stages, do: Do) -> JobRe
         digest = blake3(data, max_threads=blake3.AUTO).digest()
         notes = CheckedBlobs(job.platform) if job.remembered else None
         is_checked = notes is not None and notes.has(digest)
-        inner = replace(job, blob_length=length, digest=digest, is_checked=is_checked)
-        result = _same_blob(do(inner, [fd, *fds[1:]], stages.relay), fd, length, digest)
+        inner = replace(job, blob_length=length, is_checked=is_checked)
+        result = _digested(_same_blob(do(inner, [fd, *fds[1:]], stages.relay), fd, length), digest)
     finally:
         os.close(fd)
     if notes is not None and not is_checked and not job.deferred:

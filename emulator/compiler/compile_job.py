@@ -42,9 +42,7 @@ def result(model: CompiledModel, request: CompileRequest, stages: Stages) -> Job
     """Return the answer for a model that was compiled, or found."""
     answer = Compiled(
         blob_length=model.length,
-        blob_digest=model.digest,
         placement_length=len(model.placement),
-        placement_digest=model.placement_digest,
         origin=model.origin,
         platform=request.settings.platform,
         name=request.job.name,

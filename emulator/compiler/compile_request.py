@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 import msgspec
-from blake3 import blake3
 
 from softnpu.emulator.blob.container import SECURE
 from softnpu.emulator.blob.weight_space import WeightSpace
@@ -72,26 +71,13 @@ def settings(job: CompileJob, subject: str) -> Settings:
 
 
 class CompiledModel(msgspec.Struct, frozen=True):
-    """The parts of the blob, its blake3, the encoded placement, and where it came from."""
+    """The parts of the blob, the encoded placement, and where it came from."""
 
     parts: Sequence[bytes | memoryview]
-    digest: bytes
     placement: bytes
     origin: str
-
-    @classmethod
-    def of(cls, parts: Sequence[bytes | memoryview], placement: bytes, origin: str) -> CompiledModel:
-        """With the digest of the blob."""
-        hasher = blake3(max_threads=blake3.AUTO)
-        for part in parts:
-            hasher.update(part)
-        return cls(parts, hasher.digest(), placement, origin)
 
     @property
     def length(self) -> int:
         """Bytes of the blob."""
         return sum(map(len, self.parts))
-
-    @property
-    def placement_digest(self) -> bytes:
-        return blake3(self.placement).digest() if self.placement else b""

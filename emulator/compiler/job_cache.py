@@ -162,4 +162,4 @@ def _decoded(payload: memoryview) -> CompiledModel | None:
     if _SIZES.size + blob_size + placement_size != len(payload):
         return None
     blob = payload[_SIZES.size : _SIZES.size + blob_size]
-    return CompiledModel.of([blob], bytes(payload[_SIZES.size + blob_size :]), "cache")
+    return CompiledModel([blob], bytes(payload[_SIZES.size + blob_size :]), "cache")

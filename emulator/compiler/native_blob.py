@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-from blake3 import blake3
 
 from softnpu.emulator.blob import container, kernel_plan
 from softnpu.emulator.blob.constant_digests import check_constants, digests_in
@@ -82,9 +81,7 @@ def run_import(job: ImportJob, fds: list[int], stages: Stages, runtime: Runtime)
             kept.append(linux.sealed_copy("placement", encoded))
         answer = Compiled(
             blob_length=length,
-            blob_digest=job.digest,
             placement_length=len(encoded),
-            placement_digest=blake3(encoded).digest() if encoded else b"",
             origin="native",
             platform=meta.platform,
             name=meta.name[:_LISTED_NAME],

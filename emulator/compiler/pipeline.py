@@ -164,4 +164,4 @@ def _packed(meta: GraphMeta, form: Canonical, plan: KernelPlan | None) -> Compil
     if plan is not None:
         sections[Section.KERNELS] = [msgspec.msgpack.encode(plan)]
     placement = b"" if form.placement is None else form.placement.encode()
-    return CompiledModel.of(container.parts_of(sections), placement, "compiled")
+    return CompiledModel(container.parts_of(sections), placement, "compiled")

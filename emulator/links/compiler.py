@@ -48,15 +48,14 @@ class ImportJob(GraphImport, frozen=True, kw_only=True, tag="import_job"):
     """Check a native blob for `platform`. Descriptors and fields as in `GraphImport`. Outcome: `Compiled`.
 
     `deferred`: the engine checks the constants against their digests. `strict`: accept only blobs compiled
-    strictly. `remembered`: record checked blobs, and do not check recorded ones again. `digest`, of the blob,
-    and `is_checked` are the worker's messages to its sandboxed process.
+    strictly. `remembered`: record checked blobs, and do not check recorded ones again. `is_checked`: only
+    from the worker to its sandboxed process.
     """
 
     platform: str
     context: Handle = 0
     strict: bool = False
     remembered: bool = False
-    digest: bytes = b""
     is_checked: bool = False
     shared: bool = False
 
@@ -100,14 +99,15 @@ class OptionsJob(CompilerOptions, frozen=True, kw_only=True, tag="options_job"):
 class Compiled(Message, frozen=True, kw_only=True, tag="compiled"):
     """Descriptors: the blob, then the placement if its length is not 0; memory files with `SEALS_IMMUTABLE`.
 
-    Digests are blake3. The blob is independent of the location of the constants, which the placement gives.
+    Digests are blake3; the worker computes them, whatever it is told of them by what looked at the model. The
+    blob is independent of the location of the constants, which the placement gives.
     `origin` is `compiled`, `cache` or `native`, `log` the build log. `platform` is the one it was compiled
     for; empty for that of the device. `name`: that of the model. `files`: `file_identities` of the sources of
     the weights, taken before they were read; of all sources of a deferred import.
     """
 
     blob_length: int
-    blob_digest: bytes
+    blob_digest: bytes = b""
     placement_length: int = 0
     placement_digest: bytes = b""
     origin: str = "compiled"

@@ -28,43 +28,35 @@ _BLOB, _PLACEMENT = b"blob", b"placement"
 
 
 def _made(**changes: object) -> JobResult:
-    fields: dict[str, object] = {
-        "blob_length": len(_BLOB),
-        "blob_digest": blake3(_BLOB).digest(),
-        "placement_length": len(_PLACEMENT),
-        "placement_digest": blake3(_PLACEMENT).digest(),
-    }
+    fields = {"blob_length": len(_BLOB), "placement_length": len(_PLACEMENT)}
     fds = tuple(linux.sealed_copy("made", data) for data in (_BLOB, _PLACEMENT))
     return JobResult(Compiled(**(fields | changes)), fds)  # type: ignore[arg-type]
 
 
 def test_digests_are_those_of_the_bytes() -> None:
-    made = _made()
-    assert caching._checked(made) is made
+    lies = {"blob_digest": blake3(b"another model").digest(), "placement_digest": b"another"}
+    made = caching._digested(_made(**lies))
+    assert isinstance(made.answer, Compiled)
+    told = made.answer.blob_digest, made.answer.placement_digest
+    assert told == (blake3(_BLOB).digest(), blake3(_PLACEMENT).digest())
     caching._close(made)
-    for changes in (
-        {"blob_digest": blake3(b"another model").digest()},
-        {"placement_digest": b""},
-        {"blob_length": 2},
-    ):
-        made = _made(**changes)
-        with pytest.raises(Refused, match="digest of other bytes"):
-            caching._checked(made)
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(made.fds[0])
+
+    made = _made(blob_length=1 << 20)
+    with pytest.raises(Refused, match="compiled model"):
+        caching._digested(made)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made.fds[0])
 
 
 def test_an_import_leaves_the_blob_as_it_was() -> None:
     given = linux.sealed_copy("given", _BLOB)
-    digest = blake3(_BLOB).digest()
     try:
         with pytest.raises(Refused, match="another blob"):  # of equal bytes
-            caching._same_blob(_made(), given, len(_BLOB), digest)
-        answer = Compiled(blob_length=len(_BLOB), blob_digest=digest)
-        same = JobResult(answer, (os.dup(given),))
-        assert caching._same_blob(same, given, len(_BLOB), digest) is same
+            caching._same_blob(_made(), given, len(_BLOB))
+        same = JobResult(Compiled(blob_length=len(_BLOB)), (os.dup(given),))
+        assert caching._same_blob(same, given, len(_BLOB)) is same
         with pytest.raises(Refused, match="another blob"):
-            caching._same_blob(same, given, len(_BLOB) - 1, digest)
+            caching._same_blob(same, given, len(_BLOB) - 1)
     finally:
         os.close(given)
 

@@ -85,8 +85,8 @@ def measure(status: StatusAnswer, at: float, operations: int) -> Sample | None:
 def own_memory(pid: int) -> int:
     """Return bytes allocated by a process. Raise `OSError`.
 
-    File pages do not count: its share of a library falls when another program maps the same one. Pages that it
-    has in common with a process forked from it count wholly, in both: a share grows when the other one ends.
+    File pages do not count: its share of a library falls when another program maps the same one. Pages that
+    it has in common with a process forked from it count wholly, in both: a share grows when the other ends.
     """
     with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
         match = _ANONYMOUS.search(file.read())

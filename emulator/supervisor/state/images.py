@@ -189,6 +189,7 @@ class ImageStore:
 
 
 def _identity(answer: Compiled, weights: tuple[WeightSource, ...]) -> tuple[bytes, ...]:
+    assert answer.blob_digest
     if not any(answer.files):
         return (answer.blob_digest,)
     ranges = [f"{source.offset}:{source.length}".encode() for source in weights]
