@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from softnpu.driver import Driver
+from softnpu.tools.bench.load import wait_for_rest
 from softnpu.tools.bench.result import Measurement, compared
 from softnpu.tools.bench.rounds import interleave, median
 from softnpu.tools.bench.submission import Submission
 from softnpu.tools.shared.console import format_bytes
 from softnpu.tools.shared.failures import ToolError
-from softnpu.tools.shared.private_daemon import private_session
+from softnpu.tools.shared.private_daemon import private_daemon
 
 BENCH = "copy"
 _VALUE = 5
@@ -22,8 +23,9 @@ _VALUE = 5
 def run(size: int, rounds: int) -> Iterator[Measurement]:
     """Yield GiB/s of copies of `size` bytes. Both sides have touched all their pages before."""
     source, target = np.full(size, _VALUE, np.uint8), np.zeros(size, np.uint8)
-    with private_session() as driver:
+    with private_daemon() as daemon, Driver.open(daemon.socket, autostart=False) as driver:
         device = DeviceCopy(driver, size)
+        wait_for_rest(daemon)
         times = interleave({"device": device.copy, "host": lambda: _copy_on_host(target, source)}, rounds + 1)
         device.check()
     mine, peer = (size / median(times[side][1:]) / (1 << 30) for side in ("device", "host"))
