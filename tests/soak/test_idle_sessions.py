@@ -83,7 +83,8 @@ def _measure(start_daemon: StartDaemon, start_python: StartPython, count: int, s
     for turn in range(_ROUNDS):
         for index in (0, 1) if turn % 2 else (1, 0):
             found[index].append(workers[index].median_s())
-    with_them, without = (min(values) * 1e6 for values in found)  # all rounds are over in a time slice of others
+    # the best: all rounds together take as long as one time slice of another process
+    with_them, without = (min(values) * 1e6 for values in found)
     for worker in workers:
         worker.driver.destroy()
     for client in clients:
