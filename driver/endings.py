@@ -7,13 +7,16 @@ Python what that was.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Final
 
 COUNT: Final = ctypes.c_uint64()
 """Its value is read before looking whether something has ended."""
 ADDRESS: Final = ctypes.addressof(COUNT)
+_numbers: Final = itertools.count(1)
 
 
 def note() -> None:
     """Count an ending: after what ends says so, and before its memory or descriptor may be used again."""
-    COUNT.value += 1
+    # taken at once: of two threads that add one, the later could undo a third one's, and a waiter miss it
+    COUNT.value = next(_numbers)
