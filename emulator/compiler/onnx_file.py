@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from softnpu.emulator.common import linux
 from softnpu.emulator.compiler import files, ir_file
 from softnpu.emulator.compiler.error_info import openvino_errors
+from softnpu.emulator.interface.environment import PREFIXES_OF_OPENVINO
 from softnpu.emulator.interface.messages import FORMAT, ONNX
 from softnpu.emulator.interface.result import ZeResult, refuse
 from softnpu.emulator.links.compiler import CompileJob
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".onnx"
 _EXTERNAL: Final = b"location"
 """The key of an external path, whose bytes stand together however the file is encoded."""
-_SETTINGS: Final = ("OV_", "OPENVINO_", "ONNX_")
-"""Prefixes of variables that may change what OpenVINO reads: the key of a model does not have them."""
 _memmem = ctypes.CDLL(None).memmem  # a third of the time of Python's searches in a mapping
 _memmem.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
 _memmem.restype = ctypes.c_void_p
@@ -75,8 +74,8 @@ def read(content: memoryview, fd: int, subject: str) -> ov.Model:
             found="the text 'location', as external data has it",
             expected="a model in one file",
         )
-    for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
-        del os.environ[name]
+    for name in [name for name in os.environ if name.startswith(PREFIXES_OF_OPENVINO)]:
+        del os.environ[name]  # the key of a model does not have them
     named, link = ir_file.prepared(SUFFIX)
     os.dup2(fd, named, inheritable=False)
     with openvino_errors(ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, ONNX", "a model that OpenVINO reads"):

@@ -51,6 +51,8 @@ OF_DAEMON: Final = ("PATH", "HOME", "TMPDIR", "LANG", "TZ", "CXX", "GLIBC_TUNABL
 """Variables that a daemon inherits from the program that starts it."""
 PREFIXES_OF_DAEMON: Final = ("LC_", "XDG_", "SOFTNPU_", "ONEDNN_", "DNNL_")
 """Prefixes of further ones. Those of oneDNN select instruction sets, which affect numbers."""
+PREFIXES_OF_OPENVINO: Final = ("OV_", "OPENVINO_", "ONNX_")
+"""Prefixes of variables that may change what OpenVINO reads."""
 OF_PROGRAMS: Final = (ENV_SOCKET, ENV_AUTOSTART, ENV_LEASE, ENV_PYTHON, ENV_SAVED_ENV, "SOFTNPU_LOG")
 """A program's own settings, which no daemon inherits."""
 OF_SETTINGS: Final = (

@@ -17,13 +17,12 @@ from openvino.properties import CacheMode
 
 from softnpu.driver import GraphSource
 from softnpu.emulator.common import linux
+from softnpu.emulator.interface.environment import PREFIXES_OF_OPENVINO
 from softnpu.emulator.interface.messages import ONNX
 from softnpu.plugin import openvino_runtime
 from softnpu.plugin.properties import ModelProperties
 
 SUFFIX: Final = ".onnx"
-SETTINGS: Final = ("OV_", "OPENVINO_", "ONNX_")
-"""Prefixes of variables that may change what OpenVINO reads, and that the compiler does not have."""
 _MOST: Final = 64 << 20
 """Bytes of the largest file: the compiled model has a copy of all constants."""
 _WEIGHTS_STAY: Final = {
@@ -40,7 +39,9 @@ Shape = tuple[int | None, ...] | None
 
 def open_file(path: Path, shapes: Mapping[str, Sequence[int]] | None) -> GraphSource | None:
     """Return the model in an ONNX file; None if OpenVINO has to read it here, or cannot read it at all."""
-    if path.suffix != SUFFIX or openvino_runtime.is_extended() or any(map(_is_setting, os.environ)):
+    # the compiler has neither extensions nor such variables
+    set_here = any(name.startswith(PREFIXES_OF_OPENVINO) for name in os.environ)
+    if path.suffix != SUFFIX or openvino_runtime.is_extended() or set_here:
         return None
     try:
         with open(path, "rb") as file:
@@ -63,10 +64,6 @@ def open_file(path: Path, shapes: Mapping[str, Sequence[int]] | None) -> GraphSo
 def is_for_compiler(properties: ModelProperties) -> bool:
     """Return whether the properties leave reading a file to the compiler."""
     return all(properties[name] == value for name, value in _WEIGHTS_STAY.items())
-
-
-def _is_setting(variable: str) -> bool:
-    return variable.startswith(SETTINGS)
 
 
 def _is_sample(shape: Sequence[int | None] | None) -> bool:

@@ -28,9 +28,9 @@ from softnpu.emulator.blob.weights import aligned
 from softnpu.emulator.common import linux, source_digest
 from softnpu.emulator.disk_cache import cache_key
 from softnpu.emulator.disk_cache.cache import ModelCache
+from softnpu.emulator.interface.environment import PREFIXES_OF_OPENVINO
 from softnpu.emulator.interface.messages import CacheOptions
 from softnpu.plugin import openvino_runtime
-from softnpu.plugin.models import onnx_file
 from softnpu.plugin.properties import ModelProperties
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class ReadModels:
             "copy below": str(copy_below),
             "openvino": cache_key.openvino_version(),
             "code": source_digest.of_files(*_CODE),
-            **{name: value for name, value in os.environ.items() if name.startswith(onnx_file.SETTINGS)},
+            **{name: value for name, value in os.environ.items() if name.startswith(PREFIXES_OF_OPENVINO)},
         }
         key = self._entries.key(digest, parts)
         return ModelFile(path, identity, digest, key)
