@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from softnpu.plugin import Core
+from softnpu.plugin import Core, openvino_runtime
+from softnpu.plugin.models import model_source
 from tests.conftest import DIGITS
 from tests.support.daemon import Daemon
 
@@ -29,6 +31,19 @@ def shared_core(shared_daemon: Daemon) -> Iterator[Core]:
     core = Core(shared_daemon.socket)
     yield core
     core.unload_plugin()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that OpenVINO has read in this process."""
+    read: list[Path] = []
+
+    def noted(path: Path, *rest: Any) -> ov.Model:
+        read.append(path)
+        return openvino_runtime.read_model(path, *rest)
+
+    monkeypatch.setattr(model_source, "read_model", noted)
+    return read
 
 
 @pytest.fixture(scope="module")

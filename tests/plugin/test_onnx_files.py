@@ -18,7 +18,6 @@ from softnpu.emulator.blob.container import BlobReader, ConstantReference, Secti
 from softnpu.emulator.interface.result import ErrorInfo, ZeResult
 from softnpu.plugin import CompiledModel, CompileError, Core, ModelError, openvino_runtime
 from softnpu.plugin.exported.strip_weights import strip
-from softnpu.plugin.models import model_source
 from tests.plugin.weights_files import INPUT, write_onnx
 from tests.support.daemon import Daemon
 
@@ -30,19 +29,6 @@ AS_IR = {**F32, "NPU_BATCH_MODE": "COMPILER"}
 @pytest.fixture(autouse=True)
 def _cache(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_CACHE_DIR, str(private_dir / "cache"))
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that the program has read."""
-    read: list[Path] = []
-
-    def noted(path: Path, *rest: Any) -> ov.Model:
-        read.append(path)
-        return openvino_runtime.read_model(path, *rest)
-
-    monkeypatch.setattr(model_source, "read_model", noted)
-    return read
 
 
 def check(core: Core, path: Path, config: dict[str, Any] = F32, **more: Any) -> CompiledModel:

@@ -29,19 +29,6 @@ def cache(private_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return private_dir / "cache" / FOLDER
 
 
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that OpenVINO has read."""
-    read: list[Path] = []
-
-    def noted(path: Path, *rest: Any) -> ov.Model:
-        read.append(path)
-        return openvino_runtime.read_model(path, *rest)
-
-    monkeypatch.setattr(model_source, "read_model", noted)
-    return read
-
-
 def check(core: Core, path: Path, config: dict[str, Any] = ON_NPU) -> None:
     """Compile, and compare with OpenVINO's CPU device."""
     expected = ov.Core().compile_model(path, "CPU", F32)(INPUT)[0]
