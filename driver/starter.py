@@ -39,20 +39,28 @@ class Starter:
         self._environment = environment
         self._owner = _identity()
         self._tell, told = socket.socketpair()
-        if self._tell.fileno() < _STREAMS:  # one is closed: what this program writes to it would be told
+        opened: list[int] = []
+        if self._tell.fileno() < _STREAMS:  # one is closed: it would be a pipe that the program may write to
             from softnpu.emulator.common import linux
 
-            self._tell = socket.socket(fileno=linux.above_streams(self._tell.detach()))
-        with told:
-            if claim:
-                told.bind(claim)
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, "--told", likely],
-                stdin=told.fileno(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-            )
+            self._tell.close()
+            told.close()
+            opened = linux.open_streams()
+            self._tell, told = socket.socketpair()
+        try:
+            with told:
+                if claim:
+                    told.bind(claim)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", _MODULE, "--told", likely],
+                    stdin=told.fileno(),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=environment,
+                )
+        finally:
+            for fd in opened:
+                os.close(fd)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
         """Whether it waits to be told a socket by this process, for a daemon with this environment."""

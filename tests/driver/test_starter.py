@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -120,15 +122,25 @@ def _ignored(pid: int) -> int:
     return int(status.partition("SigIgn:")[2].split()[0], 16)
 
 
-def test_a_closed_stream_is_not_what_the_starter_is_told_by() -> None:
-    stream = os.dup(0)
-    os.close(0)
-    try:
-        _begun()
-        assert starter._begun[0]._tell.fileno() > 2
-    finally:
-        os.dup2(stream, 0)
-        os.close(stream)
+@pytest.mark.parametrize("closed", [[0], [1, 2], [0, 1, 2]])
+def test_what_the_starter_is_told_by_has_no_number_of_a_closed_stream(
+    closed: list[int], tmp_path: Path
+) -> None:
+    code = """
+        import json, os, sys
+        from pathlib import Path
+        from softnpu.driver import starter
+        closed = json.loads(sys.argv[1])
+        for stream in closed: os.close(stream)
+        starter.begin_early()
+        assert starter._begun
+        left = [os.path.exists(f"/proc/self/fd/{stream}") for stream in closed]
+        Path(sys.argv[2]).write_text(json.dumps(left))
+    """
+    said = tmp_path / "said"
+    words = [sys.executable, "-c", textwrap.dedent(code), json.dumps(closed), str(said)]
+    subprocess.run(words, check=True, timeout=60)
+    assert json.loads(said.read_text()) == [False] * len(closed)
 
 
 @pytest.mark.parametrize("is_needed", [False, True])

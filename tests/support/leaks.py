@@ -35,11 +35,14 @@ class Surroundings:
         self._begin = time.time() - _CLOCK_SLACK_S
         self._processes = _children()
         self._descriptors = set(_descriptors().items())
+        self._streams = _streams()
         self._names = set(os.listdir("/dev/shm"))
 
     def check(self) -> None:
         """Fail if there is more than before. Processes about to end get a moment to do so."""
         gc.collect()
+        # a later test would have something else there, and so would the programs that it starts
+        assert _streams() == self._streams, "the test changed a standard stream of its process"
         for remaining in (self._new_processes, self._new_descriptors, self._new_names):
             try:
                 wait_until(lambda remaining=remaining: not remaining(), _SETTLE_S)  # type: ignore[misc]
@@ -100,6 +103,12 @@ class Surroundings:
         # by inode: a semaphore stays mapped under the name it had before it was ready
         users = [pid for pid in psutil.pids() if inode in _shared_memory_of(pid)]
         return bool(users) and not any(pid in ours or self._belongs(pid) for pid in users)
+
+
+def _streams() -> list[str]:
+    """Return what the numbers of standard streams lead to; "" where one is closed."""
+    found = _descriptors()
+    return [found.get(number, "") for number in range(3)]
 
 
 def descriptors_of(pid: int) -> int:
