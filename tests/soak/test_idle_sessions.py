@@ -19,7 +19,9 @@ from tests.support.work import LONG, barrier
 _SHORT = 100
 _ROUNDS, _TIMES = 15, 40
 _PER_PROCESS = 250
+_STARTING_CPU = 0.1
 _MOST_CPU = 0.01
+_MOST_WAKE_UPS = 20.0
 _MOST_SLOWER = 2.0
 
 _IDLERS = """
@@ -64,7 +66,8 @@ def no_spin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_SPIN_US, "0")
 
 
-def _measure(start_daemon: StartDaemon, start_python: StartPython, count: int, seconds: float) -> None:
+def _measure(start_daemon: StartDaemon, start_python: StartPython, count: int, seconds: float) -> float:
+    """Return the share of a core that the idle daemon takes; check all else."""
     crowded = start_daemon(spin_us=0)
     empty = start_daemon(spin_us=0, socket=str(crowded.socket.with_name("empty.sock")))
     clients = []
@@ -75,8 +78,10 @@ def _measure(start_daemon: StartDaemon, start_python: StartPython, count: int, s
         assert client.hear(120) == "idle"
     assert crowded.status().session_count == count
     # an engine without a model prepares for the first one, once
-    wait_until(lambda: _cpu_share(crowded, 0.3)[1] < _MOST_CPU, 30, what="a start that is over")
+    wait_until(lambda: _cpu_share(crowded, 0.3)[1] < _STARTING_CPU, 30, what="a start that is over")
+    wake_ups = _wake_ups(crowded)
     used, share = _cpu_share(crowded, seconds)
+    woken = (_wake_ups(crowded) - wake_ups) / seconds
 
     workers = [_Worker(crowded), _Worker(empty)]
     found: list[list[float]] = [[], []]
@@ -95,22 +100,32 @@ def _measure(start_daemon: StartDaemon, start_python: StartPython, count: int, s
     loop = f"{count} idle sessions"
     words = f"{share:.2%} of a core ({used * 1e3:.0f} ms in {seconds:g} s)"
     note(loop, "processor time of the daemon", words)
+    note(loop, "wake-ups of the daemon", f"{woken:.1f} a second")
     ratio = with_them / without
     words = f"{with_them:.1f} us, without them {without:.1f} us, {ratio:.2f} times"
     note(loop, "empty command, median", words)
-    assert share < _MOST_CPU
+    assert woken < _MOST_WAKE_UPS
     assert ratio < _MOST_SLOWER
+    return share
 
 
 def _cpu_share(daemon: Daemon, seconds: float) -> tuple[float, float]:
     """Return the CPU seconds that the idle daemon uses, and the share of a core."""
-    tree = [psutil.Process(daemon.pid), psutil.Process(daemon.engine().engine_pid)]
+    tree = _processes(daemon)
     time.sleep(0.5)  # the last session has only just begun
     before = sum(_cpu_s(process) for process in tree)
     start = time.monotonic()
     time.sleep(seconds)  # the measurement is of idle time
     used = sum(_cpu_s(process) for process in tree) - before
     return used, used / (time.monotonic() - start)
+
+
+def _processes(daemon: Daemon) -> list[psutil.Process]:
+    return [psutil.Process(daemon.pid), psutil.Process(daemon.engine().engine_pid)]
+
+
+def _wake_ups(daemon: Daemon) -> int:
+    return sum(process.num_ctx_switches().voluntary for process in _processes(daemon))
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -123,10 +138,11 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def test_a_hundred_sessions_idle(start_daemon: StartDaemon, start_python: StartPython) -> None:
+    # processor time is more on a busy machine, where caches are cold
     _measure(start_daemon, start_python, _SHORT, 2.0)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_thousand_sessions_idle(start_daemon: StartDaemon, start_python: StartPython) -> None:
-    _measure(start_daemon, start_python, sessions(), 15.0)
+    assert _measure(start_daemon, start_python, sessions(), 15.0) < _MOST_CPU
