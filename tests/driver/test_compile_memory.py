@@ -59,18 +59,21 @@ def write_model(folder: Path, layers: int, kind: str) -> Path:
 
 
 @contextmanager
-def peak(pids: Callable[[], list[int]]) -> Iterator[list[int]]:
+def peak(pids: Callable[[], list[int]], before: int | None = None) -> Iterator[list[int]]:
     """Sample the memory (PSS) of some processes; the list then has the growth of its peak in bytes.
+
+    It grows from `before`, or from what it is now.
 
     Libraries are excluded: their share grows when another test that maps them ends.
     """
-    before = _memory(pids())
+    if before is None:
+        before = memory(pids())
     most = [0]
     stop = threading.Event()
 
     def sample() -> None:
         while not stop.wait(_PERIOD_S):
-            most[0] = max(most[0], _memory(pids()) - before)
+            most[0] = max(most[0], memory(pids()) - before)
 
     thread = threading.Thread(target=sample)
     thread.start()
@@ -81,7 +84,7 @@ def peak(pids: Callable[[], list[int]]) -> Iterator[list[int]]:
         thread.join()
 
 
-def _memory(pids: list[int]) -> int:
+def memory(pids: list[int]) -> int:
     """Return the smaller of two sums, taken in opposite orders: a page that another process maps between
     two readings is counted twice in one of them."""
     return min(_sum(pids), _sum(pids[::-1]))
