@@ -30,8 +30,9 @@ MAX_SOURCES = 14
 MAX_SPACE = 1 << 46
 """Maximum bytes of a weights space: half of what a process can address."""
 
-# a start tag with its attributes; quoted text may hold anything but quotes
-_LAYER = re.compile(rb'<layer((?:[^">]|"[^"]*")*+)>\s*+(?:<data((?:[^">]|"[^"]*")*+)>)?+')
+# a start tag with its attributes; quoted text may hold anything but quotes, and is passed over as a whole
+_ATTRIBUTES = rb'[^">]*+(?:"[^"]*+"[^">]*+)*+'
+_LAYER = re.compile(rb"<layer(%b)>\s*+(?:<data(%b)>)?+" % (_ATTRIBUTES, _ATTRIBUTES))
 _CONST = re.compile(rb'\stype="Const"')
 _NAME = re.compile(rb'\sname="([^"]*)"')
 _OFFSET = re.compile(rb'(?<=\soffset=")\d{1,20}(?=")')
