@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 COMPILE_STAGES = {
     "receive": 0.0, "cache": 0.05, "read": 0.1, "shape": 0.25, "check": 0.3, "weights": 0.6, "pack": 0.95,
@@ -18,6 +19,9 @@ QUERY_STAGES = {"receive": 0.0, "read": 0.1, "check": 0.4}
 
 Send = Callable[[str, float], None]
 
+_BETWEEN_NS: Final = 20_000_000
+"""Between two reports of a stage: each wakes the worker, the daemon, and a thread of the program."""
+
 
 class Stages:
     """The stages of one job; `send` is called with stage and finished share (0 to 1, never falling)."""
@@ -27,7 +31,7 @@ class Stages:
         self._begins = begins
         self._stage = ""
         self._done = 0.0
-        self._started_ns = time.perf_counter_ns()
+        self._started_ns = self._reported_ns = time.perf_counter_ns()
         self._lines: list[str] = []
         self._remarks: list[str] = []
 
@@ -38,7 +42,9 @@ class Stages:
         self._report(self._begins[stage])
 
     def advance(self, share: float) -> None:
-        """Report that `share` (0 to 1) of the current stage is done."""
+        """Report that `share` (0 to 1) of the current stage is done, unless something was just reported."""
+        if time.perf_counter_ns() - self._reported_ns < _BETWEEN_NS:
+            return
         begins = self._begins[self._stage]
         later = [begin for begin in self._begins.values() if begin > begins]
         self._report(begins + share * (min(later, default=1.0) - begins))
@@ -73,4 +79,5 @@ class Stages:
 
     def _report(self, done: float) -> None:
         self._done = max(self._done, min(done, 1.0))
+        self._reported_ns = time.perf_counter_ns()
         self._send(self._stage, self._done)
