@@ -206,21 +206,31 @@ def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
     return b"".join(parts_of({section: [data] for section, data in sections.items()}))
 
 
-def parts_of(sections: Mapping[Section, Sequence[bytes | memoryview]]) -> list[bytes | memoryview]:
-    """Return a blob with these sections, each in parts that are not copied."""
+def parts_of(
+    sections: Mapping[Section, Sequence[bytes | memoryview]], digests: Mapping[Section, bytes] | None = None
+) -> list[bytes | memoryview]:
+    """Return a blob with these sections, each in parts that are not copied; `digests`: those known."""
     parts: list[bytes | memoryview] = []
     contents = {section: (sum(map(len, data)), partial(iter, data)) for section, data in sections.items()}
-    write(contents, parts.append)
+    write(contents, parts.append, digests)
     return parts
 
 
+def second_at(count: int, metadata: int) -> int:
+    """Return where the second section begins, of a blob with `count` and this many bytes of metadata."""
+    return _page_up(_page_up(_HEADER.size + count * _ENTRY.size) + metadata)
+
+
 def write(
-    sections: Mapping[Section, tuple[int, Callable[[], Chunks]]], put: Callable[[bytes | memoryview], object]
+    sections: Mapping[Section, tuple[int, Callable[[], Chunks]]],
+    put: Callable[[bytes | memoryview], object],
+    digests: Mapping[Section, bytes] | None = None,
 ) -> int:
     """Write a blob piece by piece with `put`; return its size.
 
     A section is its size and a function that yields its content in chunks; the function is called twice, for
-    the checksum and for the content, so only one chunk needs to be in memory.
+    the checksum and for the content, so only one chunk needs to be in memory. `digests` has the checksums
+    that are known.
     """
     order = sorted(sections, key=lambda section: section != Section.METADATA)
     table_end = _HEADER.size + len(order) * _ENTRY.size
@@ -228,7 +238,8 @@ def write(
     entries, offsets, total = [], [], offset
     for section in order:
         size, chunks = sections[section]
-        entries.append(_ENTRY.pack(section, REQUIRED, offset, size, _digest(chunks())))
+        digest = (digests or {}).get(section) or digest_of_chunks(chunks())
+        entries.append(_ENTRY.pack(section, REQUIRED, offset, size, digest))
         offsets.append(offset)
         total = offset + size
         offset = _page_up(total)
@@ -245,7 +256,8 @@ def write(
     return total
 
 
-def _digest(chunks: Chunks) -> bytes:
+def digest_of_chunks(chunks: Chunks) -> bytes:
+    """Return the checksum of a section."""
     hasher = blake3(max_threads=blake3.AUTO)
     for chunk in chunks:
         hasher.update(chunk)
@@ -284,7 +296,7 @@ class BlobReader:
             raise _malformed(f"section {section.name}", found="missing", expected="present")
         offset, size, digest = entry
         data = self._data[offset : offset + size]
-        if _digest([data]) != digest:
+        if digest_of_chunks([data]) != digest:
             raise _malformed(
                 f"section {section.name}", found="checksum differs", expected="the content that was written"
             )

@@ -48,7 +48,8 @@ def result(model: CompiledModel, request: CompileRequest, stages: Stages) -> Job
         name=request.job.name,
         log=stages.log() if request.settings.logged else stages.remarks(),
     )
-    fds = [linux.sealed_copy("blob", *model.parts)]
+    file = model.file
+    fds = [linux.sealed_copy("blob", *model.parts) if file is None else file.sealed(model.parts)]
     try:
         if model.placement:
             fds.append(linux.sealed_copy("placement", model.placement))

@@ -11,6 +11,7 @@ from softnpu.emulator.blob.container import SECURE
 from softnpu.emulator.blob.weight_space import WeightSpace
 from softnpu.emulator.compiler import build_flags, files, onnx_file, options
 from softnpu.emulator.compiler.build_flags import BuildFlags
+from softnpu.emulator.compiler.constants_file import ConstantsFile
 from softnpu.emulator.compiler.digests import WeightDigests
 from softnpu.emulator.compiler.options import Settings
 from softnpu.emulator.interface.messages import GraphFlag
@@ -71,11 +72,12 @@ def settings(job: CompileJob, subject: str) -> Settings:
 
 
 class CompiledModel(msgspec.Struct, frozen=True):
-    """The parts of the blob, the encoded placement, and where it came from."""
+    """The parts of the blob, the encoded placement, and where it came from; maybe a file with one part."""
 
     parts: Sequence[bytes | memoryview]
     placement: bytes
     origin: str
+    file: ConstantsFile | None = None
 
     @property
     def length(self) -> int:

@@ -67,12 +67,18 @@ class SerializedIr(NamedTuple):
 
 
 def serialize_ir(
-    model: ov.Model, subject: str, meanwhile: Callable[[list[ConstantNode]], None] | None = None
+    model: ov.Model,
+    subject: str,
+    meanwhile: Callable[[list[ConstantNode]], None] | None = None,
+    before: Callable[[list[ConstantNode]], None] | None = None,
+    is_ours: bool = False,
 ) -> SerializedIr:
     """Return the XML of a model, and its constants.
 
+    `is_ours`: nobody needs the model afterwards, and it is one of plain operations.
+
     `meanwhile` is called with the constants, each once, while OpenVINO writes the XML, for which it reads all
-    of them.
+    of them; it holds Python's lock. `before` is called with them before that.
 
     Some are of a copy: a Pad without a value gets one when it is copied. In the XML they have their own
     sizes: OpenVINO writes one byte for a new constant without elements, which a model without any weights
@@ -83,18 +89,26 @@ def serialize_ir(
     """
     expected = "a model that OpenVINO can write"
     with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
-        marked = model.clone()  # it shares the constants, and its names are ours
-        for port, original in zip(marked.inputs, model.inputs, strict=True):
-            with contextlib.suppress(UnicodeDecodeError):  # names that Python cannot hold stay as they are
-                port.get_tensor().set_names(original.names)  # an input that is an output has lost some
+        marked = model if is_ours else _copy(model)
         operations = list(_constants(marked))
     nodes = [_node(operation, subject) for operation in operations]
     mark = f"constant-{os.urandom(8).hex()}-"
     for number, operation in enumerate(operations):
         operation.set_friendly_name(f"{mark}{number}-")
+    if before is not None:
+        before(nodes)
     with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, f"{subject}, IR", expected):
         xml = _serialized(marked) if meanwhile is None else _beside(marked, partial(meanwhile, nodes))
     return _unmarked(xml, mark, nodes, subject)
+
+
+def _copy(model: ov.Model) -> ov.Model:
+    """Return a copy of a model, whose names are ours; it shares the constants."""
+    copy = model.clone()
+    for port, original in zip(copy.inputs, model.inputs, strict=True):
+        with contextlib.suppress(UnicodeDecodeError):  # names that Python cannot hold stay as they are
+            port.get_tensor().set_names(original.names)  # an input that is an output has lost some
+    return copy
 
 
 def _beside(model: ov.Model, work: Callable[[], None]) -> bytes:
@@ -111,7 +125,7 @@ def _beside(model: ov.Model, work: Callable[[], None]) -> bytes:
 def _unmarked(xml: bytes, mark: str, nodes: list[ConstantNode], subject: str) -> SerializedIr:
     """Return the XML with the names that its constants have, and the constant of each of its layers."""
     layer = re.compile(  # begins with a literal text: such a search is quick
-        rb'name="%b(\d+)-[^"]*("(?:[^">]|"[^"]*")*+>\s*+<data(?:[^">]|"[^"]*")*?\ssize=")(\d+)'
+        rb'name="%b(\d+)-[^"]*+("[^">]*+(?:"[^"]*+"[^">]*+)*+>\s*+<data(?:[^">]*+"[^"]*+")*?\s++size=")(\d+)'
         % re.escape(mark.encode())
     )
     in_xml: list[ConstantNode] = []

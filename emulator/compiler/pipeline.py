@@ -76,11 +76,22 @@ def build(request: CompileRequest, stages: Stages, runtime: Runtime) -> Compiled
     if plan is None:
         with openvino_errors(ZeResult.ERROR_MODULE_BUILD_FAILURE, subject, "a model that can be compiled"):
             known_sizes.fold(model)
-    with _checking(runtime.core, model, settings.host_precision, subject):
+    metadata = msgspec.msgpack.encode(meta)
+    # all sections that a blob may have, with all constants inside
+    embedded_at = container.second_at(len(Section) - (plan is None), len(metadata))
+    with _checking(runtime.core, model, settings.host_precision, subject) as is_plain:
         stages.begin("weights")
-        form = canonical(model, request.digests, settings.embed_below, subject, stages.advance)
+        form = canonical(
+            model,
+            request.digests,
+            settings.embed_below,
+            subject,
+            stages.advance,
+            embedded_at=embedded_at,
+            is_ours=is_plain,
+        )
     stages.begin("pack")
-    compiled = _packed(meta, form, plan)
+    compiled = _packed(metadata, form, plan)
     stages.note(
         f"{meta.operations} operations, precision {meta.precision}, blob of {compiled.length} bytes,"
         f" {len(form.embedded)} constants embedded"
@@ -96,19 +107,20 @@ def _read(core: ov.Core, request: CompileRequest) -> ov.Model:
 
 
 @contextmanager
-def _checking(core: ov.Core, model: ov.Model, precision: str, subject: str) -> Iterator[None]:
+def _checking(core: ov.Core, model: ov.Model, precision: str, subject: str) -> Iterator[bool]:
     """Check the operations of a model in another thread: it takes longer than the block.
 
-    What it refuses goes before what the block refuses.
+    What it refuses goes before what the block refuses. The block gets whether all are plain, and need no
+    check.
     """
     if plain_operations.are_all(model):
-        yield
+        yield True
         return
     copy = model.clone()
     with ThreadPoolExecutor(1, "operations") as pool:
         checked = pool.submit(checks.check_operations, core, copy, precision, subject)
         try:
-            yield
+            yield False
         finally:
             checked.result()
 
@@ -152,16 +164,15 @@ def _prepared(
     return model, described, kept
 
 
-def _packed(meta: GraphMeta, form: Canonical, plan: KernelPlan | None) -> CompiledModel:
-    sections: dict[Section, list[bytes | memoryview]] = {
-        Section.METADATA: [msgspec.msgpack.encode(meta)],
-        Section.IR: [form.xml],
-    }
+def _packed(metadata: bytes, form: Canonical, plan: KernelPlan | None) -> CompiledModel:
+    sections: dict[Section, list[bytes | memoryview]] = {Section.METADATA: [metadata]}
     if form.embedded_size:
         sections[Section.WEIGHTS] = list(form.embedded_chunks())
+    sections[Section.IR] = [form.xml]
     if form.reference is not None and form.reference.constants:
         sections[Section.WEIGHTS_REFERENCE] = [msgspec.msgpack.encode(form.reference)]
     if plan is not None:
         sections[Section.KERNELS] = [msgspec.msgpack.encode(plan)]
     placement = b"" if form.placement is None else form.placement.encode()
-    return CompiledModel(container.parts_of(sections), placement, "compiled")
+    digests = {} if form.file is None else {Section.WEIGHTS: form.file.digest}
+    return CompiledModel(container.parts_of(sections, digests), placement, "compiled", form.file)

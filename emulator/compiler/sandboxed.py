@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -58,6 +59,7 @@ log = logging.getLogger(__name__)
 
 _SPARE_S = 1.0  # the client that caused a start has priority
 _ENOUGH_MEMORY = 4 << 30  # a worker with OpenVINO takes little in comparison
+_SWITCH_S = 0.0005  # a thread that writes and digests has little to do in Python
 _STEPS: dict[type[messages.Message], str] = {
     CompileJob: "compiler.compile",
     ImportJob: "compiler.import",
@@ -190,6 +192,7 @@ def _load() -> None:
 def _work(channel: Channel) -> None:
     """Enter the sandbox, then run one job."""
     gc.disable()  # it ends with its job
+    sys.setswitchinterval(_SWITCH_S)
     _enter_sandbox()
 
     def run(job: Job, packet: Packet, send: Send) -> JobResult:
