@@ -40,9 +40,9 @@ class Starter:
         self._owner = _identity()
         self._tell, told = socket.socketpair()
         if self._tell.fileno() < _STREAMS:  # one is closed: what this program writes to it would be told
-            from softnpu.emulator.common import linux
+            from softnpu.emulator.common import streams
 
-            self._tell = socket.socket(fileno=linux.above_streams(self._tell.detach()))
+            self._tell = socket.socket(fileno=streams.above_streams(self._tell.detach()))
         with told:
             if claim:
                 told.bind(claim)

@@ -27,11 +27,11 @@ def try_to_run(arguments: Sequence[str]) -> None:
     from softnpu.driver import native_library
     from softnpu.driver.errors import ZeError
     from softnpu.driver.launch import DaemonLauncher
-    from softnpu.emulator.common import linux
+    from softnpu.emulator.common import streams
     from softnpu.emulator.common.home import ensure_home
     from softnpu.emulator.interface.result import Refused
 
-    linux.open_streams()
+    streams.open_streams()
     ensure_home()
     try:
         spin_us()
