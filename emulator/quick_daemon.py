@@ -27,8 +27,8 @@ _TAKEN = b"\n"
 def start(path: str, environment: Mapping[str, str]) -> bool:
     """Return whether the socket `path` takes connections, for a daemon with this environment.
 
-    If not, nothing is left, and nobody is told why: who then starts a daemon in another way is. This process
-    must be one thread.
+    If not, nothing is left but a log, and nobody is told why: who then starts one in another way is. This
+    process must be one thread.
     """
     ours, theirs = _socket.socketpair()
     try:
@@ -53,9 +53,9 @@ def start(path: str, environment: Mapping[str, str]) -> bool:
 def _begin(path: str, environment: Mapping[str, str], tell: _socket.socket) -> NoReturn:
     has_log = False
     try:
-        os.setsid()
         if os.fork():
             os._exit(0)  # the daemon is no child of the program, which may wait for its own
+        os.setsid()
         descriptor_limit.raise_it()
         daemon_files.check_folder(os.path.dirname(path))
         log = daemon_files.open_own(socket_place.log_of(path), os.O_WRONLY | os.O_APPEND, "log file")

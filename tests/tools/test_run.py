@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,29 @@ def test_a_daemon_is_started_before_the_program(native_dir: dict[str, str], priv
     assert _ends(native_dir) == (0, said), "the next one uses it as well"
     os.kill(pid, signal.SIGTERM)
     wait_gone(pid)
+
+
+def test_programs_that_begin_at_once_have_one_daemon(native_dir: dict[str, str]) -> None:
+    with ThreadPoolExecutor() as pool:
+        ended = list(pool.map(lambda _: _ends(native_dir), range(5)))
+    ((code, said),) = set(ended)
+    assert code == 0
+    os.kill(int(said), signal.SIGTERM)
+    wait_gone(int(said))
+
+
+def test_ctrl_c_ends_it_silently_before_the_program_begins() -> None:
+    code = """
+import sys
+from softnpu.tools import start
+from softnpu.tools.run import quick_run
+def interrupted(_):
+    raise KeyboardInterrupt
+quick_run.try_to_run = interrupted
+start.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "run", "true"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 @pytest.mark.parametrize(
