@@ -6,7 +6,8 @@ that connect meanwhile wait. To the kernel the listener is the daemon's: `exec` 
 
 from __future__ import annotations
 
-import _socket  # `socket` takes ten times as long to import
+import _signal  # type: ignore[import-not-found]  # these two are most of `signal` and `socket`,
+import _socket  # which take ten times as long to import
 import os
 import sys
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _MODULE = "softnpu.emulator.autostart"
 _TAKEN_S = 5.0
+_SERVES_S = 60
+"""A process that has not become a daemon by then is killed: Python may hang where it has no memory."""
 _TAKEN = b"\n"
 
 
@@ -69,6 +72,9 @@ def _begin(path: str, environment: Mapping[str, str], tell: _socket.socket) -> N
             lock.release()
             raise
         tell.close()
+        _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        _signal.alarm(_SERVES_S)  # stays with the process after `exec`; the daemon ends it
         words = [sys.executable, "-P", "-m", _MODULE, "--taken", path, str(lock.fd), str(listener)]
         os.execve(words[0], words, environment)
     except BaseException:  # noqa: BLE001  # the frames above are those of `softnpu run`

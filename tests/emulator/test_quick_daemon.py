@@ -187,6 +187,14 @@ def test_one_that_cannot_be_executed_is_gone_at_once_and_replaced(
     wait_gone(pid)
 
 
+def test_one_that_hangs_before_it_serves_is_killed(place: Path, tmp_path: Path) -> None:
+    program = tmp_path / "hangs"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o755)
+    assert _started(place, f"quick_daemon._SERVES_S = 1; sys.executable = {str(program)!r}") == 0
+    wait_until(lambda: not endpoint.accepts(place), what="its end")
+
+
 def test_a_refused_setting_is_in_the_log(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTNPU_IDLE_S", "soon")  # `softnpu run` checks it, as it does all others, before
     assert _started(place) == 0
