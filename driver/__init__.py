@@ -10,10 +10,14 @@ These names are public; the modules below are internal. Start with `Driver.open`
 function of the C headers to its method.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = False  # that of `typing` takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from softnpu.driver.build_log import BuildLog
     from softnpu.driver.command_list import CommandList
     from softnpu.driver.command_list_immediate import CommandListImmediate

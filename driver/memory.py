@@ -19,7 +19,7 @@ from softnpu.driver.address_index import AddressIndex
 from softnpu.driver.block import Block, bytes_of, view_of
 from softnpu.driver.errors import ZeError, error, invalid_argument, invalid_size, null_pointer
 from softnpu.driver.handle import Handle
-from softnpu.emulator.common import failpoints, linux
+from softnpu.emulator.common import failpoints, linux, streams
 from softnpu.emulator.common.address_range import map_pages
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.handles import describe
@@ -131,7 +131,7 @@ class MemoryPool:
                 call, request, msg.MemAllocated, on_late_answer=self._on_late_allocation
             )
             if exportable:
-                self._exported[answer.segment] = linux.duplicate(fds[0])
+                self._exported[answer.segment] = streams.duplicate(fds[0])
             return self._map_answer(call, answer, fds, size, self._to_free, alignment)
 
     def import_segment(self, call: str, fd: int, kind: str) -> Block:
@@ -224,7 +224,7 @@ class MemoryPool:
                 found="allocated without the export flag",
                 expected="an exportable allocation",
             )
-        return linux.duplicate(fd)
+        return streams.duplicate(fd)
 
     def create_queue(self, call: str, request: msg.QueueCreate, size: int) -> tuple[int, Block]:
         """Create a queue; return its handle, and its ring of `size` bytes, which the daemon frees with it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from softnpu.driver import name_keeper
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import streams
 from softnpu.emulator.interface.environment import ENV_PYTHON
 
 _PROGRAM = Path(name_keeper.__file__)
@@ -42,7 +42,7 @@ class PublishedNames:
             self._made[number] = name, 0  # so that no finalizer ends the keeper meanwhile
             try:
                 request = {"request": "make", "number": number, "name": name, "size": size, "mode": mode}
-                fd = linux.above_streams(self._ask_keeper(request))
+                fd = streams.above_streams(self._ask_keeper(request))
                 self._made[number] = name, os.fstat(fd).st_ino
                 return number, fd
             except BaseException:

@@ -12,7 +12,7 @@ import os
 from types import ModuleType
 
 from softnpu.driver.errors import ZeError, error, invalid_argument
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import linux, streams
 from softnpu.emulator.interface.result import ZeResult
 
 _RESULTS = {
@@ -66,7 +66,7 @@ def open_name(call: str, name: str) -> int:
     module = posix_ipc(call)
     check_name(call, "shared memory", name)
     try:
-        descriptor: int = linux.above_streams(module.SharedMemory(name).fd)
+        descriptor: int = streams.above_streams(module.SharedMemory(name).fd)
     except (OSError, module.Error) as failure:
         reason = _reason(module, failure)
         expected = "shared memory that its owner has made under this name, and that this user may write"

@@ -41,11 +41,11 @@ class Starter:
         self._tell, told = socket.socketpair()
         opened: list[int] = []
         if self._tell.fileno() < _STREAMS:  # one is closed: it would be a pipe that the program may write to
-            from softnpu.emulator.common import linux
+            from softnpu.emulator.common import streams
 
             self._tell.close()
             told.close()
-            opened = linux.open_streams()
+            opened = streams.open_streams()
             self._tell, told = socket.socketpair()
         try:
             with told:

@@ -2,6 +2,8 @@
 
 Starts a daemon in the background that ends by itself after some time without a client. With `--told` the path
 that counts comes on the standard input, ended by a zero, or nothing is started.
+
+`--taken SOCKET LOCK LISTENER`: this process, which has taken the socket, is the daemon (`quick_daemon.py`).
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ _TOLD_S = 10.0  # a program imports its libraries, and then it needs the daemon 
 def main(arguments: list[str]) -> int:
     """Return 0 once a daemon is ready at the socket, this or another one; else print the reason as JSON."""
     gc.disable()  # until the daemon serves: imports leave no garbage
+    if arguments[0] == "--taken":
+        return _serve_taken(arguments[1], *map(int, arguments[2:]))
     starting = StartingDaemon(_prepare, _serve)
     path = _told() if arguments[0] == "--told" else Path(arguments[0])
     if path is None:
@@ -71,6 +75,20 @@ def _told() -> Path | None:
             return None
         told += part
     return Path(os.fsdecode(told[:-1]))
+
+
+def _serve_taken(path: str, lock: int, listener: int) -> int:
+    from softnpu.emulator import daemon
+    from softnpu.emulator.served_socket import TakenSocket
+
+    for fd in (lock, listener):
+        os.set_inheritable(fd, False)
+    try:
+        chosen = settings(path)
+    except Refused as error:
+        print(error, file=sys.stderr)  # the log
+        return 1
+    return daemon.serve_in_background(chosen, -1, engines=False, taken=TakenSocket(lock, listener))
 
 
 def _prepare() -> None:

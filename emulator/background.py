@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import select
 import signal
 import sys
@@ -16,12 +15,12 @@ from typing import NoReturn
 
 import msgspec
 
-from softnpu.emulator.common import linux
+from softnpu.emulator import descriptor_limit
+from softnpu.emulator.common import streams
 from softnpu.emulator.interface import daemon_files, endpoint
-from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult, refuse
+from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
 
 START_DEADLINE_S = 30.0
-LEAST_DESCRIPTORS = 32
 _INTERRUPTED_S = 5.0
 _READY = re.compile(rb"ready (\d+)\n")
 
@@ -35,8 +34,8 @@ class StartingDaemon:
     """
 
     def __init__(self, prepare: Callable[[], None], serve: Callable[[Path, int], None]) -> None:
-        told, self._tell = (linux.above_streams(end) for end in os.pipe())
-        self._answer, answer = (linux.above_streams(end) for end in os.pipe())
+        told, self._tell = (streams.above_streams(end) for end in os.pipe())
+        self._answer, answer = (streams.above_streams(end) for end in os.pipe())
         self._pid = os.fork()
         if not self._pid:
             os.close(self._tell)
@@ -96,7 +95,7 @@ def start_first_children() -> None:
     from softnpu.emulator.supervisor.children import child_process  # late: a client may wait for the socket
     from softnpu.emulator.supervisor.children.child_process import ChildProgram
 
-    raise_descriptor_limit()  # they inherit it
+    descriptor_limit.raise_it()  # they inherit it
     keep_ended_children()
     child_process.start_early(ChildProgram.ENGINE, ChildProgram.COMPILER)
 
@@ -104,23 +103,6 @@ def start_first_children() -> None:
 def keep_ended_children() -> None:
     """Have each pid of a child stay its own until we wait for it, also if our starter ignores SIGCHLD."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-def raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors to the hard one: a daemon holds some for every session.
-
-    Refuses a limit with which it could not serve a single program.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
-        raise refuse(
-            ZeResult.ERROR_OUT_OF_HOST_MEMORY,
-            "limit of descriptors",
-            found=f"{hard}",
-            expected=f"{LEAST_DESCRIPTORS} or more",
-            hint="raise it (ulimit -Hn, or --ulimit nofile of a container)",
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def check_answer(answer: bytes, log_file: Path) -> int:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from softnpu.emulator import access, activation, background
-from softnpu.emulator.common import linux, log_lines
+from softnpu.emulator import access, activation, background, descriptor_limit
+from softnpu.emulator.common import linux, log_lines, streams
 from softnpu.emulator.common.home import ensure_home
 from softnpu.emulator.interface import daemon_files, endpoint
 from softnpu.emulator.interface.environment import ENV_SAVED_ENV, variables_outside, with_huge_pages
@@ -27,6 +27,7 @@ from softnpu.emulator.log_file import LogRotation
 from softnpu.emulator.supervisor.settings import DaemonSettings
 
 if TYPE_CHECKING:
+    from softnpu.emulator.served_socket import TakenSocket
     from softnpu.emulator.supervisor.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -85,11 +86,18 @@ def prepare() -> None:
     from softnpu.emulator.supervisor.supervisor import Supervisor  # noqa: F401
 
 
-def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: bool = True) -> int:
+def serve(
+    settings: DaemonSettings,
+    ready: ReadyPipe | None = None,
+    *,
+    engines: bool = True,
+    taken: TakenSocket | None = None,
+) -> int:
     """Run a daemon in this process until it has to stop; return the signal that ended it, or 0.
 
     It ends by request, SIGTERM, SIGINT, or when it is idle. Tells `ready` once every engine
     executes, or without `engines` as soon as connections wait. Raises `Refused` if the socket is in use.
+    `taken`: it was taken before.
     """
     # a program that only starts a background daemon does not wait for these imports
     from softnpu.emulator.served_socket import ServedSocket
@@ -98,11 +106,11 @@ def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: 
     settings.check()
     ensure_home()
     stops = _Stops()
-    background.raise_descriptor_limit()
+    descriptor_limit.raise_it()
     background.keep_ended_children()
     _prepare_folder(settings)
     with _reasons_told(settings.socket):
-        served = ServedSocket(settings)
+        served = ServedSocket(settings, taken)
     try:
         if not engines:
             with _reasons_told(settings.socket):
@@ -121,6 +129,7 @@ def serve(settings: DaemonSettings, ready: ReadyPipe | None = None, *, engines: 
         log.info("serving %s with devices %s%s", served.path, ", ".join(settings.devices), strict)
         gc.freeze()  # what was imported stays
         gc.enable()
+        signal.alarm(0)  # that of `quick_daemon`
         supervisor.run()
     finally:
         served.close()
@@ -174,7 +183,7 @@ def start_background(settings: DaemonSettings) -> int:
     _prepare_folder(settings)
     log_file = endpoint.log_path(Path(settings.socket))
     output = daemon_files.open_own(log_file, os.O_WRONLY | os.O_APPEND, "log file")
-    read_end, write_end = (linux.above_streams(end) for end in os.pipe())
+    read_end, write_end = (streams.above_streams(end) for end in os.pipe())
     with os.fdopen(read_end, "rb") as reader:
         process = start_program(settings, write_end, output, environment)
         os.close(write_end)
@@ -209,7 +218,9 @@ def run_as_program(arguments: list[str]) -> int:
     return serve_in_background(settings, int(arguments[1]), engines=True)
 
 
-def serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: bool) -> int:
+def serve_in_background(
+    settings: DaemonSettings, ready_fd: int, *, engines: bool, taken: TakenSocket | None = None
+) -> int:
     """`serve`, with a log that is moved aside in time; the exit code. `ready_fd`: to its starter."""
     ready = ReadyPipe(ready_fd)
     try:
@@ -218,7 +229,7 @@ def serve_in_background(settings: DaemonSettings, ready_fd: int, *, engines: boo
         configure_logging(settings.log_level)
         for handler in logging.getLogger().handlers:
             handler.addFilter(LogRotation(sys.stderr.fileno(), Path(settings.socket)))
-        serve(settings, ready, engines=engines)
+        serve(settings, ready, engines=engines, taken=taken)
     except Refused as error:
         ready.refuse(error.info)
         log.error("%s", error)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import streams
 from softnpu.emulator.common.home import ensure_home
 from softnpu.tools import clean, daemon, docs, doctor, logs, status
 from softnpu.tools import compile as compiling
@@ -80,7 +80,7 @@ app.command("docs")(docs.docs)
 
 def main() -> None:
     """The console script. Exit codes: 0 done, 1 a failure, 2 wrong usage, 130 Ctrl-C."""
-    linux.open_streams()  # output would go to a descriptor that has a stream's number
+    streams.open_streams()  # output would go to a descriptor that has a stream's number
     try:
         doctor.home_is_missing = ensure_home()
         app(prog_name="softnpu")

@@ -438,7 +438,7 @@ def _await_removal(file: Path) -> bool:
 def _remove_leftovers(path: Path) -> None:
     """Remove a killed daemon's files, unless a new one has already started."""
     from softnpu.emulator.interface.result import Refused
-    from softnpu.emulator.served_socket import DaemonLock
+    from softnpu.emulator.socket_files import DaemonLock
 
     try:
         lock = DaemonLock(path)

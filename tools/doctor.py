@@ -120,12 +120,12 @@ def _processor(_: Path) -> Iterator[Finding]:
 
 
 def _limits(_: Path) -> Iterator[Finding]:
-    from softnpu.emulator.background import LEAST_DESCRIPTORS
+    from softnpu.emulator import descriptor_limit
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     how = "(ulimit -Hn, or --ulimit nofile of a container)"
-    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
-        step = f"raise it to {LEAST_DESCRIPTORS} at least {how}"
+    if hard != resource.RLIM_INFINITY and hard < descriptor_limit.LEAST:
+        step = f"raise it to {descriptor_limit.LEAST} at least {how}"
         yield Finding("limits", "failed", f"{hard} descriptors a process", step)
         return
     if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_OF_MANY:
@@ -306,16 +306,16 @@ def _openvino(_: Path) -> Iterator[Finding]:
 
 def _compiler(_: Path) -> Iterator[Finding]:
     """Check which compiler OpenVINO's plugin uses under `softnpu run`."""
-    from softnpu.driver import ZeError, native_library
+    from softnpu.driver import ZeError, native_library, program_environment
 
     spec = importlib.util.find_spec("openvino")
     folder = Path((spec and spec.origin) or "/").parent / "libs"
     brought = sorted(folder.glob("libopenvino_intel_npu_compiler*.so"))
     try:
-        audit = native_library.find().driver.with_name(native_library.AUDIT_NAME)
+        audit = native_library.find().driver.with_name(program_environment.AUDIT_NAME)
     except ZeError:
         return
-    choice = os.environ.get(native_library.ENV_COMPILER) or "auto"
+    choice = os.environ.get(program_environment.ENV_COMPILER) or "auto"
     if choice == "driver" or (choice == "auto" and not brought):
         yield Finding("compiler", "ok", f"the driver's ({choice}); {folder} brings {len(brought)} libraries")
     elif audit.exists():

@@ -5,9 +5,11 @@ A base installation has the script without its packages: it says how to install 
 
 from __future__ import annotations
 
-import signal
 import sys
-from typing import Final
+
+TYPE_CHECKING = False  # that of `typing` takes longer to import than all of this
+if TYPE_CHECKING:
+    from typing import Final
 
 _EXTRA: Final = ("typer", "rich", "platformdirs", "posix_ipc")
 """Packages of the extra `tools`."""
@@ -15,14 +17,14 @@ _EXTRA: Final = ("typer", "rich", "platformdirs", "posix_ipc")
 
 def main() -> None:
     """Run `softnpu`."""
+    if sys.argv[1:2] == ["run"]:
+        _run_quickly(sys.argv[2:])
+    import signal  # late: a program that is run waits for each import
+
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        if sys.argv[1:2] == ["run"]:
-            from softnpu.tools.run import quick_run
-
-            quick_run.try_to_run(sys.argv[2:])
         from softnpu.driver import starter
         from softnpu.tools import cli
 
@@ -38,3 +40,16 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, handler)
     cli.main()
+
+
+def _run_quickly(arguments: list[str]) -> None:
+    from softnpu.tools.run import quick_run
+
+    try:
+        quick_run.try_to_run(arguments)
+    except KeyboardInterrupt:
+        import os
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)

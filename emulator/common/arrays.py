@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
-Bytes = npt.NDArray[np.uint8]
-"""Bytes of a mapping: a view, never a copy."""
-Words = npt.NDArray[np.uint64]
-"""Words of 64 bits that several processes share."""
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+    """Bytes of a mapping: a view, never a copy."""
+    Words = npt.NDArray[np.uint64]
+    """Words of 64 bits that several processes share."""
+else:
+    Bytes = Words = np.ndarray  # an engine leaves out what numpy has for types
 
 _ALIGNMENT = 64
 

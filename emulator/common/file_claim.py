@@ -11,12 +11,15 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
-from typing import Final
 
 from softnpu.emulator.common import file_ownership
+
+TYPE_CHECKING = False  # that of `typing` takes longer to import than all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Any, Final
 
 # NFS makes flock a range lock: exclusive ones need a descriptor that can write. Others have no locks at all.
 _NO_LOCKS: Final = {errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -51,7 +54,7 @@ def lock_before(fd: int, deadline: float, operation: int = fcntl.LOCK_EX, *, opt
     return True
 
 
-def is_open_as(fd: int, path: Path) -> bool:
+def is_open_as(fd: int, path: str | Path) -> bool:
     """Whether `path` still names the file that is open as `fd`."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
@@ -59,7 +62,7 @@ def is_open_as(fd: int, path: Path) -> bool:
         return False
 
 
-def open_lock_file(path: Path) -> int:
+def open_lock_file(path: str | Path) -> int:
     """Open a lock file, creating it with mode 600. `PermissionError` for one that other users could lock."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -75,17 +78,17 @@ def open_lock_file(path: Path) -> int:
 class FileClaim:
     """A lock file that this process has locked until `release`. `fd` can be read and written."""
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: str | Path, fd: int) -> None:
         self.path = path
         self.fd = fd
 
     @classmethod
     def acquire(
         cls,
-        path: Path,
+        path: str | Path,
         timeout_s: float = 0.0,
         *,
-        open_file: Callable[[Path], int] = open_lock_file,
+        open_file: Callable[[Any], int] = open_lock_file,
         optional: bool = False,
     ) -> FileClaim | None:
         """Return the claim on a lock file; None if another process holds it for `timeout_s`.
@@ -120,7 +123,9 @@ class FileClaim:
         if self.fd < 0:
             return
         try:
-            self.path.unlink(missing_ok=True)
+            os.unlink(self.path)
+        except FileNotFoundError:
+            pass
         except OSError as error:
             import logging  # late: half a MiB of each client
 

@@ -7,7 +7,10 @@ import grp
 import os
 import pwd
 import stat
-from pathlib import Path
+
+TYPE_CHECKING = False  # that of `typing` takes longer to import than all of this
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROOT = 0
 ACCESS_LIST = "system.posix_acl_access"
@@ -38,7 +41,7 @@ def open_trusted(path: Path) -> int:
     return fd
 
 
-def others_write(file: Path | int, info: os.stat_result) -> bool:
+def others_write(file: str | Path | int, info: os.stat_result) -> bool:
     """Whether users other than the owner may write a file or directory; `info` is what `stat` says of it."""
     if info.st_mode & stat.S_IWOTH:
         return True
@@ -57,7 +60,7 @@ def is_unmapped(uid: int) -> bool:
     return not any(first <= uid < first + count for first, _, count in ranges)
 
 
-def _has_access_list(file: Path | int) -> bool:
+def _has_access_list(file: str | Path | int) -> bool:
     try:
         os.getxattr(file, ACCESS_LIST)
     except OSError as error:

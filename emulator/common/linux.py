@@ -20,13 +20,14 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from softnpu.emulator.common import streams
+
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 202)
 _FUTEX_WAIT = 0
 _FUTEX_WAKE = 1
 _PR_SET_PDEATHSIG = 1
 _ALL_WAITERS = 0x7FFFFFFF
 _NOT_DUMPED = 1 << 34
-_LAST_STREAM = 2
 _KEEP_SIZE = 1
 _TMPFS = 0x01021994
 _EXT4 = 0xEF53
@@ -151,7 +152,7 @@ def leave_descriptors(keep: Sequence[int]) -> None:
 
     The others are not closed: they were never in it.
     """
-    first = _LAST_STREAM + 1
+    first = streams.LAST + 1
     for fd in (*sorted(keep), _TOP_DESCRIPTOR + 1):
         if first < fd and _close_range_call(_SYS_CLOSE_RANGE, first, fd - 1, _UNSHARE) == -1:
             error = ctypes.get_errno()
@@ -159,33 +160,9 @@ def leave_descriptors(keep: Sequence[int]) -> None:
         first = fd + 1
 
 
-def above_streams(fd: int) -> int:
-    """This descriptor, or one from 3 on in its place: whoever prints would write into a lower one."""
-    if fd > _LAST_STREAM:
-        return fd
-    try:
-        return duplicate(fd)
-    finally:
-        os.close(fd)
-
-
-def duplicate(fd: int) -> int:
-    """Return a duplicate from 3 on, closed in programs that this one starts."""
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
-
-
-def open_streams() -> list[int]:
-    """Open /dev/null for the standard streams that are closed; programs that are started find them closed."""
-    opened: list[int] = []
-    while (fd := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) <= _LAST_STREAM:
-        opened.append(fd)
-    os.close(fd)
-    return opened
-
-
 def memfd(name: str, size: int = 0) -> int:
     """Return a nameless shared memory file that can be sealed; `size` bytes long, not yet backed by pages."""
-    fd = above_streams(os.memfd_create(f"softnpu-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    fd = streams.above_streams(os.memfd_create(f"softnpu-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         os.ftruncate(fd, size)
     except BaseException:
@@ -301,7 +278,7 @@ def is_ext4(fd: int) -> bool:
 
 def map_shared(fd: int, size: int, offset: int = 0) -> mmap.mmap:
     """A memory file from `offset` on, readable and writable, shared with every process that maps it."""
-    filled = open_streams()  # `mmap` keeps a duplicate of the descriptor
+    filled = streams.open_streams()  # `mmap` keeps a duplicate of the descriptor
     try:
         mapping = mmap.mmap(
             fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset

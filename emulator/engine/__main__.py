@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> int:
         failpoints.hit("engine.connect")
     gc.disable()  # imports leave no garbage
     lean_openvino.leave_out_unused()
+    lean_openvino.put_off_unused()
     # slow: the supervisor is being imported as well
     from softnpu.emulator.engine.engine import Engine
     from softnpu.emulator.openvino import memory_limit

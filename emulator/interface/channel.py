@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from types import TracebackType
 
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import streams
 from softnpu.emulator.common.untrusted_fds import NOBODY, close_untrusted, has_socket, lacks_room
 from softnpu.emulator.interface import frames
 from softnpu.emulator.interface.result import ZeResult, refuse
@@ -130,7 +130,7 @@ class Channel:
         packet = Packet(0, _NOTHING, fds, self.owner)
         try:
             _add_descriptors(ancillary, fds)
-            fds[:] = map(linux.above_streams, fds)
+            fds[:] = map(streams.above_streams, fds)
             if not data and not fds:
                 return None
             if flags & socket.MSG_TRUNC or len(data) > frames.MAX_FRAME:

@@ -2,6 +2,7 @@
 
 In a directory that others may write, a name belongs to whoever comes first. With the sticky bit nobody can
 replace a file of ours there, but an older one may be anybody's: so each file is checked as well.
+This module imports little: a program may wait for it.
 """
 
 from __future__ import annotations
@@ -9,27 +10,30 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterator
-from pathlib import Path
 
 from softnpu.emulator.common.file_ownership import ROOT, distrust, is_unmapped, others_write
-from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 
-_DENIED = ZeResult.ERROR_INSUFFICIENT_PERMISSIONS
+TYPE_CHECKING = False  # that of `typing` takes longer to import than all of this
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from softnpu.emulator.interface.result import Refused
+
+    AnyPath = str | os.PathLike[str]
+
 _MAX_LINKS = 40  # as many as the kernel follows
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: AnyPath) -> None:
     """Refuse a directory in which users other than this one and root can replace or remove files."""
     owners = (os.geteuid(), ROOT)
-    path, info = Path("/"), os.lstat("/")
+    path, info = "/", os.lstat("/")
     for path, info in _steps_to(folder):
         _check_owner(path, info, owners)
     if info.st_uid not in owners:
         raise _wrong_owner(path, info, owners)
     if others_write(path, info) and not info.st_mode & stat.S_ISVTX:
-        raise refuse(
-            _DENIED,
+        raise _denied(
             f"directory {path}",
             found=f"others may write it (mode {stat.S_IMODE(info.st_mode):o}, no sticky bit)",
             expected="a directory that only its owner may write, or with the sticky bit",
@@ -37,16 +41,15 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def check_folder_of(folder: Path, user: int) -> None:
+def check_folder_of(folder: AnyPath, user: int) -> None:
     """Refuse a directory in which others than `user`, this user and root can create or replace files."""
     owners = (user, os.geteuid(), ROOT)
-    last = folder.resolve()
+    last = os.path.realpath(folder)
     for path, info in _steps_to(folder):
         _check_owner(path, info, owners)
         public = not stat.S_ISLNK(info.st_mode) and others_write(path, info)
         if public and (path == last or not info.st_mode & stat.S_ISVTX):
-            raise refuse(
-                _DENIED,
+            raise _denied(
                 f"directory {path}",
                 found=f"others may write it (mode {stat.S_IMODE(info.st_mode):o}) and replace the socket",
                 expected=f"a directory that only user {user} or root may write, for a daemon of user {user}",
@@ -54,7 +57,7 @@ def check_folder_of(folder: Path, user: int) -> None:
             )
 
 
-def open_own(path: Path, flags: int, kind: str) -> int:
+def open_own(path: AnyPath, flags: int, kind: str) -> int:
     """Open a regular file of this user that nobody else may write; create it with mode 600 if missing.
 
     Refuses anything else of this name: a link, a pipe, a file of another user or with a second name. `kind`
@@ -64,18 +67,14 @@ def open_own(path: Path, flags: int, kind: str) -> int:
     try:
         fd = os.open(path, flags, 0o600)
     except OSError as error:
-        obstacle = _obstacle(path)
-        raise refuse(
-            _DENIED if obstacle else ZeResult.ERROR_UNINITIALIZED,
-            f"{kind} {path}",
-            found=obstacle or error.strerror or str(error),
-            expected="a file that can be created, or a regular file of this user",
-            hint="remove it, or choose another directory with --socket",
-        ) from error
+        name, expected = f"{kind} {path}", "a file that can be created, or a regular file of this user"
+        hint = "remove it, or choose another directory with --socket"
+        if obstacle := _obstacle(path):
+            raise _denied(name, found=obstacle, expected=expected, hint=hint) from error
+        raise unusable(name, error, expected, hint) from error
     try:
         if reason := _not_own(fd):
-            raise refuse(
-                _DENIED,
+            raise _denied(
                 f"{kind} {path}",
                 found=reason,
                 expected=f"a regular file of user {os.geteuid()} that nobody else may write",
@@ -87,15 +86,14 @@ def open_own(path: Path, flags: int, kind: str) -> int:
     return fd
 
 
-def _check_owner(path: Path, info: os.stat_result, owners: Collection[int]) -> None:
+def _check_owner(path: str, info: os.stat_result, owners: Collection[int]) -> None:
     if info.st_uid not in owners and not is_unmapped(info.st_uid):
         raise _wrong_owner(path, info, owners)
 
 
-def _wrong_owner(path: Path, info: os.stat_result, owners: Collection[int]) -> Refused:
+def _wrong_owner(path: str, info: os.stat_result, owners: Collection[int]) -> Refused:
     kind = "symbolic link" if stat.S_ISLNK(info.st_mode) else "directory"
-    return refuse(
-        _DENIED,
+    return _denied(
         f"{kind} {path}",
         found=f"it belongs to user {info.st_uid}",
         expected=f"a {kind} of {' or '.join(f'user {uid}' for uid in dict.fromkeys(owners))}",
@@ -107,24 +105,32 @@ def unusable(
     object: str, error: OSError, expected: str, hint: str = "choose another place with --socket"
 ) -> Refused:
     """Build the refusal of a place where the system does not allow a daemon."""
+    from softnpu.emulator.interface.result import ZeResult, refuse  # late: there is room mostly
+
     found = error.strerror or str(error)
     return refuse(ZeResult.ERROR_UNINITIALIZED, object, found=found, expected=expected, hint=hint)
 
 
-def _steps_to(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _denied(object: str, *, found: str, expected: str, hint: str) -> Refused:
+    from softnpu.emulator.interface.result import ZeResult, refuse  # late, as above
+
+    return refuse(ZeResult.ERROR_INSUFFICIENT_PERMISSIONS, object, found=found, expected=expected, hint=hint)
+
+
+def _steps_to(folder: AnyPath) -> Iterator[tuple[str, os.stat_result]]:
     """Yield every directory and symbolic link on the way to `folder`, and `folder` last."""
-    path, links = Path("/"), 0
-    left = list(reversed(folder.absolute().parts[1:]))
+    path, links = "/", 0
+    left = _parts(os.fspath(folder) if os.path.isabs(folder) else os.path.join(os.getcwd(), folder))
     yield path, os.lstat(path)
     while left:
         part = left.pop()
         if part == "..":
-            path = path.parent
+            path = os.path.dirname(path)
             continue
-        name = path / part
+        name = os.path.join(path, part)
         try:
             info = os.lstat(name)
-            target = Path(os.readlink(name)) if stat.S_ISLNK(info.st_mode) else None
+            target = os.readlink(name) if stat.S_ISLNK(info.st_mode) else None
             links += target is not None
             if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -134,11 +140,14 @@ def _steps_to(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
         yield name, info
         if target is None:
             path = name
-        elif target.is_absolute():
-            path = Path("/")
-            left.extend(reversed(target.parts[1:]))
         else:
-            left.extend(reversed(target.parts))
+            path = "/" if os.path.isabs(target) else path
+            left += _parts(target)
+
+
+def _parts(path: str) -> list[str]:
+    """Return the names in a path, the last one first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _not_own(fd: int) -> str:
@@ -151,10 +160,10 @@ def _not_own(fd: int) -> str:
     return distrust(fd)
 
 
-def _obstacle(path: Path) -> str:
+def _obstacle(path: AnyPath) -> str:
     """Return the obstacle: a link, or another user's file, if visible."""
     try:
-        info = path.lstat()
+        info = os.lstat(path)
     except OSError:
         return ""
     if stat.S_ISLNK(info.st_mode):

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from softnpu.emulator.common import linux
+from softnpu.emulator.common import streams
 from softnpu.emulator.common.file_ownership import ROOT
 from softnpu.emulator.interface import socket_place
 from softnpu.emulator.interface.environment import ENV_SOCKET
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
+from softnpu.emulator.interface.socket_place import MAX_SUN_PATH
 
-_MAX_SUN_PATH = 107
 _ACCEPT_S = 1.0
 _MAX_RECORD = 4096
 
@@ -45,9 +45,8 @@ def default_socket() -> Path:
     if chosen:
         return Path(chosen).absolute()
     folder = Path(socket_place.runtime_folder())
-    folder.mkdir(mode=0o700, exist_ok=True)
-    info = folder.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
+    if not socket_place.is_private(str(folder)):
+        info = folder.lstat()
         raise refuse(
             ZeResult.ERROR_INSUFFICIENT_PERMISSIONS,
             f"runtime directory {folder}",
@@ -60,12 +59,12 @@ def default_socket() -> Path:
 
 def lock_path(path: Path) -> Path:
     """Return the lock file of the daemon that serves `path`."""
-    return path.with_name(path.name + ".lock")
+    return Path(socket_place.lock_of(str(path)))
 
 
 def log_path(path: Path) -> Path:
     """Return the log of a background daemon that serves `path`."""
-    return path.with_name(path.name + ".log")
+    return Path(socket_place.log_of(str(path)))
 
 
 def older_log_path(path: Path) -> Path:
@@ -76,7 +75,7 @@ def older_log_path(path: Path) -> Path:
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
     """Yield an address for `bind` and `connect`, even for paths over the 107 bytes of `sun_path`."""
-    if len(os.fsencode(path)) <= _MAX_SUN_PATH:
+    if len(os.fsencode(path)) <= MAX_SUN_PATH:
         yield str(path)
         return
     try:
@@ -90,12 +89,12 @@ def socket_address(path: Path) -> Iterator[str]:
         ) from error
     try:
         address = f"/proc/self/fd/{folder}/{path.name}"
-        if len(os.fsencode(address)) > _MAX_SUN_PATH:
+        if len(os.fsencode(address)) > MAX_SUN_PATH:
             raise refuse(
                 ZeResult.ERROR_INVALID_SIZE,
                 f"socket {path}",
                 found=f"a file name of {len(os.fsencode(path.name))} bytes",
-                expected=f"at most {_MAX_SUN_PATH - 24}",
+                expected=f"at most {MAX_SUN_PATH - 24}",
             )
         yield address
     finally:
@@ -105,7 +104,7 @@ def socket_address(path: Path) -> Iterator[str]:
 def new_socket() -> socket.socket:
     """Create a socket of the interface's type."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return socket.socket(fileno=linux.above_streams(sock.detach()))
+    return socket.socket(fileno=streams.above_streams(sock.detach()))
 
 
 def accepts(path: Path) -> bool:

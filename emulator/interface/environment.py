@@ -6,11 +6,12 @@ The format is that of interface.md, section 1, so that every driver reads the sa
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
 
+TYPE_CHECKING = False  # that of `typing` takes longer to import than all of this
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
+
     from softnpu.emulator.interface.result import Refused
     from softnpu.emulator.interface.status_messages import Clock
 
@@ -81,8 +82,8 @@ MAX_INFERENCE_US = 600_000_000
 MIN_IDLE_S = 0.1
 MAX_IDLE_S = 604_800.0
 
-_WHOLE = re.compile(r"[0-9]{1,20}")
-_DECIMAL = re.compile(r"[0-9]{1,20}|(?=.{3,20}\Z)[0-9]+\.[0-9]+")
+_WHOLE = r"[0-9]{1,20}"
+_DECIMAL = r"[0-9]{1,20}|(?=.{3,20}\Z)[0-9]+\.[0-9]+"
 
 
 def of_daemon(environment: Mapping[str, str]) -> dict[str, str]:
@@ -119,7 +120,7 @@ def spin_us() -> int:
     text = os.environ.get(ENV_SPIN_US)
     if not text:
         return DEFAULT_SPIN_US
-    if _WHOLE.fullmatch(text) and int(text) <= MAX_SPIN_US:
+    if _matches(_WHOLE, text) and int(text) <= MAX_SPIN_US:
         return int(text)
     raise _out_of_range(
         ENV_SPIN_US, found=text, expected=f"whole microseconds from 0 (none) to {MAX_SPIN_US}"
@@ -131,7 +132,7 @@ def idle_s(default: float) -> float:
     text = os.environ.get(ENV_IDLE_S)
     if not text:
         return default
-    if _DECIMAL.fullmatch(text) and is_idle_time(float(text)):
+    if _matches(_DECIMAL, text) and is_idle_time(float(text)):
         return float(text)
     raise _out_of_range(ENV_IDLE_S, found=text, expected=IDLE_TIMES)
 
@@ -177,7 +178,7 @@ def clock() -> Clock:
 def inference_us() -> int:
     """Return `SOFTNPU_INFERENCE_US`: the modelled time of every inference, 0 for the predicted one."""
     text = os.environ.get(ENV_INFERENCE_US) or "0"
-    if not _WHOLE.fullmatch(text) or int(text) > MAX_INFERENCE_US:
+    if not _matches(_WHOLE, text) or int(text) > MAX_INFERENCE_US:
         expected = f"whole microseconds from 0 (as predicted) to {MAX_INFERENCE_US}"
         raise _out_of_range(ENV_INFERENCE_US, found=text, expected=expected)
     return int(text)
@@ -229,6 +230,12 @@ def _is_variable(name: str, value: object) -> bool:
         return b"\0" not in os.fsencode(name + value)
     except UnicodeEncodeError:
         return False
+
+
+def _matches(pattern: str, text: str) -> bool:
+    import re  # late: the variables are mostly unset
+
+    return re.fullmatch(pattern, text) is not None
 
 
 def _switch(variable: str, default: str = "0") -> bool:

@@ -239,3 +239,29 @@ print(np.add(1, 2).item(), np.zeros.__doc__)
 """
     line = [sys.executable, "-c", program]
     assert subprocess.run(line, capture_output=True, check=True, timeout=DEADLINE_S).stdout == b"3 None\n"
+
+
+def test_an_engine_imports_operations_and_types_when_they_are_used() -> None:
+    program = """
+import sys
+from softnpu.emulator.openvino import lean_openvino
+lean_openvino.leave_out_unused()
+lean_openvino.put_off_unused()
+from softnpu.emulator.engine.engine import Engine
+late = "openvino.opset1.ops", "openvino.opset13.ops", "numpy._typing._array_like"
+assert not sys.modules.keys() & set(late), sys.modules.keys() & set(late)
+import numpy as np
+import openvino as ov
+from openvino import opset13, opset8
+assert opset13.add(opset8.constant(np.int32(1)), ov.opset1.constant(np.int32(2))).get_type_name() == "Add"
+from openvino.opset4 import ops
+import openvino.opset5
+import numpy.typing as npt
+assert npt.NDArray[np.uint8] and npt.ArrayLike
+assert sys.modules.keys() >= set(late)
+assert opset13.add is sys.modules["openvino.opset13"].add
+print(np.linalg.svd(np.eye(2)).S.tolist())
+"""
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, capture_output=True, check=True, timeout=DEADLINE_S)
+    assert (done.stdout, done.stderr) == (b"[1.0, 1.0]\n", b"")

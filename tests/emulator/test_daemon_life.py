@@ -18,7 +18,8 @@ from softnpu.emulator.common.process_identity import ProcessIdentity
 from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.served_socket import DaemonLock, ServedSocket
+from softnpu.emulator.served_socket import ServedSocket
+from softnpu.emulator.socket_files import DaemonLock
 from softnpu.emulator.supervisor.settings import DaemonSettings
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon, DaemonRefused

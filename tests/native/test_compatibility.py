@@ -7,7 +7,8 @@ from pathlib import Path
 import openvino
 import pytest
 
-from softnpu.driver.native_library import ENV_COMPILER, NativeLibrary
+from softnpu.driver.native_library import NativeLibrary
+from softnpu.driver.program_environment import ENV_COMPILER
 from tests.conftest import StartDaemon
 from tests.native.building import compile_program
 from tests.native.conftest import OPENVINO, Run, finished

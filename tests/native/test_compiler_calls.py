@@ -7,7 +7,7 @@ from pathlib import Path
 import openvino
 import pytest
 
-from softnpu.driver.native_library import ENV_COMPILER
+from softnpu.driver.program_environment import ENV_COMPILER
 from tests.conftest import StartDaemon
 from tests.native.conftest import Run
 from tests.support.models import write_scale

@@ -11,7 +11,8 @@ import openvino
 import pytest
 
 from softnpu.driver import faults
-from softnpu.driver.native_library import ENV_COMPILER, NativeLibrary
+from softnpu.driver.native_library import NativeLibrary
+from softnpu.driver.program_environment import ENV_COMPILER
 from tests.conftest import StartDaemon
 from tests.native.conftest import OPENVINO, Run, client
 from tests.native.test_weightless import WEIGHTLESS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from softnpu.driver.native_library import ENV_COMPILER
+from softnpu.driver.program_environment import ENV_COMPILER
 from tests.conftest import StartDaemon
 from tests.native.building import build, compile_program
 from tests.native.conftest import RunProgram, finished

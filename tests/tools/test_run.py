@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from softnpu.emulator.daemon import saved_environment
 from softnpu.tools.shared import private_daemon
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
+from tests.support.waiting import wait_gone
 
 DEADLINE_S = 60.0
 WITHOUT_NATIVE = "SOFTNPU_WITHOUT_NATIVE"
@@ -34,6 +36,12 @@ CHANGED = (
     "SOFTNPU_PYTHON=",
     "SOFTNPU_SAVED_ENV=",
 )
+PROGRAM = """
+import sys
+from softnpu.driver import Driver
+with Driver.open() as driver:
+    sys.exit(print(driver.daemon_pid, file=sys.stderr))
+"""
 # a daemon started from inside, and the environment that it received
 INSIDE = """
 import os, subprocess, sys
@@ -104,7 +112,9 @@ def test_a_program_without_options_does_not_wait_for_the_command_line(
         check=True,
         timeout=DEADLINE_S,
     )
-    assert ("typer" not in done.stderr and "numpy" not in done.stderr) is quick
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert bool(imported & {"typer", "numpy"}) is not quick
+    assert bool(imported & {"typing", "re", "socket", "msgspec", "pathlib"}) is not quick, "the program waits"
     found, expected = (
         {line for line in text.splitlines() if line.startswith(CHANGED)}
         for text in (done.stdout, softnpu("run", "--", "env", **native_dir).out)
@@ -232,6 +242,88 @@ def test_a_private_daemon_that_cannot_start_says_why(native_dir: dict[str, str])
     assert len(done.stderr.splitlines()) == 1
     folder = next((word for word in f"{died} {done.stderr}".split() if "/softnpu-private-" in word), "")
     assert not folder, "it is gone"
+
+
+def _ends(native_dir: dict[str, str], before: str = "", **variables: str) -> tuple[int, str]:
+    """Return exit code and errors of `softnpu run` with a program that says which daemon it meets."""
+    line = f'{before}exec "{sys.executable}" -P -c "{START}" run "{sys.executable}" -P -c "$PROGRAM"'
+    environment = {
+        **os.environ,
+        **native_dir,
+        "SOFTNPU_SELF_CHECK": "",
+        "SOFTNPU_AUTOSTART": "1",
+        **variables,
+    }
+    done = subprocess.run(
+        ["sh", "-c", line],
+        env={**environment, "PROGRAM": PROGRAM},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_daemon_is_started_before_the_program(native_dir: dict[str, str], private_dir: Path) -> None:
+    code, said = _ends(native_dir)
+    pid = int(said)
+    assert code == 0
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    assert words[4:6] == [b"--taken", os.fsencode(private_dir / "npu.sock")]
+    assert _ends(native_dir) == (0, said), "the next one uses it as well"
+    os.kill(pid, signal.SIGTERM)
+    wait_gone(pid)
+
+
+def test_programs_that_begin_at_once_have_one_daemon(native_dir: dict[str, str]) -> None:
+    with ThreadPoolExecutor() as pool:
+        ended = list(pool.map(lambda _: _ends(native_dir), range(5)))
+    ((code, said),) = set(ended)
+    assert code == 0
+    os.kill(int(said), signal.SIGTERM)
+    wait_gone(int(said))
+
+
+def test_ctrl_c_ends_it_silently_before_the_program_begins() -> None:
+    code = """
+import sys
+from softnpu.tools import start
+from softnpu.tools.run import quick_run
+def interrupted(_):
+    raise KeyboardInterrupt
+quick_run.try_to_run = interrupted
+start.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "run", "true"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("before", "variables", "code", "reason"),
+    [
+        ("ulimit -n 20; ", {}, 1, "limit of descriptors: 20; expected 32 or more"),
+        ("", {"SOFTNPU_IDLE_S": "soon"}, 1, "SOFTNPU_IDLE_S: 'soon'"),
+        ("", {"SOFTNPU_SPIN_US": "much"}, 2, "SOFTNPU_SPIN_US"),
+        ("", {"SOFTNPU_DEVICES": "banana"}, 1, "'banana'"),
+        ("chmod 777 {folder}; ", {}, 1, "others may write it (mode 777, no sticky bit)"),
+        ("touch {folder}/npu.sock; ", {}, 1, "a regular file"),
+        ("", {"SOFTNPU_SOCKET": "/nowhere/npu.sock"}, 1, "No such file or directory"),
+        ("", {"SOFTNPU_LEASE": "some"}, 1, "Take another lease"),
+    ],
+)
+def test_why_no_daemon_came_up_is_told_before_the_program_starts(
+    native_dir: dict[str, str],
+    private_dir: Path,
+    before: str,
+    variables: dict[str, str],
+    code: int,
+    reason: str,
+) -> None:
+    ended, said = _ends(native_dir, before.format(folder=private_dir), **variables)
+    assert (ended, len(said.splitlines())) == (code, 1), said
+    assert said.startswith("softnpu: ")
+    assert reason in said
 
 
 def test_a_missing_daemon_that_may_not_be_started_is_reported(native_dir: dict[str, str]) -> None:

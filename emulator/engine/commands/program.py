@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.arrays import Bytes
@@ -31,6 +31,9 @@ from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
 from softnpu.emulator.interface.shared import EventRecord
 from softnpu.emulator.platforms import Platform
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _CLOCK_MASK = 255  # of command numbers
 

@@ -9,10 +9,9 @@ import hashlib
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from softnpu.emulator.engine.commands import program as programs
 from softnpu.emulator.engine.commands.arguments import argument_ranges
@@ -30,6 +29,9 @@ from softnpu.emulator.interface.check_notes import Access, NoteFile
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.interface.shared import EventRecord
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _MOST_ROWS: Final = 4096
 _WORD: Final = 8

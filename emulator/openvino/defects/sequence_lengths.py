@@ -9,7 +9,6 @@ state. Lengths that equal the time, or are computed from shapes, are left alone:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +20,7 @@ from softnpu.emulator.common.model_bodies import all_bodies
 from softnpu.emulator.openvino.defects.guarding import folded
 
 STATES: Final = {"LSTMSequence": 2, "GRUSequence": 1, "RNNSequence": 1}
-_CELLS: Final[dict[str, Callable[..., Any]]] = {
-    "LSTMSequence": ops.lstm_cell, "GRUSequence": ops.gru_cell, "RNNSequence": ops.rnn_cell,
-}  # fmt: skip
+_CELLS: Final = {"LSTMSequence": "lstm_cell", "GRUSequence": "gru_cell", "RNNSequence": "rnn_cell"}
 _LAST: Final = -1
 
 
@@ -111,7 +108,8 @@ def _loop(node: Any, data: Any, lengths: Any, at: int, backwards: bool) -> list[
         # OpenVINO unrolls such a loop, and then refuses cells whose weights it has not folded before
         weights = [folded(each.output(0)) for each in weights]
     attributes = {name: value for name, value in node.get_attributes().items() if name != "direction"}
-    cell = _CELLS[node.get_type_name()](ops.squeeze(step, numbers([1])), *before, *weights, **attributes)
+    new_cell = getattr(ops, _CELLS[node.get_type_name()])  # only now: operations are imported when used
+    cell = new_cell(ops.squeeze(step, numbers([1])), *before, *weights, **attributes)
     goes_on = ops.unsqueeze(ops.less(number, length), numbers([1]))
     zero = ops.constant(0, element_type)
     row = ops.result(ops.unsqueeze(ops.select(goes_on, cell.output(0), zero), numbers([1])))

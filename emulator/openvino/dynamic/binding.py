@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import openvino as ov
 
 from softnpu.emulator.blob.container import ArgumentMeta, GraphMeta
@@ -22,6 +21,9 @@ from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.compilation import Compilation
 from softnpu.emulator.openvino.defects.shared_tensors import Origin
 from softnpu.emulator.openvino.runtime import type_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Shape = tuple[int, ...]
 BEGINS: Shape = ()
