@@ -91,6 +91,27 @@ def test_the_daemon_has_nothing_of_the_program(
     wait_gone(pid)
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "fork, program = os.fork, os.getpid()\n"
+        "def forked():\n"
+        "    child = fork()\n"
+        "    if child and os.getpid() != program: os.kill(os.getpid(), 19)\n"
+        "    return child\n"
+        "os.fork = forked",
+    ],
+    ids=["its end is ignored", "it is stopped"],
+)
+def test_the_process_between_program_and_daemon_is_not_waited_for(place: Path, before: str) -> None:
+    assert _started(place, before) == 0
+    with Driver.open() as driver:
+        pid = driver.daemon_pid
+        driver.stop_daemon()
+    wait_gone(pid)
+
+
 def test_no_child_of_the_daemon_has_its_socket_or_lock(place: Path) -> None:
     assert _started(place) == 0
     with Driver.open() as driver:
