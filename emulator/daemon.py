@@ -129,7 +129,8 @@ def serve(
         log.info("serving %s with devices %s%s", served.path, ", ".join(settings.devices), strict)
         gc.freeze()  # what was imported stays
         gc.enable()
-        signal.alarm(0)  # that of `quick_daemon`
+        if taken is not None:
+            signal.alarm(0)  # that of `quick_daemon`
         supervisor.run()
     finally:
         served.close()

@@ -44,13 +44,22 @@ def start(path: str, environment: Mapping[str, str]) -> bool:
         try:
             is_taken = ours.recv(1) == _TAKEN
         except TimeoutError:
-            is_taken = False
-            os.kill(child, 9)  # it may be stopped; the next one gives up when it cannot tell us
-        os.waitpid(child, 0)
+            is_taken = False  # it may be stopped; the next one gives up when it cannot tell us
+        _end(child)
     finally:
         theirs.close()
         ours.close()
     return is_taken
+
+
+def _end(child: int) -> None:
+    """End our child: it has nothing left to do, but may be stopped."""
+    try:
+        if os.waitpid(child, os.WNOHANG) == (0, 0):
+            os.kill(child, _signal.SIGKILL)
+            os.waitpid(child, 0)
+    except (ChildProcessError, ProcessLookupError):
+        return  # this process ignores the end of children: it is gone, and its pid may be another's
 
 
 def _begin(path: str, environment: Mapping[str, str], tell: _socket.socket) -> NoReturn:

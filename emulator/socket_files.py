@@ -40,10 +40,11 @@ class DaemonLock:
         return self._claim.fd
 
     def reserve(self) -> None:
-        """Take the room of the record: who reads it finds none yet."""
+        """Take the room of the record, which says already who may have to be killed."""
+        begun = _begun().ljust(_RECORD_ROOM)
         at = 0
         while at < _RECORD_ROOM:  # the first call may write a part, the next one says why
-            at += os.pwrite(self._claim.fd, b" " * (_RECORD_ROOM - at), at)
+            at += os.pwrite(self._claim.fd, begun[at:], at)
 
     def record(self, status: str) -> None:
         """Write who holds the lock."""
@@ -59,6 +60,16 @@ class DaemonLock:
     def release(self) -> None:
         """Release the path for the next daemon."""
         self._claim.release()
+
+
+def _begun() -> bytes:
+    """Return the record of this process while it has no status page; without the modules of one."""
+    with open(f"/proc/{os.getpid()}/stat", "rb") as file:
+        start_time = file.read().rpartition(b")")[2].split()[19]
+    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        boot_id = file.read().strip()
+    words = os.getpid(), start_time, boot_id
+    return b'{"pid":%d,"start_time":%b,"boot_id":"%b","status":""}\n' % words
 
 
 def take(path: str) -> tuple[DaemonLock, int]:

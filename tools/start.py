@@ -5,6 +5,7 @@ A base installation has the script without its packages: it says how to install 
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` takes ten times as long to import
 import sys
 
 TYPE_CHECKING = False  # that of `typing` takes longer to import than all of this
@@ -17,14 +18,14 @@ _EXTRA: Final = ("typer", "rich", "platformdirs", "posix_ipc")
 
 def main() -> None:
     """Run `softnpu`."""
-    if sys.argv[1:2] == ["run"]:
-        _run_quickly(sys.argv[2:])
-    import signal  # late: a program that is run waits for each import
-
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    handler = _signal.getsignal(_signal.SIGINT)
+    if handler is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     try:
+        if sys.argv[1:2] == ["run"]:
+            from softnpu.tools.run import quick_run
+
+            quick_run.try_to_run(sys.argv[2:])
         from softnpu.driver import starter
         from softnpu.tools import cli
 
@@ -38,18 +39,5 @@ def main() -> None:
             f"softnpu[tools] has: {sys.executable} -m pip install {' '.join(_EXTRA)}"
         )
 
-    signal.signal(signal.SIGINT, handler)
+    _signal.signal(_signal.SIGINT, handler)
     cli.main()
-
-
-def _run_quickly(arguments: list[str]) -> None:
-    from softnpu.tools.run import quick_run
-
-    try:
-        quick_run.try_to_run(arguments)
-    except KeyboardInterrupt:
-        import os
-        import signal
-
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +52,21 @@ def test_a_second_daemon_is_refused_by_the_pid_of_the_first(
         assert path.stat().st_uid == os.getuid()
     daemon.process.send_signal(signal.SIGHUP)
     assert daemon.engine().state == "ready", "the first daemon goes on, and a hang-up does not end it"
+
+
+def test_an_alarm_that_its_starter_has_set_stays(private_dir: Path) -> None:
+    program = """
+import os, signal, sys
+from softnpu.emulator import autostart, daemon
+from softnpu.emulator.supervisor.supervisor import Supervisor
+Supervisor.run = lambda _: print(signal.alarm(0) > 0, flush=True)
+signal.alarm(1000)
+daemon.serve(autostart.settings(sys.argv[1]), engines=False)
+os._exit(0)
+"""
+    command = [sys.executable, "-P", "-c", program, str(private_dir / "npu.sock")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n")
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "request", "monitor"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from softnpu.emulator.interface import endpoint
 from softnpu.emulator.interface.environment import of_daemon
 from tests.conftest import StartDaemon
 from tests.support import program_environment
+from tests.support.cli import softnpu
 from tests.support.waiting import wait_gone, wait_until
 from tests.support.work import check_works
 
@@ -88,6 +90,27 @@ def test_the_daemon_has_nothing_of_the_program(
             assert program_environment.of_process(pid) == of_daemon(os.environ)
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             assert words[1:6] == [b"-P", b"-m", b"softnpu.emulator.autostart", b"--taken", os.fsencode(place)]
+    wait_gone(pid)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "fork, program = os.fork, os.getpid()\n"
+        "def forked():\n"
+        "    child = fork()\n"
+        "    if child and os.getpid() != program: os.kill(os.getpid(), 19)\n"
+        "    return child\n"
+        "os.fork = forked",
+    ],
+    ids=["its end is ignored", "it is stopped"],
+)
+def test_the_process_between_program_and_daemon_is_not_waited_for(place: Path, before: str) -> None:
+    assert _started(place, before) == 0
+    with Driver.open() as driver:
+        pid = driver.daemon_pid
+        driver.stop_daemon()
     wait_gone(pid)
 
 
@@ -193,6 +216,27 @@ def test_one_that_hangs_before_it_serves_is_killed(place: Path, tmp_path: Path) 
     program.chmod(0o755)
     assert _started(place, f"quick_daemon._SERVES_S = 1; sys.executable = {str(program)!r}") == 0
     wait_until(lambda: not endpoint.accepts(place), what="its end")
+
+
+def test_one_that_does_not_begin_can_be_killed(place: Path, tmp_path: Path) -> None:
+    program = tmp_path / "hangs"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o755)
+    assert _started(place, f"sys.executable = {str(program)!r}") == 0
+    connection, pid = _connected(place)
+    connection.close()
+    os.kill(pid, signal.SIGSTOP)  # so that no alarm ends it
+    killed = softnpu("stop", "--force", "--socket", str(place))
+    assert (killed.code, killed.out.split()[:2]) == (0, ["daemon", str(pid)]), killed.err
+    assert sorted(os.listdir(place.parent)) == ["npu.sock.log"]
+
+
+def test_what_is_left_of_one_that_did_not_begin_is_cleaned(place: Path, tmp_path: Path) -> None:
+    assert _started(place, "sys.executable = '/nowhere/python'") == 0
+    wait_until(lambda: not endpoint.accepts(place), what="its end")
+    assert place.exists()
+    assert softnpu("clean", "--socket", str(place), TMPDIR=str(tmp_path)).code == 0
+    assert os.listdir(place.parent) == []
 
 
 def test_a_refused_setting_is_in_the_log(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

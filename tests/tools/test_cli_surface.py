@@ -220,6 +220,7 @@ def test_ctrl_c_ends_a_command_with_130_at_any_time(tmp_path: Path) -> None:
     )
     infer, run = ("infer", "/none.xml"), ("run", "--private", "true")
     for module, arguments, code in (
+        ("softnpu.tools.run.quick_run", run, -signal.SIGINT),
         ("rich.console", infer, -signal.SIGINT),
         ("openvino._pyopenvino", infer, 130),
         ("softnpu.emulator.supervisor.settings", run, 130),

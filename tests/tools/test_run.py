@@ -287,11 +287,11 @@ def test_programs_that_begin_at_once_have_one_daemon(native_dir: dict[str, str])
 
 def test_ctrl_c_ends_it_silently_before_the_program_begins() -> None:
     code = """
-import sys
+import os, signal
 from softnpu.tools import start
 from softnpu.tools.run import quick_run
 def interrupted(_):
-    raise KeyboardInterrupt
+    os.kill(os.getpid(), signal.SIGINT)
 quick_run.try_to_run = interrupted
 start.main()
 """
