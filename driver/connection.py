@@ -20,6 +20,7 @@ import msgspec
 
 from softnpu.driver import endings
 from softnpu.driver.errors import NoAnswerError, ZeError, error, invalid_argument, uninitialized
+from softnpu.driver.status_page import StatusPage
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.channel import Channel, Packet
@@ -87,11 +88,19 @@ class Connection:
         self._closed = False
         self.socket = self._channel.fileno()
         """Its socket; -1 if the connection is lost or closed."""
+        self._page: StatusPage | None = None  # its words are valid as long as this object lives
+        self.life = 0
+        """Address of the word of this session's life; 0: there is none."""
         self._trace = _NO_TRACE
         self._trace_seen = 0
         self._follow: Callable[[], bool] = lambda: True
         self._sections = threading.local()
         self._deferred: deque[Callable[[], None]] = deque()
+
+    def watch_life(self, page: StatusPage, session: int) -> None:
+        """Let sleepers learn from the daemon's status page that this session has ended."""
+        self._page = page
+        self.life = page.life_of(session)
 
     # ------------------------------------------------------------ tracing
 

@@ -13,6 +13,7 @@ from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, invalid_argument, last_description
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.driver.session import Session
+from softnpu.driver.status_page import StatusPage
 from softnpu.emulator.common.model_texts import sendable
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.environment import ENV_LEASE, asked_settings, spin_us
@@ -163,7 +164,9 @@ def greet(call: str, connection: Connection, role: str, for_program: bool = Fals
     )
     welcome, fds = connection.request(call, hello, msg.Welcome)
     if fds and role == "session":
-        tracing.watch(connection, fds.pop(0))
+        page = StatusPage(fds.pop(0))
+        connection.watch_life(page, welcome.session)
+        tracing.watch(connection, page.trace)
         connection.check(call)  # joins the running trace
     for fd in fds:
         os.close(fd)

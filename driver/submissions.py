@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MOST_KEPT = 1024  # failures that no wait has reported yet
 _FEW_QUEUES = 8
+_SLICE_NS = 250_000_000  # then C++ looks for what nothing wakes it for, a signal to another thread say
 _LONGEST_SLEEP_NS = 1_000_000_000  # then Python looks for anything else
 
 
@@ -136,11 +137,12 @@ class FencedExecution(msgspec.Struct, eq=False):
         """Sleep until the fence changes, at most `timeout_ns`; the caller checks again."""
         self.record.sleep(self.ticket, timeout_ns)
 
-    def doze(self, timeout_ns: float, slice_ns: int, ended: int, socket: int) -> None:
+    def doze(self, timeout_ns: float, slice_ns: int, ended: int, socket: int, life: int) -> None:
         """Sleep until the fence changes, at most `timeout_ns`; the caller checks again.
 
-        Every `slice_ns` it looks whether the wait may have ended otherwise: the submission has, more has
-        ended in this process than `ended` (`endings`), or the peer of `socket` is gone.
+        It also ends when more has ended in this process than `ended` (`endings`), the peer of `socket` is
+        gone, or the submission has ended without the fence. Without C++ it lasts `slice_ns`. With it, the
+        first two end it at once, by the word `life`; or else it looks now and then.
         """
         ring = self.progress.ring
         if CALLS is None or ring is None or socket < 0:
@@ -152,10 +154,11 @@ class FencedExecution(msgspec.Struct, eq=False):
             ring.address,
             self.last,
             int(min(timeout_ns, _LONGEST_SLEEP_NS)),
-            slice_ns,
+            _SLICE_NS,
             endings.ADDRESS,
             ended,
             socket,
+            life,
         )
 
 

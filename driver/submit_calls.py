@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from softnpu.emulator.common import native_files
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the functions in `native/submit`: a library of another version is not used."""
 
 
@@ -25,11 +25,13 @@ class SubmitCalls(NamedTuple):
 
     2: not yet, and polling is in vain: the device runs submissions of others first, or needs this processor.
     """
-    sleep: Callable[[int, int, int, int, int, int, int, int, int], object]
-    """Fence, ticket, ring, sequence, nanoseconds, those of a slice, address and value of a count, socket.
+    sleep: Callable[[int, int, int, int, int, int, int, int, int, int], object]
+    """Fence, ticket, ring, sequence, nanoseconds, those of a slice, address and value of a count, socket,
+    address of a life or 0.
 
-    As `FenceRecord.sleep`; between two slices it returns if so many have ended, the count has changed or the
-    peer of the socket is gone.
+    As `FenceRecord.sleep`. It returns as well when the count changes, or the life has ended and the peer of
+    the socket is gone. Between two slices it looks for that, and whether so many have ended; the slices are
+    short without a life, and where the kernel watches one word at a time.
     """
 
 

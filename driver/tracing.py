@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from softnpu.driver.connection import Connection
 from softnpu.driver.errors import ZeError
-from softnpu.emulator.common.address_range import map_for_reading
-from softnpu.emulator.interface import records
 from softnpu.emulator.interface import trace_messages as tracing
 from softnpu.emulator.interface.result import ZeResult
 from softnpu.emulator.interface.trace import TraceFlag, TraceKind, TraceWriter
@@ -52,14 +50,9 @@ def register(methods: MakeMethods) -> None:
             _replace(methods())
 
 
-def watch(connection: Connection, status_page: int) -> None:
-    """Take part in the traces of this session's daemon; closes the descriptor of its status page."""
-    try:
-        words = map_for_reading(status_page, records.STATUS_HEADER.size).cast("Q")
-    finally:
-        os.close(status_page)
-    at = records.STATUS_TRACE // 8
-    connection.watch_trace(words[at : at + 1], functools.partial(_follow, connection))
+def watch(connection: Connection, word: memoryview) -> None:
+    """Take part in the traces of this session's daemon, of which `word` in its status page tells."""
+    connection.watch_trace(word, functools.partial(_follow, connection))
 
 
 def writer_of(connection: Connection) -> TraceWriter | None:

@@ -1,6 +1,8 @@
 """Waiting for the device: poll for a bounded time, then sleep in slices.
 
-The length of a slice bounds how late a waiter learns that the daemon is gone: nothing wakes it then.
+The length of a slice bounds how late a waiter learns of what nothing wakes it for. A sleep in C++ also ends
+at once when the session has ended (`Connection.life`), or anything in this process (`endings`): its slices
+are long. Others are short, because a killed daemon does not end them.
 """
 
 from __future__ import annotations
@@ -36,14 +38,14 @@ def wait(
     connection: Connection,
     spin: SpinBudget,
     poll: Callable[[int], int] | None = None,
-    doze: Callable[[float, int, int, int], None] | None = None,
+    doze: Callable[[float, int, int, int, int], None] | None = None,
 ) -> bool:
     """Wait until `is_over()`; return False after `timeout_ns`. `sleep(ns)` returns on possible changes.
 
     `poll(ns)` is `is_over()` that may take so long until it is true; 2: it is in vain to check now.
-    `doze(ns, slice_ns, ended, socket)` sleeps instead, over many slices (`FencedExecution.doze`).
+    `doze(ns, slice_ns, ended, socket, life)` sleeps instead, over many slices (`FencedExecution.doze`).
 
-    Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one slice (50 ms).
+    Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one short slice (50 ms).
     """
     if is_over():
         return True
@@ -81,7 +83,7 @@ def wait(
         if doze is None:
             sleep(int(min(left, _SLICE_NS)))
         else:
-            doze(left, _SLICE_NS, ended, connection.socket)
+            doze(left, _SLICE_NS, ended, connection.socket, connection.life)
         if is_over():
             return True
         if connection.is_lost() and not is_over():

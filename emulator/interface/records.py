@@ -119,6 +119,9 @@ def ring_size(slots: int) -> int:
 #
 # Behind that lies a second part like it, without a header: the counts of the other virtual functions'
 # engines, written by the supervisor. Readers add both; of HEARTBEAT and DEVICE_CLOCK the larger one counts.
+#
+# Then, from the next page on, the lives: a word for each session, written by the supervisor, on which waiting
+# clients sleep.
 
 STATUS_MAGIC = b"SNPUSTAT"
 STATUS_VERSION = 1
@@ -131,12 +134,18 @@ STATUS_LAYOUT = Layout(
     start       u64  # CLOCK_REALTIME in nanoseconds
     trace       u64  # s: number of the trace that is being made, 0 for none
     histograms  u32  # of each device, behind the parts of all devices
-    reserved    20
+    lives       u32  # s: words of sessions; 0 if there are none
+    lives_at    u32  # s: offset of the first one
+    reserved    12
     """
 )
 STATUS_HEADER = STATUS_LAYOUT.struct
 STATUS_TRACE = STATUS_LAYOUT.offset("trace")
+STATUS_LIVES = STATUS_LAYOUT.offset("lives")
 STATUS_DEVICE_SIZE = 256
+LIVES = 512
+LIFE_SIZE = 8
+"""Bytes from the life of a session to that of the next one; the low 4 are a futex word."""
 
 
 class StatusWord(enum.IntEnum):
@@ -206,8 +215,13 @@ def status_size(devices: int) -> int:
 
 
 def status_page_size(devices: int) -> int:
-    """Return the bytes of the page including the other virtual functions' part."""
-    return status_size(devices) + others_offset(devices)
+    """Return the bytes of the page including the other virtual functions' part, and the lives."""
+    return lives_offset(devices) + LIVES * LIFE_SIZE
+
+
+def lives_offset(devices: int) -> int:
+    """Return the offset of the lives in a page that has them: engines map no page of theirs."""
+    return -(-(status_size(devices) + others_offset(devices)) // PAGE) * PAGE
 
 
 def others_offset(devices: int) -> int:

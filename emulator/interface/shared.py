@@ -152,6 +152,10 @@ class FenceRecord(_Record):
         self._longs[self._long] = ticket
         _wake(self._words, waiters, marked, self.address)
 
+    def wake(self) -> None:
+        """Device: wake every waiter, marked or not."""
+        linux.futex_wake(self.address)
+
 
 class EventRecord(_Record):
     """An event, 64 bytes at `offset` of a mapping.

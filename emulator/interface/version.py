@@ -1,7 +1,7 @@
 """The version of the firmware interface."""
 
 INTERFACE_MAJOR = 1
-INTERFACE_MINOR = 8
+INTERFACE_MINOR = 9
 
 
 def advice(daemon_major: int, client_major: int) -> str:

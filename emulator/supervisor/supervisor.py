@@ -125,6 +125,7 @@ class Supervisor:
     def run(self) -> None:
         """Serve until `stop` is called; then end engines and workers and close everything."""
         try:
+            self._page.lives.hold()
             for device in self.devices:
                 device.start()
             self._compilers.start()
@@ -216,6 +217,7 @@ class Supervisor:
         with undoing() as undo:
             undo.callback(client.close, "it could not be served")
             self._clients[number] = client
+            self._page.lives.begin(number)
             client.begin()
 
     def _check_room(self, user: User) -> None:
@@ -235,7 +237,8 @@ class Supervisor:
 
     def client_gone(self, number: int) -> None:
         """Remove a connection that has ended; everything it owned was given back."""
-        self._clients.pop(number, None)
+        if self._clients.pop(number, None) is not None:
+            self._page.lives.end(number)
         self._injections.session_gone(number)
         self._traces.client_gone(number)
         self._leases.client_gone(number)

@@ -123,7 +123,7 @@ class _Sleeper:
         self._marks = mapping.words, (_FENCE + records.FENCE_WAITERS) // 4
         ring = mapping.address + _RING
         count = endings.ADDRESS, endings.COUNT.value
-        self.words = self.fence.address, 5, ring, 2, _LONG_NS, slice_ns, *count, self._socket.fileno()
+        self.words = self.fence.address, 5, ring, 2, _LONG_NS, slice_ns, *count, self._socket.fileno(), 0
         self._call = calls.sleep
 
     def is_ended_by(self, wake: Callable[[], object]) -> None:

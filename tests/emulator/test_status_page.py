@@ -37,7 +37,7 @@ class _Page:
 
     @property
     def header(self) -> tuple[bytes, int, int, int, int]:
-        magic, version, devices, pid, start, _, _ = records.STATUS_HEADER.unpack_from(self.map, 0)
+        magic, version, devices, pid, start, *_ = records.STATUS_HEADER.unpack_from(self.map, 0)
         return magic, version, devices, pid, start
 
     def word(self, name: StatusWord, device: int = 0) -> int:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from softnpu.driver import CommandQueue, Context, ZeResult, faults
 from softnpu.driver.faults import FaultKind
+from softnpu.emulator.common import linux
+from softnpu.emulator.links import engine as link
 from tests.conftest import StartContext
+from tests.model.recording import FENCE_AT, TICKET, RecordedQueue
 from tests.support.daemon import Daemon
-from tests.support.waiting import wait_stopped, wait_until
+from tests.support.waiting import DEADLINE_S, wait_stopped, wait_until
 from tests.support.work import (
     LONG,
     barrier,
@@ -301,3 +306,18 @@ def test_a_full_ring_ends_with_the_queue_when_its_submissions_cannot(start_conte
     for _ in range(3):  # the third one finds no slot until the device has given up the first
         queue.execute_command_lists([waits(context, never)])
     failure(lambda: queue.synchronize(LONG), ZeResult.ERROR_DEVICE_LOST)
+
+
+def test_the_next_engine_wakes_whom_the_dead_one_has_not() -> None:
+    """It had taken the mark of the waiters, and stored the ticket."""
+    queue = RecordedQueue()
+    word = queue.real.address + FENCE_AT
+    sleeper = threading.Thread(target=linux.futex_wait, args=(word, 0, 60 * 10**9), daemon=True)
+    sleeper.start()
+    call = Path(f"/proc/self/task/{sleeper.native_id}/syscall")
+    wait_until(lambda: call.read_text().split()[0] == "202", what="it to sleep")
+    queue.real.longs[FENCE_AT >> 3] = TICKET
+    queue.state_words[link.STATE_COMPLETED] = 1
+    queue.engine()
+    sleeper.join(DEADLINE_S)
+    assert not sleeper.is_alive()

@@ -14,8 +14,8 @@ _SLOT = bytes.fromhex(
     "0907060504030002 8000000000000000 0700000000000000 01000070 00000000"
 )
 _STATUS_HEADER = bytes.fromhex(
-    "534e505553544154 01000000 02000000 d204000000000000 000064a7b3b6e00d 0500000000000000 07000000"
-    + "00" * 20
+    "534e505553544154 01000000 02000000 d204000000000000 000064a7b3b6e00d 0500000000000000 07000000 00020000"
+    "00100000" + "00" * 12
 )
 
 
@@ -23,7 +23,8 @@ def test_a_slot_and_a_status_header_keep_their_bytes() -> None:
     slot = (1, 0x0200030405060708, 4096, 320, 2, 0x0200030405060709, 128, 7, 0x70000001, 0)
     assert records.SLOT.pack(*slot) == _SLOT
     assert records.SLOT.unpack(_SLOT) == slot
-    header = (records.STATUS_MAGIC, records.STATUS_VERSION, 2, 1234, 1_000_000_000_000_000_000, 5, 7)
+    numbers = (2, 1234, 1_000_000_000_000_000_000, 5, 7, 512, 4096)
+    header = (records.STATUS_MAGIC, records.STATUS_VERSION, *numbers)
     assert records.STATUS_HEADER.pack(*header) == _STATUS_HEADER
 
 

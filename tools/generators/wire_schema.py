@@ -128,6 +128,7 @@ CONSTANTS: Mapping[str, Mapping[str, Constant]] = {
     },
     "queue": {"MIN_SLOTS": records.MIN_SLOTS, "MAX_SLOTS": records.MAX_SLOTS},
     "metric_stream": {"CAPACITY": metrics.STREAM_CAPACITY, "SIZE": metrics.stream_size()},
+    "life": {"SIZE": records.LIFE_SIZE},
     "trace_names": {"COUNT": trace.NAMES, "SIZE": trace.NAME_SIZE},
     "profile": {"MAGIC": profiling.MAGIC, "VERSION": profiling.VERSION},
     "blob": {

@@ -14,7 +14,7 @@ namespace softnpu::schema {
 
 namespace interface {
 constexpr uint32_t MAJOR = 1;
-constexpr uint32_t MINOR = 8;
+constexpr uint32_t MINOR = 9;
 }
 
 namespace environment {
@@ -67,6 +67,10 @@ constexpr uint32_t MAX_SLOTS = 4096;
 namespace metric_stream {
 constexpr uint32_t CAPACITY = 1024;
 constexpr uint32_t SIZE = 81984;
+}
+
+namespace life {
+constexpr uint32_t SIZE = 8;
 }
 
 namespace trace_names {
@@ -149,7 +153,7 @@ constexpr size_t SIZE = 512, TAIL = 0, DRIVER_CORE = 8, COMPLETED = 64, WAITERS 
 namespace metric_stream_header { constexpr size_t SIZE = 64, SAMPLES = 0, CAPACITY = 8; }
 namespace status_page {
 constexpr size_t SIZE = 64, MAGIC = 0, MAX_MAGIC = 8, VERSION = 8, DEVICES = 12, PID = 16, START = 24,
-    TRACE = 32, HISTOGRAMS = 40;
+    TRACE = 32, HISTOGRAMS = 40, LIVES = 44, LIVES_AT = 48;
 }
 
 // ---- records that are copied as a whole

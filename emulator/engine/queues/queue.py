@@ -179,6 +179,7 @@ class EngineQueue(DeviceRing):
         except Refused:
             return  # the client has freed it
         fence.signal(submission.ticket, self.result(sequence))
+        fence.wake()  # the engine that died may have cleared the mark of its waiters
 
     # ------------------------------------------------------------ submissions
 

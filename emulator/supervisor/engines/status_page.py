@@ -16,6 +16,7 @@ from softnpu.emulator.common import linux
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.activity_messages import Histogram
 from softnpu.emulator.interface.records import LATENCY_BOUNDS_NS, Latency, StatusWord
+from softnpu.emulator.supervisor.engines.session_lives import SessionLives
 from softnpu.emulator.supervisor.undoing import undoing
 
 _WORD = struct.Struct("=Q")
@@ -80,8 +81,9 @@ class StatusPage:
             # could open it again for writing. Clients of the daemon's own user could change this back
             os.fchmod(self.fd, 0o400)
             self._map = linux.map_shared(self.fd, size)
+        self.lives = SessionLives(self._map, records.lives_offset(devices))
         header = (records.STATUS_MAGIC, records.STATUS_VERSION, devices, os.getpid(), time.time_ns(), 0)
-        records.STATUS_HEADER.pack_into(self._map, 0, *header, len(Latency))
+        records.STATUS_HEADER.pack_into(self._map, 0, *header, len(Latency), 0, 0)
 
     @property
     def proc_path(self) -> str:
@@ -155,6 +157,7 @@ class StatusPage:
         return tuple(histograms)
 
     def close(self) -> None:
+        self.lives.close()
         self._map.close()
         os.close(self.fd)
         os.close(self.reader_fd)

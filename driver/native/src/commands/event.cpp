@@ -1,5 +1,7 @@
 #include "commands/event.hpp"
 
+#include <algorithm>
+
 #include "commands/progress.hpp"
 #include "session/check.hpp"
 #include "session/waiting.hpp"
@@ -52,7 +54,8 @@ bool Event::wait(uint64_t timeout) {
         const bool tracks = look_at_tracked();
         return word.signalled() || (!tracks && !will_be_signalled());
     };
-    const auto sleep = [&](uint64_t ns) { word.sleep(ns); };
+    // it may never be signalled, which nothing wakes it for: a submission that fails
+    const auto sleep = [&](uint64_t ns, const OtherEnds&) { word.sleep(std::min(ns, SHORT_SLICE_NS)); };
     wait_until(over, sleep, timeout, *pool_->context->connection, spin_);
     return seen();
 }

@@ -29,7 +29,7 @@ bool Fence::wait(uint64_t timeout) {
     }
     FenceRecord fence = record();
     const auto over = [&] { return fence.is_signalled(ticket) || queue->is_over(last); };
-    const auto sleep = [&](uint64_t ns) { fence.sleep(ticket, ns); };
+    const auto sleep = [&](uint64_t ns, const OtherEnds& others) { fence.sleep(ticket, ns, others); };
     const auto pause = [&] { return queue->pause_for_device(); };
     try {
         if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin, pause)) {

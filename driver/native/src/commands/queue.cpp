@@ -79,6 +79,7 @@ void CommandQueue::retire() {
         std::lock_guard lock(mutex_);
         retired_ = true;
     }
+    note_ending();  // to sleepers on its fences
     wake_waiters();
     if (!context->retired() && !context->connection->is_lost()) {
         try {
@@ -181,7 +182,7 @@ bool CommandQueue::synchronize(uint64_t timeout) {
 
 bool CommandQueue::wait_for_all(uint64_t tail, uint64_t timeout) {
     const auto over = [&] { return is_over(tail); };
-    const auto sleep_once = [&](uint64_t ns) { sleep(tail, ns); };
+    const auto sleep_once = [&](uint64_t ns, const OtherEnds& others) { sleep(tail, ns, others); };
     const auto pause = [&] { return pause_for_device(); };
     if (!wait_until(over, sleep_once, timeout, *context->connection, spin, pause)) return false;
     std::vector<Submission> ended;
@@ -285,7 +286,7 @@ bool CommandQueue::has_room(size_t count) const {
 void CommandQueue::wait_for_room(size_t count) {
     const uint64_t sequence = tail_ + count - slots_;
     const auto over = [&] { return is_over(sequence); };
-    const auto sleep_once = [&](uint64_t ns) { sleep(sequence, ns); };
+    const auto sleep_once = [&](uint64_t ns, const OtherEnds& others) { sleep(sequence, ns, others); };
     const auto pause = [&] { return pause_for_device(); };
     wait_until(over, sleep_once, FOREVER, *context->connection, spin, pause);
 }
@@ -365,14 +366,14 @@ uint8_t* CommandQueue::slot(uint64_t sequence) const {
     return ring() + ring_header::SIZE + ((sequence - 1) & (slots_ - 1)) * sizeof(Slot);
 }
 
-void CommandQueue::sleep(uint64_t sequence, uint64_t timeout) {
+void CommandQueue::sleep(uint64_t sequence, uint64_t timeout, const OtherEnds& others) {
     ++waiters_;
     if (!retired_) {
         add32(ring() + ring_header::WAITERS, 1);
         full_fence();
         const uint64_t done = load64(ring() + ring_header::COMPLETED);
         if (done < sequence)
-            futex_wait(ring() + ring_header::COMPLETED, static_cast<uint32_t>(done), timeout);
+            futex_wait(ring() + ring_header::COMPLETED, static_cast<uint32_t>(done), timeout, others);
         add32(ring() + ring_header::WAITERS, -1);
     }
     --waiters_;

@@ -117,7 +117,7 @@ private:
     // The error of a failed submission, with the reason that the engine left in the ring.
     Error failure(Failure failed, size_t more = 0) const;
     uint8_t* slot(uint64_t sequence) const;
-    void sleep(uint64_t sequence, uint64_t timeout);
+    void sleep(uint64_t sequence, uint64_t timeout, const OtherEnds& others);
     // Wakes sleepers on the ring before its memory is reused.
     void wake_waiters();
     uint8_t* ring() const { return ring_->data(); }

@@ -36,8 +36,8 @@ public:
     // The submission of this ticket is to signal it; 0: none.
     void arm(uint64_t ticket) { store64(at_ + schema::fence_record::ARMED, ticket); }
 
-    // Sleeps until it is signalled, at most `timeout`; the caller checks again.
-    void sleep(uint64_t ticket, uint64_t timeout_ns) {
+    // Sleeps until it is signalled or something else has ended, at most `timeout`; the caller checks again.
+    void sleep(uint64_t ticket, uint64_t timeout_ns, const OtherEnds& others) {
         WaitersMark mark(at_ + schema::fence_record::WAITERS);
         mark.set();
         full_fence();
@@ -45,7 +45,7 @@ public:
         if (signalled == ticket) return;
         // an earlier signal may have taken our mark with it
         if (!mark.is_set()) mark.set();
-        futex_wait(at_, static_cast<uint32_t>(signalled), timeout_ns);
+        futex_wait(at_, static_cast<uint32_t>(signalled), timeout_ns, others);
     }
 
 private:

@@ -22,11 +22,19 @@ constexpr uint64_t LOOK_NS = 1000000;
 
 uint64_t limit_of(Timeout timeout) { return (timeout == Timeout::supervisor ? 30 : 600) * SECOND; }
 
+uint32_t endings = 0;  // a futex word, changed atomically
+
 std::string closed_by_program(const char* what, int number) {
     return format("this program has closed its %s (descriptor %d)", what, number);
 }
 
 }  // namespace
+
+void note_ending() noexcept {
+    auto* const count = reinterpret_cast<uint8_t*>(&endings);
+    add32(count, 1);
+    futex_wake(count);
+}
 
 Connection::Connection(Fd socket, std::string name) : name_(std::move(name)), socket_(std::move(socket)) {}
 
@@ -193,6 +201,11 @@ bool Connection::has_ended() {
     return lost_;
 }
 
+OtherEnds Connection::other_ends() const {
+    auto* const count = reinterpret_cast<uint8_t*>(&endings);
+    return {life_, socket_.get(), count, load32(count)};
+}
+
 Error Connection::lost_error() {
     // the reason is written once, before `lost_`
     std::string reason = !lost_ ? "it has ended" : reason_.empty() ? "no memory for its answer" : reason_;
@@ -348,6 +361,7 @@ void Connection::lose(std::string reason) noexcept {
         lost_ = true;
     }
     changed_.notify_all();
+    note_ending();
 }
 
 void Connection::lose_closed() noexcept {

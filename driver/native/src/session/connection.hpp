@@ -14,10 +14,14 @@
 #include "base/clock.hpp"
 #include "base/error_info.hpp"
 #include "base/fd.hpp"
+#include "interface/words.hpp"
 #include "wire/frame.hpp"
 #include "wire/msgpack.hpp"
 
 namespace softnpu {
+
+// A queue or a session of this process has ended: whoever waits for the device looks again.
+void note_ending() noexcept;
 
 // The final answer of a request; its descriptors belong to the caller.
 struct Answer {
@@ -54,10 +58,17 @@ public:
 
     // Whether the daemon is gone or the program has closed the connection (two system calls).
     bool is_lost();
+    // Whether that has been seen: then nothing more wakes a waiter.
+    bool is_known_lost() const { return lost_; }
     // Whether the daemon was gone at the last look, not longer ago than a millisecond: for each submission.
     bool had_ended();
     // The error of every call then.
     Error lost_error();
+    // What ends a wait for the device besides what it waits for. To be read before looking whether it is
+    // over.
+    OtherEnds other_ends() const;
+    // The word of the daemon that tells whether this session lives; it stays mapped.
+    void watch_life(const uint8_t* word) { life_ = const_cast<uint8_t*>(word); }
     // Whether the daemon has closed the connection without a reason.
     bool was_closed() const { return closed_; }
     // Throws the error of a session that is lost because the program has closed one of its descriptors.
@@ -100,6 +111,7 @@ private:
     std::atomic<uint32_t> abandoned_{0};  // how many of them
     uint32_t last_number_ = 0;
     bool reading_ = false;
+    std::atomic<uint8_t*> life_{nullptr};
     std::atomic<bool> lost_{false};
     std::atomic<bool> closed_{false};
     std::atomic<uint64_t> looked_ns_{0};

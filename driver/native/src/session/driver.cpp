@@ -1,9 +1,12 @@
 #include "session/driver.hpp"
 
 #include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "base/environment.hpp"
 #include "interface/schema.hpp"
+#include "interface/words.hpp"
 #include "session/check.hpp"
 #include "session/launch.hpp"
 #include "session/trace.hpp"
@@ -101,6 +104,22 @@ Session say_hello() {
     }
 }
 
+// Maps the daemon's status page, for as long as the process lives: any thread may be reading it.
+void watch_page(const std::shared_ptr<Connection>& connection, int file, uint64_t session) noexcept {
+    struct stat found {};
+    const bool is_known = fstat(file, &found) == 0;
+    const auto size = static_cast<size_t>(found.st_size);
+    void* const mapped = is_known && size >= status_page::SIZE
+                             ? mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0)
+                             : MAP_FAILED;
+    const auto* const page = mapped == MAP_FAILED ? nullptr : static_cast<const uint8_t*>(mapped);
+    trace::watch(connection, page);
+    const uint32_t lives = page == nullptr ? 0 : load32(page + status_page::LIVES);
+    if (lives == 0) return;  // an older daemon, or one whose kernel has no such words
+    const size_t at = load32(page + status_page::LIVES_AT) + session % lives * life::SIZE;
+    if (at % life::SIZE == 0 && at + life::SIZE <= size) connection->watch_life(page + at);
+}
+
 }  // namespace
 
 Device::Device(std::shared_ptr<Driver> driver, DeviceInfo info)
@@ -154,7 +173,11 @@ std::shared_ptr<Driver> connect_driver() {
     }
     const Value* const granted = answer.fields.find(welcome::LIMITS);
     const uint64_t largest = granted == nullptr ? 0 : granted->integer(limits::COMMAND_BUFFER);
-    trace::watch(connection, answer.fds.empty() ? nullptr : &answer.fds.front());
+    if (!answer.fds.empty()) {
+        watch_page(connection, answer.fds.front().get(), answer.fields.integer(welcome::SESSION));
+    } else {
+        trace::watch(connection, nullptr);
+    }
     // what a daemon of another user names is not written to
     check::begin(answer.fields.integer(welcome::SESSION), is_own ? answer.fields.string(welcome::CHECK) : "");
     auto driver = std::make_shared<Driver>(connection, static_cast<uint32_t>(largest));

@@ -186,7 +186,7 @@ void write_about(uint16_t kind, uint64_t first, uint64_t second, uint64_t third)
 std::atomic<const uint64_t*> word{&NONE};
 std::atomic<uint8_t> joined{0};
 
-void watch(const std::shared_ptr<Connection>& connection, const Fd* page_file) noexcept {
+void watch(const std::shared_ptr<Connection>& connection, const uint8_t* page) noexcept {
     while (joining.exchange(true)) sched_yield();
     leave();
     seen = 0;
@@ -194,15 +194,9 @@ void watch(const std::shared_ptr<Connection>& connection, const Fd* page_file) n
     try {
         if (session == nullptr) session = new std::weak_ptr<Connection>;
         *session = connection;
+        if (page != nullptr) word = reinterpret_cast<const uint64_t*>(page + status_page::TRACE);
     } catch (...) {
-        page_file = nullptr;
-    }
-    if (page_file != nullptr && has_pages(page_file->get(), status_page::SIZE)) {
-        // stays mapped: another thread may be reading the word of the daemon before
-        void* const page = mmap(nullptr, status_page::SIZE, PROT_READ, MAP_SHARED, page_file->get(), 0);
-        if (page != MAP_FAILED) {
-            word = reinterpret_cast<const uint64_t*>(static_cast<uint8_t*>(page) + status_page::TRACE);
-        }
+        // without memory for that this session is not traced
     }
     joining = false;
 }

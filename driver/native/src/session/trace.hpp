@@ -11,7 +11,6 @@
 namespace softnpu {
 
 class Connection;
-class Fd;
 
 namespace trace {
 
@@ -26,8 +25,8 @@ inline bool wanted() {
            joined.load(std::memory_order_relaxed) != 0;
 }
 
-// From now on the traces of this session's daemon; its status page may be missing.
-void watch(const std::shared_ptr<Connection>& connection, const Fd* page_file) noexcept;
+// From now on the traces of this session's daemon; its status page may be missing, else it stays mapped.
+void watch(const std::shared_ptr<Connection>& connection, const uint8_t* page) noexcept;
 void forget_in_child() noexcept;
 
 // The device is about to see these submissions of a queue.

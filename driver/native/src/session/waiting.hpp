@@ -1,7 +1,8 @@
 // Waiting for the device: check, spin for a bounded time, then sleep in slices.
 //
-// A slice bounds how late a waiter learns that the daemon is gone, when nothing else wakes it. No driver lock
-// is held while waiting.
+// A slice bounds how late a waiter learns of what nothing wakes it for. The end of its session, and whatever
+// ends in this process, wakes it from a sleep with `OtherEnds`, whose slices are long. No driver lock is held
+// while waiting.
 #pragma once
 
 #include <algorithm>
@@ -34,9 +35,13 @@ public:
     // Whether to sleep at once where checking is in vain: not on a turbo queue.
     bool gives_way() const { return !turbo_; }
     void hit() { misses_.store(0, std::memory_order_relaxed); }
+    // How long the last sleep was: so long may be the next one.
+    bool was_long() const { return long_.load(std::memory_order_relaxed); }
+    void slept(uint64_t ns) { long_.store(ns >= LONG_NS, std::memory_order_relaxed); }
     void miss() { misses_.fetch_add(1, std::memory_order_relaxed); }
 
 private:
+    static constexpr uint64_t LONG_NS = 5000000;
     static constexpr uint32_t GIVE_UP_AFTER = 8;
     static constexpr uint32_t TRY_AGAIN_EVERY = 32;
 
@@ -44,9 +49,11 @@ private:
     const uint64_t max_ns_;
     std::atomic<uint32_t> misses_{0};
     std::atomic<uint32_t> skipped_{0};
+    std::atomic<bool> long_{false};
 };
 
-constexpr uint64_t SLICE_NS = 25000000;
+constexpr uint64_t SLICE_NS = 250000000;       // also how late a thread is cancelled
+constexpr uint64_t SHORT_SLICE_NS = 25000000;  // of other sleeps
 
 // For what has no word of where the device runs.
 inline bool pause_always() {
@@ -54,9 +61,9 @@ inline bool pause_always() {
     return true;
 }
 
-// Waits until `ready()`; false when `timeout` nanoseconds have passed. `sleep(ns)` returns when it may have
-// changed. `pause()` is called between two checks; false: it is in vain to check now. Throws DEVICE_LOST when
-// the daemon is gone, within one slice.
+// Waits until `ready()`; false when `timeout` nanoseconds have passed. `sleep(ns, other_ends)` returns when
+// it may have changed. `pause()` is called between two checks; false: it is in vain to check now. Throws
+// DEVICE_LOST when the daemon is gone, within one slice of the sleep.
 template <class Ready, class Sleep, class Pause = bool (&)()>
 bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& connection, SpinBudget& spin,
                 Pause&& pause = pause_always) {
@@ -83,17 +90,20 @@ bool wait_until(Ready&& ready, Sleep&& sleep, uint64_t timeout, Connection& conn
         } while (pays && now_ns() < spin_end);
         if (pays) spin.miss();
     }
-    while (!ready()) {
+    // if the last one was short: one word costs less than three
+    for (bool is_soon = !spin.was_long();; is_soon = false) {
+        const OtherEnds others = is_soon ? OtherEnds{} : connection.other_ends();
+        if (ready()) return true;
         const uint64_t now = now_ns();
         if (now >= end) return false;
         {
             const CancellationPoint here;
             pthread_testcancel();
         }
-        sleep(std::min(end - now, SLICE_NS));
+        if (!connection.is_known_lost()) sleep(std::min(end - now, SLICE_NS), others);
+        spin.slept(now_ns() - now);
         if (!ready() && connection.is_lost() && !ready()) throw connection.lost_error();
     }
-    return true;
 }
 
 }  // namespace softnpu
