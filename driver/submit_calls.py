@@ -29,9 +29,9 @@ class SubmitCalls(NamedTuple):
     """Fence, ticket, ring, sequence, nanoseconds, those of a slice, address and value of a count, socket,
     address of a life or 0.
 
-    As `FenceRecord.sleep`. It returns as well when the count changes, or the life has ended and the peer of
-    the socket is gone. Between two slices it looks for that, and whether so many have ended; the slices are
-    short without a life, and where the kernel watches one word at a time.
+    As `FenceRecord.sleep`. It does not sleep if so many have ended. It returns as well when the count
+    changes, or the life has ended and the peer of the socket is gone. Between two slices it looks for all
+    that; they are short without a life, and where the kernel watches one word at a time.
     """
 
 

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 _FUTEX, _FUTEX_WAITV = "202", "449"
 _LONG_NS = 10**15
+_RING_AT = 1024
 _LOST = 0x70000001
 
 _WAITERS = """
@@ -136,21 +137,34 @@ class _Sleeper:
         self.fence.arm(5)
         self.peer, self._socket = socket.socketpair()
         self._view = StatusView(os.dup(page.reader_fd))
+        self._start()
+        folder = Path(f"/proc/self/task/{self._thread.native_id}")
+        wait_until(partial(_is_in, folder, _FUTEX_WAITV), what="it to sleep")
+
+    def _start(self) -> None:
         assert submit_calls.CALLS is not None
         arguments = (
-            self.fence.address, 5, self._mapping.address + 1024, 1, _LONG_NS, _LONG_NS,
+            self.fence.address, 5, self._mapping.address + _RING_AT, 1, _LONG_NS, _LONG_NS,
             endings.ADDRESS, endings.COUNT.value, self._socket.fileno(), self._view.life_of(1),
         )  # fmt: skip
         self._thread = threading.Thread(target=submit_calls.CALLS.sleep, args=arguments, daemon=True)
         self._thread.start()
-        folder = Path(f"/proc/self/task/{self._thread.native_id}")
-        wait_until(partial(_is_in, folder, _FUTEX_WAITV), what="it to sleep")
+
+    def rearm(self) -> None:
+        """Let its submission end, and another one with its fence; then let it sleep again."""
+        self.fence.signal(5, 0)
+        self._thread.join()
+        self._mapping.longs[(_RING_AT + records.RING_COMPLETED) >> 3] = 2
+        self.fence.arm(9)
+        self.fence.signal(9, 0)
+        self._start()
 
     def has_ended(self) -> bool:
         self._thread.join(DEADLINE_S)
         return not self._thread.is_alive()
 
     def close(self) -> None:
+        self.fence.arm(5)
         self.fence.signal(5, 0)
         self.peer.close()
         self._thread.join(DEADLINE_S)
@@ -177,6 +191,12 @@ def sleeper(page: StatusPage) -> Iterator[_Sleeper]:
         yield sleeper
     finally:
         sleeper.close()
+
+
+def test_nobody_sleeps_whose_submission_has_ended(sleeper: _Sleeper) -> None:
+    """Another thread has armed the fence again between the look at it and the sleep."""
+    sleeper.rearm()
+    assert sleeper.has_ended()
 
 
 def test_a_sleeper_is_woken_by_the_fence(sleeper: _Sleeper) -> None:

@@ -43,3 +43,9 @@ def test_every_waiter_learns_of_the_death_of_the_daemon(
 def test_every_waiter_learns_of_the_end_of_its_queue(start_daemon: StartDaemon, program: RunProgram) -> None:
     start_daemon(tdr_ms=60_000)
     assert program("waiters", "queue", "new").split() == [_DESTROYED] * 4
+
+
+def test_nobody_sleeps_whose_submission_has_ended(start_daemon: StartDaemon, program: RunProgram) -> None:
+    """Another thread has armed the fence again between the look at it and the sleep."""
+    start_daemon(tdr_ms=60_000)
+    assert program("waiters", "rearmed", "new") == "0\n"

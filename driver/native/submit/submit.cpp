@@ -148,6 +148,8 @@ PyObject* sleep(PyObject*, PyObject* const* given, Py_ssize_t count) {
         full_fence();
         const uint64_t signalled = load64(at + fence::SIGNALLED);
         if (signalled == arguments[1]) break;
+        // of a fence that another thread has armed again this one's ticket may never be seen
+        if (load64(arguments.address(2) + ring::COMPLETED) >= arguments[3]) break;
         // an earlier signal may have cleared the mark
         if (load32(at + fence::WAITERS) == 0) store32(at + fence::WAITERS, 1);
         PyThreadState* const state = PyEval_SaveThread();
@@ -157,8 +159,7 @@ PyObject* sleep(PyObject*, PyObject* const* given, Py_ssize_t count) {
         if (is_woken) break;
         if (PyErr_CheckSignals() != 0) return nullptr;
         // with an unchanged count, and the interpreter, ring and socket are still those of the caller
-        if (load64(arguments.address(6)) != arguments[7]) break;
-        if (load64(arguments.address(2) + ring::COMPLETED) >= arguments[3] || is_gone(arguments[8])) break;
+        if (load64(arguments.address(6)) != arguments[7] || is_gone(arguments[8])) break;
     }
     is_short = now_ns() - begin < SHORT_NS;
     return PyBool_FromLong(0);

@@ -28,8 +28,12 @@ bool Fence::wait(uint64_t timeout) {
         return false;
     }
     FenceRecord fence = record();
-    const auto over = [&] { return fence.is_signalled(ticket) || queue->is_over(last); };
-    const auto sleep = [&](uint64_t ns, const OtherEnds& others) { fence.sleep(ticket, ns, others); };
+    uint64_t seen = 0;
+    const auto over = [&] {
+        seen = fence.signalled();
+        return seen == ticket || queue->is_over(last);
+    };
+    const auto sleep = [&](uint64_t ns, const OtherEnds& others) { fence.sleep(seen, ns, others); };
     const auto pause = [&] { return queue->pause_for_device(); };
     try {
         if (!wait_until(over, sleep, timeout, *queue->context->connection, queue->spin, pause)) {

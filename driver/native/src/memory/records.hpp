@@ -30,22 +30,25 @@ class FenceRecord {
 public:
     explicit FenceRecord(uint8_t* at) : at_(at) {}
 
-    bool is_signalled(uint64_t ticket) const { return load64(at_) == ticket; }
+    // The ticket of the submission that signalled it last.
+    uint64_t signalled() const { return load64(at_); }
+    bool is_signalled(uint64_t ticket) const { return signalled() == ticket; }
     // Result of the submission that signalled it last.
     uint32_t result() const { return load32(at_ + schema::fence_record::RESULT); }
     // The submission of this ticket is to signal it; 0: none.
     void arm(uint64_t ticket) { store64(at_ + schema::fence_record::ARMED, ticket); }
 
-    // Sleeps until it is signalled or something else has ended, at most `timeout`; the caller checks again.
-    void sleep(uint64_t ticket, uint64_t timeout_ns, const OtherEnds& others) {
+    // Sleeps while this is the last ticket, or until something else has ended, at most `timeout`; the caller
+    // checks again. It has read the ticket before looking whether its wait is over: of a fence that another
+    // thread has armed again its own ticket may never be seen.
+    void sleep(uint64_t last, uint64_t timeout_ns, const OtherEnds& others) {
         WaitersMark mark(at_ + schema::fence_record::WAITERS);
         mark.set();
         full_fence();
-        const uint64_t signalled = load64(at_);
-        if (signalled == ticket) return;
+        if (signalled() != last) return;
         // an earlier signal may have taken our mark with it
         if (!mark.is_set()) mark.set();
-        futex_wait(at_, static_cast<uint32_t>(signalled), timeout_ns, others);
+        futex_wait(at_, static_cast<uint32_t>(last), timeout_ns, others);
     }
 
 private:
