@@ -73,6 +73,10 @@ class Section(enum.IntEnum):
     KERNELS = 5  # msgpack of KernelPlan: own kernels and how they take part, only if there are any
 
 
+_FIRST = {Section.METADATA: 0, Section.WEIGHTS: 1}
+"""The order of sections: constants are written while the IR is not yet known."""
+
+
 class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
     """One input or output. `shape` in elements, `byte_size` in bytes; dense, row-major.
 
@@ -202,7 +206,7 @@ Chunks = Iterable[bytes | memoryview]
 
 
 def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
-    """Return a blob with these sections; the metadata is placed first."""
+    """Return a blob with these sections; the metadata and the constants are placed first."""
     return b"".join(parts_of({section: [data] for section, data in sections.items()}))
 
 
@@ -232,7 +236,7 @@ def write(
     the checksum and for the content, so only one chunk needs to be in memory. `digests` has the checksums
     that are known.
     """
-    order = sorted(sections, key=lambda section: section != Section.METADATA)
+    order = sorted(sections, key=lambda section: _FIRST.get(section, len(_FIRST)))
     table_end = _HEADER.size + len(order) * _ENTRY.size
     offset = _page_up(table_end)
     entries, offsets, total = [], [], offset

@@ -165,10 +165,9 @@ def _prepared(
 
 
 def _packed(metadata: bytes, form: Canonical, plan: KernelPlan | None) -> CompiledModel:
-    sections: dict[Section, list[bytes | memoryview]] = {Section.METADATA: [metadata]}
+    sections: dict[Section, list[bytes | memoryview]] = {Section.METADATA: [metadata], Section.IR: [form.xml]}
     if form.embedded_size:
         sections[Section.WEIGHTS] = list(form.embedded_chunks())
-    sections[Section.IR] = [form.xml]
     if form.reference is not None and form.reference.constants:
         sections[Section.WEIGHTS_REFERENCE] = [msgspec.msgpack.encode(form.reference)]
     if plan is not None:

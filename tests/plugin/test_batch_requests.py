@@ -202,12 +202,16 @@ def test_a_batch_can_be_cancelled_between_its_samples(core: Core) -> None:
     compiled = core.compile_model(conv_net(-1), "NPU", F32, shapes={"x": [-1, 3, 256, 256]})
     request = compiled.create_infer_request()
     request.infer([random(200, 3, 256, 256)])
-    request.get_tensor("y").data[:] = np.nan
-    request.start_async()
-    request.cancel()
-    with pytest.raises(InferCancelled):
-        request.wait()
-    assert np.isnan(request.get_tensor("y").data[-1]).all()
+    for _ in range(5):  # on a busy machine all samples may end before this thread goes on
+        request.get_tensor("y").data[:] = np.nan
+        request.start_async()
+        request.cancel()
+        with pytest.raises(InferCancelled):
+            request.wait()
+        if np.isnan(request.get_tensor("y").data[-1]).all():
+            break
+    else:
+        pytest.fail("all samples were computed")
     assert not np.isnan(request.infer()[0]).any()
 
 
