@@ -73,8 +73,15 @@ class Section(enum.IntEnum):
     KERNELS = 5  # msgpack of KernelPlan: own kernels and how they take part, only if there are any
 
 
-_FIRST = {Section.METADATA: 0, Section.WEIGHTS: 1}
-"""The order of sections: constants are written while the IR is not yet known."""
+_ORDER = [
+    Section.METADATA, Section.WEIGHTS, Section.IR, Section.WEIGHTS_REFERENCE, Section.KERNELS,
+]  # fmt: skip
+"""The order of the compiler: it writes constants while the IR is not yet known."""
+
+
+def in_order(sections: Mapping[Section, S]) -> dict[Section, S]:
+    """Return sections in the compiler's order: an exported blob, stripped, is the one that it made."""
+    return {section: sections[section] for section in sorted(sections, key=_ORDER.index)}
 
 
 class ArgumentMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +213,7 @@ Chunks = Iterable[bytes | memoryview]
 
 
 def pack(sections: Mapping[Section, bytes | memoryview]) -> bytes:
-    """Return a blob with these sections; the metadata and the constants are placed first."""
+    """Return a blob with these sections; the metadata is placed first."""
     return b"".join(parts_of({section: [data] for section, data in sections.items()}))
 
 
@@ -236,7 +243,7 @@ def write(
     the checksum and for the content, so only one chunk needs to be in memory. `digests` has the checksums
     that are known.
     """
-    order = sorted(sections, key=lambda section: _FIRST.get(section, len(_FIRST)))
+    order = sorted(sections, key=lambda section: section != Section.METADATA)
     table_end = _HEADER.size + len(order) * _ENTRY.size
     offset = _page_up(table_end)
     entries, offsets, total = [], [], offset

@@ -123,6 +123,7 @@ def run_export(job: ExportJob, fds: list[int], stages: Stages) -> JobResult:
         content[Section.WEIGHTS] = (whole.size, lambda: _constants(whole, actual, space))
         encoded = msgspec.msgpack.encode(whole)
         content[Section.WEIGHTS_REFERENCE] = (len(encoded), lambda: iter([encoded]))
+    content = container.in_order(content)
     if target is not None:
         return JobResult(GraphExported(blob_length=container.write(content, target)))
     if Section.WEIGHTS in content:

@@ -174,4 +174,6 @@ def _packed(metadata: bytes, form: Canonical, plan: KernelPlan | None) -> Compil
         sections[Section.KERNELS] = [msgspec.msgpack.encode(plan)]
     placement = b"" if form.placement is None else form.placement.encode()
     digests = {} if form.file is None else {Section.WEIGHTS: form.file.digest}
-    return CompiledModel(container.parts_of(sections, digests), placement, "compiled", form.file)
+    return CompiledModel(
+        container.parts_of(container.in_order(sections), digests), placement, "compiled", form.file
+    )

@@ -25,146 +25,126 @@ namespace {
 constexpr long FUTEX_WAITV = 449;
 bool is_old = false;
 std::atomic<int> sleepers{0};
-thread_local bool is_stopped = false; // the next time that it is about to sleep
+thread_local bool is_stopped = false;  // the next time that it is about to sleep
 thread_local int in_vain = 0;
 std::atomic<bool> has_stopped{false}, continues{false};
 
 // Returns when the thread sleeps in a system call.
 void wait_asleep(pid_t thread) {
-  char name[64], state = 0;
-  std::snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
-  for (int seen = 0; seen < 3; seen = state == 'S' ? seen + 1 : 0) {
-    std::FILE *const file = std::fopen(name, "r");
-    if (file == nullptr || std::fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
-      std::abort();
-    std::fclose(file);
-    usleep(1000);
-  }
+    char name[64], state = 0;
+    std::snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+    for (int seen = 0; seen < 3; seen = state == 'S' ? seen + 1 : 0) {
+        std::FILE* const file = std::fopen(name, "r");
+        if (file == nullptr || std::fscanf(file, "%*d (%*[^)]) %c", &state) != 1) std::abort();
+        std::fclose(file);
+        usleep(1000);
+    }
 }
 
 class Waiter {
 public:
-  template <class Call>
-  explicit Waiter(Call call)
-      : thread_([this, call] {
-          id_ = gettid();
-          result_ = call();
-        }) {}
+    template <class Call>
+    explicit Waiter(Call call)
+        : thread_([this, call] {
+              id_ = gettid();
+              result_ = call();
+          }) {}
 
-  void wait_until_asleep() {
-    while (id_ == 0)
-      usleep(1000);
-    wait_asleep(id_);
-  }
-  unsigned result() {
-    thread_.join();
-    return static_cast<unsigned>(result_);
-  }
+    void wait_until_asleep() {
+        while (id_ == 0) usleep(1000);
+        wait_asleep(id_);
+    }
+    unsigned result() {
+        thread_.join();
+        return static_cast<unsigned>(result_);
+    }
 
 private:
-  std::atomic<pid_t> id_{0};
-  ze_result_t result_{};
-  std::thread thread_;
+    std::atomic<pid_t> id_{0};
+    ze_result_t result_{};
+    std::thread thread_;
 };
 
-} // namespace
+}  // namespace
 
 // In the place of the C library's, also for the driver.
 extern "C" long syscall(long number, ...) noexcept {
-  static const auto real =
-      reinterpret_cast<long (*)(long, ...)>(dlsym(RTLD_NEXT, "syscall"));
-  va_list list;
-  va_start(list, number);
-  long arguments[6];
-  for (long &argument : arguments)
-    argument = va_arg(list, long);
-  va_end(list);
-  if (number == FUTEX_WAITV && is_old) {
-    errno = ENOSYS;
-    return -1;
-  }
-  if (number == FUTEX_WAITV) {
-    ++sleepers;
-    arguments[3] = 0;
-  }
-  const long result = real(number, arguments[0], arguments[1], arguments[2],
-                           arguments[3], arguments[4], arguments[5]);
-  const bool is_sleep = number == FUTEX_WAITV ||
-                        (number == SYS_futex && arguments[1] == FUTEX_WAIT);
-  if (is_sleep && result < 0 && errno == ETIMEDOUT)
-    ++in_vain;
-  return result;
+    static const auto real = reinterpret_cast<long (*)(long, ...)>(dlsym(RTLD_NEXT, "syscall"));
+    va_list list;
+    va_start(list, number);
+    long arguments[6];
+    for (long& argument : arguments) argument = va_arg(list, long);
+    va_end(list);
+    if (number == FUTEX_WAITV && is_old) {
+        errno = ENOSYS;
+        return -1;
+    }
+    if (number == FUTEX_WAITV) {
+        ++sleepers;
+        arguments[3] = 0;
+    }
+    const long result =
+        real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+    const bool is_sleep = number == FUTEX_WAITV || (number == SYS_futex && arguments[1] == FUTEX_WAIT);
+    if (is_sleep && result < 0 && errno == ETIMEDOUT) ++in_vain;
+    return result;
 }
 
 // The driver calls it between the look at what it waits for and the sleep.
 extern "C" void pthread_testcancel() {
-  static const auto real =
-      reinterpret_cast<void (*)()>(dlsym(RTLD_NEXT, "pthread_testcancel"));
-  if (is_stopped) {
-    is_stopped = false;
-    has_stopped = true;
-    while (!continues)
-      usleep(1000);
-  }
-  real();
+    static const auto real = reinterpret_cast<void (*)()>(dlsym(RTLD_NEXT, "pthread_testcancel"));
+    if (is_stopped) {
+        is_stopped = false;
+        has_stopped = true;
+        while (!continues) usleep(1000);
+    }
+    real();
 }
 
-int main(int, char **argv) {
-  const std::string end = argv[1];
-  is_old = std::string(argv[2]) == "old";
-  const Npu npu;
-  const auto queue = npu.queue();
-  ze_event_pool_desc_t pool_desc{0x10, nullptr, 0, 1};
-  ze_event_pool_handle_t pool;
-  npu.check(zeEventPoolCreate(npu.context, &pool_desc, 0, nullptr, &pool),
-            "event pool");
-  ze_event_desc_t event_desc{0x11, nullptr, 0, 0, 0};
-  ze_event_handle_t gate;
-  npu.check(zeEventCreate(pool, &event_desc, &gate), "event");
-  auto list = npu.list();
-  npu.check(zeCommandListAppendWaitOnEvents(list, 1, &gate), "wait");
-  npu.check(zeCommandListClose(list), "close");
-  const auto fence = npu.fence(queue);
-  npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &list, fence),
-            "execute");
-  const auto on_fence = [&] {
-    return zeFenceHostSynchronize(fence, UINT64_MAX);
-  };
-  if (end == "rearmed") {
-    int slept = 0;
-    std::thread waiter([&] {
-      is_stopped = true;
-      on_fence();
-      slept = in_vain;
-    });
-    while (!has_stopped)
-      usleep(1000);
-    npu.check(zeEventHostSignal(gate), "signal");
-    npu.check(zeCommandQueueSynchronize(queue, UINT64_MAX), "synchronize");
-    npu.check(zeFenceReset(fence), "reset");
-    npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &list, fence),
-              "execute");
-    npu.check(zeCommandQueueSynchronize(queue, UINT64_MAX), "synchronize");
-    continues = true;
-    waiter.join();
-    std::printf("%d\n", slept);
-    return 0;
-  }
-  const auto on_queue = [&] {
-    return zeCommandQueueSynchronize(queue, UINT64_MAX);
-  };
-  Waiter waiters[]{Waiter(on_fence), Waiter(on_fence), Waiter(on_queue),
-                   Waiter(on_queue)};
-  while (!is_old && sleepers < 4)
-    usleep(1000);
-  for (Waiter &waiter : waiters)
-    waiter.wait_until_asleep();
-  if (end == "queue") {
-    npu.check(zeCommandQueueDestroy(queue), "destroy");
-  } else {
-    std::printf("kill\n");
-    std::fflush(stdout);
-  }
-  for (Waiter &waiter : waiters)
-    std::printf("%#x\n", waiter.result());
+int main(int, char** argv) {
+    const std::string end = argv[1];
+    is_old = std::string(argv[2]) == "old";
+    const Npu npu;
+    const auto queue = npu.queue();
+    ze_event_pool_desc_t pool_desc{0x10, nullptr, 0, 1};
+    ze_event_pool_handle_t pool;
+    npu.check(zeEventPoolCreate(npu.context, &pool_desc, 0, nullptr, &pool), "event pool");
+    ze_event_desc_t event_desc{0x11, nullptr, 0, 0, 0};
+    ze_event_handle_t gate;
+    npu.check(zeEventCreate(pool, &event_desc, &gate), "event");
+    auto list = npu.list();
+    npu.check(zeCommandListAppendWaitOnEvents(list, 1, &gate), "wait");
+    npu.check(zeCommandListClose(list), "close");
+    const auto fence = npu.fence(queue);
+    npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &list, fence), "execute");
+    const auto on_fence = [&] { return zeFenceHostSynchronize(fence, UINT64_MAX); };
+    if (end == "rearmed") {
+        int slept = 0;
+        std::thread waiter([&] {
+            is_stopped = true;
+            on_fence();
+            slept = in_vain;
+        });
+        while (!has_stopped) usleep(1000);
+        npu.check(zeEventHostSignal(gate), "signal");
+        npu.check(zeCommandQueueSynchronize(queue, UINT64_MAX), "synchronize");
+        npu.check(zeFenceReset(fence), "reset");
+        npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &list, fence), "execute");
+        npu.check(zeCommandQueueSynchronize(queue, UINT64_MAX), "synchronize");
+        continues = true;
+        waiter.join();
+        std::printf("%d\n", slept);
+        return 0;
+    }
+    const auto on_queue = [&] { return zeCommandQueueSynchronize(queue, UINT64_MAX); };
+    Waiter waiters[]{Waiter(on_fence), Waiter(on_fence), Waiter(on_queue), Waiter(on_queue)};
+    while (!is_old && sleepers < 4) usleep(1000);
+    for (Waiter& waiter : waiters) waiter.wait_until_asleep();
+    if (end == "queue") {
+        npu.check(zeCommandQueueDestroy(queue), "destroy");
+    } else {
+        std::printf("kill\n");
+        std::fflush(stdout);
+    }
+    for (Waiter& waiter : waiters) std::printf("%#x\n", waiter.result());
 }
