@@ -6,14 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-from softnpu.driver import extensions, launch, tracing
+from softnpu.driver import extensions, launch, status_page, tracing
 from softnpu.driver.cache_options import cache_limit, cache_options_from_environment, set_cache_limit
 from softnpu.driver.connection import ANSWER_S, Connection
 from softnpu.driver.device import Device
 from softnpu.driver.errors import ZeError, error, invalid_argument, last_description
 from softnpu.driver.properties import DriverProperties, ExtensionProperties, IpcProperties
 from softnpu.driver.session import Session
-from softnpu.driver.status_page import StatusPage
 from softnpu.emulator.common.model_texts import sendable
 from softnpu.emulator.interface import messages as msg
 from softnpu.emulator.interface.environment import ENV_LEASE, asked_settings, spin_us
@@ -164,9 +163,10 @@ def greet(call: str, connection: Connection, role: str, for_program: bool = Fals
     )
     welcome, fds = connection.request(call, hello, msg.Welcome)
     if fds and role == "session":
-        page = StatusPage(fds.pop(0))
-        connection.watch_life(page, welcome.session)
-        tracing.watch(connection, page.trace)
+        page = status_page.mapped(fds.pop(0))
+        if page is not None:
+            connection.watch_life(page, welcome.session)
+            tracing.watch(connection, page.trace)
         connection.check(call)  # joins the running trace
     for fd in fds:
         os.close(fd)

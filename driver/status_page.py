@@ -12,15 +12,23 @@ from softnpu.emulator.interface import records
 Pages: TypeAlias = "ctypes.Array[ctypes.c_ubyte]"
 
 
+def mapped(fd: int) -> StatusPage | None:
+    """Map the page, and close its descriptor. None if it is none: this session is not traced then.
+
+    Raises `OSError` without memory for that.
+    """
+    try:
+        size = os.fstat(fd).st_size
+        return StatusPage(map_for_reading(fd, size)) if size >= records.STATUS_HEADER.size else None
+    finally:
+        os.close(fd)
+
+
 class StatusPage:
     """The page, mapped as long as this lives or a word of it does."""
 
-    def __init__(self, fd: int) -> None:
-        """Map the file, and close its descriptor. Raises `OSError`."""
-        try:
-            self._page = map_for_reading(fd, os.fstat(fd).st_size)
-        finally:
-            os.close(fd)
+    def __init__(self, page: memoryview) -> None:
+        self._page = page
 
     @property
     def trace(self) -> memoryview:

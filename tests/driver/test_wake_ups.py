@@ -17,8 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from softnpu.driver import endings, submit_calls
-from softnpu.driver.status_page import StatusPage as StatusView
+from softnpu.driver import endings, status_page, submit_calls
 from softnpu.emulator.common import linux
 from softnpu.emulator.interface import records
 from softnpu.emulator.interface.shared import FenceRecord, SharedMapping
@@ -136,7 +135,7 @@ class _Sleeper:
         self.fence = FenceRecord(self._mapping, 0)
         self.fence.arm(5)
         self.peer, self._socket = socket.socketpair()
-        self._view = StatusView(os.dup(page.reader_fd))
+        self._view = _view(page)
         self._start()
         folder = Path(f"/proc/self/task/{self._thread.native_id}")
         wait_until(partial(_is_in, folder, _FUTEX_WAITV), what="it to sleep")
@@ -227,8 +226,22 @@ def test_two_sessions_may_share_a_word(page: StatusPage, sleeper: _Sleeper) -> N
 def test_a_page_without_lives_has_no_address_of_one(page: StatusPage) -> None:
     older = StatusPage(1)
     try:
-        assert StatusView(os.dup(older.reader_fd)).life_of(1) == 0
+        assert _view(older).life_of(1) == 0
     finally:
         older.close()
-    addresses = {StatusView(os.dup(page.reader_fd)).life_of(session) % 4096 for session in range(1024)}
+    addresses = {_view(page).life_of(session) % 4096 for session in range(1024)}
     assert len(addresses) == records.LIVES
+
+
+@pytest.mark.parametrize("size", [0, 32, 40])
+def test_a_file_that_is_no_status_page_is_left_alone(size: int) -> None:
+    fd = linux.memfd("page", size)
+    assert status_page.mapped(fd) is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def _view(page: StatusPage) -> status_page.StatusPage:
+    view = status_page.mapped(os.dup(page.reader_fd))
+    assert view is not None
+    return view
