@@ -80,17 +80,8 @@ int main(int, char** argv) {
         ask("go on");
     }
     const auto queue = npu.queue();
-    ze_event_pool_desc_t pool_desc{0x10, nullptr, 0, 1};
-    ze_event_pool_handle_t pool;
-    npu.check(zeEventPoolCreate(npu.context, &pool_desc, 0, nullptr, &pool), "event pool");
-    ze_event_desc_t event_desc{0x11, nullptr, 0, 0, 0};
-    ze_event_handle_t gate;
-    npu.check(zeEventCreate(pool, &event_desc, &gate), "event");
-    auto list = npu.list();
-    npu.check(zeCommandListAppendWaitOnEvents(list, 1, &gate), "wait");
-    npu.check(zeCommandListClose(list), "close");
     const auto fence = npu.fence(queue);
-    npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &list, fence), "execute");
+    const auto gate = npu.gated(queue, fence);
     if (!is_queue) cancel_in(wait_for_fence, {npu, fence});
     npu.check(zeEventHostSignal(gate), "signal");
     npu.check(zeFenceHostSynchronize(fence, UINT64_MAX), "fence");

@@ -59,6 +59,20 @@ struct Npu {
         check(zeFenceCreate(queue, &desc, &made), "zeFenceCreate");
         return made;
     }
+    // Submits a list that waits for an event, with this fence; returns the event.
+    ze_event_handle_t gated(ze_command_queue_handle_t queue, ze_fence_handle_t fence) const {
+        ze_event_pool_desc_t pool_desc{0x10, nullptr, 0, 1};
+        ze_event_pool_handle_t pool;
+        check(zeEventPoolCreate(context, &pool_desc, 0, nullptr, &pool), "event pool");
+        ze_event_desc_t event_desc{0x11, nullptr, 0, 0, 0};
+        ze_event_handle_t gate;
+        check(zeEventCreate(pool, &event_desc, &gate), "event");
+        auto waiting = list();
+        check(zeCommandListAppendWaitOnEvents(waiting, 1, &gate), "wait");
+        check(zeCommandListClose(waiting), "close");
+        check(zeCommandQueueExecuteCommandLists(queue, 1, &waiting, fence), "execute");
+        return gate;
+    }
     uint8_t* host(size_t size) const {
         ze_host_mem_alloc_desc_t desc{0x16, nullptr, 0};
         void* made;

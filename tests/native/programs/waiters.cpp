@@ -106,17 +106,8 @@ int main(int, char** argv) {
     is_old = std::string(argv[2]) == "old";
     const Npu npu;
     const auto queue = npu.queue();
-    ze_event_pool_desc_t pool_desc{0x10, nullptr, 0, 1};
-    ze_event_pool_handle_t pool;
-    npu.check(zeEventPoolCreate(npu.context, &pool_desc, 0, nullptr, &pool), "event pool");
-    ze_event_desc_t event_desc{0x11, nullptr, 0, 0, 0};
-    ze_event_handle_t gate;
-    npu.check(zeEventCreate(pool, &event_desc, &gate), "event");
-    auto list = npu.list();
-    npu.check(zeCommandListAppendWaitOnEvents(list, 1, &gate), "wait");
-    npu.check(zeCommandListClose(list), "close");
     const auto fence = npu.fence(queue);
-    npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &list, fence), "execute");
+    const auto gate = npu.gated(queue, fence);
     const auto on_fence = [&] { return zeFenceHostSynchronize(fence, UINT64_MAX); };
     if (end == "rearmed") {
         int slept = 0;
@@ -129,7 +120,9 @@ int main(int, char** argv) {
         npu.check(zeEventHostSignal(gate), "signal");
         npu.check(zeCommandQueueSynchronize(queue, UINT64_MAX), "synchronize");
         npu.check(zeFenceReset(fence), "reset");
-        npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &list, fence), "execute");
+        auto empty = npu.list();
+        npu.check(zeCommandListClose(empty), "close");
+        npu.check(zeCommandQueueExecuteCommandLists(queue, 1, &empty, fence), "execute");
         npu.check(zeCommandQueueSynchronize(queue, UINT64_MAX), "synchronize");
         continues = true;
         waiter.join();
