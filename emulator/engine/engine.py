@@ -40,6 +40,7 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
+from softnpu.emulator.openvino.copies import CopyMaker
 from softnpu.emulator.openvino.kernels.host import host as kernels
 from softnpu.emulator.platforms import check_platform
 
@@ -97,7 +98,8 @@ class Engine:
             self._poller.register(fd, select.EPOLLIN)
         self._resumed = False  # every existing object has been announced
         self._poll_due_ns = 0
-        self._overlap = Overlap(self._queues, self._counters, setup.after_reset)
+        copies = CopyMaker()
+        self._overlap = Overlap(self._queues, self._counters, copies, setup.after_reset)
         self._runner = runner.make(
             self,
             self._queues,
@@ -120,6 +122,7 @@ class Engine:
                 self._liveness[link.INJECTION_MESSAGES :],
                 self._poller.fileno(),
                 self._spin,
+                copies,
                 platform.timer_ns_per_tick,
             )
 
@@ -141,6 +144,7 @@ class Engine:
             self._supervisor.wait()
             self._supervisor.read()
         supervisor, queues, chores = self._supervisor, self._queues, self._queues.chores.waiting
+        overlap = self._overlap
         while supervisor.alive:
             if self._fast_path is not None and self._fast_path.ready and self._run_prepared(self._fast_path):
                 continue
@@ -156,7 +160,7 @@ class Engine:
                 self._do_chore(turn)
                 self._poll_if_due()
             else:
-                self._runner.run(turn)
+                self._runner.run(overlap.first_due(turn) if overlap.has_early else turn)
                 self._poll_if_due()
 
     def _run_prepared(self, fast_path: FastPath) -> bool:

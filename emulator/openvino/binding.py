@@ -85,9 +85,9 @@ class Binding:
         self._copies: list[tuple[Bytes, Callable[[], Bytes]]] = []
         self._unbound, self._separated = image.unbound, image.separated
 
-    def poll_often(self) -> None:
+    def poll_often(self, often: bool) -> None:
         """Make `run` poll often, so that other inferences can start concurrently."""
-        self._poll_ms = _OVERLAP_POLL_MS
+        self._poll_ms = _OVERLAP_POLL_MS if often else _POLL_MS
 
     def start_early(self) -> None:
         """Start the inference that the next `run` waits for; worthwhile from 0.5 ms."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
 import numpy as np
 import openvino as ov
 
@@ -18,16 +21,20 @@ from softnpu.emulator.openvino.compilation import Compilation, computes_sizes, o
 from softnpu.emulator.openvino.defects import remedies, rounded_states, shared_tensors
 from softnpu.emulator.openvino.defects.defect import Build
 from softnpu.emulator.openvino.fused_states.states import FusedStates
-from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime
+from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime, host_times
 from softnpu.emulator.openvino.runtime import core, properties_of
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
+
+MOST_COPIED: Final = 64 << 20
+"""Bytes of constants of the largest image that is compiled once more, with streams."""
 
 
 class LoadedImage(Compilation):
     """A compiled model on the device, shared by all graphs of this content.
 
     Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
-    compares them with the digests in the blob first, and names mismatches. `streams`: number of inferences at
+    compares them with the digests in the blob first, and names mismatches. `hint` replaces the model's
+    PERFORMANCE_HINT. `streams`: number of inferences at
     once, each with its share of the threads. `key`: its key in `cache`, empty if it is not cached;
     `lacking`: the same, empty if it was loaded from there.
     """
@@ -42,8 +49,12 @@ class LoadedImage(Compilation):
         modelled: Modelled,
         check: bool = False,
         cache: CpuCache | None = None,
+        hint: str = "",
     ) -> None:
         self.meta = reader.metadata()
+        if hint:
+            config = {**self.meta.config, "PERFORMANCE_HINT": hint}
+            self.meta = msgspec.structs.replace(self.meta, config=config)
         reference = reader.weights_reference()
         actual = offsets_in_space(reference, placement, space.layout, space.embedded)
         if check and reference is not None:
@@ -52,8 +63,12 @@ class LoadedImage(Compilation):
                 reference, outside, digests_in(space), f"model '{self.meta.name}'", lambda _: None
             )
         self.weights_size = 0 if reference is None else reference.size
+        self._sources = (reader, placement, space) if self.weights_size <= MOST_COPIED else None
         self.c_model: CModel | None = None  # once verified: see `c_model_maker`
         self.c_model_asked = False
+        self.streamed: LoadedImage | None = None  # once verified: see `streamed_copy`
+        self.streamed_asked = False
+        self.crowded = 0  # inferences for whose end something waited, less others
         self.key = self.lacking = ""
         self.weights: GuardedWeights | None = None
         self.modelled: ModelledTime | None = None
@@ -63,6 +78,15 @@ class LoadedImage(Compilation):
             xml = with_actual_offsets(bytes(reader.read(Section.IR)), actual)
             self._read(xml, space, modelled)
         self._examine()
+
+    def with_streams(self) -> LoadedImage | None:
+        """Return the same model compiled for throughput; None if its constants would take too much memory.
+
+        Raises `RuntimeError`.
+        """
+        if self._sources is None:
+            return None
+        return LoadedImage(*self._sources, host_times, hint="THROUGHPUT")
 
     def _examine(self) -> None:
         """Look at the ports of what was compiled."""

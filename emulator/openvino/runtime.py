@@ -56,13 +56,19 @@ def properties_of(meta: GraphMeta) -> dict[str, str]:
         chosen[_PRECISION] = "f32"  # rounded only where the device rounds
     if chosen.get("INFERENCE_NUM_THREADS") == "0":
         del chosen["INFERENCE_NUM_THREADS"]  # 0 means all, which is OpenVINO's default
-    threads = int(chosen.get("INFERENCE_NUM_THREADS", len(os.sched_getaffinity(0))))
     # each stream has its share of the threads, even while the others are idle
-    count = min(_MAX_STREAMS, threads) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
+    count = most_streams(meta) if meta.config.get("PERFORMANCE_HINT") == "THROUGHPUT" else 1
     if meta.dynamic_states:
         # 8 bits with EXECUTION_MODE_HINT=PERFORMANCE, and a state that is copied out and in would change
         chosen["KV_CACHE_PRECISION"] = chosen[_PRECISION]
     return chosen | remedies.properties() | {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": str(count)}
+
+
+def most_streams(meta: GraphMeta) -> int:
+    """Return the number of streams of an image compiled for throughput."""
+    # 0 means all
+    threads = int(meta.config.get("INFERENCE_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+    return min(_MAX_STREAMS, threads)
 
 
 def type_of(argument: ArgumentMeta) -> ov.Type:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,11 +190,15 @@ def test_nothing_starts_early_for_a_while_after_an_engine_reset() -> None:
         def runnable(self, level: int) -> list[EngineQueue]:
             raise AssertionError(f"candidates of level {level}")
 
-    inference: Any = SimpleNamespace(streams=4)
+    run = SimpleNamespace(streams=4, started_ns=0, poll_often=lambda _: None)
+    inference: Any = SimpleNamespace(
+        concurrent=lambda: run, has_beside_run=False, waited_for=lambda *_: None, is_beside=False
+    )
     queue: Any = SimpleNamespace(level=2)
-    Overlap(Queues(), cast(Any, None), after_reset=True).start_more(queue, inference)
+    nothing: Any = None
+    Overlap(Queues(), nothing, nothing, after_reset=True).begin(queue, inference)
     with pytest.raises(AssertionError, match="candidates"):
-        Overlap(Queues(), cast(Any, None), after_reset=False).start_more(queue, inference)
+        Overlap(Queues(), nothing, nothing, after_reset=False).begin(queue, inference)
 
 
 def test_memory_of_inferences_is_let_go_with_their_context(daemon: Daemon, driver: Driver, xml: Path) -> None:

@@ -248,7 +248,8 @@ def _runner() -> Runner:
         submissions=0, busy_ns=0, publish=nothing, count_fault=nothing, count_tiles=nothing
     )
     loop = SimpleNamespace(send=nothing, read_messages=nothing, alive=True)
-    scheduler, overlap = SimpleNamespace(charge=nothing), SimpleNamespace(cancel=nothing, adopt=nothing)
+    scheduler = SimpleNamespace(charge=nothing)
+    overlap = SimpleNamespace(cancel=nothing, begin=nothing, beside=lambda _: [])
     parts: Any = (
         loop,
         QueueTable(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.engine.commands.arguments import Arguments
+from softnpu.emulator.engine.commands.concurrent import ConcurrentRun
 from softnpu.emulator.engine.commands.running_submission import RunningSubmission
 from softnpu.emulator.engine.commands.steps import CANCELLED, LOADING, Parts, Pause, StepQueue
 from softnpu.emulator.engine.counters import Counters
@@ -22,11 +23,11 @@ from softnpu.emulator.engine.tracing import run_with_layers
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino import c_model_maker, memory_limit, streamed_copy
 from softnpu.emulator.openvino.bind import bind
 from softnpu.emulator.openvino.binding import Binding
-from softnpu.emulator.openvino.c_model_maker import CModelMaker
 from softnpu.emulator.openvino.c_models import CModelError, CModelRequest
+from softnpu.emulator.openvino.copies import CopyMaker
 from softnpu.emulator.openvino.dynamic.binding import DynamicBinding
 from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
@@ -35,6 +36,8 @@ Run = Callable[[], bool]
 """One inference; False if it was cancelled."""
 _MAX_ARGUMENTS = 32  # an inference with more never overlaps others
 _USUALLY_CALLED_NS, _MOST_CALLED_NS = 20_000_000, 500_000_000  # the second on a busy machine
+_LONG_NS = 100_000_000  # beside others it takes several times as long, which a watchdog limits
+_OFTEN = 32
 
 
 def check_loaded(image: EngineImage) -> Pause | None:
@@ -47,26 +50,26 @@ def check_loaded(image: EngineImage) -> Pause | None:
 class Inference:
     """A step that runs an inference; its infer request is created on the first run with the image loaded.
 
-    `streams`: number of inferences at once, including this one; 0 if it runs alone. `time_ns`: duration
-    of the last one.
+    `time_ns`: duration of the last one. `is_beside`: whether it runs beside others, on a stream, although its
+    image was compiled to run alone.
     """
 
     __slots__ = (
-        "_binding",
+        "_beside_run",
         "_bound",
         "_command",
-        "_early_ns",
+        "_concurrent",
         "_image",
         "_is_bare",
         "_overwriting",
         "_profile",
-        "_reads",
+        "_ranges",
         "_run",
         "_running",
         "_space",
         "_traffic",
-        "_writes",
-        "streams",
+        "_waited_for",
+        "is_beside",
         "time_ns",
     )
 
@@ -79,22 +82,25 @@ class Inference:
         self._is_bare = False  # neither copies nor a profile
         self._run: Run | None = None
         self._traffic = (0, 0)
-        self._binding: Binding | None = None  # if it may run concurrently
         self._bound: Binding | None = None
-        self._reads: list[Range] = []
-        self._writes: list[Range] = []
-        self.streams = 0
+        self._ranges: tuple[list[Range], list[Range]] | None = None  # read, written; if it may be concurrent
+        self._concurrent: ConcurrentRun | None = None
+        self._beside_run: Run | None = None  # the same on a streamed copy of the image
+        self._waited_for = False  # something waited for its end, the last time
+        self.is_beside = False
         self.time_ns = 0
-        self._early_ns = 0  # when it started, if early
         self._profile: Bytes | None = self._profile_memory()
         if self._image.loaded is not None:
             self._bind(self._image.loaded)
 
     def __call__(self) -> Pause | Parts | None:
         now = time.monotonic_ns()
-        start = self._early_ns or now
+        concurrent = self._concurrent
+        start = now if concurrent is None else concurrent.started_ns or now
         pause = self._infer()
-        self.time_ns, self._early_ns = time.monotonic_ns() - start, 0
+        self.time_ns = time.monotonic_ns() - start
+        if concurrent is not None:
+            concurrent.started_ns = 0
         modelled, image = self._running.modelled, self._image.loaded
         if modelled is None or pause is not None or image is None:
             return pause
@@ -106,7 +112,7 @@ class Inference:
         return self.time_ns
 
     def _infer(self) -> Pause | None:
-        run = self._run
+        run = self._beside_run if self.is_beside else self._run
         if run is None:
             if check_loaded(self._image) is LOADING:
                 return LOADING
@@ -160,10 +166,10 @@ class Inference:
         self._is_bare = not arguments.staged and arguments.buffer is None and self._profile is None
         is_cancelled = running.is_cancelled
         if self._may_overlap(image, binding):
-            self._reads, self._writes = arguments.reads, arguments.writes
-            self._binding, self.streams = binding, image.streams
-            binding.poll_often()
-            is_cancelled = running.poll_overlap
+            self._ranges = arguments.reads, arguments.writes
+            if image.streams > 1:
+                self._concurrent = ConcurrentRun(binding, image.streams, *self._ranges)
+                is_cancelled = running.poll_overlap
         run: Run = partial(binding.run, is_cancelled)
         if self._profile is not None:
             run = partial(_run_profiled, run, partial(_profile_of, image, binding, running), self._profile)
@@ -171,8 +177,7 @@ class Inference:
             run = partial(run_with_layers, run, binding)
         if image.computes_sizes:
             run = partial(memory_limit.run, run, meta.name, image.weights_size)
-        if image.weights is not None:
-            run = partial(_run_guarded, run, image.weights, meta.name)
+        run = _guarded(run, image)
         if arguments.staged:
             run = partial(_run_staged, run, arguments, running.counters)
         self._run = run
@@ -205,14 +210,13 @@ class Inference:
         """Whether its image has a C model that it can use."""
         return self._image.loaded is not None and self._image.loaded.c_model is not None
 
-    def wants_c_model(self, maker: CModelMaker) -> bool:
+    def wants_c_model(self, maker: CopyMaker) -> bool:
         """Request a C model if it can use one; return False if it never will."""
         image, bound = self._image.loaded, self._bound
         if image is None or bound is None or not self._is_plain(bound):
             return False
         if bound.is_short and not image.c_model_asked:
-            inputs = bound.views[: len(image.meta.inputs)]
-            maker.ask(image, [view.tobytes() for view in inputs])
+            c_model_maker.ask(maker, image, _inputs(image, bound))
         return True
 
     def c_model_request(self) -> CModelRequest:
@@ -225,7 +229,7 @@ class Inference:
 
     def _is_plain(self, bound: Binding) -> bool:
         """Whether it is a bare in-place inference: no copies, no profile, none concurrent."""
-        return type(bound) is Binding and self._is_bare and self._binding is None and not bound.copies
+        return type(bound) is Binding and self._is_bare and self._concurrent is None and not bound.copies
 
     # ------------------------------------------------------------ called from C++
 
@@ -236,12 +240,18 @@ class Inference:
         A short one had better get a C model, and a long one would be cancelled.
         """
         bound = self._bound
-        if type(bound) is not Binding or self._binding is not None or self._profile is not None:
+        if type(bound) is not Binding or self._profile is not None:
             return False
+        if self._concurrent is not None and self._beside_run is None:
+            return False  # its image has streams
+        image = self._image.loaded
+        if self._waited_for and self._ranges is not None and image is not None and image.streamed is not None:
+            return False  # it had better run beside others
         return not bound.is_short and self.time_ns < _USUALLY_CALLED_NS
 
     def run_called(self, queue: StepQueue) -> bool:
         """Run within a call of C++; False if it has to run again in its turn."""
+        self.is_beside = False
         self._running.queue = queue
         self._running.called_until_ns = time.monotonic_ns() + _MOST_CALLED_NS
         try:
@@ -252,33 +262,47 @@ class Inference:
     # ------------------------------------------------------------ concurrent inferences
 
     @property
-    def overlaps(self) -> bool:
-        """Whether others may run concurrently, and it is long enough to be worth it."""
-        return self._binding is not None and not self._binding.is_short
+    def has_beside_run(self) -> bool:
+        """Whether it is bound to a streamed copy of its image as well."""
+        return self._beside_run is not None
 
-    def start_early(self) -> None:
-        """Start before its turn."""
-        assert self._binding is not None
-        self._early_ns = time.monotonic_ns()
-        self._binding.start_early()
+    def concurrent(self) -> ConcurrentRun | None:
+        """Return how it runs beside others; None if it cannot, or is too short or long to be worth it.
+
+        Raises `RuntimeError` if it cannot be bound to a copy of its image.
+        """
+        image, bound = self._image.loaded, self._bound
+        if self._concurrent is None and self._ranges is not None and image is not None and bound is not None:
+            if (copy := image.streamed) is None:
+                return None
+            binding = Binding(copy, bound.views, self._running.counters.count_staged)
+            self._beside_run = _guarded(partial(binding.run, self._running.poll_overlap), image)
+            self._concurrent = ConcurrentRun(binding, copy.streams, *self._ranges)
+        found = self._concurrent
+        if found is None or found.is_short:
+            return None
+        return None if self._beside_run is not None and self.time_ns > _LONG_NS else found
+
+    def waited_for(self, waiting: bool, maker: CopyMaker) -> None:
+        """Note whether something waits for its end; if often, request a streamed copy of its image."""
+        self._waited_for = waiting
+        image, bound = self._image.loaded, self._bound
+        if image is None or bound is None or image.streamed_asked or self._running.modelled is not None:
+            return
+        image.crowded = image.crowded + 1 if waiting else max(0, image.crowded - 1)
+        if image.crowded < _OFTEN:
+            return
+        if self._ranges is not None and not bound.is_short and self.time_ns <= _LONG_NS:
+            streamed_copy.ask(maker, image, _inputs(image, bound))
 
     def cancel_early(self) -> None:
         """Cancel an early start, unless its turn has come."""
-        self._early_ns = 0
-        if self._binding is not None:
-            self._binding.cancel_early()
-
-    def conflicts(self, other: Inference) -> bool:
-        """Whether one writes memory that the other uses."""
-        return (
-            _overlap(self._writes, other._writes)
-            or _overlap(self._writes, other._reads)
-            or _overlap(self._reads, other._writes)
-        )
+        if self._concurrent is not None:
+            self._concurrent.cancel_early()
 
     def _may_overlap(self, image: LoadedImage, binding: Binding) -> bool:
-        """Whether this is a plain run of an image with streams, on memory known in advance."""
-        if image.streams < 2 or image.computes_sizes or isinstance(binding, DynamicBinding):
+        """Whether this is a plain run on memory known in advance."""
+        if image.computes_sizes or isinstance(binding, DynamicBinding):
             return False
         if not self._is_bare:
             return False  # it copies
@@ -294,8 +318,12 @@ class Inference:
         return self._space.target(at, memory.size - at.offset)
 
 
-def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
-    return any(one.overlaps(other) for one in some for other in others)
+def _inputs(image: LoadedImage, bound: Binding) -> list[bytes]:
+    return [view.tobytes() for view in bound.views[: len(image.meta.inputs)]]
+
+
+def _guarded(run: Run, image: LoadedImage) -> Run:
+    return run if image.weights is None else partial(_run_guarded, run, image.weights, image.meta.name)
 
 
 def _run_guarded(run: Run, weights: GuardedWeights, model: str) -> bool:

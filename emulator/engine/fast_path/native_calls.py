@@ -23,8 +23,8 @@ from softnpu.emulator.engine.queues.queue import EngineQueue, Place, Submission
 from softnpu.emulator.engine.queues.queue_table import QueueTable
 from softnpu.emulator.engine.queues.scheduler import Scheduler
 from softnpu.emulator.interface.environment import native_turns
-from softnpu.emulator.openvino.c_model_maker import CModelMaker
 from softnpu.emulator.openvino.c_models import openvino
+from softnpu.emulator.openvino.copies import CopyMaker
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class FastPath:
         injections: memoryview,
         epoll: int,
         spin: SpinBudget,
+        copies: CopyMaker,
         ns_per_tick: float,
     ) -> None:
         self.ready = False
@@ -66,7 +67,7 @@ class FastPath:
         self._queues = queues
         self._scheduler = scheduler
         self._counters = counters
-        self._maker = CModelMaker()
+        self._copies = copies
         self._missed = self._pause = 0
         self._injections = injections
         self._kept = ctypes.c_char.from_buffer(injections)
@@ -120,7 +121,7 @@ class FastPath:
     def _prepared(self, queue: EngineQueue) -> PreparedSubmissions:
         prepared = queue.prepared
         if not isinstance(prepared, PreparedSubmissions):
-            prepared = queue.prepared = PreparedSubmissions(queue, self._maker)
+            prepared = queue.prepared = PreparedSubmissions(queue, self._copies)
         return prepared
 
     def _filled(self, queue: EngineQueue, here: int) -> QueueRecord:

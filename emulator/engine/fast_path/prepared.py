@@ -23,8 +23,8 @@ from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.records import SIGNAL_SIZE
 from softnpu.emulator.interface.result import Refused
-from softnpu.emulator.openvino.c_model_maker import CModelMaker
 from softnpu.emulator.openvino.c_models import CModelError
+from softnpu.emulator.openvino.copies import CopyMaker
 
 log = logging.getLogger(__name__)
 
@@ -43,17 +43,26 @@ class Ineligible(Exception):
 class CalledInference:
     """An inference that C++ calls."""
 
-    __slots__ = ("_queue", "_record", "inference")
+    __slots__ = ("_copies", "_queue", "_record", "inference")
 
-    def __init__(self, queue: EngineQueue, record: QueueRecord, inference: Inference) -> None:
+    def __init__(
+        self, queue: EngineQueue, record: QueueRecord, inference: Inference, copies: CopyMaker
+    ) -> None:
         self._queue = queue
         self._record = record
         self.inference = inference
+        self._copies = copies
 
-    def run(self) -> int:
-        """Run it; anything but `CALLED` makes Python run it again, which reports what is wrong."""
+    def run(self, others: int) -> int:
+        """Run it; anything but `CALLED` makes Python run it again, which reports what is wrong.
+
+        `others`: number of submissions that wait for its end.
+        """
         queue, record = self._queue, self._record
         try:
+            self.inference.waited_for(others > 0, self._copies)
+            if not self.inference.can_be_called:
+                return 0  # in Python it runs beside others
             queue.completed, queue.step = record.completed, record.step  # it may log what it overwrites
             return CALLED if self.inference.run_called(queue) else 0
         except Exception:
@@ -61,8 +70,8 @@ class CalledInference:
             return 0
 
 
-call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.py_object)(CalledInference.run)
-"""What C++ calls with a `CalledInference`."""
+call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.py_object, ctypes.c_uint64)(CalledInference.run)
+"""What C++ calls with a `CalledInference` and the number of others."""
 
 
 class PreparedSubmission:
@@ -71,7 +80,12 @@ class PreparedSubmission:
     __slots__ = ("_kept", "called", "program", "record", "uses")
 
     def __init__(
-        self, queue: EngineQueue, record: QueueRecord, submission: Submission, program: Program
+        self,
+        queue: EngineQueue,
+        record: QueueRecord,
+        submission: Submission,
+        program: Program,
+        copies: CopyMaker,
     ) -> None:
         space = queue.context.space
         self.program = program
@@ -81,7 +95,7 @@ class PreparedSubmission:
         _check(program)
         if program.executions:
             if not program.executions[0].has_c_model:
-                self.called = CalledInference(queue, record, program.executions[0])
+                self.called = CalledInference(queue, record, program.executions[0], copies)
                 inference = StepRecord(Kind.CALL, id(self.called))
             else:
                 request = program.executions[0].c_model_request()
@@ -119,8 +133,8 @@ class PreparedSubmission:
 class PreparedSubmissions:
     """The prepared submissions of one queue, by slot content, and the queue's record for the C++ part."""
 
-    def __init__(self, queue: EngineQueue, maker: CModelMaker) -> None:
-        self._maker = maker
+    def __init__(self, queue: EngineQueue, copies: CopyMaker) -> None:
+        self._copies = copies
         self.record = QueueRecord(slots=queue.slots, turbo=queue.turbo, doorbell=queue.context.doorbell)
         self._state = ctypes.c_char.from_buffer(queue.state_words)
         self.record.ring = queue.ring_address
@@ -156,11 +170,11 @@ class PreparedSubmissions:
             if runs < _RUNS:
                 return
             if not inference.can_be_called:
-                if not inference.wants_c_model(self._maker):
+                if not inference.wants_c_model(self._copies):
                     self._runs[content] = -1
                 return
         try:
-            prepared = PreparedSubmission(self._queue, self.record, submission, program)
+            prepared = PreparedSubmission(self._queue, self.record, submission, program, self._copies)
         except (Ineligible, CModelError, Refused):
             self._runs[content] = -1
             return

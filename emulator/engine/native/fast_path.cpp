@@ -224,7 +224,7 @@ int softnpu_fast_path(softnpu::engine::Call* call) {
     return softnpu::engine::Loop(*call).run();
 }
 
-int softnpu_engine_version() { return 5; }
+int softnpu_engine_version() { return 6; }
 
 void softnpu_fast_path_sizes(uint64_t sizes[4]) {
     using namespace softnpu::engine;

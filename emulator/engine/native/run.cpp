@@ -102,6 +102,18 @@ void fill(const Step& step) {
     std::memcpy(at + whole, &step.value, step.size - whole);
 }
 
+uint64_t waiting_in(const Queue& queue) { return load64(queue.ring + ring::TAIL) - queue.completed; }
+
+// How many submissions wait for the end of this queue's next one.
+uint64_t others(const Call& call, const Queue& queue) {
+    uint64_t count = waiting_in(queue) - 1;
+    for (uint64_t index = 0; index < call.count; ++index) {
+        const Queue& other = *call.queues[index];
+        if (&other != &queue && other.level == queue.level) count += waiting_in(other);
+    }
+    return count;
+}
+
 // False if Python has to continue with this step.
 bool run_step(Call& call, Queue& queue, const Step& step, uint64_t id, uint64_t& inferring_ns) {
     switch (step.kind) {
@@ -109,7 +121,7 @@ bool run_step(Call& call, Queue& queue, const Step& step, uint64_t id, uint64_t&
         case Kind::CALL: {
             const uint64_t begun = now_ns();
             const bool is_called = step.kind == Kind::CALL;
-            const bool done = is_called ? call.call(step.at) == CALLED : call.infer(step.at) == 0;
+            const bool done = is_called ? call.call(step.at, others(call, queue)) == CALLED : call.infer(step.at) == 0;
             if (!done) return false;  // it runs again there, and the reason is reported
             inferring_ns = now_ns() - begun;
             return true;
@@ -193,7 +205,7 @@ uint64_t now_ns() { return time_of(CLOCK_MONOTONIC); }
 
 bool run_next(Call& call, Queue& queue) {
     const uint64_t start = queue.ran_ns = now_ns(), sequence = queue.completed + 1;
-    const uint64_t waiting = load64(queue.ring + ring::TAIL) - queue.completed;
+    const uint64_t waiting = waiting_in(queue);
     schema::Slot slot;
     std::memcpy(&slot, slot_of(queue, sequence), sizeof(slot));
     const uint8_t* content = reinterpret_cast<const uint8_t*>(&slot) + offsetof(schema::Slot, buffer);

@@ -1,8 +1,9 @@
 """Start inferences before their turn, so that all streams of an image have work.
 
 An image compiled for throughput splits the threads into streams, each of which runs one inference at a time.
-While the engine waits for one inference, it starts the next ones concurrently. They end in the order of their
-turns, and clients see them one after the other.
+So does the copy that an image gets whose inferences wait for each other; it is used while several are ready.
+While the engine waits for one inference, it starts the next ones concurrently. They end in the order in which
+they started, and clients see them one after the other.
 
 A submission starts early only if no client can tell: it is a single inference, no earlier submission still
 running writes its memory, and it writes nothing that they use.
@@ -14,11 +15,13 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from softnpu.emulator.engine.commands.concurrent import ConcurrentRun
 from softnpu.emulator.engine.commands.inference import Inference
 from softnpu.emulator.engine.counters import Counters
-from softnpu.emulator.engine.queues.queue import EngineQueue
+from softnpu.emulator.engine.queues.queue import EngineQueue, Place
 from softnpu.emulator.engine.queues.queue_table import QueueTable
 from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.openvino.copies import CopyMaker
 
 _AFTER_RESET_NS = 5_000_000_000
 
@@ -29,6 +32,7 @@ class EarlyInference(NamedTuple):
     queue: EngineQueue
     sequence: int
     inference: Inference
+    run: ConcurrentRun
 
 
 class Overlap:
@@ -38,10 +42,12 @@ class Overlap:
     alone, and no other is blamed.
     """
 
-    def __init__(self, queues: QueueTable, counters: Counters, after_reset: bool) -> None:
+    def __init__(self, queues: QueueTable, counters: Counters, maker: CopyMaker, after_reset: bool) -> None:
         self._queues = queues
         self._counters = counters
+        self._maker = maker
         self._early: list[EarlyInference] = []
+        self._streams = 1  # of what ran last
         self._not_before_ns = time.monotonic_ns() + _AFTER_RESET_NS if after_reset else 0
 
     @property
@@ -49,39 +55,85 @@ class Overlap:
         """Whether an inference runs before its turn."""
         return bool(self._early)
 
-    def adopt(self, queue: EngineQueue, inference: Inference | None) -> None:
-        """Begin the turn of the queue's next submission, continuing the inference that started early."""
-        if not self._early:
+    def beside(self, queue: EngineQueue) -> list[EngineQueue]:
+        """Return the queues whose inferences have a stream beside the one of this queue, and share its time.
+
+        Those that only wait for a stream are none of them: where streams end together, every second inference
+        would pay twice.
+        """
+        running = self._early[: self._streams - 1]
+        return [early.queue for early in running if early.queue.level == queue.level]
+
+    def first_due(self, picked: EngineQueue) -> EngineQueue:
+        """Return the queue whose turn is next: what has started first ends first, within its level.
+
+        Otherwise inferences that have ended would wait for others, and streams for both.
+        """
+        for early in self._early:
+            queue = early.queue
+            if queue.level == picked.level and queue.place is Place.AWAKE and queue.pending():
+                return queue
+        return picked
+
+    def begin(self, queue: EngineQueue, inference: Inference | None) -> None:
+        """Begin the turn of the queue's next submission, a single inference or something else.
+
+        Continue what has started early; choose how it runs, and start others beside it.
+        """
+        if self._early:
+            self._adopt(queue, inference)
+        if inference is None:
             return
+        run = inference.concurrent()
+        if run is None:
+            inference.is_beside = False
+            inference.waited_for(self._has_others(queue), self._maker)
+            return
+        self._start_more(queue, run)
+        inference.is_beside = inference.has_beside_run and bool(run.started_ns or self._early)
+        inference.waited_for(inference.is_beside, self._maker)
+
+    def _adopt(self, queue: EngineQueue, inference: Inference | None) -> None:
         sequence = queue.completed + 1
         remaining = []
         for early in self._early:
             is_due = early.queue is queue and early.sequence == sequence
             if is_due or early.inference is inference:
                 if not is_due or early.inference is not inference:
-                    early.inference.cancel_early()  # the client has overwritten or resubmitted its commands
+                    early.run.cancel_early()  # the client has overwritten or resubmitted its commands
             else:
                 remaining.append(early)
         self._early = remaining
 
-    def start_more(self, queue: EngineQueue, inference: Inference) -> None:
-        """Start the next inferences while this one, of the queue's next submission, runs."""
+    def poll(self, queue: EngineQueue, inference: Inference) -> None:
+        """Start the next inferences while this one, of the queue's next submission, runs beside others."""
+        run = inference.concurrent()
+        if run is not None:
+            self._start_more(queue, run)
+
+    def _start_more(self, queue: EngineQueue, run: ConcurrentRun) -> None:
         # one more than streams, so that no stream idles between two
-        room = inference.streams - len(self._early)
+        self._streams = run.streams
+        room = run.streams - len(self._early)
         while room > 0 and time.monotonic_ns() >= self._not_before_ns:
             for candidate in self._candidates(queue):
-                running = [inference, *(early.inference for early in self._early)]
-                if not any(candidate.inference.conflicts(other) for other in running):
+                running = [run, *(early.run for early in self._early)]
+                if not any(candidate.run.conflicts(other) for other in running):
                     break
             else:
-                return
+                break
             try:
-                candidate.inference.start_early()
+                candidate.run.start_early()
             except RuntimeError:
-                return  # not the running one's fault; it is reported in its own turn
+                break  # not the running one's fault; it is reported in its own turn
             self._early.append(candidate)
             self._counters.count_overlapped()
             room -= 1
+        run.poll_often(room > 0)
+
+    def _has_others(self, queue: EngineQueue) -> bool:
+        """Whether other submissions wait for the end of this queue's next one."""
+        return queue.waiting() > 1 or any(other is not queue for other in self._queues.runnable(queue.level))
 
     def cancel(self, queue: EngineQueue) -> None:
         """Cancel the early inferences of this queue, so that they no longer write memory."""
@@ -89,7 +141,7 @@ class Overlap:
             return
         for early in self._early:
             if early.queue is queue:
-                early.inference.cancel_early()
+                early.run.cancel_early()
         self._early = [early for early in self._early if early.queue is not queue]
 
     def _candidates(self, running: EngineQueue) -> Iterator[EarlyInference]:
@@ -117,6 +169,10 @@ class Overlap:
             return None  # the error is reported in its turn
         program = queue.context.programs.get(submission.buffer, submission.offset, data)
         inference = None if program is None else program.inference
-        if inference is None or not inference.overlaps:
+        try:
+            run = None if inference is None else inference.concurrent()
+        except RuntimeError:
             return None
-        return EarlyInference(queue, submission.sequence, inference)
+        if inference is None or run is None:
+            return None
+        return EarlyInference(queue, submission.sequence, inference, run)

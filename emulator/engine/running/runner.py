@@ -261,9 +261,7 @@ class Runner:
                 queue.program = program
             if program.foreign:
                 foreign.check(program.foreign)
-            self._overlap.adopt(queue, program.inference)
-            if program.inference is not None and program.inference.overlaps:
-                self._overlap.start_more(queue, program.inference)
+            self._overlap.begin(queue, program.inference)
             if failpoints.active is not None:
                 return self._run_with_failpoints(queue, program)
             return self._run_steps(queue, program) if program.steps else None
@@ -310,7 +308,10 @@ class Runner:
         if not tiles or self._modelled_runs is None or not self._modelled_runs.paced:
             self._counters.busy_ns += used
             self._counters.count_tiles(used * tiles)
-        self._scheduler.charge(queue, used if used < _SHORT_NS else self._own_time(used))
+        own = used if used < _SHORT_NS else self._own_time(used)
+        beside = self._overlap.beside(queue)
+        for sharer in (queue, *beside):
+            self._scheduler.charge(sharer, own // (1 + len(beside)))
 
     def _own_time(self, used: int) -> int:
         """Subtract the time taken by other programs or by an injected stall."""
@@ -446,7 +447,7 @@ class Runner:
         self._loop.poll_doorbells()
         queue = self._queue
         if queue is not None and queue.program is not None and queue.program.inference is not None:
-            self._overlap.start_more(queue, queue.program.inference)
+            self._overlap.poll(queue, queue.program.inference)
         return False
 
     def write_metrics(self, out: Words, done: Work) -> None:

@@ -1,0 +1,78 @@
+"""Copies of images, made in a thread of their own, used once they have computed the bits of the image."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from softnpu.emulator.common.arrays import Bytes, aligned
+from softnpu.emulator.openvino import memory_limit
+from softnpu.emulator.openvino.binding import Binding
+from softnpu.emulator.openvino.cache import cpu_cache
+from softnpu.emulator.openvino.image import LoadedImage
+
+
+class CopyMaker:
+    """Makes copies one after the other, in a thread that ends when idle."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._running = False
+
+    def ask(self, make: Callable[[], None]) -> None:
+        """Have `make` called, which handles its errors."""
+        with self._lock:
+            self._jobs.put(make)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="copies", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if self._jobs.empty():
+                    self._running = False
+                    return
+                make = self._jobs.get()
+            with memory_limit.lifted():
+                make()
+            del make  # it would keep the image
+
+
+def can_be_copied(image: LoadedImage) -> bool:
+    """Whether an image is one compiled model of one stream, all tensors of which are known and can be set."""
+    return (
+        not image.has_kernels
+        and image.streams == 1
+        and not image.has_layers
+        and not image.computes_sizes
+        and not image.unbound
+        and not image.separated
+        and not any(argument.is_dynamic or argument.shape_of >= 0 for argument in image.meta.arguments)
+        and all(argument.byte_size for argument in image.meta.arguments)
+        and cpu_cache.fits(image.compiled, image.meta)
+    )
+
+
+def memory_of(image: LoadedImage, inputs: Sequence[bytes]) -> list[Bytes]:
+    """Return memory for one inference, one view per argument, with these values of the inputs."""
+    views = [aligned(argument.byte_size) for argument in image.meta.arguments]
+    for view, data in zip(views, inputs, strict=False):
+        view[:] = np.frombuffer(data, np.uint8)
+    return views
+
+
+def outputs_in(image: LoadedImage, views: Sequence[Bytes]) -> list[bytes]:
+    """Return the values of the outputs among `views`."""
+    return [view.tobytes() for view in views[len(image.meta.inputs) :]]
+
+
+def expected_of(image: LoadedImage, inputs: Sequence[bytes]) -> list[bytes]:
+    """Return what the image itself computes from these inputs. Raises `RuntimeError`."""
+    views = memory_of(image, inputs)
+    Binding(image, views, lambda _: None).run(lambda: False)
+    return outputs_in(image, views)

@@ -1,0 +1,70 @@
+"""Streamed copies: images compiled once more, for several inferences at once, each on a share of the threads.
+
+An image compiled for latency runs one inference at a time on all threads, which wait for each other in each
+layer. Where several are ready, all end sooner side by side: on two cores 1.15 times as many inferences of
+YOLOv8n a second, in bf16 1.5 times.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from softnpu.emulator.openvino import errors as openvino_errors
+from softnpu.emulator.openvino.binding import Binding
+from softnpu.emulator.openvino.copies import CopyMaker, can_be_copied, expected_of, memory_of, outputs_in
+from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.runtime import most_streams
+
+log = logging.getLogger(__name__)
+
+_ROUNDS = 2
+
+
+def ask(maker: CopyMaker, image: LoadedImage, inputs: list[bytes]) -> None:
+    """Request the streamed copy of an image, if eligible; `image.streamed` is set once it is verified.
+
+    `inputs`: values from a client's inference, used for the verification.
+    """
+    image.streamed_asked = True
+    if most_streams(image.meta) > 1 and can_be_copied(image):
+        maker.ask(partial(_make, image, inputs))
+
+
+def _make(image: LoadedImage, inputs: list[bytes]) -> None:
+    name = image.meta.name
+    try:
+        copy = image.with_streams()
+        if copy is None or copy.streams == 1:
+            log.info("'%s' runs one inference at a time", name)
+            return
+        is_equal = _computes(copy, image, inputs)
+    except RuntimeError as error:
+        log.warning("'%s' runs one inference at a time: %s", name, openvino_errors.reason(error))
+        return
+    if not is_equal:
+        log.warning("'%s' runs one inference at a time: with streams it computes other bits", name)
+        return
+    image.streamed = copy
+    log.info("'%s' runs up to %d inferences at once while several wait", name, copy.streams)
+
+
+def _computes(copy: LoadedImage, image: LoadedImage, inputs: list[bytes]) -> bool:
+    """Whether each stream computes the bits of the image."""
+    expected = expected_of(image, inputs)
+    memory = [memory_of(image, inputs) for _ in range(2 * copy.streams)]  # so many that none idles
+    bindings = [Binding(copy, views, lambda _: None) for views in memory]
+    try:
+        for _ in range(_ROUNDS):
+            for binding in bindings:
+                binding.start_early()
+            for binding, views in zip(bindings, memory, strict=True):
+                binding.run(lambda: False)
+                if outputs_in(image, views) != expected:
+                    return False
+                for view in views[len(inputs) :]:
+                    view[:] = 0
+        return True
+    finally:
+        for binding in bindings:
+            binding.cancel_early()
