@@ -40,7 +40,6 @@ from softnpu.emulator.interface.result import Refused
 from softnpu.emulator.links import engine as link
 from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino.cache.cpu_cache import CpuCache
-from softnpu.emulator.openvino.copies import CopyMaker
 from softnpu.emulator.openvino.kernels.host import host as kernels
 from softnpu.emulator.platforms import check_platform
 
@@ -86,8 +85,7 @@ class Engine:
             clock = DeviceClock(platform, self._counters.device_clock_ns, paced=setup.clock is Clock.PACED)
         modelled = modelled_times(platform, clock, setup.inference_us * 1000)
         # cached images have no model to predict from; an entry may have ended an engine
-        cached = setup.cpu_cache and clock is None and not setup.after_reset
-        cache = CpuCache.open() if cached else None
+        cache = CpuCache.open() if setup.cpu_cache and clock is None and not setup.after_reset else None
         errors = InternalErrors("engine", f"{os.getpid()}-")
         self._images = ImageLoader(
             self.send, self._faults.before_load, modelled, setup.self_check, cache, errors
@@ -98,8 +96,7 @@ class Engine:
             self._poller.register(fd, select.EPOLLIN)
         self._resumed = False  # every existing object has been announced
         self._poll_due_ns = 0
-        copies = CopyMaker()
-        self._overlap = Overlap(self._queues, self._counters, copies, setup.after_reset)
+        self._overlap = Overlap(self._queues, self._counters, setup.after_reset)
         self._runner = runner.make(
             self,
             self._queues,
@@ -122,7 +119,7 @@ class Engine:
                 self._liveness[link.INJECTION_MESSAGES :],
                 self._poller.fileno(),
                 self._spin,
-                copies,
+                self._overlap.copies,
                 platform.timer_ns_per_tick,
             )
 
@@ -144,7 +141,6 @@ class Engine:
             self._supervisor.wait()
             self._supervisor.read()
         supervisor, queues, chores = self._supervisor, self._queues, self._queues.chores.waiting
-        overlap = self._overlap
         while supervisor.alive:
             if self._fast_path is not None and self._fast_path.ready and self._run_prepared(self._fast_path):
                 continue
@@ -160,7 +156,7 @@ class Engine:
                 self._do_chore(turn)
                 self._poll_if_due()
             else:
-                self._runner.run(overlap.first_due(turn) if overlap.has_early else turn)
+                self._runner.run(self._overlap.first_due(turn))
                 self._poll_if_due()
 
     def _run_prepared(self, fast_path: FastPath) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +26,10 @@ def rig() -> Iterator[Rig]:
     rig.close()
 
 
+def _called(run_called: Callable[[EngineQueue], bool]) -> SimpleNamespace:
+    return SimpleNamespace(can_be_called=True, run_called=run_called, waited_for=lambda *_: None)
+
+
 @pytest.mark.parametrize("answer", [True, False, None], ids=["done", "not done", "an exception"])
 def test_an_inference_in_python_has_ended_only_if_it_says_so(rig: Rig, answer: bool | None) -> None:
     session = rig.session()
@@ -38,7 +42,7 @@ def test_an_inference_in_python_has_ended_only_if_it_says_so(rig: Rig, answer: b
             raise RuntimeError
         return answer
 
-    inference = SimpleNamespace(can_be_called=True, run_called=run_called)
+    inference = _called(run_called)
     called = rig.call_to(session, inference)
     tickets = [session.submit(), session.submit()]
 
@@ -66,7 +70,7 @@ def test_a_called_inference_handles_no_message_and_is_cancelled_in_the_end(rig: 
 def test_an_inference_that_must_not_be_called_any_more_is_forgotten(rig: Rig) -> None:
     session = rig.session()
     rig.teach(session, _FILL)
-    inference = SimpleNamespace(can_be_called=True, run_called=lambda _: True)
+    inference = _called(lambda _: True)
     called = rig.call_to(session, inference)
     session.submit()
     assert rig.call()
@@ -76,4 +80,30 @@ def test_an_inference_that_must_not_be_called_any_more_is_forgotten(rig: Rig) ->
 
     assert not rig.call()
     assert not session.fence.is_signalled(ticket)
+    del called
+
+
+def test_an_inference_is_told_what_waits_for_its_end(rig: Rig) -> None:
+    """It may then run in Python instead, beside the others."""
+    first, second = rig.session(), rig.session()
+    for session in (first, second):
+        rig.teach(session, _FILL)
+    waiting: list[bool] = []
+    inference = _called(lambda _: True)
+
+    def waited_for(others: bool, _: object) -> None:
+        waiting.append(others)
+        inference.can_be_called = not others
+
+    inference.waited_for = waited_for
+    called = rig.call_to(first, inference)
+    ticket = first.submit()
+    assert rig.call()
+    assert (waiting, first.fence.is_signalled(ticket)) == ([False], True)
+
+    inference.can_be_called = True
+    ticket = first.submit()
+    second.submit()
+    assert not rig.call()
+    assert (waiting[-1], first.fence.is_signalled(ticket)) == (True, False)
     del called

@@ -90,11 +90,15 @@ def test_submissions_run_side_by_side(daemon: Daemon, context: Context, xml: Pat
     before = daemon.engine().overlapped
     _forget_outputs(loaded)
     several = [context.create_command_queue() for _ in range(queues)]
-    fences = [execute(several[number % queues], one.commands) for number, one in enumerate(loaded)]
-    assert all(fence.host_synchronize(LONG) for fence in fences)
+
+    def overlaps() -> bool:
+        fences = [execute(several[number % queues], one.commands) for number, one in enumerate(loaded)]
+        assert all(fence.host_synchronize(LONG) for fence in fences)
+        # each waits only for its own turn: all but the first can start early, if they come in time
+        return daemon.engine().overlapped - before >= (3 if queues == 1 else 1)
+
+    wait_until(overlaps)
     _check(loaded, xml)
-    # each waits only for its own turn: all but the first can start early
-    wait_until(lambda: daemon.engine().overlapped - before >= (3 if queues == 1 else 1))
 
 
 @pytest.mark.parametrize("memory", ["the same", "imported twice"])
@@ -196,9 +200,9 @@ def test_nothing_starts_early_for_a_while_after_an_engine_reset() -> None:
     )
     queue: Any = SimpleNamespace(level=2)
     nothing: Any = None
-    Overlap(Queues(), nothing, nothing, after_reset=True).begin(queue, inference)
+    Overlap(Queues(), nothing, after_reset=True).begin(queue, inference)
     with pytest.raises(AssertionError, match="candidates"):
-        Overlap(Queues(), nothing, nothing, after_reset=False).begin(queue, inference)
+        Overlap(Queues(), nothing, after_reset=False).begin(queue, inference)
 
 
 def test_memory_of_inferences_is_let_go_with_their_context(daemon: Daemon, driver: Driver, xml: Path) -> None:

@@ -128,12 +128,13 @@ class Rig:
         self._fds.append(self.channel)
         self.poller.register(self.channel, select.EPOLLIN)
         self.loop = SimpleNamespace(alive=True, send=print, read_messages=int, poll_doorbells=int)
+        self.overlap = Overlap(self.queues, self.counters, False)
         self.runner = Runner(
             cast(Any, self.loop),
             self.queues,
             self.scheduler,
             self.counters,
-            Overlap(self.queues, self.counters, False),
+            self.overlap,
             InjectedFaults(2000),
             platform,
             None,
@@ -151,6 +152,7 @@ class Rig:
             self.injections,
             self.poller.fileno(),
             SpinBudget(0),
+            self.overlap.copies,
             platform.timer_ns_per_tick,
         )
         self._sessions: list[Session] = []
@@ -188,7 +190,7 @@ class Rig:
         """Replace the first step of the session's submissions by a call of this inference."""
         prepared = session.queue.prepared
         assert isinstance(prepared, PreparedSubmissions)
-        called = CalledInference(session.queue, prepared.record, inference)
+        called = CalledInference(session.queue, prepared.record, inference, self.overlap.copies)
         (submission,) = prepared._by_content.values()
         submission.called = called
         submission.record.steps[0].kind, submission.record.steps[0].at = Kind.CALL, id(called)

@@ -121,7 +121,8 @@ bool run_step(Call& call, Queue& queue, const Step& step, uint64_t id, uint64_t&
         case Kind::CALL: {
             const uint64_t begun = now_ns();
             const bool is_called = step.kind == Kind::CALL;
-            const bool done = is_called ? call.call(step.at, others(call, queue)) == CALLED : call.infer(step.at) == 0;
+            const bool done =
+                is_called ? call.call(step.at, others(call, queue)) == CALLED : call.infer(step.at) == 0;
             if (!done) return false;  // it runs again there, and the reason is reported
             inferring_ns = now_ns() - begun;
             return true;

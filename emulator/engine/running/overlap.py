@@ -42,10 +42,10 @@ class Overlap:
     alone, and no other is blamed.
     """
 
-    def __init__(self, queues: QueueTable, counters: Counters, maker: CopyMaker, after_reset: bool) -> None:
+    def __init__(self, queues: QueueTable, counters: Counters, after_reset: bool) -> None:
         self._queues = queues
         self._counters = counters
-        self._maker = maker
+        self.copies = CopyMaker()
         self._early: list[EarlyInference] = []
         self._streams = 1  # of what ran last
         self._not_before_ns = time.monotonic_ns() + _AFTER_RESET_NS if after_reset else 0
@@ -87,11 +87,11 @@ class Overlap:
         run = inference.concurrent()
         if run is None:
             inference.is_beside = False
-            inference.waited_for(self._has_others(queue), self._maker)
+            inference.waited_for(self._has_others(queue), self.copies)
             return
         self._start_more(queue, run)
         inference.is_beside = inference.has_beside_run and bool(run.started_ns or self._early)
-        inference.waited_for(inference.is_beside, self._maker)
+        inference.waited_for(inference.is_beside, self.copies)
 
     def _adopt(self, queue: EngineQueue, inference: Inference | None) -> None:
         sequence = queue.completed + 1
