@@ -47,6 +47,7 @@ def can_be_copied(image: LoadedImage) -> bool:
     """Whether an image is one compiled model of one stream, all tensors of which are known and can be set."""
     return (
         not image.has_kernels
+        and not image.meta.dynamic_states
         and image.streams == 1
         and not image.has_layers
         and not image.computes_sizes

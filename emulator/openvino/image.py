@@ -34,9 +34,8 @@ class LoadedImage(Compilation):
 
     Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
     compares them with the digests in the blob first, and names mismatches. `hint` replaces the model's
-    PERFORMANCE_HINT. `streams`: number of inferences at
-    once, each with its share of the threads. `key`: its key in `cache`, empty if it is not cached;
-    `lacking`: the same, empty if it was loaded from there.
+    PERFORMANCE_HINT. `streams`: number of inferences at once, each with its share of the threads. `key`: its
+    key in `cache`, empty if it is not cached; `lacking`: the same, empty if it was loaded from there.
     """
 
     has_kernels = False
