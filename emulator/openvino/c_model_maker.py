@@ -7,8 +7,10 @@ run time.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
+from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino.c_models import CModel, CModelError, OpenVino, openvino
 from softnpu.emulator.openvino.copies import CopyMaker, can_be_copied, expected_of, memory_of, outputs_in
@@ -28,15 +30,15 @@ def may_have_one(image: LoadedImage) -> bool:
     return image.meta.precision == properties_of(image.meta).get("INFERENCE_PRECISION_HINT") == "f32"
 
 
-def ask(maker: CopyMaker, image: LoadedImage, inputs: list[bytes]) -> None:
+def ask(maker: CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> None:
     """Request the C model of an image, if eligible; `image.c_model` is set once the C model is verified.
 
-    `inputs`: values from a client's inference, used for the verification.
+    `views`: the memory of a client's inference, whose inputs are used for the verification.
     """
     image.c_model_asked = True
     interface = openvino()
     if interface is not None and may_have_one(image):
-        maker.ask(partial(_make, interface, image, inputs))
+        maker.ask(partial(_make, interface, image), image, views)
 
 
 def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:

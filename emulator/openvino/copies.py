@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from softnpu.emulator.openvino import memory_limit
 from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.cache import cpu_cache
 from softnpu.emulator.openvino.image import LoadedImage
+
+log = logging.getLogger(__name__)
 
 
 class CopyMaker:
@@ -23,13 +27,22 @@ class CopyMaker:
         self._lock = threading.Lock()
         self._running = False
 
-    def ask(self, make: Callable[[], None]) -> None:
-        """Have `make` called, which handles its errors."""
+    def ask(self, make: Callable[[list[bytes]], None], image: LoadedImage, views: Sequence[Bytes]) -> None:
+        """Have `make` called with the values of the inputs among `views`, the memory of an inference."""
+        try:
+            inputs = [view.tobytes() for view in views[: len(image.meta.inputs)]]
+            self._put(partial(make, inputs))
+        except (RuntimeError, MemoryError) as error:  # no memory, or no thread
+            log.warning("'%s' gets no copy: %r", image.meta.name, error)
+
+    def _put(self, job: Callable[[], None]) -> None:
         with self._lock:
-            self._jobs.put(make)
             if not self._running:
+                threading.Thread(
+                    target=self._run, name="copies", daemon=True
+                ).start()  # it waits for the lock
                 self._running = True
-                threading.Thread(target=self._run, name="copies", daemon=True).start()
+            self._jobs.put(job)
 
     def _run(self) -> None:
         while True:
@@ -37,10 +50,13 @@ class CopyMaker:
                 if self._jobs.empty():
                     self._running = False
                     return
-                make = self._jobs.get()
-            with memory_limit.lifted():
-                make()
-            del make  # it would keep the image
+                job = self._jobs.get()
+            try:
+                with memory_limit.lifted():
+                    job()
+            except Exception:
+                log.warning("making a copy", exc_info=True)
+            del job  # it would keep the image
 
 
 def can_be_copied(image: LoadedImage) -> bool:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
 import pytest
 
-from softnpu.driver import Context, GraphSource
+from softnpu.driver import CommandQueue, Context, Driver, Fence, GraphSource
 from softnpu.emulator.openvino import image as images
 from softnpu.emulator.openvino import streamed_copy
-from softnpu.emulator.openvino.copies import CopyMaker
+from softnpu.emulator.openvino.binding import Binding
+from softnpu.emulator.openvino.copies import CopyMaker, expected_of, memory_of, outputs_in
 from softnpu.emulator.openvino.image import LoadedImage
 from tests.conftest import StartContext
 from tests.support import loaded_images
 from tests.support.daemon import Daemon
 from tests.support.models import Array, on_cpu, write_chain
 from tests.support.waiting import wait_until
-from tests.support.work import LONG, Loaded, execute, run, same
+from tests.support.work import LONG, Loaded, check_works, execute, run, same
 
 _SIZE = 256
 _HAS_COPY = "inferences at once while several wait"
@@ -123,11 +130,39 @@ def test_what_is_cancelled_writes_nothing_after_its_end(
     _check(loaded, xml)
 
 
+def test_what_cannot_start_early_has_its_turn(
+    crowded: tuple[Daemon, Context, list[Loaded]],
+) -> None:
+    """Inferences without end, each of which starts before its turn, do not overtake it again and again."""
+    daemon, context, loaded = crowded
+    queues = [context.create_command_queue() for _ in loaded]
+    is_over = threading.Event()
+
+    def flood(queue: CommandQueue, one: Loaded) -> None:
+        fences: deque[Fence] = deque()
+        while not is_over.is_set():
+            fences.append(execute(queue, one.commands))
+            if len(fences) > 2:
+                assert fences.popleft().host_synchronize(LONG)
+        assert all(fence.host_synchronize(LONG) for fence in fences)
+
+    with ThreadPoolExecutor(len(loaded)) as threads, Driver.open(daemon.socket) as another:
+        floods = [threads.submit(flood, *each) for each in zip(queues, loaded, strict=True)]
+        try:
+            before = daemon.engine().overlapped
+            wait_until(lambda: daemon.engine().overlapped > before)
+            with another.devices[0].create_context() as victim:
+                check_works(victim)
+        finally:
+            is_over.set()
+        assert [each.result() for each in floods] == [None] * len(floods)
+
+
 class _AtOnce(CopyMaker):
     """Makes copies in the thread that asks."""
 
-    def ask(self, make: Callable[[], None]) -> None:
-        make()
+    def _put(self, job: Callable[[], None]) -> None:
+        job()
 
 
 def _loaded(context: Context, xml: Path) -> LoadedImage:
@@ -135,9 +170,11 @@ def _loaded(context: Context, xml: Path) -> LoadedImage:
         return loaded_images.load(bytes(graph.get_native_binary()))
 
 
-def _ask(image: LoadedImage) -> None:
-    inputs = [_matrix(0).tobytes() for _ in image.meta.inputs]
-    streamed_copy.ask(_AtOnce(), image, inputs)
+def _ask(image: LoadedImage, value: float = 0.5) -> None:
+    views = memory_of(image, [])
+    for view, argument in zip(views, image.meta.inputs, strict=False):
+        view.view(np.float32 if argument.element_type == "f32" else np.int32)[:] = value
+    streamed_copy.ask(_AtOnce(), image, views)
 
 
 def test_an_image_gets_a_copy_with_as_many_streams_as_cores(context: Context, xml: Path) -> None:
@@ -169,3 +206,51 @@ def test_a_large_image_gets_none(context: Context, xml: Path, monkeypatch: pytes
     image = _loaded(context, xml)
     _ask(image)
     assert image.streamed is None
+
+
+def _save(folder: Path, output: Any, *inputs: Any) -> Path:
+    path = folder / "saved.xml"
+    ov.serialize(ov.Model([output], list(inputs), "saved"), path)
+    return path
+
+
+def test_zeros_do_not_verify_a_copy(context: Context, private_dir: Path) -> None:
+    """OpenVINO sums up a group in another order with several streams, which no sum of zeros shows."""
+    x = ops.parameter([1, 16, 128, 128], ov.Type.f32, name="x")
+    ones = ops.constant(np.ones(16, np.float32))
+    image = _loaded(context, _save(private_dir, ops.group_normalization(x, ones, ones, 2, 1e-5), x))
+    _ask(image, 0.0)
+    if (copy := image.streamed) is not None:  # on another processor
+        views = memory_of(image, [np.random.default_rng(9).random(x.shape, np.float32).tobytes()])
+        Binding(copy, views, lambda _: None).run(lambda: False)
+        assert outputs_in(image, views) == expected_of(image, [views[0].tobytes()])
+
+
+@pytest.mark.parametrize("kind", ["integers", "constant"])
+def test_an_image_whose_outputs_hide_other_bits_gets_none(
+    context: Context, private_dir: Path, kind: str
+) -> None:
+    x = ops.parameter([64, 64], ov.Type.f32, name="x")
+    sums = ops.reduce_sum(ops.matmul(x, x, False, False), np.array([1]), keep_dims=True)
+    hiding = ops.convert(sums, "i32") if kind == "integers" else ops.relu(ops.negative(ops.abs(sums)))
+    image = _loaded(context, _save(private_dir, hiding, x))
+    _ask(image)
+    assert image.streamed is None
+
+
+def test_an_image_with_large_arguments_gets_none(context: Context, private_dir: Path) -> None:
+    x = ops.parameter([4 << 20], ov.Type.f32, name="x")
+    image = _loaded(context, _save(private_dir, ops.relu(x), x))
+    _ask(image)
+    assert image.streamed is None
+
+
+def test_a_copy_that_fails_keeps_no_other_from_being_made(context: Context, xml: Path) -> None:
+    image, maker, made = _loaded(context, xml), CopyMaker(), threading.Event()
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    maker.ask(fail, image, [])
+    maker.ask(lambda _: made.set(), image, [])
+    assert made.wait(60)

@@ -216,7 +216,7 @@ class Inference:
         if image is None or bound is None or not self._is_plain(bound):
             return False
         if bound.is_short and not image.c_model_asked:
-            c_model_maker.ask(maker, image, _inputs(image, bound))
+            c_model_maker.ask(maker, image, bound.views)
         return True
 
     def c_model_request(self) -> CModelRequest:
@@ -267,15 +267,16 @@ class Inference:
         return self._beside_run is not None
 
     def concurrent(self) -> ConcurrentRun | None:
-        """Return how it runs beside others; None if it cannot, or is too short or long to be worth it.
-
-        Raises `RuntimeError` if it cannot be bound to a copy of its image.
-        """
+        """Return how it runs beside others; None if it cannot, or is too short or long to be worth it."""
         image, bound = self._image.loaded, self._bound
         if self._concurrent is None and self._ranges is not None and image is not None and bound is not None:
             if (copy := image.streamed) is None:
                 return None
-            binding = Binding(copy, bound.views, self._running.counters.count_staged)
+            try:
+                binding = Binding(copy, bound.views, self._running.counters.count_staged)
+            except (RuntimeError, MemoryError):
+                self._ranges = None  # it goes on without the copy
+                return None
             self._beside_run = _guarded(partial(binding.run, self._running.poll_overlap), image)
             self._concurrent = ConcurrentRun(binding, copy.streams, *self._ranges)
         found = self._concurrent
@@ -293,7 +294,7 @@ class Inference:
         if image.crowded < _OFTEN:
             return
         if self._ranges is not None and not bound.is_short and self.time_ns <= _LONG_NS:
-            streamed_copy.ask(maker, image, _inputs(image, bound))
+            streamed_copy.ask(maker, image, bound.views)
 
     def cancel_early(self) -> None:
         """Cancel an early start, unless its turn has come."""
@@ -316,10 +317,6 @@ class Inference:
             return None
         memory = self._space.resolve(at, profiling.HEADER.size)
         return self._space.target(at, memory.size - at.offset)
-
-
-def _inputs(image: LoadedImage, bound: Binding) -> list[bytes]:
-    return [view.tobytes() for view in bound.views[: len(image.meta.inputs)]]
 
 
 def _guarded(run: Run, image: LoadedImage) -> Run:

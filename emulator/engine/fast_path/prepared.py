@@ -41,12 +41,12 @@ class Ineligible(Exception):
 
 
 class CalledInference:
-    """An inference that C++ calls."""
+    """An inference that C++ calls; `copies`: None in a list with other commands, which runs alone."""
 
     __slots__ = ("_copies", "_queue", "_record", "inference")
 
     def __init__(
-        self, queue: EngineQueue, record: QueueRecord, inference: Inference, copies: CopyMaker
+        self, queue: EngineQueue, record: QueueRecord, inference: Inference, copies: CopyMaker | None
     ) -> None:
         self._queue = queue
         self._record = record
@@ -60,9 +60,10 @@ class CalledInference:
         """
         queue, record = self._queue, self._record
         try:
-            self.inference.waited_for(others > 0, self._copies)
-            if not self.inference.can_be_called:
-                return 0  # in Python it runs beside others
+            if self._copies is not None:
+                self.inference.waited_for(others > 0, self._copies)
+                if not self.inference.can_be_called:
+                    return 0  # in Python it runs beside others
             queue.completed, queue.step = record.completed, record.step  # it may log what it overwrites
             return CALLED if self.inference.run_called(queue) else 0
         except Exception:
@@ -95,7 +96,9 @@ class PreparedSubmission:
         _check(program)
         if program.executions:
             if not program.executions[0].has_c_model:
-                self.called = CalledInference(queue, record, program.executions[0], copies)
+                self.called = CalledInference(
+                    queue, record, program.executions[0], None if program.inference is None else copies
+                )
                 inference = StepRecord(Kind.CALL, id(self.called))
             else:
                 request = program.executions[0].c_model_request()

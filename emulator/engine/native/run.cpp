@@ -109,7 +109,8 @@ uint64_t others(const Call& call, const Queue& queue) {
     uint64_t count = waiting_in(queue) - 1;
     for (uint64_t index = 0; index < call.count; ++index) {
         const Queue& other = *call.queues[index];
-        if (&other != &queue && other.level == queue.level) count += waiting_in(other);
+        const uint64_t waiting = waiting_in(other);
+        if (&other != &queue && other.level == queue.level && waiting <= other.slots) count += waiting;
     }
     return count;
 }

@@ -69,10 +69,15 @@ class Overlap:
 
         Otherwise inferences that have ended would wait for others, and streams for both.
         """
-        for early in self._early:
+        while self._early:
+            early = self._early[0]
             queue = early.queue
-            if queue.level == picked.level and queue.place is Place.AWAKE and queue.pending():
+            if queue.level != picked.level or queue.place is not Place.AWAKE:
+                break
+            if queue.pending():
                 return queue
+            early.run.cancel_early()  # the client has taken it back
+            del self._early[0]
         return picked
 
     def begin(self, queue: EngineQueue, inference: Inference | None) -> None:
@@ -116,15 +121,14 @@ class Overlap:
         self._streams = run.streams
         room = run.streams - len(self._early)
         while room > 0 and time.monotonic_ns() >= self._not_before_ns:
-            for candidate in self._candidates(queue):
-                running = [run, *(early.run for early in self._early)]
-                if not any(candidate.run.conflicts(other) for other in running):
-                    break
-            else:
+            candidate = next(self._candidates(queue), None)
+            running = [run, *(early.run for early in self._early)]
+            # one that has to wait for them is not overtaken either
+            if candidate is None or any(candidate.run.conflicts(other) for other in running):
                 break
             try:
                 candidate.run.start_early()
-            except RuntimeError:
+            except (RuntimeError, MemoryError):
                 break  # not the running one's fault; it is reported in its own turn
             self._early.append(candidate)
             self._counters.count_overlapped()
@@ -145,18 +149,25 @@ class Overlap:
         self._early = [early for early in self._early if early.queue is not queue]
 
     def _candidates(self, running: EngineQueue) -> Iterator[EarlyInference]:
-        """Yield candidates in the order of turns: other queues first, then more of this one."""
+        """Yield candidates in the order of turns: other queues first, then more of this one.
+
+        What cannot start early has its turn before those behind it: while inferences run before their turn,
+        nothing else does.
+        """
         others = [queue for queue in self._queues.runnable(running.level) if queue is not running]
         others.sort(key=lambda queue: (queue.share.spent_ns[queue.level], queue.ran_ns))
         for queue in (*others, running):
-            if queue.closed or queue.lost is not None:
+            if queue.closed:
                 continue
-            if queue is not running and (queue.program or queue.decoding or queue.step):
-                continue  # its next submission has begun in its turn
-            behind = sum(1 for early in self._early if early.queue is queue) + (queue is running)
-            candidate = self._candidate(queue, behind)
+            early = sum(1 for each in self._early if each.queue is queue)
+            has_begun = queue is not running and (queue.program or queue.decoding or queue.step)
+            candidate = None
+            if not has_begun and queue.lost is None:
+                candidate = self._candidate(queue, early + (queue is running))
             if candidate is not None:
                 yield candidate
+            elif not early:
+                return
 
     def _candidate(self, queue: EngineQueue, behind: int) -> EarlyInference | None:
         """Return the submission after `behind` others, if it is known and a single inference."""
@@ -169,10 +180,7 @@ class Overlap:
             return None  # the error is reported in its turn
         program = queue.context.programs.get(submission.buffer, submission.offset, data)
         inference = None if program is None else program.inference
-        try:
-            run = None if inference is None else inference.concurrent()
-        except RuntimeError:
-            return None
+        run = None if inference is None else inference.concurrent()
         if inference is None or run is None:
             return None
         return EarlyInference(queue, submission.sequence, inference, run)
