@@ -38,9 +38,8 @@ class CopyMaker:
     def _put(self, job: Callable[[], None]) -> None:
         with self._lock:
             if not self._running:
-                threading.Thread(
-                    target=self._run, name="copies", daemon=True
-                ).start()  # it waits for the lock
+                thread = threading.Thread(target=self._run, name="copies", daemon=True)
+                thread.start()  # may fail; it waits for the lock
                 self._running = True
             self._jobs.put(job)
 

@@ -37,7 +37,7 @@ Run = Callable[[], bool]
 _MAX_ARGUMENTS = 32  # an inference with more never overlaps others
 _USUALLY_CALLED_NS, _MOST_CALLED_NS = 20_000_000, 500_000_000  # the second on a busy machine
 _LONG_NS = 100_000_000  # beside others it takes several times as long, which a watchdog limits
-_OFTEN = 32
+_OFTEN = 32  # inferences of an image for whose end something waited
 
 
 def check_loaded(image: EngineImage) -> Pause | None:
@@ -284,16 +284,22 @@ class Inference:
             return None
         return None if self._beside_run is not None and self.time_ns > _LONG_NS else found
 
+    @property
+    def may_get_copy(self) -> bool:
+        """Whether its image has not been asked for a streamed copy, which this inference could use."""
+        image, bound = self._image.loaded, self._bound
+        if image is None or bound is None or image.streamed_asked or self._ranges is None:
+            return False
+        return not bound.is_short and self.time_ns <= _LONG_NS and self._running.modelled is None
+
     def waited_for(self, waiting: bool, maker: CopyMaker) -> None:
         """Note whether something waits for its end; if often, request a streamed copy of its image."""
         self._waited_for = waiting
         image, bound = self._image.loaded, self._bound
-        if image is None or bound is None or image.streamed_asked or self._running.modelled is not None:
+        if not self.may_get_copy or image is None or bound is None:
             return
         image.crowded = image.crowded + 1 if waiting else max(0, image.crowded - 1)
-        if image.crowded < _OFTEN:
-            return
-        if self._ranges is not None and not bound.is_short and self.time_ns <= _LONG_NS:
+        if image.crowded >= _OFTEN:
             streamed_copy.ask(maker, image, bound.views)
 
     def cancel_early(self) -> None:

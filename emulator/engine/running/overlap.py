@@ -12,7 +12,6 @@ running writes its memory, and it writes nothing that they use.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from softnpu.emulator.engine.commands.concurrent import ConcurrentRun
@@ -47,7 +46,7 @@ class Overlap:
         self._counters = counters
         self.copies = CopyMaker()
         self._early: list[EarlyInference] = []
-        self._streams = 1  # of what ran last
+        self._streams = 1  # of what runs; 1 if it uses none
         self._not_before_ns = time.monotonic_ns() + _AFTER_RESET_NS if after_reset else 0
 
     @property
@@ -58,7 +57,7 @@ class Overlap:
     def beside(self, queue: EngineQueue) -> list[EngineQueue]:
         """Return the queues whose inferences have a stream beside the one of this queue, and share its time.
 
-        Those that only wait for a stream are none of them: where streams end together, every second inference
+        Those that still wait for a stream pay nothing: where streams end together, every second inference
         would pay twice.
         """
         running = self._early[: self._streams - 1]
@@ -85,6 +84,7 @@ class Overlap:
 
         Continue what has started early; choose how it runs, and start others beside it.
         """
+        self._streams = 1
         if self._early:
             self._adopt(queue, inference)
         if inference is None:
@@ -92,7 +92,7 @@ class Overlap:
         run = inference.concurrent()
         if run is None:
             inference.is_beside = False
-            inference.waited_for(self._has_others(queue), self.copies)
+            inference.waited_for(inference.may_get_copy and self._has_others(queue), self.copies)
             return
         self._start_more(queue, run)
         inference.is_beside = inference.has_beside_run and bool(run.started_ns or self._early)
@@ -121,7 +121,7 @@ class Overlap:
         self._streams = run.streams
         room = run.streams - len(self._early)
         while room > 0 and time.monotonic_ns() >= self._not_before_ns:
-            candidate = next(self._candidates(queue), None)
+            candidate = self._next_candidate(queue)
             running = [run, *(early.run for early in self._early)]
             # one that has to wait for them is not overtaken either
             if candidate is None or any(candidate.run.conflicts(other) for other in running):
@@ -148,11 +148,10 @@ class Overlap:
                 early.run.cancel_early()
         self._early = [early for early in self._early if early.queue is not queue]
 
-    def _candidates(self, running: EngineQueue) -> Iterator[EarlyInference]:
-        """Yield candidates in the order of turns: other queues first, then more of this one.
+    def _next_candidate(self, running: EngineQueue) -> EarlyInference | None:
+        """Return what starts next: of other queues in the order of turns, then more of this one.
 
-        What cannot start early has its turn before those behind it: while inferences run before their turn,
-        nothing else does.
+        What cannot start early is not overtaken, or a flood of inferences would keep it from its turn.
         """
         others = [queue for queue in self._queues.runnable(running.level) if queue is not running]
         others.sort(key=lambda queue: (queue.share.spent_ns[queue.level], queue.ran_ns))
@@ -164,10 +163,9 @@ class Overlap:
             candidate = None
             if not has_begun and queue.lost is None:
                 candidate = self._candidate(queue, early + (queue is running))
-            if candidate is not None:
-                yield candidate
-            elif not early:
-                return
+            if candidate is not None or not early:
+                return candidate
+        return None
 
     def _candidate(self, queue: EngineQueue, behind: int) -> EarlyInference | None:
         """Return the submission after `behind` others, if it is known and a single inference."""
