@@ -12,7 +12,7 @@ import pytest
 from softnpu.driver import Context, Driver, GraphSource, ZeError, ZeResult
 from tests.conftest import OpenContext, StartContext, StartDaemon
 from tests.support.daemon import Daemon
-from tests.support.models import Array, image, on_cpu, write_chain, write_scale
+from tests.support.models import Array, image, on_cpu, random_square, write_chain, write_scale
 from tests.support.waiting import wait_until
 from tests.support.work import (
     LONG,
@@ -35,7 +35,7 @@ _TIMES = 40  # about a third of a second on two cores
 
 
 def _matrix(seed: int = 1) -> Array:
-    return np.random.default_rng(seed).random((_SIZE, _SIZE), dtype=np.float32)
+    return random_square(_SIZE, seed)
 
 
 class _LongRun:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ from softnpu.driver import CommandList, CommandQueue, Context, Driver, Fence, Ze
 from softnpu.driver.memory import MemoryRef
 from softnpu.emulator.engine.queues.queue import EngineQueue
 from softnpu.emulator.engine.queues.queue_table import QueueTable
-from softnpu.emulator.engine.running.overlap import Overlap
+from softnpu.emulator.engine.running.overlap import EarlyInference, Overlap
 from tests.conftest import StartContext
 from tests.support.daemon import Daemon
-from tests.support.models import Array, on_cpu, write_chain
+from tests.support.models import Array, on_cpu, random_square, write_chain
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, Loaded, execute, fill, inference, run, same
 
@@ -42,7 +42,7 @@ def xml(private_dir: Path) -> Path:
 
 
 def _matrix(seed: int) -> Array:
-    return np.random.default_rng(seed).random((_SIZE, _SIZE), dtype=np.float32)
+    return random_square(_SIZE, seed)
 
 
 def _several(context: Context, xml: Path, number: int) -> list[Loaded]:
@@ -196,13 +196,32 @@ def test_nothing_starts_early_for_a_while_after_an_engine_reset() -> None:
 
     run = SimpleNamespace(streams=4, started_ns=0, poll_often=lambda _: None)
     inference: Any = SimpleNamespace(
-        concurrent=lambda: run, has_beside_run=False, waited_for=lambda *_: None, is_beside=False
+        concurrent=lambda: run,
+        may_get_copy=False,
+        has_beside_run=False,
+        waited_for=lambda *_: None,
+        is_beside=False,
     )
     queue: Any = SimpleNamespace(level=2)
     nothing: Any = None
     Overlap(Queues(), nothing, after_reset=True).begin(queue, inference)
     with pytest.raises(AssertionError, match="candidates"):
         Overlap(Queues(), nothing, after_reset=False).begin(queue, inference)
+
+
+def test_only_those_on_a_stream_share_the_time_of_an_inference_and_nobody_that_of_anything_else() -> None:
+    run = SimpleNamespace(streams=2, started_ns=1, poll_often=lambda _: None)
+    inference: Any = SimpleNamespace(
+        concurrent=lambda: run, may_get_copy=False, has_beside_run=True, waited_for=lambda *_: None
+    )
+    running: Any = SimpleNamespace(level=2, completed=0)
+    early: list[Any] = [SimpleNamespace(level=2) for _ in range(2)]
+    overlap = Overlap(QueueTable(), cast(Any, None), after_reset=True)
+    overlap._early = [EarlyInference(queue, 1, cast(Any, object()), cast(Any, None)) for queue in early]
+    overlap.begin(running, inference)
+    assert overlap.beside(running) == early[:1]
+    overlap.begin(running, None)
+    assert overlap.beside(running) == []
 
 
 def test_memory_of_inferences_is_let_go_with_their_context(daemon: Daemon, driver: Driver, xml: Path) -> None:

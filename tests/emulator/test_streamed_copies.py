@@ -24,7 +24,7 @@ from softnpu.emulator.openvino.image import LoadedImage
 from tests.conftest import StartContext
 from tests.support import loaded_images
 from tests.support.daemon import Daemon
-from tests.support.models import Array, on_cpu, write_chain
+from tests.support.models import Array, on_cpu, random_square, write_chain
 from tests.support.waiting import wait_until
 from tests.support.work import LONG, Loaded, check_works, execute, run, same
 
@@ -40,7 +40,7 @@ def xml(private_dir: Path) -> Path:
 
 
 def _matrix(seed: int) -> Array:
-    return np.random.default_rng(seed).random((_SIZE, _SIZE), dtype=np.float32)
+    return random_square(_SIZE, seed)
 
 
 def _several(context: Context, xml: Path, number: int) -> list[Loaded]:

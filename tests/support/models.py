@@ -13,6 +13,11 @@ from openvino import opset15 as ops
 Array = npt.NDArray[Any]
 
 
+def random_square(size: int, seed: int) -> Array:
+    """Return a matrix of f32 from 0 to 1, as `write_chain` takes one."""
+    return np.random.default_rng(seed).random((size, size), dtype=np.float32)
+
+
 def write_chain(folder: Path, size: int, steps: int, name: str = "chain") -> Path:
     """Write an IR without constants: a square matrix, multiplied by itself and scaled `steps` times.
 

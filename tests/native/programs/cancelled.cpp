@@ -34,18 +34,6 @@ void ask(const char* what) {
     if (std::fgets(answer, sizeof answer, stdin) == nullptr) std::abort();
 }
 
-// Returns when the thread sleeps in a system call.
-void wait_asleep(pid_t thread) {
-    char name[64], state = 0;
-    std::snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
-    for (int seen = 0; seen < 3; seen = state == 'S' ? seen + 1 : 0) {
-        std::FILE* const file = std::fopen(name, "r");
-        if (file == nullptr || std::fscanf(file, "%*d (%*[^)]) %c", &state) != 1) std::abort();
-        std::fclose(file);
-        usleep(1000);
-    }
-}
-
 pid_t started = 0;
 void* (*call)(void*) = nullptr;
 

@@ -1,6 +1,8 @@
 // Shared by the test programs: a driver, a device, a context, and a loud end when a call fails.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +14,18 @@
         const ze_result_t result_ = (call);                                         \
         if (result_ != ZE_RESULT_SUCCESS) fail(#call, result_, __FILE__, __LINE__); \
     } while (0)
+
+// Returns when the thread sleeps in a system call.
+inline void wait_asleep(pid_t thread) {
+    char name[64], state = 0;
+    std::snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+    for (int seen = 0; seen < 3; seen = state == 'S' ? seen + 1 : 0) {
+        std::FILE* const file = std::fopen(name, "r");
+        if (file == nullptr || std::fscanf(file, "%*d (%*[^)]) %c", &state) != 1) std::abort();
+        std::fclose(file);
+        usleep(1000);
+    }
+}
 
 struct Npu {
     ze_driver_handle_t driver = nullptr;

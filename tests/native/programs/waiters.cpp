@@ -29,18 +29,6 @@ thread_local bool is_stopped = false;  // the next time that it is about to slee
 thread_local int in_vain = 0;
 std::atomic<bool> has_stopped{false}, continues{false};
 
-// Returns when the thread sleeps in a system call.
-void wait_asleep(pid_t thread) {
-    char name[64], state = 0;
-    std::snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
-    for (int seen = 0; seen < 3; seen = state == 'S' ? seen + 1 : 0) {
-        std::FILE* const file = std::fopen(name, "r");
-        if (file == nullptr || std::fscanf(file, "%*d (%*[^)]) %c", &state) != 1) std::abort();
-        std::fclose(file);
-        usleep(1000);
-    }
-}
-
 class Waiter {
 public:
     template <class Call>
