@@ -28,7 +28,6 @@ SOURCES = (
     "README.md",
     "driver/native/CMakeLists.txt",
     "driver/native/interface/schema.hpp",
-    "emulator/engine/native/copy.cpp",
 )
 BASE = {"blake3", "msgspec", "numpy", "openvino", "psutil"}
 _VERSIONS = re.compile(rb"\0(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)(?=\0)")

@@ -24,9 +24,4 @@ def library() -> ctypes.CDLL | None:
 
 def _load() -> ctypes.CDLL | None:
     without = "the engine runs without its part in C++, slower"
-    loaded = native_files.loaded(native_files.engine(), "softnpu_engine_version", VERSION, without)
-    if loaded is None:
-        return None
-    loaded.softnpu_copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
-    loaded.softnpu_copy.restype = None
-    return loaded
+    return native_files.loaded(native_files.engine(), "softnpu_engine_version", VERSION, without)

@@ -27,7 +27,7 @@ from softnpu.emulator.interface.result import ZeResult, refuse
 
 PART_BYTES = 8 * 1024 * 1024
 """Longer copies and fills are split into parts of this size, as in the real driver."""
-_WIDE_PART_BYTES = 2 * PART_BYTES  # several threads need the same time
+_WIDE_PART_BYTES = 4 * PART_BYTES  # two threads need 3 ms
 
 
 def copy(space: AddressSpace, running: RunningSubmission, hazards: Hazards, command: cmd.Copy) -> Step:

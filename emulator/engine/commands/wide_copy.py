@@ -1,25 +1,54 @@
-"""Large copies: several threads and cache-bypassing stores, if the C++ library is there."""
+"""Large copies by several threads, which stay: the kernel starts half of all new ones on the busy core."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from softnpu.emulator.common.arrays import Bytes
-from softnpu.emulator.engine import native_library
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 WIDE_BYTES = 4 * 1024 * 1024
-"""Shorter copies use one thread: starting another takes 20 us, as long as copying 400 KiB."""
+"""Shorter copies use one thread: waking another can take as long as copying 1 MiB."""
+_CHUNK_BYTES = 2 * 1024 * 1024  # a thread that loses its core delays one chunk, not its whole share
 _MOST_THREADS = 4  # more are no faster: memory bandwidth is the limit
+
+_Chunks = deque[tuple[Bytes, Bytes]]
 
 
 def copy(target: Bytes, source: Bytes) -> None:
     """Copy bytes to a target that does not overlap them."""
-    size = target.nbytes
-    library = native_library.library() if size >= WIDE_BYTES else None
-    if library is None:
+    starts = range(0, target.nbytes, _CHUNK_BYTES)
+    chunks = deque((target[at : at + _CHUNK_BYTES], source[at : at + _CHUNK_BYTES]) for at in starts)
+    helpers = []
+    try:
+        for _ in range(min(_MOST_THREADS, len(starts), len(os.sched_getaffinity(0))) - 1):
+            helpers.append(_helpers().submit(_copy_chunks, chunks))
+    except RuntimeError:
+        pass  # thread limit reached: the existing ones do the work
+    _copy_chunks(chunks)
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+
+
+def _copy_chunks(chunks: _Chunks) -> None:
+    while chunks:
+        try:
+            target, source = chunks.popleft()
+        except IndexError:
+            return  # another thread was faster
         np.copyto(target, source)
-        return
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    library.softnpu_copy(target.ctypes.data, source.ctypes.data, size, threads)
+
+
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # 3 ms, which few engines need
+
+    return ThreadPoolExecutor(_MOST_THREADS - 1, "copy")
