@@ -128,11 +128,15 @@ class CModelRequest:
 
 
 class CModel:
-    """The C model of an image."""
+    """The C model of an image. `threads`: of an inference; 0: those of the image."""
 
-    def __init__(self, interface: OpenVino, compiled: ov.CompiledModel, meta: GraphMeta) -> None:
+    def __init__(
+        self, interface: OpenVino, compiled: ov.CompiledModel, meta: GraphMeta, threads: int = 0
+    ) -> None:
+        self.threads = threads
         self._exported: bytes = compiled.export_model().getvalue()
-        core = interface.core(properties_of(meta))
+        chosen = {"INFERENCE_NUM_THREADS": str(threads)} if threads else {}
+        core = interface.core(properties_of(meta) | chosen)
         self._interface, self._compiled = interface, ctypes.c_void_p()
         self._inputs = len(meta.inputs)
         interface.call(

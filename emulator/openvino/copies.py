@@ -18,6 +18,12 @@ from softnpu.emulator.openvino.image import LoadedImage
 
 log = logging.getLogger(__name__)
 
+_FLOATS = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
+_MOST_BYTES = 16 << 20  # of the arguments: a trial has several of each
+
+Trial = tuple[list[bytes], list[bytes]]
+"""Values of the inputs, and what an image computes from them."""
+
 
 class CopyMaker:
     """Makes copies one after the other, in a thread that ends when idle."""
@@ -72,6 +78,38 @@ def can_be_copied(image: LoadedImage) -> bool:
         and all(argument.byte_size for argument in image.meta.arguments)
         and cpu_cache.fits(image.compiled, image.meta)
     )
+
+
+def may_sum_otherwise(image: LoadedImage) -> bool:
+    """Whether a copy may compute in another order, with other threads: wrong bits would be seen.
+
+    Integers may hide them.
+    """
+    meta = image.meta
+    are_floats = all(argument.element_type in _FLOATS for argument in meta.outputs)
+    return are_floats and sum(argument.byte_size for argument in meta.arguments) <= _MOST_BYTES
+
+
+def trials_of(image: LoadedImage, inputs: list[bytes]) -> list[Trial]:
+    """Return trials with a client's inputs and with random ones; none if an output hides its inputs.
+
+    Zeros of a client would hide everything. Raises `RuntimeError`.
+    """
+    values = [inputs, *(_random(image, inputs, seed) for seed in (1, 2))]
+    trials = [(each, expected_of(image, each)) for each in values]
+    hides = any(one == other for one, other in zip(trials[1][1], trials[2][1], strict=True))
+    return [] if hides else trials
+
+
+def _random(image: LoadedImage, inputs: list[bytes], seed: int) -> list[bytes]:
+    """Return these inputs with random values instead of floating-point ones."""
+    generator = np.random.default_rng(seed)
+    return [
+        data
+        if (kind := _FLOATS.get(argument.element_type)) is None
+        else generator.standard_normal(len(data) // np.dtype(kind).itemsize).astype(kind).tobytes()
+        for argument, data in zip(image.meta.inputs, inputs, strict=True)
+    ]
 
 
 def memory_of(image: LoadedImage, inputs: Sequence[bytes]) -> list[Bytes]:

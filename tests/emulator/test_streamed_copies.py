@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import openvino as ov
 import openvino.opset13 as ops
 import pytest
 
-from softnpu.driver import CommandQueue, Context, Driver, Fence, GraphSource
+from softnpu.driver import CommandQueue, Context, Driver, Fence
 from softnpu.emulator.openvino import image as images
 from softnpu.emulator.openvino import streamed_copy
 from softnpu.emulator.openvino.binding import Binding
@@ -158,27 +157,15 @@ def test_what_cannot_start_early_has_its_turn(
         assert [each.result() for each in floods] == [None] * len(floods)
 
 
-class _AtOnce(CopyMaker):
-    """Makes copies in the thread that asks."""
-
-    def _put(self, job: Callable[[], None]) -> None:
-        job()
-
-
-def _loaded(context: Context, xml: Path) -> LoadedImage:
-    with GraphSource.from_ir(xml) as source, context.create_graph(source) as graph:
-        return loaded_images.load(bytes(graph.get_native_binary()))
-
-
 def _ask(image: LoadedImage, value: float = 0.5) -> None:
     views = memory_of(image, [])
     for view, argument in zip(views, image.meta.inputs, strict=False):
         view.view(np.float32 if argument.element_type == "f32" else np.int32)[:] = value
-    streamed_copy.ask(_AtOnce(), image, views)
+    streamed_copy.ask(loaded_images.MakerAtOnce(), image, views)
 
 
 def test_an_image_gets_a_copy_with_as_many_streams_as_cores(context: Context, xml: Path) -> None:
-    image = _loaded(context, xml)
+    image = loaded_images.compiled(context, xml)
     _ask(image)
     assert image.streamed is not None
     assert image.streams == 1
@@ -192,7 +179,10 @@ def test_a_copy_that_computes_other_bits_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    image, other = _loaded(context, xml), _loaded(context, write_chain(private_dir, _SIZE, 3, "other"))
+    image, other = (
+        loaded_images.compiled(context, xml),
+        loaded_images.compiled(context, write_chain(private_dir, _SIZE, 3, "other")),
+    )
     wrong = other.with_streams()
     with monkeypatch.context() as patched:
         patched.setattr(LoadedImage, "with_streams", lambda _: wrong)
@@ -203,7 +193,7 @@ def test_a_copy_that_computes_other_bits_is_not_used(
 
 def test_a_large_image_gets_none(context: Context, xml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "MOST_COPIED", -1)
-    image = _loaded(context, xml)
+    image = loaded_images.compiled(context, xml)
     _ask(image)
     assert image.streamed is None
 
@@ -218,7 +208,9 @@ def test_zeros_do_not_verify_a_copy(context: Context, private_dir: Path) -> None
     """OpenVINO sums up a group in another order with several streams, which no sum of zeros shows."""
     x = ops.parameter([1, 16, 128, 128], ov.Type.f32, name="x")
     ones = ops.constant(np.ones(16, np.float32))
-    image = _loaded(context, _save(private_dir, ops.group_normalization(x, ones, ones, 2, 1e-5), x))
+    image = loaded_images.compiled(
+        context, _save(private_dir, ops.group_normalization(x, ones, ones, 2, 1e-5), x)
+    )
     _ask(image, 0.0)
     if (copy := image.streamed) is not None:  # on another processor
         views = memory_of(image, [np.random.default_rng(9).random(x.shape, np.float32).tobytes()])
@@ -233,20 +225,20 @@ def test_an_image_whose_outputs_hide_other_bits_gets_none(
     x = ops.parameter([64, 64], ov.Type.f32, name="x")
     sums = ops.reduce_sum(ops.matmul(x, x, False, False), np.array([1]), keep_dims=True)
     hiding = ops.convert(sums, "i32") if kind == "integers" else ops.relu(ops.negative(ops.abs(sums)))
-    image = _loaded(context, _save(private_dir, hiding, x))
+    image = loaded_images.compiled(context, _save(private_dir, hiding, x))
     _ask(image)
     assert image.streamed is None
 
 
 def test_an_image_with_large_arguments_gets_none(context: Context, private_dir: Path) -> None:
     x = ops.parameter([4 << 20], ov.Type.f32, name="x")
-    image = _loaded(context, _save(private_dir, ops.relu(x), x))
+    image = loaded_images.compiled(context, _save(private_dir, ops.relu(x), x))
     _ask(image)
     assert image.streamed is None
 
 
 def test_a_copy_that_fails_keeps_no_other_from_being_made(context: Context, xml: Path) -> None:
-    image, maker, made = _loaded(context, xml), CopyMaker(), threading.Event()
+    image, maker, made = loaded_images.compiled(context, xml), CopyMaker(), threading.Event()
 
     def fail(_: object) -> None:
         raise MemoryError
