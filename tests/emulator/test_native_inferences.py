@@ -118,6 +118,23 @@ def test_a_queue_that_is_lost_runs_nothing_that_is_known(
     assert daemon.counts("inferences") == before
 
 
+def test_a_short_one_without_a_c_model_has_the_same_results_in_python_and_called(
+    start_context: StartContext, digits: Path
+) -> None:
+    daemon, context = start_context()
+    loaded = Loaded(context, digits, config={"INFERENCE_PRECISION_HINT": "f16"})
+    queue = context.create_command_queue()
+    in_python = [loaded.infer(queue, image(seed)) for seed in (1, 2)]
+    for deaths in (1, 2):
+        for _ in range(12):
+            for seed, expected in zip((1, 2), in_python, strict=True):
+                assert same(loaded.infer(queue, image(seed)), expected)
+        daemon.kill_engine()
+        assert same(loaded.infer(queue, image(1)), in_python[0])
+        daemon.wait_restarted(deaths)
+    assert not daemon.log.count(_HAS_C_MODEL)
+
+
 def test_a_state_in_place_advances_once_whatever_runs_it(start_context: StartContext, tmp_path: Path) -> None:
     daemon, context = start_context()
     xml = tmp_path / "sum.xml"

@@ -208,16 +208,18 @@ class Inference:
     @property
     def has_c_model(self) -> bool:
         """Whether its image has a C model that it can use."""
-        return self._image.loaded is not None and self._image.loaded.c_model is not None
-
-    def wants_c_model(self, maker: CopyMaker) -> bool:
-        """Request a C model if it can use one; return False if it never will."""
         image, bound = self._image.loaded, self._bound
-        if image is None or bound is None or not self._is_plain(bound):
+        if image is None or bound is None or image.c_model is None:
             return False
-        if bound.is_short and not image.c_model_asked:
+        return self._is_plain(bound)
+
+    def ask_c_model(self, maker: CopyMaker) -> None:
+        """Request a C model of its image, unless it cannot use one or is too long for it."""
+        image, bound = self._image.loaded, self._bound
+        if image is None or bound is None or image.c_model_asked:
+            return
+        if bound.is_short and self._is_plain(bound):
             c_model_maker.ask(maker, image, bound.views)
-        return True
 
     def c_model_request(self) -> CModelRequest:
         """Return a request of the C model, bound to its memory. Raises `CModelError`."""
@@ -237,17 +239,17 @@ class Inference:
     def can_be_called(self) -> bool:
         """Whether it can run within a call of C++, which handles no messages meanwhile, and is worth it.
 
-        A short one had better get a C model, and a long one would be cancelled.
+        On a C model it needs no call, and a long one would be cancelled.
         """
         bound = self._bound
-        if type(bound) is not Binding or self._profile is not None:
+        if type(bound) is not Binding or self._profile is not None or self.has_c_model:
             return False
         if self._concurrent is not None and self._beside_run is None:
             return False  # its image has streams
         image = self._image.loaded
         if self._waited_for and self._ranges is not None and image is not None and image.streamed is not None:
             return False  # it had better run beside others
-        return not bound.is_short and self.time_ns < _USUALLY_CALLED_NS
+        return self.time_ns < _USUALLY_CALLED_NS
 
     def run_called(self, queue: StepQueue) -> bool:
         """Run within a call of C++; False if it has to run again in its turn."""

@@ -172,9 +172,8 @@ class PreparedSubmissions:
         if inference is not None and not inference.has_c_model:
             if runs < _RUNS:
                 return
+            inference.ask_c_model(self._copies)
             if not inference.can_be_called:
-                if not inference.wants_c_model(self._copies):
-                    self._runs[content] = -1
                 return
         try:
             prepared = PreparedSubmission(self._queue, self.record, submission, program, self._copies)
