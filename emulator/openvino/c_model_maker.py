@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from softnpu.emulator.common.arrays import Bytes
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 MAX_WEIGHTS = 8 << 20
 """Bytes of constants of the largest image eligible for a C model."""
-_FAST_S = 30e-6
-"""Models that take longer with one thread mostly gain from several, those that take less mostly lose."""
+_FAST_S = 30e-6  # with less, one thread is as fast: several would wait for each other
+_MOST_S = 100e-6  # with more, several are faster, though not while their cores are busy
 _ROUNDS = 20
 
 
@@ -57,34 +57,34 @@ def ask(maker: CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> None:
 def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
     name = image.meta.name
     try:
-        c_model = _with_one_thread(interface, image, inputs)
-        if c_model is None:
-            c_model = CModel(interface, image.compiled, image.meta)
-            if not _computes(c_model, image, (inputs, expected_of(image, inputs))):
-                log.warning("'%s' runs through Python: its C model computes other bits", name)
-                return
+        c_model = CModel(interface, image.compiled, image.meta)
+        if not _computes(c_model, image, (inputs, expected_of(image, inputs))):
+            log.warning("'%s' runs through Python: its C model computes other bits", name)
+            return
+        image.c_model = _with_one_thread(interface, image, inputs, c_model) or c_model
     except (CModelError, RuntimeError) as error:
         log.warning("'%s' runs through Python: %s", name, openvino_errors.reason(error))
         return
-    image.c_model = c_model
-    log.info("'%s' has a C model: its inferences run in C++", name)
+    threads = image.c_model.threads or threads_of(image.meta)
+    log.info("'%s' has a C model of %d threads: its inferences run in C++", name, threads)
 
 
-def _with_one_thread(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> CModel | None:
-    """Return a C model of one thread if that is fast enough; None where its bits are others or not tried.
+def _with_one_thread(
+    interface: OpenVino, image: LoadedImage, inputs: list[bytes], several: CModel
+) -> CModel | None:
+    """Return a C model of one thread if that is as fast as several; None also if its bits may be others.
 
     OpenVINO's other threads would wait for work without sleep, on the cores that the clients need.
     """
     if threads_of(image.meta) == 1 or threads_asked(image.meta) or not may_sum_otherwise(image):
         return None
-    c_model = CModel(interface, image.compiled, image.meta, threads=1)
-    request = c_model.request(memory_of(image, inputs))
-    times = [_timed(partial(c_model.infer, request)) for _ in range(_ROUNDS)]
-    if min(times) > _FAST_S:
+    one = CModel(interface, image.compiled, image.meta, threads=1)
+    views = memory_of(image, inputs)
+    if _fastest_s(one, views) > max(_FAST_S, min(_fastest_s(several, views), _MOST_S)):
         return None
     trials = trials_of(image, inputs)
-    is_equal = bool(trials) and all(_computes(c_model, image, trial) for trial in trials)
-    return c_model if is_equal else None
+    is_equal = bool(trials) and all(_computes(one, image, trial) for trial in trials)
+    return one if is_equal else None
 
 
 def _computes(c_model: CModel, image: LoadedImage, trial: Trial) -> bool:
@@ -95,7 +95,11 @@ def _computes(c_model: CModel, image: LoadedImage, trial: Trial) -> bool:
     return outputs_in(image, views) == expected
 
 
-def _timed(call: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def _fastest_s(c_model: CModel, views: Sequence[Bytes]) -> float:
+    """Return the time of the fastest of some inferences in seconds."""
+    request, times = c_model.request(views), []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        c_model.infer(request)
+        times.append(time.perf_counter() - start)
+    return min(times)

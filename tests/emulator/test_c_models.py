@@ -53,6 +53,7 @@ def test_a_fast_one_has_one_thread_and_the_bits_of_the_image(image: LoadedImage)
 
 def test_a_slow_one_has_the_threads_of_the_image(image: LoadedImage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c_model_maker, "_FAST_S", 0.0)
+    monkeypatch.setattr(c_model_maker, "_MOST_S", 0.0)
     assert _threads(image) == 0
 
 
