@@ -210,18 +210,53 @@ def test_nothing_starts_early_for_a_while_after_an_engine_reset() -> None:
 
 
 def test_only_those_on_a_stream_share_the_time_of_an_inference_and_nobody_that_of_anything_else() -> None:
-    run = SimpleNamespace(streams=2, started_ns=1, poll_often=lambda _: None)
-    inference: Any = SimpleNamespace(
-        concurrent=lambda: run, may_get_copy=False, has_beside_run=True, waited_for=lambda *_: None
-    )
-    running: Any = SimpleNamespace(level=2, completed=0)
-    early: list[Any] = [SimpleNamespace(level=2) for _ in range(2)]
+    inference, run = _inference(), _run()
+    running, *early = queues = [cast(Any, SimpleNamespace(level=2, completed=0)) for _ in range(3)]
+    inference.concurrent = lambda: run
     overlap = Overlap(QueueTable(), cast(Any, None), after_reset=True)
-    overlap._early = [EarlyInference(queue, 1, cast(Any, object()), cast(Any, None)) for queue in early]
+    overlap._early = [EarlyInference(queue, 1, _inference(), cast(Any, _run())) for queue in queues]
+    overlap._early[0] = EarlyInference(running, 1, inference, cast(Any, run))
     overlap.begin(running, inference)
     assert overlap.beside(running) == early[:1]
     overlap.begin(running, None)
     assert overlap.beside(running) == []
+
+
+@pytest.mark.parametrize("overtaking", ["something else", "a conflict", "no conflict"])
+def test_what_is_overtaken_starts_again_unless_nobody_can_tell(overtaking: str) -> None:
+    """Work of a higher level may write what an early inference reads."""
+    inference: Any = None
+    if overtaking != "something else":
+        inference, run = _inference(), _run(conflicts=overtaking == "a conflict")
+        inference.concurrent = lambda: run
+    low, high = (cast(Any, SimpleNamespace(level=level, completed=0)) for level in (1, 2))
+    overlap, early = Overlap(QueueTable(), cast(Any, None), after_reset=True), _run()
+    overlap._early = [EarlyInference(low, 1, _inference(), cast(Any, early))]
+    overlap.begin(high, inference)
+    assert early.cancelled == (0 if overtaking == "no conflict" else 1)
+    assert overlap.has_early == (overtaking == "no conflict")
+
+
+def _run(conflicts: bool = False) -> Any:
+    """Return an inference that has started early."""
+    run = SimpleNamespace(streams=2, started_ns=1, poll_often=lambda _: None, cancelled=0)
+    run.conflicts = lambda _: conflicts
+
+    def cancel_early() -> None:
+        run.cancelled += 1
+
+    run.cancel_early = cancel_early
+    return run
+
+
+def _inference() -> Any:
+    return SimpleNamespace(
+        concurrent=lambda: None,
+        may_get_copy=False,
+        has_beside_run=True,
+        waited_for=lambda *_: None,
+        is_beside=False,
+    )
 
 
 def test_memory_of_inferences_is_let_go_with_their_context(daemon: Daemon, driver: Driver, xml: Path) -> None:

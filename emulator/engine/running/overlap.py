@@ -86,6 +86,8 @@ class Overlap:
         """
         self._streams = 1
         if self._early:
+            if self._early[0].queue is not queue:
+                self._give_way(inference)
             self._adopt(queue, inference)
         if inference is None:
             return
@@ -97,6 +99,17 @@ class Overlap:
         self._start_more(queue, run)
         inference.is_beside = inference.has_beside_run and bool(run.started_ns or self._early)
         inference.waited_for(inference.is_beside, self.copies)
+
+    def _give_way(self, inference: Inference | None) -> None:
+        """Cancel what has started before something that overtakes it, and may write what it uses."""
+        run = None if inference is None else inference.concurrent()
+        kept = []
+        for early in self._early:
+            if run is not None and not run.conflicts(early.run):
+                kept.append(early)
+            else:
+                early.run.cancel_early()
+        self._early = kept
 
     def _adopt(self, queue: EngineQueue, inference: Inference | None) -> None:
         sequence = queue.completed + 1
