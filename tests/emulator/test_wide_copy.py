@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -41,13 +42,15 @@ def test_a_copy_that_gets_no_more_threads_is_made_by_those_there(
     def none_left(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(wide_copy, "_helpers", lambda: ThreadPoolExecutor(1))
+    helpers = functools.cache(lambda: ThreadPoolExecutor(1))
+    monkeypatch.setattr(wide_copy, "_helpers", helpers)
     monkeypatch.setattr(threading.Thread, "start", none_left)
     target = np.zeros(WIDE_BYTES, np.uint8)
 
     copy(target, source[:WIDE_BYTES])
 
     assert np.array_equal(target, source[:WIDE_BYTES])
+    assert not helpers.cache_info().currsize  # nothing is kept that no thread has done
 
 
 def test_a_library_of_another_build_is_not_used(

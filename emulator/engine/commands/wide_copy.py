@@ -30,8 +30,8 @@ def copy(target: Bytes, source: Bytes) -> None:
     try:
         for _ in range(min(_MOST_THREADS, len(starts), len(os.sched_getaffinity(0))) - 1):
             helpers.append(_helpers().submit(_copy_chunks, chunks))
-    except RuntimeError:
-        pass  # thread limit reached: the existing ones do the work
+    except RuntimeError:  # thread limit reached: the existing ones do the work
+        _helpers.cache_clear()  # it would keep what no thread of it has done
     _copy_chunks(chunks)
     for helper in helpers:
         if not helper.cancel():
