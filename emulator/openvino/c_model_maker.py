@@ -19,9 +19,12 @@ from softnpu.emulator.openvino.copies import (
     Trial,
     can_be_copied,
     expected_of,
-    may_sum_otherwise,
+    is_repeatable,
+    keeps_order,
+    layers_of,
     memory_of,
     outputs_in,
+    shows_bits,
     trials_of,
 )
 from softnpu.emulator.openvino.image import LoadedImage
@@ -57,6 +60,9 @@ def ask(maker: CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> None:
 def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
     name = image.meta.name
     try:
+        if not is_repeatable(image):
+            log.info("'%s' runs through Python: its numbers depend on the inferences before", name)
+            return
         c_model = CModel(interface, image.compiled, image.meta)
         if not _computes(c_model, image, (inputs, expected_of(image, inputs))):
             log.warning("'%s' runs through Python: its C model computes other bits", name)
@@ -76,11 +82,14 @@ def _with_one_thread(
 
     OpenVINO's other threads would wait for work without sleep, on the cores that the clients need.
     """
-    if threads_of(image.meta) == 1 or threads_asked(image.meta) or not may_sum_otherwise(image):
+    if threads_of(image.meta) == 1 or threads_asked(image.meta) or not shows_bits(image):
         return None
     one = CModel(interface, image.compiled, image.meta, threads=1)
     views = memory_of(image, inputs)
     if _fastest_s(one, views) > max(_FAST_S, min(_fastest_s(several, views), _MOST_S)):
+        return None
+    layers = layers_of(image.compiled)
+    if not keeps_order(image, layers) or layers_of(one.in_python()) != layers:
         return None
     trials = trials_of(image, inputs)
     is_equal = bool(trials) and all(_computes(one, image, trial) for trial in trials)

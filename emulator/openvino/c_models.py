@@ -18,7 +18,7 @@ import openvino as ov
 
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.common.arrays import Bytes
-from softnpu.emulator.openvino.runtime import properties_of
+from softnpu.emulator.openvino.runtime import core, properties_of
 
 log = logging.getLogger(__name__)
 
@@ -136,18 +136,23 @@ class CModel:
         self.threads = threads
         self._exported: bytes = compiled.export_model().getvalue()
         chosen = {"INFERENCE_NUM_THREADS": str(threads)} if threads else {}
-        core = interface.core(properties_of(meta) | chosen)
+        self._properties = properties_of(meta) | chosen
+        of_c = interface.core(self._properties)
         self._interface, self._compiled = interface, ctypes.c_void_p()
         self._inputs = len(meta.inputs)
         interface.call(
             "ov_core_import_model",
-            core,
+            of_c,
             self._exported,
             ctypes.c_size_t(len(self._exported)),
             b"CPU",
             ctypes.byref(self._compiled),
         )
         weakref.finalize(self, interface.free, "ov_compiled_model_free", self._compiled).atexit = False
+
+    def in_python(self) -> ov.CompiledModel:
+        """Import the same for Python."""
+        return core().import_model(self._exported, "CPU", self._properties)
 
     def request(self, views: Sequence[Bytes]) -> CModelRequest:
         """Return a request on this memory, one view per argument. Raises `CModelError`."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
+import openvino as ov
 
 from softnpu.emulator.common.arrays import Bytes, aligned
 from softnpu.emulator.openvino import memory_limit
@@ -18,9 +22,26 @@ from softnpu.emulator.openvino.image import LoadedImage
 
 log = logging.getLogger(__name__)
 
+_ORDERED: Final = frozenset(
+    (
+        *("Concatenation", "Const", "Convert", "Convolution", "Eltwise", "FullyConnected", "Gather", "Input"),
+        *("Interpolate", "MatMul", "Math", "Output", "Pad", "Pooling", "Reference", "Reorder", "Reshape"),
+        *("Softmax", "Split", "StridedSlice", "Subgraph", "Transpose"),
+    )
+)
+"""Layers in which one thread computes a value, in the same order whatever the number of threads.
+
+Norms, reductions and deconvolutions divide sums among the threads, which few of many values may show.
+Products of matrices might be divided as well, but in all values, so that a trial shows it.
+"""
+_DIVIDED: Final = re.compile("Reduce.*|.*Normaliz.*|MVN|If|Loop|TensorIterator")
+"""Operations that may be such, in a layer of another kind or in a body."""
+_RANDOM: Final = frozenset(("Multinomial", "RandomUniform"))
 _FLOATS = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
 _MOST_BYTES = 16 << 20  # of the arguments: a trial has several of each
 
+Layers = Counter[tuple[str, str]]
+"""How many layers OpenVINO executes, by type and kernel."""
 Trial = tuple[list[bytes], list[bytes]]
 """Values of the inputs, and what an image computes from them."""
 
@@ -80,8 +101,28 @@ def can_be_copied(image: LoadedImage) -> bool:
     )
 
 
-def may_sum_otherwise(image: LoadedImage) -> bool:
-    """Whether a copy may compute in another order, with other threads: wrong bits would be seen.
+def layers_of(compiled: ov.CompiledModel) -> Layers:
+    """Return the layers of a compiled model."""
+    kinds = [operation.get_rt_info() for operation in compiled.get_runtime_model().get_ops()]
+    return Counter((kind["layerType"].astype(str), kind["primitiveType"].astype(str)) for kind in kinds)
+
+
+def is_repeatable(image: LoadedImage) -> bool:
+    """Whether an inference leaves others as they are: random numbers come from a sequence."""
+    return not _RANDOM & image.operations()
+
+
+def keeps_order(image: LoadedImage, layers: Layers) -> bool:
+    """Whether the bits of an image with these layers do not depend on the number of threads."""
+    return (
+        is_repeatable(image)
+        and all(kind in _ORDERED for kind, _ in layers)
+        and not any(map(_DIVIDED.fullmatch, image.operations()))
+    )
+
+
+def shows_bits(image: LoadedImage) -> bool:
+    """Whether its outputs would show that a copy with other threads computes other bits.
 
     Integers may hide them.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -27,6 +28,7 @@ from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
 MOST_COPIED: Final = 64 << 20
 """Bytes of constants of the largest image that is compiled once more, with streams."""
+_OPERATION: Final = re.compile(rb'<layer [^>]*type="(\w+)"')
 
 
 class LoadedImage(Compilation):
@@ -86,6 +88,13 @@ class LoadedImage(Compilation):
         if self._sources is None:
             return None
         return LoadedImage(*self._sources, host_times, hint="THROUGHPUT")
+
+    def operations(self) -> frozenset[str]:
+        """Return the types of its model's operations, bodies included; none of a large model."""
+        if self._sources is None:
+            return frozenset()
+        xml = bytes(self._sources[0].read(Section.IR))
+        return frozenset(kind.decode() for kind in _OPERATION.findall(xml))
 
     def _examine(self) -> None:
         """Look at the ports of what was compiled."""

@@ -18,9 +18,11 @@ from softnpu.emulator.openvino.copies import (
     CopyMaker,
     Trial,
     can_be_copied,
-    may_sum_otherwise,
+    keeps_order,
+    layers_of,
     memory_of,
     outputs_in,
+    shows_bits,
     trials_of,
 )
 from softnpu.emulator.openvino.image import LoadedImage
@@ -37,16 +39,17 @@ def ask(maker: CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> None:
     `views`: the memory of a client's inference, whose inputs are used for the verification.
     """
     image.streamed_asked = True
-    if most_streams(image.meta) > 1 and may_sum_otherwise(image) and can_be_copied(image):
+    if most_streams(image.meta) > 1 and shows_bits(image) and can_be_copied(image):
         maker.ask(partial(_make, image), image, views)
 
 
 def _make(image: LoadedImage, inputs: list[bytes]) -> None:
     name = image.meta.name
     try:
-        copy = image.with_streams()
-        if copy is None or copy.streams == 1:
-            log.info("'%s' runs one inference at a time", name)
+        layers = layers_of(image.compiled)
+        copy = image.with_streams() if keeps_order(image, layers) else None
+        if copy is None or copy.streams == 1 or layers_of(copy.compiled) != layers:
+            log.info("'%s' runs one inference at a time: threads might change its bits, or it is large", name)
             return
         trials = trials_of(image, inputs)
         if not trials:

@@ -83,3 +83,20 @@ def test_one_whose_outputs_may_hide_other_bits_keeps_its_threads(context: Contex
     path = private_dir / "integers.xml"
     ov.serialize(ov.Model([ops.convert(ops.matmul(x, x, False, False), "i32")], [x], "integers"), path)
     assert _threads(loaded_images.compiled(context, path)) == 0
+
+
+def test_one_whose_layers_divide_sums_among_threads_keeps_them(context: Context, private_dir: Path) -> None:
+    x = ops.parameter([1, 4, 8, 8], ov.Type.f32, name="x")
+    norm = ops.mvn(ops.relu(x), np.array([2, 3]), True, 1e-5, "inside_sqrt")
+    ov.serialize(ov.Model([norm], [x], "norm"), private_dir / "norm.xml")
+    assert _threads(loaded_images.compiled(context, private_dir / "norm.xml")) == 0
+
+
+def test_one_with_random_numbers_gets_none(context: Context, private_dir: Path) -> None:
+    """A trial would take numbers of the sequence that its user expects."""
+    x = ops.parameter([8], ov.Type.f32, name="x")
+    numbers = ops.random_uniform(np.array([8]), np.zeros(1, np.float32), np.ones(1, np.float32), "f32", 7, 9)
+    ov.serialize(ov.Model([ops.add(x, numbers)], [x], "random"), private_dir / "random.xml")
+    image = loaded_images.compiled(context, private_dir / "random.xml")
+    c_model_maker.ask(loaded_images.MakerAtOnce(), image, memory_of(image, []))
+    assert image.c_model is None
