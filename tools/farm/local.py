@@ -48,9 +48,9 @@ class LocalNode:
         return 0 if record is None else record.pid
 
     def wait_ready(self) -> None:
-        """Wait until a daemon accepts connections."""
+        """Wait until a daemon accepts connections, and has told its pid, which comes a little later."""
         end = time.monotonic() + _READY_S
-        while not endpoint.accepts(self.socket):
+        while not (endpoint.accepts(self.socket) and self.daemon_pid):
             if time.monotonic() > end or self.keeper.poll() is not None:
                 log = endpoint.log_path(self.socket)
                 raise ToolError(
