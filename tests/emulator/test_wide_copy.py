@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,6 +52,29 @@ def test_a_copy_that_gets_no_more_threads_is_made_by_those_there(
 
     assert np.array_equal(target, source[:WIDE_BYTES])
     assert not helpers.cache_info().currsize  # nothing is kept that no thread has done
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no helper")
+@pytest.mark.parametrize("failing", ["the caller", "the helper"])
+def test_a_copy_that_fails_has_no_thread_that_still_writes(
+    source: np.ndarray, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    caller, writing, has_begun = threading.get_ident(), threading.Event(), threading.Event()
+
+    def copy_chunk(target: np.ndarray, data: np.ndarray) -> None:
+        is_caller = threading.get_ident() == caller
+        if is_caller == (failing == "the caller"):
+            assert has_begun.wait(60)
+            raise MemoryError
+        writing.set()
+        has_begun.set()
+        target[:] = data
+        writing.clear()
+
+    monkeypatch.setattr(np, "copyto", copy_chunk)
+    with pytest.raises(MemoryError):
+        copy(np.zeros(4 * WIDE_BYTES, np.uint8), np.resize(source, 4 * WIDE_BYTES))
+    assert not writing.is_set()
 
 
 def test_a_library_of_another_build_is_not_used(

@@ -12,7 +12,7 @@ import numpy as np
 from softnpu.emulator.common.arrays import Bytes
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 WIDE_BYTES = 4 * 1024 * 1024
 """Shorter copies use one thread: waking another can take as long as copying 1 MiB."""
@@ -23,19 +23,22 @@ _Chunks = deque[tuple[Bytes, Bytes]]
 
 
 def copy(target: Bytes, source: Bytes) -> None:
-    """Copy bytes to a target that does not overlap them."""
+    """Copy bytes to a target that does not overlap them. When it ends or raises, no thread writes."""
     starts = range(0, target.nbytes, _CHUNK_BYTES)
     chunks = deque((target[at : at + _CHUNK_BYTES], source[at : at + _CHUNK_BYTES]) for at in starts)
-    helpers = []
+    helpers: list[Future[None]] = []
     try:
-        for _ in range(min(_MOST_THREADS, len(starts), len(os.sched_getaffinity(0))) - 1):
-            helpers.append(_helpers().submit(_copy_chunks, chunks))
-    except RuntimeError:  # thread limit reached: the existing ones do the work
-        _helpers.cache_clear()  # it would keep what no thread of it has done
-    _copy_chunks(chunks)
-    for helper in helpers:
-        if not helper.cancel():
-            helper.result()
+        try:
+            for _ in range(min(_MOST_THREADS, len(starts), len(os.sched_getaffinity(0))) - 1):
+                helpers.append(_helpers().submit(_copy_chunks, chunks))
+        except (RuntimeError, MemoryError):  # no more threads: the existing ones do the work
+            _helpers.cache_clear()  # it would keep what no thread of it has done
+        _copy_chunks(chunks)
+    finally:
+        chunks.clear()
+        failures = [helper.exception() for helper in helpers if not helper.cancel()]
+    for failure in filter(None, failures):
+        raise failure
 
 
 def _copy_chunks(chunks: _Chunks) -> None:
