@@ -72,7 +72,7 @@ def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
         log.warning("'%s' runs through Python: %s", name, openvino_errors.reason(error))
         return
     threads = image.c_model.threads or threads_of(image.meta)
-    log.info("'%s' has a C model of %d threads: its inferences run in C++", name, threads)
+    log.info("'%s' has a C model (threads: %d): its inferences run in C++", name, threads)
 
 
 def _with_one_thread(
