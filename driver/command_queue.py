@@ -38,6 +38,7 @@ class QueueMode(enum.IntEnum):
     ASYNCHRONOUS = 2
 
 
+_MOST_KEPT = 32  # submissions, ended or not, that begin with the same list
 _SYNCHRONOUS = QueueMode.SYNCHRONOUS
 """A plain name: reading an enumeration member takes 50 ns."""
 
@@ -160,17 +161,14 @@ class CommandQueue(Handle):
                 has_room = self._results.last_read >= last_use
                 if has_room or self._release_ended() >= last_use:
                     try:
-                        asleep = self._fill_slots(filled, fence, execution)
-                        if failpoints.active is not None:
-                            failpoints.hit("client.submit")
-                        if asleep:
+                        if self._fill_slots(filled, fence, execution):
                             self.context._ring_doorbell()
                     except BaseException:  # of a signal handler: what was published must not wait for others
                         self.context._ring_doorbell()
                         raise
                     # release ended work while the device begins; a destroyed ring's memory may have been
                     # reused
-                    if has_room and not self._progress.destroyed:
+                    if has_room and not self._progress.destroyed and self._is_time_to_release(filled):
                         self._release_ended()
                     return
             self._wait_until_over(call, last_use, FOREVER)
@@ -263,7 +261,7 @@ class CommandQueue(Handle):
     def _fill_slots(
         self, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
     ) -> bool:
-        """Submit these; the last one signals the fence, if there is one. Return whether the device sleeps."""
+        """Submit these; the last one signals the fence, if any. Return whether to ring the doorbell."""
         ring, sequence = self._ring, self._tail
         last = sequence + len(filled)
         if execution is not None:
@@ -282,13 +280,26 @@ class CommandQueue(Handle):
             fence._arm(execution)
             (memory, offset), ticket = fence._place, execution.ticket
         # a signal handler may raise at any call of Python: by then nothing counts, or the slots are filled
-        if CALLS is None:
+        if CALLS is None or failpoints.active is not None:
             ring.fill(last, buffer, size, memory, offset, ticket)
             self._tail = last
             ring.publish(last)
+            if failpoints.active is not None:
+                failpoints.hit("client.submit")
             return ring.needs_doorbell()
         self._tail = last
-        return CALLS.submit(ring.address, ring.slots, last, buffer, size, memory, offset, ticket)
+        doorbell = self.context._doorbell
+        return CALLS.submit(ring.address, ring.slots, last, buffer, size, memory, offset, ticket, doorbell)
+
+    def _is_time_to_release(self, filled: list[Submission]) -> bool:
+        """Return whether ended work may hold what this one does not, or there is much of it.
+
+        Not each time, as it takes half a microsecond: the device has just written what is read for it.
+        """
+        in_flight = self._in_flight
+        if not in_flight:
+            return False  # destroyed by another thread
+        return in_flight[0][1] is not filled[0] or len(in_flight) > _MOST_KEPT
 
     def _release_ended(self) -> int:
         """Read the results of ended submissions and release what they used; return how many have ended."""

@@ -11,15 +11,18 @@ from typing import Final, NamedTuple
 
 from softnpu.emulator.common import native_files
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of the functions in `native/submit`: a library of another version is not used."""
 
 
 class SubmitCalls(NamedTuple):
     """Functions on addresses, which the caller keeps mapped."""
 
-    submit: Callable[[int, int, int, int, int, int, int, int], bool]
-    """Ring, slots, then as `DriverRing.fill`; publishes it, and returns as `DriverRing.needs_doorbell`."""
+    submit: Callable[[int, int, int, int, int, int, int, int, int], bool]
+    """Ring, slots, then as `DriverRing.fill`, doorbell: publishes it, and rings if the engine sleeps.
+
+    True if that has failed.
+    """
     poll: Callable[[int, int, int, int, int], int]
     """Fence, ticket, ring, sequence, nanoseconds: whether the fence has the ticket, or so many have ended.
 

@@ -47,16 +47,18 @@ def wait(
 
     Raises `ZeError` with ERROR_DEVICE_LOST when the daemon is gone, within one short slice (50 ms).
     """
-    if is_over():
+    if type(timeout_ns) is not int:
+        check_type(call, "time-out in nanoseconds", timeout_ns, int, float)
+    limit = spin.limit_ns()
+    # before a sleep it is checked anyway, but after a submission Python is often slower than the device
+    if (limit or timeout_ns <= 0) and is_over():
         return True
-    check_type(call, "time-out in nanoseconds", timeout_ns, int, float)
     if timeout_ns <= 0:
         if connection.is_lost():
             raise connection.lost_error(call)
         return False
     now = time.monotonic_ns()
     end = now + timeout_ns
-    limit = spin.limit_ns()
     if limit:
         spin_end = min(end, now + limit)
         while now < spin_end:

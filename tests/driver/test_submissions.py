@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -117,6 +118,7 @@ def test_a_queue_goes_on_after_a_signal_handler_has_raised_in_a_submission(
 def test_what_was_published_runs_after_a_signal_handler_has_raised(
     context: Context, queue: CommandQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(command_queue, "CALLS", None)  # C++ rings itself: no handler runs before
     ring_doorbell, interrupts = context._ring_doorbell, [KeyboardInterrupt()]
 
     def interrupted() -> None:
@@ -129,6 +131,19 @@ def test_what_was_published_runs_after_a_signal_handler_has_raised(
     with pytest.raises(KeyboardInterrupt):
         queue.execute_command_lists([barrier(context)])
     assert queue.synchronize(20 * SECOND)
+
+
+def test_what_ended_work_holds_is_released_with_the_next_other_list(
+    context: Context, queue: CommandQueue
+) -> None:
+    first, second = barrier(context), barrier(context)
+    recording = weakref.ref(first._recording)
+    for _ in range(100):
+        run(queue, first)
+    assert len(queue._in_flight) < 50  # a ring has 256 slots
+    del first
+    run(queue, second)
+    assert recording() is None
 
 
 class _Interrupted(dict[int, Any]):

@@ -5,6 +5,7 @@
 // functions of its stable interface, which are declared here: so building needs no headers of Python, and one
 // library serves every version.
 #include <poll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -76,9 +77,10 @@ uint64_t now_ns() {
     return static_cast<uint64_t>(at.tv_sec) * 1000000000 + static_cast<uint64_t>(at.tv_nsec);
 }
 
-// submit(ring, slots, sequence, buffer, size, fence, fence_offset, ticket): whether to ring the doorbell.
+// submit(ring, slots, sequence, buffer, size, fence, fence_offset, ticket, doorbell): rings the doorbell if
+// the engine sleeps; whether that has failed.
 PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
-    Arguments<8> arguments;
+    Arguments<9> arguments;
     if (!arguments.read(given, count)) return nullptr;
     uint8_t* const at = arguments.address(0);
     schema::Slot slot{};
@@ -94,7 +96,8 @@ PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
     store64(at + ring::TAIL, slot.sequence);
     // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
     full_fence();
-    return PyBool_FromLong(load32(at + ring::ASLEEP) != 0);
+    return PyBool_FromLong(load32(at + ring::ASLEEP) != 0 &&
+                           eventfd_write(static_cast<int>(arguments[8]), 1) != 0);
 }
 
 // poll(fence, ticket, ring, sequence, limit_ns): 1 if the fence has the ticket or so many have ended, 2 if
@@ -177,7 +180,7 @@ PyMethodDef functions[] = {
 
 extern "C" {
 // The number of `VERSION` in submit_calls.py.
-int softnpu_submit_version() { return 3; }
+int softnpu_submit_version() { return 4; }
 
 // A function of Python, by its place in `_NAMES` of submit_calls.py.
 PyObject* softnpu_submit_function(unsigned index) {
