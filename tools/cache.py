@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from softnpu.emulator.disk_cache.cache_key import Configuration
     from softnpu.emulator.disk_cache.entry_files import Entry
     from softnpu.emulator.disk_cache.maintenance import EntryDescription, NearestEntry
+    from softnpu.emulator.interface.messages import DeviceInfo
+    from softnpu.plugin.properties import ModelProperties
 
 app = application("cache", "Compiled models on disk: what is there and why.")
 
@@ -235,29 +237,52 @@ def _iso(time_ns: int) -> str:
 def request_of(
     model: Path, config: dict[str, str], shapes: dict[str, tuple[int, ...]], platform: str | None
 ) -> tuple[bytes, Configuration]:
-    """Return the cache key of compiling `model`, as the compiler itself builds it."""
+    """Return the cache key of loading `model` on a device, as plugin and compiler build it."""
     from softnpu.emulator import platforms
     from softnpu.emulator.compiler import job_cache
     from softnpu.emulator.compiler.compile_request import CompileRequest
     from softnpu.emulator.compiler.stages import COMPILE_STAGES, Stages
     from softnpu.emulator.interface import environment
     from softnpu.emulator.links.compiler import CompileJob
-    from softnpu.plugin.models import model_source, onnx_file
+    from softnpu.plugin.batch.plan import plan_batch
+    from softnpu.plugin.models.model_source import SourceOptions, open_file
+    from softnpu.plugin.properties import PROPERTIES
 
-    number = platform or environment.devices(platforms.DEFAULT_PLATFORM)[0]
-    with onnx_file.open_file(model, shapes) or model_source.from_path(model) as source:
+    device = platforms.describe(0, platform or environment.devices(platforms.DEFAULT_PLATFORM)[0], 0)
+    of_native_programs = {name: value for name, value in config.items() if name not in PROPERTIES}
+    properties = _properties({name: config[name] for name in config.keys() & PROPERTIES.keys()}, device)
+    opened = open_file(model, None, SourceOptions.of(properties), properties, shapes)
+    with opened.source as source:
+        plan = plan_batch(source, opened.read, properties, shapes)
         job = CompileJob(
             name=source.name,
-            platform=platforms.check_platform(number).number,
+            platform=device.platform,
             xml_length=source.xml_length,
             weights=source.sources,
-            config=config,
-            shapes=shapes,
+            config={**of_native_programs, **plan.config},
+            shapes={name: tuple(shape) for name, shape in (plan.shapes or {}).items()},
             format=source.format,
         )
         stages = Stages(lambda _stage, _done: None, COMPILE_STAGES)
         stages.begin("cache")
         return job_cache.key_parts(CompileRequest.receive(job, source.fds, f"model '{source.name}'"), stages)
+
+
+def _properties(config: dict[str, str], device: DeviceInfo) -> ModelProperties:
+    from softnpu.plugin.properties import ModelProperties, in_effect, parse
+
+    given = parse(config)
+    info, values = in_effect(given, device)
+    names = frozenset(given)
+    properties = ModelProperties("NPU", 0, info, values, names, names)
+    properties.check()
+    if properties.for_graph():
+        raise ToolError(
+            "softnpu cache explain",
+            found=f"{' '.join(config)}, with which a model is not looked up here",
+            expected="properties that leave this cache to it",
+        )
+    return properties
 
 
 # ---------------------------------------------------------------- words

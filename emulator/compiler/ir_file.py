@@ -1,8 +1,8 @@
 """A file in memory that OpenVINO serialises a model into: it writes to names that end with `.xml` only.
 
-The name is a link to a descriptor of whoever opens it. A worker that is sandboxed can make no link, so it is
-made before. It stays, and serves all who have the file as the same descriptor. Models in another format are
-read by a name as well.
+The name is a link to a descriptor of whoever opens it. It stays, and serves all who have the file as the same
+descriptor: a process that is killed leaves no other. A worker that is sandboxed can make no link, so it is
+made before.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.interface import environment
+from softnpu.emulator.interface import environment, socket_place
 
 _lock = threading.Lock()
 
@@ -30,35 +30,39 @@ def written(write: Callable[[Path], None]) -> bytes:
                 return os.pread(fd, os.fstat(fd).st_size, 0)
             finally:
                 os.ftruncate(fd, 0)
-    import tempfile  # late: most workers have a link
-
     fd = linux.memfd("ir")
     try:
-        with tempfile.TemporaryDirectory(prefix="softnpu-ir-") as folder:
-            link = Path(folder, "model.xml")
-            link.symlink_to(f"/proc/self/fd/{fd}")
-            write(link)
+        write(_link_to(fd))
         return os.pread(fd, os.fstat(fd).st_size, 0)
     finally:
         os.close(fd)
 
 
 @functools.cache
-def prepared(suffix: str = ".xml") -> tuple[int, Path]:
-    """Return the file of this process and its name with this end, made by the first call."""
+def prepared() -> tuple[int, Path]:
+    """Return the file of this process and its name, made by the first call."""
     fd = linux.memfd("ir")
+    return fd, _link_to(fd)
+
+
+def _link_to(fd: int) -> Path:
     target = f"/proc/self/fd/{fd}"
-    folder = environment.user_cache("ir")
-    if folder:
+    for folder in _folders():
         with contextlib.suppress(OSError):
             os.makedirs(folder, 0o700, exist_ok=True)
-            link = Path(folder, f"{fd}{suffix}")
+            if not socket_place.is_private(folder):
+                continue
+            link = Path(folder, f"{fd}.xml")
             with contextlib.suppress(FileExistsError):
                 link.symlink_to(target)
             if os.readlink(link) == target:
-                return fd, link
-    import tempfile
+                return link
+    raise OSError(f"no folder for the name of a file in memory: {', '.join(_folders())}")
 
-    link = Path(tempfile.mkdtemp(prefix="softnpu-ir-"), f"model{suffix}")
-    link.symlink_to(target)
-    return fd, link
+
+def _folders() -> Iterator[str]:
+    if folder := environment.user_cache("ir"):
+        yield folder
+    import tempfile  # late: most can use that one
+
+    yield os.path.join(tempfile.gettempdir(), f"softnpu-ir-{os.geteuid()}")

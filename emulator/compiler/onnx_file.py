@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from softnpu.emulator.common import linux
-from softnpu.emulator.compiler import files, ir_file
+from softnpu.emulator.compiler import files
 from softnpu.emulator.compiler.error_info import openvino_errors
 from softnpu.emulator.interface.environment import PREFIXES_OF_OPENVINO
 from softnpu.emulator.interface.messages import FORMAT, ONNX
@@ -21,7 +21,6 @@ from softnpu.emulator.links.compiler import CompileJob
 if TYPE_CHECKING:
     import openvino as ov
 
-SUFFIX: Final = ".onnx"
 _EXTERNAL: Final = b"location"
 """The key of an external path, whose bytes stand together however the file is encoded."""
 _memmem = ctypes.CDLL(None).memmem  # a third of the time of Python's searches in a mapping
@@ -76,12 +75,10 @@ def read(content: memoryview, fd: int, subject: str) -> ov.Model:
         )
     for name in [name for name in os.environ if name.startswith(PREFIXES_OF_OPENVINO)]:
         del os.environ[name]  # the key of a model does not have them
-    named, link = ir_file.prepared(SUFFIX)
-    os.dup2(fd, named, inheritable=False)
     with openvino_errors(ZeResult.ERROR_INVALID_ARGUMENT, f"{subject}, ONNX", "a model that OpenVINO reads"):
         try:
             # `Core.read_model` would show what this one does not take to all others
             frontend = frontends.FrontEndManager().load_by_framework(ONNX)
-            return frontend.convert(frontend.load(link))
+            return frontend.convert(frontend.load(f"/proc/self/fd/{fd}"))
         except errors as error:
             raise RuntimeError(str(error)) from error

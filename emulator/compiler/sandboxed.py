@@ -24,7 +24,7 @@ from typing import NoReturn
 from softnpu.emulator import compiler
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.untrusted_fds import close_untrusted
-from softnpu.emulator.compiler import compile_job, ir_file, native_blob, onnx_file, options, query
+from softnpu.emulator.compiler import compile_job, ir_file, native_blob, options, query
 from softnpu.emulator.compiler.fork_server import LOAD_S, ForkServer, Program
 from softnpu.emulator.compiler.job_loop import LACK, answer_next, lack_of_descriptors
 from softnpu.emulator.compiler.runtime import JobResult, Runtime
@@ -214,8 +214,7 @@ def _memory_is_enough() -> bool:
 
 def _enter_sandbox() -> None:
     # the list of trusted kernels, too: no secret, and the job that may need it is not known yet
-    links = (ir_file.prepared()[1], ir_file.prepared(onnx_file.SUFFIX)[1])
-    readable = (*(str(link.parent) for link in links), str(trust.folder()))
+    readable = (str(ir_file.prepared()[1].parent), str(trust.folder()))
     missing = sandbox.enter(sandbox.Policy(readable, opens_files=True, dumpable=False))
     if missing:
         log.warning("compiler: it is not sandboxed by %s", ", ".join(missing))

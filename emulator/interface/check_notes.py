@@ -267,6 +267,14 @@ class TurnEnd(Note, frozen=True, tag="turn_end"):
     failure: str = ""
 
 
+class Failed(Note, frozen=True, tag="failed"):
+    """The engine ends a submission with an error, maybe before its first command."""
+
+    session: int
+    queue: int
+    sequence: int
+
+
 class Signalled(Note, frozen=True, tag="signalled"):
     """The running submission has signalled the event at this place."""
 
@@ -298,7 +306,7 @@ class Unchanged(Note, frozen=True, tag="unchanged"):
 AnyNote = (
     Session | Site | Made | Ended | Exit | Touched | Overrun | OutOfBounds | Recorded | Submitted | Completed
     | Cancelled | Rewaited | TimedOut | Semaphore | ForeignHandle | HostEvent
-    | Program | Turn | TurnEnd | Signalled | Unwritten | Unchanged
+    | Program | Turn | TurnEnd | Failed | Signalled | Unwritten | Unchanged
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()

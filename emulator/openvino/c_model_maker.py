@@ -11,22 +11,12 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+import openvino as ov
+
 from softnpu.emulator.common.arrays import Bytes
+from softnpu.emulator.openvino import copies
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino.c_models import CModel, CModelError, OpenVino, openvino
-from softnpu.emulator.openvino.copies import (
-    CopyMaker,
-    Trial,
-    can_be_copied,
-    expected_of,
-    is_repeatable,
-    keeps_order,
-    layers_of,
-    memory_of,
-    outputs_in,
-    shows_bits,
-    trials_of,
-)
 from softnpu.emulator.openvino.image import LoadedImage
 from softnpu.emulator.openvino.runtime import properties_of, threads_asked, threads_of
 
@@ -41,12 +31,12 @@ _ROUNDS = 20
 
 def may_have_one(image: LoadedImage) -> bool:
     """Whether an image is eligible for a C model."""
-    if image.weights_size > MAX_WEIGHTS or not can_be_copied(image):
+    if image.weights_size > MAX_WEIGHTS or not copies.can_be_copied(image):
         return False
     return image.meta.precision == properties_of(image.meta).get("INFERENCE_PRECISION_HINT") == "f32"
 
 
-def ask(maker: CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> None:
+def ask(maker: copies.CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> None:
     """Request the C model of an image, if eligible; `image.c_model` is set once the C model is verified.
 
     `views`: the memory of a client's inference, whose inputs are used for the verification.
@@ -60,14 +50,14 @@ def ask(maker: CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> None:
 def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
     name = image.meta.name
     try:
-        if not is_repeatable(image):
+        if not copies.is_repeatable(image):
             log.info("'%s' runs through Python: its numbers depend on the inferences before", name)
             return
         c_model = CModel(interface, image.compiled, image.meta)
-        if not _computes(c_model, image, (inputs, expected_of(image, inputs))):
+        if not _computes(c_model, image, (inputs, copies.expected_of(image, inputs))):
             log.warning("'%s' runs through Python: its C model computes other bits", name)
             return
-        image.c_model = _with_one_thread(interface, image, inputs, c_model) or c_model
+        image.c_model = _with_one_thread(interface, image, inputs, c_model)
     except (CModelError, RuntimeError) as error:
         log.warning("'%s' runs through Python: %s", name, openvino_errors.reason(error))
         return
@@ -75,33 +65,41 @@ def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:
     log.info("'%s' has a C model (threads: %d): its inferences run in C++", name, threads)
 
 
-def _with_one_thread(
-    interface: OpenVino, image: LoadedImage, inputs: list[bytes], several: CModel
-) -> CModel | None:
-    """Return a C model of one thread if that is as fast as several; None also if its bits may be others.
+def _with_one_thread(interface: OpenVino, image: LoadedImage, inputs: list[bytes], several: CModel) -> CModel:
+    """Return a C model of one thread if it is as fast as `several` and computes the same bits; else that.
 
     OpenVINO's other threads would wait for work without sleep, on the cores that the clients need.
     """
-    if threads_of(image.meta) == 1 or threads_asked(image.meta) or not shows_bits(image):
-        return None
+    if threads_of(image.meta) == 1 or threads_asked(image.meta) or not copies.shows_bits(image):
+        return several
+    make = partial(_as_fast, interface, image, inputs, several)
+    try:
+        return copies.with_other_threads(image, inputs, make, _computes)
+    except copies.NoCopyError as reason:
+        log.info("the C model of '%s' has several threads: %s", image.meta.name, reason)
+    except (CModelError, RuntimeError) as error:
+        why = openvino_errors.reason(error)
+        log.warning("the C model of '%s' has several threads: %s", image.meta.name, why)
+    return several
+
+
+def _as_fast(
+    interface: OpenVino, image: LoadedImage, inputs: list[bytes], several: CModel
+) -> tuple[CModel, ov.CompiledModel]:
     one = CModel(interface, image.compiled, image.meta, threads=1)
-    views = memory_of(image, inputs)
-    if _fastest_s(one, views) > max(_FAST_S, min(_fastest_s(several, views), _MOST_S)):
-        return None
-    layers = layers_of(image.compiled)
-    if not keeps_order(image, layers) or layers_of(one.in_python()) != layers:
-        return None
-    trials = trials_of(image, inputs)
-    is_equal = bool(trials) and all(_computes(one, image, trial) for trial in trials)
-    return one if is_equal else None
+    views = copies.memory_of(image, inputs)
+    taken = _fastest_s(one, views)
+    if taken > max(_FAST_S, min(_fastest_s(several, views), _MOST_S)):
+        raise copies.NoCopyError(f"one thread takes {taken * 1e6:.0f} us")
+    return one, one.in_python()
 
 
-def _computes(c_model: CModel, image: LoadedImage, trial: Trial) -> bool:
+def _computes(c_model: CModel, image: LoadedImage, trial: copies.Trial) -> bool:
     """Whether it computes these bits."""
     inputs, expected = trial
-    views = memory_of(image, inputs)
+    views = copies.memory_of(image, inputs)
     c_model.infer(c_model.request(views))
-    return outputs_in(image, views) == expected
+    return copies.outputs_in(image, views) == expected
 
 
 def _fastest_s(c_model: CModel, views: Sequence[Bytes]) -> float:

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import openvino as ov
@@ -44,6 +44,11 @@ Layers = Counter[tuple[str, str]]
 """How many layers OpenVINO executes, by type and kernel."""
 Trial = tuple[list[bytes], list[bytes]]
 """Values of the inputs, and what an image computes from them."""
+_Copy = TypeVar("_Copy")
+
+
+class NoCopyError(Exception):
+    """A copy with other threads is of no use, or cannot be proven to compute the bits of its image."""
 
 
 class CopyMaker:
@@ -99,6 +104,31 @@ def can_be_copied(image: LoadedImage) -> bool:
         and all(argument.byte_size for argument in image.meta.arguments)
         and cpu_cache.fits(image.compiled, image.meta)
     )
+
+
+def with_other_threads(
+    image: LoadedImage,
+    inputs: list[bytes],
+    make: Callable[[], tuple[_Copy, ov.CompiledModel]],
+    computes: Callable[[_Copy, LoadedImage, Trial], bool],
+) -> _Copy:
+    """Return the copy that `make` returns with its compiled model, once proven to compute the image's bits.
+
+    The image is one that `shows_bits`. Raises `NoCopyError`, and `RuntimeError` if it computes other bits or
+    OpenVINO fails.
+    """
+    layers = layers_of(image.compiled)
+    if not keeps_order(image, layers):
+        raise NoCopyError("the number of threads might change its bits")
+    copy, compiled = make()
+    if layers_of(compiled) != layers:
+        raise NoCopyError("with other threads it has other layers")
+    trials = trials_of(image, inputs)
+    if not trials:
+        raise NoCopyError("an output hides its inputs")
+    if not all(computes(copy, image, trial) for trial in trials):
+        raise RuntimeError("with other threads it computes other bits")
+    return copy
 
 
 def layers_of(compiled: ov.CompiledModel) -> Layers:

@@ -18,7 +18,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     `spare_retry_s` after a failure, twice that after each more.
     `min_hang_s`, `min_start_s`: the watchdog acts after no less than this time without progress, in a command
     and in a start or a load. `ban_window_s`: how long a reset counts against its process.
-    `let_go_s`: how long what a client has given back may run on.
+    `let_go_s`: how long what a client has given back may run on; less if only others use the engine.
     `function_idle_s`: the virtual function of another user ends so long after its last context.
     `trace_silence_s`: a trace ends whose tracer asks for nothing.
     `engine_backlog`: an engine that leaves more messages than this unread is replaced.

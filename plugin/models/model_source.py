@@ -87,17 +87,18 @@ def open_model(
         source = from_model(bounded, model_texts.friendly_name(bounded), options)
         opened = OpenedModel(source, lambda: bounded)
     else:
-        opened = _open_file(Path(bounded), weights, options, properties, static_shapes)
+        opened = open_file(Path(bounded), weights, options, properties, static_shapes)
     return replace(opened, shapes=static_shapes, hint=hint, file=file)
 
 
-def _open_file(
+def open_file(
     path: Path,
     weights: Path | None,
     options: SourceOptions,
     properties: ModelProperties,
     shapes: Mapping[str, Sequence[int]] | None,
 ) -> OpenedModel:
+    """Open a model in a file; `shapes` are static. Raises `ModelError`."""
     if path.suffix == ".xml" and options.weights is None:
         return OpenedModel(from_path(path, weights), partial(read_model, path, weights))
     as_ir = partial(_open_read, path, weights, options, properties)

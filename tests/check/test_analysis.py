@@ -44,9 +44,10 @@ def test_hundred_thousand_random_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_no_engine_has_noted_is_told(tmp_path: Path) -> None:
     file = NoteFile(tmp_path, "client")
-    file.write(notes.Submitted(t=1, session=1, queue=2, first=1, recordings=((3, 4),) * 3, site=0))
+    file.write(notes.Submitted(t=1, session=1, queue=2, first=1, recordings=((3, 4),) * 4, site=0))
     file.write(notes.Completed(t=2, session=1, queue=2, sequence=1))
     file.write(notes.Cancelled(t=3, session=1, queue=2, sequence=3))
+    file.write(notes.Failed(t=4, session=1, queue=2, sequence=4))
     file.close()
     unseen = analysis.analyse(tmp_path).unseen
     assert unseen == ["submissions of which no engine has noted a command: 2"]

@@ -97,6 +97,10 @@ def test_right_program_is_not_reported(name: str, found: Findings) -> None:
     assert (name, "right_form") not in found
 
 
+def test_all_that_ran_was_checked(report: Any) -> None:
+    assert report["not_checked"] == []
+
+
 def test_everything_found_belongs_to_a_program(found: Findings) -> None:
     assert not [key for key in found if "none" in key]
 
@@ -109,7 +113,8 @@ def test_native_programs_are_found_alike(native: NativeLibrary, tmp_path: Path) 
     relative = os.path.relpath(made)  # frames name the program as it was called
     done = softnpu("check", "--json", output, "--", relative, SOFTNPU_SOCKET="", SOFTNPU_NATIVE_DIR=folder)
     assert (done.code, done.out) == (1, "done\n"), done.err
-    found = json.loads(output.read_text())["findings"]
+    report = json.loads(output.read_text())
+    found = report["findings"]
     places = [
         [frame.split()[-1] for place in finding["places"] for frame in place["frames"]] for finding in found
     ]
@@ -121,6 +126,7 @@ def test_native_programs_are_found_alike(native: NativeLibrary, tmp_path: Path) 
     left = {finding["places"][0]["what"]: finding for finding in found if finding["kind"] == "leak"}
     assert sorted(left) == ["allocated", "context made", "fence made", "queue made"]
     assert (left["allocated"]["count"], "24,576 bytes" in left["allocated"]["title"]) == (3, True)
+    assert report["not_checked"] == []  # of what the device has refused nothing ran
 
 
 def test_checking_decides_no_context_for_a_device(native: NativeLibrary, tmp_path: Path) -> None:

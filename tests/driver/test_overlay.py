@@ -74,6 +74,7 @@ def test_a_file_of_an_overlay_is_found_and_one_that_has_been_replaced_is_not(pri
         env={
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "PYTHONPATH": str(root),
+            "TMPDIR": str(private_dir),
             ENV_NATIVE_DIR: str(build().driver.parent),
             ENV_SOCKET: str(private_dir / "npu.sock"),
         },

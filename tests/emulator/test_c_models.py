@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from softnpu.driver import Context
 from softnpu.emulator.openvino import c_model_maker
-from softnpu.emulator.openvino.c_models import CModel, CModelRequest
+from softnpu.emulator.openvino.c_models import CModel, CModelError, CModelRequest, OpenVino
 from softnpu.emulator.openvino.copies import expected_of, memory_of, outputs_in
 from softnpu.emulator.openvino.image import LoadedImage
 from tests.support import loaded_images
@@ -70,6 +71,22 @@ def test_one_that_sums_in_another_order_is_not_used(
 
     monkeypatch.setattr(CModel, "infer", infer)
     assert _threads(image, 0.0) == 0
+
+
+@several_cores
+def test_one_that_cannot_be_made_leaves_that_of_several(
+    image: LoadedImage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = OpenVino.core
+
+    def core(self: OpenVino, properties: dict[str, str]) -> ctypes.c_void_p:
+        if "INFERENCE_NUM_THREADS" in properties:
+            raise CModelError("no such core")
+        return right(self, properties)
+
+    monkeypatch.setattr(OpenVino, "core", core)
+    assert _threads(image) == 0
+    assert "has several threads: no such core" in caplog.text
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])

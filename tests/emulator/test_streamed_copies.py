@@ -15,8 +15,8 @@ import openvino.opset13 as ops
 import pytest
 
 from softnpu.driver import CommandQueue, Context, Driver, Fence
+from softnpu.emulator.openvino import copies, streamed_copy
 from softnpu.emulator.openvino import image as images
-from softnpu.emulator.openvino import streamed_copy
 from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.copies import CopyMaker, expected_of, memory_of, outputs_in
 from softnpu.emulator.openvino.image import LoadedImage
@@ -183,10 +183,10 @@ def test_a_copy_that_computes_other_bits_is_not_used(
     wrong = loaded_images.compiled(context, write_chain(private_dir, _SIZE, 3, "other")).with_streams()
     with monkeypatch.context() as patched:
         patched.setattr(LoadedImage, "with_streams", lambda _: wrong)
-        patched.setattr(streamed_copy, "layers_of", lambda _: Counter())
+        patched.setattr(copies, "layers_of", lambda _: Counter())
         _ask(image)
     assert image.streamed is None
-    assert "with streams it computes other bits" in caplog.text
+    assert "with other threads it computes other bits" in caplog.text
 
 
 def test_a_large_image_gets_none(context: Context, xml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_zeros_do_not_verify_a_copy(
     context: Context, private_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OpenVINO sums up a group in another order with several streams, which no sum of zeros shows."""
-    monkeypatch.setattr(streamed_copy, "keeps_order", lambda *_: True)
+    monkeypatch.setattr(copies, "keeps_order", lambda *_: True)
     x = ops.parameter([1, 16, 128, 128], ov.Type.f32, name="x")
     ones = ops.constant(np.ones(16, np.float32))
     image = loaded_images.compiled(
@@ -241,7 +241,7 @@ def test_an_image_whose_bits_may_depend_on_threads_or_on_time_gets_none(
         made = loaded_images.branch(made)
     else:
         patched = iter([Counter({("Convolution", "one"): 1}), Counter({("Convolution", "two"): 1})])
-        monkeypatch.setattr(streamed_copy, "layers_of", lambda _: next(patched))
+        monkeypatch.setattr(copies, "layers_of", lambda _: next(patched))
     image = loaded_images.compiled(context, _save(private_dir, made, x))
     _ask(image)
     assert image.streamed is None

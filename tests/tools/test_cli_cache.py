@@ -8,17 +8,21 @@ import time
 from pathlib import Path
 
 import msgspec
+import openvino as ov
 import pytest
 import typer
 
 from softnpu.driver import Driver, GraphSource
+from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.driver.graph_creation import compile_source
 from softnpu.emulator.common.file_claim import try_lock
-from softnpu.emulator.disk_cache import entry_files
+from softnpu.emulator.disk_cache import cache_key, entry_files
 from softnpu.emulator.disk_cache.cache import ModelCache
 from softnpu.emulator.interface.messages import CacheOptions
+from softnpu.plugin import Core
 from softnpu.tools.cache import parse_age, request_of
 from softnpu.tools.shared.console import format_bytes
+from tests.plugin.weights_files import SIZE, write_onnx
 from tests.support.cache import cache_in
 from tests.support.cli import softnpu
 from tests.support.daemon import Daemon
@@ -217,6 +221,38 @@ def test_an_entry_compiled_by_a_device_is_listed_and_explained_as_a_hit(
     assert "hit: " in words
     assert "hit: " in explain(directory, digits, "--config", "PERF_COUNT=NO"), "a default said aloud"
     assert f"key {second}" in explain(directory, digits, "--config", "PERF_COUNT=YES")
+
+
+@pytest.mark.parametrize("suffix", [".xml", ".onnx"])
+def test_the_key_is_that_of_a_load_with_these_properties(
+    daemon: Daemon, directory: Path, private_dir: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """Not all of them are for the compiler; some have the plugin read the file, or cut a batch."""
+    monkeypatch.setenv(ENV_CACHE_DIR, str(directory))
+    model = write_onnx(private_dir, external=False, batch=4)
+    ov.save_model(ov.Core().read_model(model), model.with_suffix(".xml"))
+    model = model.with_suffix(suffix)
+    core = Core(daemon.socket)
+    loaded: set[str] = set()
+    configs: tuple[dict[str, str], ...] = (
+        {},
+        {"CACHE_MODE": "OPTIMIZE_SIZE"},
+        {"ENABLE_WEIGHTLESS": "YES"},
+        {"MODEL_PRIORITY": "HIGH", "NPU_TILES": "-1"},
+        {"NPU_BATCH_MODE": "COMPILER"},
+    )
+    several: tuple[dict[str, tuple[int, ...]], ...] = ({}, {"data": (1, SIZE)})
+    for config in configs:
+        for shapes in several:
+            compiled = core.compile_model(model, "NPU", config, shapes=shapes)
+            digest, configuration = request_of(model, config, shapes, compiled.meta.platform)
+            loaded.add(cache_key.key(digest, configuration.encoded()))
+            assert set(keys(directory)) == loaded, (config, shapes)
+    core.unload_plugin()
+    words = explain(directory, model, "--config", "CACHE_MODE=OPTIMIZE_SIZE", "--platform", "4000")
+    assert "hit: " in words
+    done = softnpu("cache", "explain", model, "--config", "NPU_BYPASS_UMD_CACHING=YES")
+    assert "not looked up here" in done.complaint
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,9 @@ def test_a_wrong_bit_in_a_reference_fails_the_run(private_dir: Path) -> None:
         "main()\n"
     )
     told = run_program(
-        program, "stress", "--clients", "2", "--seconds", "3", "--seed", "1", "--model", "perceptron"
-    )
+        program, "stress", "--clients", "2", "--seconds", "3", "--seed", "1", "--model", "perceptron",
+        TMPDIR=str(private_dir),
+    )  # fmt: skip
     assert told.code == 1, told.out + told.err
     assert "wrong: client" in told.out
     assert "output 0: 1 of" in told.out

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from softnpu.tools.stress.failure_report import Report
 from softnpu.tools.stress.reports import Failure
@@ -23,35 +20,21 @@ class _Run:
         for seconds in ("3", "30"):  # a busy machine does next to nothing in the first few
             told = softnpu(
                 "stress", "--clients", "2", "--seconds", seconds, "--seed", "1", "--model", model, "--json",
-                **seeded_engine(folder, defect),
+                TMPDIR=str(folder), **seeded_engine(folder, defect),
             )  # fmt: skip
             if told.code:
                 break
         assert told.code == 1, told.out + told.err
         self.out = told.err
         result = msgspec.json.decode(told.out, type=StressResult)
-        self.failures = [failure for failure in result.failures if failure.kind == "wrong"]
-        assert self.failures, result.failures
-        self.failure: Failure = self.failures[0]
+        failures = [failure for failure in result.failures if failure.kind == "wrong"]
+        assert failures, result.failures
+        self.failure: Failure = failures[0]
         self.report = msgspec.json.decode(Path(self.failure.report).read_bytes(), type=Report)
 
-    def close(self) -> None:
-        """Remove what a failed run leaves behind."""
-        for failure in self.failures:
-            shutil.rmtree(Path(failure.report).parents[1], ignore_errors=True)
 
-
-@pytest.fixture
-def runs() -> Iterator[list[_Run]]:
-    made: list[_Run] = []
-    yield made
-    for run in made:
-        run.close()
-
-
-def test_a_skipped_inference(private_dir: Path, runs: list[_Run]) -> None:
+def test_a_skipped_inference(private_dir: Path) -> None:
     run = _Run(private_dir, "skipped", "convolutions")
-    runs.append(run)
     report, (output,) = run.report, run.report.outputs
     assert (output.written, output.wrong, output.equals) == ("untouched", output.numbers, [])
     assert report.later.startswith("still the same")
@@ -75,9 +58,8 @@ def test_a_skipped_inference(private_dir: Path, runs: list[_Run]) -> None:
     assert f"report: {run.failure.report}" in run.out
 
 
-def test_a_fence_signalled_before_its_inference_ran(private_dir: Path, runs: list[_Run]) -> None:
+def test_a_fence_signalled_before_its_inference_ran(private_dir: Path) -> None:
     run = _Run(private_dir, "early", "convolutions")
-    runs.append(run)
     report = run.report
     assert report.outputs[0].written == "untouched"
     assert report.later.startswith("right ")
@@ -91,9 +73,8 @@ def test_a_fence_signalled_before_its_inference_ran(private_dir: Path, runs: lis
     assert "its end was told too early" in run.out
 
 
-def test_the_result_of_the_previous_sample(private_dir: Path, runs: list[_Run]) -> None:
+def test_the_result_of_the_previous_sample(private_dir: Path) -> None:
     run = _Run(private_dir, "stale", "perceptron")
-    runs.append(run)
     report, (output,) = run.report, run.report.outputs
     assert output.written == "fully"
     assert output.equals[0].share == 1.0
@@ -106,9 +87,8 @@ def test_the_result_of_the_previous_sample(private_dir: Path, runs: list[_Run]) 
     assert f"equals output 0 of 'perceptron', sample {output.equals[0].sample}" in run.out
 
 
-def test_a_partly_written_output(private_dir: Path, runs: list[_Run]) -> None:
+def test_a_partly_written_output(private_dir: Path) -> None:
     run = _Run(private_dir, "half", "attention")
-    runs.append(run)
     (output,) = run.report.outputs
     size = output.numbers * 4
     assert output.written == "partly"

@@ -99,7 +99,7 @@ class Analysis:
         unrun = sum(
             work.program is None and (work.completed_ns != NEVER or not self._programs)
             for key, work in self._work.items()
-            if key not in self._book.cancelled and not self._has_barriers_alone(work)
+            if key not in self._book.failed and not self._has_barriers_alone(work)
         )
         if unrun:
             self._findings.unseen.append(f"submissions of which no engine has noted a command: {unrun}")

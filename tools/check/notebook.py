@@ -62,7 +62,8 @@ class Notebook:
         self.event_ids: dict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
         self.unchanged: list[notes.Unchanged] = []
         self.signals: dict[tuple[int, int, int], tuple[tuple[int, int, int], ...]] = {}
-        self.cancelled: set[tuple[int, int, int]] = set()
+        self.failed: set[tuple[int, int, int]] = set()
+        """Submissions that have ended with an error, or were cancelled."""
         self.rewaits: dict[tuple[int, int], list[tuple[int, int, Frames]]] = defaultdict(list)
         self.in_vain: list[tuple[str, notes.TimedOut]] = []
         self.semaphores: list[tuple[str, notes.Semaphore]] = []
@@ -182,8 +183,8 @@ class Notebook:
                     self.signals[note.session, note.list, note.recording] = note.signals
                 case notes.Unchanged():
                     self.unchanged.append(note)
-                case notes.Cancelled():
-                    self.cancelled.add((note.session, note.queue, note.sequence))
+                case notes.Cancelled() | notes.Failed():
+                    self.failed.add((note.session, note.queue, note.sequence))
                 case notes.Rewaited():
                     waited = t, note.sequence, self.frames(file, note.site)
                     self.rewaits[note.session, note.queue].append(waited)

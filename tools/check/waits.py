@@ -30,7 +30,7 @@ class Waits:
         over: dict[tuple[int, int], int] = defaultdict(int)  # the last submission of a queue that is over
         for each in work:
             queue = each.session, each.queue
-            ended = each.done or each.failure or (*queue, each.sequence) in book.cancelled
+            ended = each.done or each.failure or (*queue, each.sequence) in book.failed
             if ended or each.program is not None:
                 # what has begun is the first that is not over
                 over[queue] = max(over[queue], each.sequence if ended else each.sequence - 1)

@@ -20,14 +20,14 @@ from softnpu.emulator.engine.commands.running_submission import RunningSubmissio
 from softnpu.emulator.engine.commands.steps import EventWait, Pause
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.mappings import Range
-from softnpu.emulator.engine.queues.queue import EngineQueue
+from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
 from softnpu.emulator.engine.running.runner import Runner
 from softnpu.emulator.interface import check_notes as notes
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import metrics
 from softnpu.emulator.interface.check_notes import Access, NoteFile
 from softnpu.emulator.interface.records import SIGNAL_SIZE
-from softnpu.emulator.interface.result import Refused
+from softnpu.emulator.interface.result import ErrorInfo, Refused
 from softnpu.emulator.interface.shared import EventRecord
 
 if TYPE_CHECKING:
@@ -95,6 +95,18 @@ class CheckedRunner(Runner):
             self._notes.write(
                 notes.TurnEnd(t=time.monotonic_ns(), last=last, done=done, failure=failure[:500])
             )
+
+    def _end_turn(self, queue: EngineQueue, submission: Submission, info: ErrorInfo | None) -> None:
+        if info is not None:
+            self._notes.write(
+                notes.Failed(
+                    t=time.monotonic_ns(),
+                    session=queue.context.session,
+                    queue=queue.handle,
+                    sequence=submission.sequence,
+                )
+            )
+        super()._end_turn(queue, submission, info)
 
     def _described(self, queue: EngineQueue, program: Program) -> tuple[int, tuple[notes.Command, ...]]:
         """Return the number of a program and its commands; note them at its first run."""

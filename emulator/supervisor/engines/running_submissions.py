@@ -11,11 +11,15 @@ from softnpu.emulator.supervisor.state.objects import Context, Queue
 
 
 class RunningSubmission(NamedTuple):
-    """A running submission. `given_back`: its queue was released, and the engine knows."""
+    """A running submission. `given_back`: its queue was released, and the engine knows.
+
+    `left_to_others`: it was, and only other sessions use the engine.
+    """
 
     queue: Queue
     running: Running
     given_back: bool
+    left_to_others: bool = False
 
 
 class RunningSubmissions:
@@ -37,5 +41,10 @@ class RunningSubmissions:
         for queue in self.queues():
             running = self._states.running(queue.state)
             if running is not None:
-                return RunningSubmission(queue, running, self._draining.has(queue))
+                given_back = self._draining.has(queue)
+                return RunningSubmission(queue, running, given_back, given_back and self._is_left(queue))
         return None
+
+    def _is_left(self, queue: Queue) -> bool:
+        sessions = {context.session for context in self._contexts.values()}
+        return bool(sessions) and queue.context.session not in sessions

@@ -11,7 +11,7 @@ Long is not hung. What counts as progress:
 
 Only time observed by the supervisor itself counts, in ticks: a pause of its own is no hang. The limit per
 command ends commands that burn CPU forever. Work released by its client, or left by its death, must end soon
-in any case: the engine has cancelled it.
+in any case: the engine has cancelled it. It must end sooner where only other sessions use the engine.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _LONGEST_PERIOD_S = 0.25
 _CPU_NS = 1_000_000
 _TICKS_AT_ONCE = 2.0
 _LONGEST_DISK_WAITS = 3
+_HANGS_OF_OTHERS = 2  # a reset costs others the loading of their images
 
 
 class WatchedDevice(Protocol):
@@ -82,6 +83,7 @@ class Watchdog:
         self._aborted: RunningSubmission | None = None
         self._abort_s = 0.0
         self._let_go_limit_s = max(tuning.let_go_s, self._hang_s)
+        self._let_go_to_others_s = min(self._let_go_limit_s, _HANGS_OF_OTHERS * self._hang_s)
         self._given_back: RunningSubmission | None = None
         self._given_back_s = 0.0
         self.loader = 0
@@ -191,7 +193,8 @@ class Watchdog:
         before, self._given_back = self._given_back, submission if submission.given_back else None
         same = before is not None and self._given_back is not None and _is_same(before, submission)
         self._given_back_s = self._given_back_s + passed if same else 0.0
-        return self._given_back_s >= self._let_go_limit_s
+        limit_s = self._let_go_to_others_s if submission.left_to_others else self._let_go_limit_s
+        return self._given_back_s >= limit_s
 
     def _overdue(self, submission: RunningSubmission) -> bool:
         if not self._limit_s:
