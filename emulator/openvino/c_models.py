@@ -18,7 +18,7 @@ import openvino as ov
 
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.common.arrays import Bytes
-from softnpu.emulator.openvino.runtime import core, properties_of
+from softnpu.emulator.openvino.runtime import properties_of
 
 log = logging.getLogger(__name__)
 
@@ -128,16 +128,11 @@ class CModelRequest:
 
 
 class CModel:
-    """The C model of an image. `threads`: of an inference; 0: those of the image."""
+    """The C model of an image."""
 
-    def __init__(
-        self, interface: OpenVino, compiled: ov.CompiledModel, meta: GraphMeta, threads: int = 0
-    ) -> None:
-        self.threads = threads
+    def __init__(self, interface: OpenVino, compiled: ov.CompiledModel, meta: GraphMeta) -> None:
         self._exported: bytes = compiled.export_model().getvalue()
-        chosen = {"INFERENCE_NUM_THREADS": str(threads)} if threads else {}
-        self._properties = properties_of(meta) | chosen
-        of_c = interface.core(self._properties)
+        of_c = interface.core(properties_of(meta))
         self._interface, self._compiled = interface, ctypes.c_void_p()
         self._inputs = len(meta.inputs)
         interface.call(
@@ -149,10 +144,6 @@ class CModel:
             ctypes.byref(self._compiled),
         )
         weakref.finalize(self, interface.free, "ov_compiled_model_free", self._compiled).atexit = False
-
-    def in_python(self) -> ov.CompiledModel:
-        """Import the same for Python."""
-        return core().import_model(self._exported, "CPU", self._properties)
 
     def request(self, views: Sequence[Bytes]) -> CModelRequest:
         """Return a request on this memory, one view per argument. Raises `CModelError`."""

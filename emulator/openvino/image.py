@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import msgspec
 import numpy as np
 import openvino as ov
 
@@ -24,10 +23,11 @@ from softnpu.emulator.openvino.defects.defect import Build
 from softnpu.emulator.openvino.fused_states.states import FusedStates
 from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime, host_times
 from softnpu.emulator.openvino.runtime import core, properties_of
+from softnpu.emulator.openvino.twins import Twins
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
 MOST_COPIED: Final = 64 << 20
-"""Bytes of constants of the largest image that is compiled once more, with streams."""
+"""Bytes of constants in all twins of an image."""
 _OPERATION: Final = re.compile(rb'<layer [^>]*type="(\w+)"')
 
 
@@ -35,9 +35,9 @@ class LoadedImage(Compilation):
     """A compiled model on the device, shared by all graphs of this content.
 
     Constants are used in place: their sources and the blob stay mapped as long as the image lives. `check`
-    compares them with the digests in the blob first, and names mismatches. `hint` replaces the model's
-    PERFORMANCE_HINT. `streams`: number of inferences at once, each with its share of the threads. `key`: its
-    key in `cache`, empty if it is not cached; `lacking`: the same, empty if it was loaded from there.
+    compares them with the digests in the blob first, and names mismatches. `streams`: number of inferences at
+    once, each with its share of the threads. `key`: its key in `cache`, empty if it is not cached; `lacking`:
+    the same, empty if it was loaded from there.
     """
 
     has_kernels = False
@@ -50,12 +50,10 @@ class LoadedImage(Compilation):
         modelled: Modelled,
         check: bool = False,
         cache: CpuCache | None = None,
-        hint: str = "",
+        is_pinned: bool = True,
     ) -> None:
         self.meta = reader.metadata()
-        if hint:
-            config = {**self.meta.config, "PERFORMANCE_HINT": hint}
-            self.meta = msgspec.structs.replace(self.meta, config=config)
+        self.is_pinned = is_pinned
         reference = reader.weights_reference()
         actual = offsets_in_space(reference, placement, space.layout, space.embedded)
         if check and reference is not None:
@@ -67,8 +65,8 @@ class LoadedImage(Compilation):
         self._sources = (reader, placement, space) if self.weights_size <= MOST_COPIED else None
         self.c_model: CModel | None = None  # once verified: see `c_model_maker`
         self.c_model_asked = False
-        self.streamed: LoadedImage | None = None  # once verified: see `streamed_copy`
-        self.streamed_asked = False
+        self.twins: Twins | None = None  # once verified: see `twin_maker`
+        self.twins_asked = False
         self.crowded = 0  # inferences for whose end something waited, less others
         self.key = self.lacking = ""
         self.weights: GuardedWeights | None = None
@@ -80,14 +78,10 @@ class LoadedImage(Compilation):
             self._read(xml, space, modelled)
         self._examine()
 
-    def with_streams(self) -> LoadedImage | None:
-        """Return the same model compiled for throughput; None if its constants would take too much memory.
-
-        Raises `RuntimeError`.
-        """
-        if self._sources is None:
-            return None
-        return LoadedImage(*self._sources, host_times, hint="THROUGHPUT")
+    def twin(self) -> LoadedImage:
+        """Return the same model, not a large one, compiled again. Raises `RuntimeError`."""
+        assert self._sources is not None
+        return LoadedImage(*self._sources, host_times, is_pinned=False)
 
     def operations(self) -> frozenset[str]:
         """Return the types of its model's operations, bodies included; none of a large model."""

@@ -21,6 +21,7 @@ _PROPERTIES = (
     "PERF_COUNT",
 )
 _MAX_STREAMS = 4
+_CORES = len(os.sched_getaffinity(0))  # not later: OpenVINO pins threads that infer
 _core: ov.Core | None = None
 _core_lock = threading.Lock()
 
@@ -66,17 +67,7 @@ def properties_of(meta: GraphMeta) -> dict[str, str]:
 
 def most_streams(meta: GraphMeta) -> int:
     """Return the number of streams of an image compiled for throughput."""
-    return min(_MAX_STREAMS, threads_of(meta))
-
-
-def threads_of(meta: GraphMeta) -> int:
-    """Return the number of threads of an image, over all streams."""
-    return threads_asked(meta) or len(os.sched_getaffinity(0))
-
-
-def threads_asked(meta: GraphMeta) -> int:
-    """Return the number of threads that its user has chosen; 0: all."""
-    return int(meta.config.get("INFERENCE_NUM_THREADS", 0))
+    return min(_MAX_STREAMS, int(meta.config.get("INFERENCE_NUM_THREADS", 0)) or _CORES)
 
 
 def type_of(argument: ArgumentMeta) -> ov.Type:

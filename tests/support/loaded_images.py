@@ -29,9 +29,9 @@ def load(blob: bytes, cache: CpuCache | None = None) -> LoadedImage:
         os.close(fd)
 
 
-def compiled(context: Context, xml: Path) -> LoadedImage:
+def compiled(context: Context, xml: Path, config: dict[str, str] | None = None) -> LoadedImage:
     """Load the image of what a compiler makes of a model."""
-    with GraphSource.from_ir(xml) as source, context.create_graph(source) as graph:
+    with GraphSource.from_ir(xml) as source, context.create_graph(source, config or {}) as graph:
         return load(bytes(graph.get_native_binary()))
 
 

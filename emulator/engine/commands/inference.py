@@ -23,13 +23,14 @@ from softnpu.emulator.engine.tracing import run_with_layers
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.openvino import c_model_maker, memory_limit, streamed_copy
+from softnpu.emulator.openvino import c_model_maker, memory_limit, twin_maker
 from softnpu.emulator.openvino.bind import bind
 from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.c_models import CModelError, CModelRequest
 from softnpu.emulator.openvino.copies import CopyMaker
 from softnpu.emulator.openvino.dynamic.binding import DynamicBinding
 from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.twins import TwinBinding
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
 Run = Callable[[], bool]
@@ -85,7 +86,7 @@ class Inference:
         self._bound: Binding | None = None
         self._ranges: tuple[list[Range], list[Range]] | None = None  # read, written; if it may be concurrent
         self._concurrent: ConcurrentRun | None = None
-        self._beside_run: Run | None = None  # the same on a streamed copy of the image
+        self._beside_run: Run | None = None  # the same on a twin of the image
         self._waited_for = False  # something waited for its end, the last time
         self.is_beside = False
         self.time_ns = 0
@@ -247,7 +248,7 @@ class Inference:
         if self._concurrent is not None and self._beside_run is None:
             return False  # its image has streams
         image = self._image.loaded
-        if self._waited_for and self._ranges is not None and image is not None and image.streamed is not None:
+        if self._waited_for and self._ranges is not None and image is not None and image.twins is not None:
             return False  # it had better run beside others
         return self.time_ns < _USUALLY_CALLED_NS
 
@@ -265,44 +266,44 @@ class Inference:
 
     @property
     def has_beside_run(self) -> bool:
-        """Whether it is bound to a streamed copy of its image as well."""
+        """Whether it is bound to twins of its image as well."""
         return self._beside_run is not None
 
     def concurrent(self) -> ConcurrentRun | None:
         """Return how it runs beside others; None if it cannot, or is too short or long to be worth it."""
         image, bound = self._image.loaded, self._bound
         if self._concurrent is None and self._ranges is not None and image is not None and bound is not None:
-            if (copy := image.streamed) is None:
+            if image.twins is None:
                 return None
             try:
-                binding = Binding(copy, bound.views, self._running.counters.count_staged)
+                binding = TwinBinding(image.twins, bound.views, self._running.counters.count_staged)
             except (RuntimeError, MemoryError):
-                self._ranges = None  # it goes on without the copy
+                self._ranges = None  # it goes on without them
                 return None
             self._beside_run = _guarded(partial(binding.run, self._running.poll_overlap), image)
-            self._concurrent = ConcurrentRun(binding, copy.streams, *self._ranges)
+            self._concurrent = ConcurrentRun(binding, len(image.twins.images), *self._ranges)
         found = self._concurrent
         if found is None or found.is_short:
             return None
         return None if self._beside_run is not None and self.time_ns > _LONG_NS else found
 
     @property
-    def may_get_copy(self) -> bool:
-        """Whether its image has not been asked for a streamed copy, which this inference could use."""
+    def may_get_twins(self) -> bool:
+        """Whether its image has not been asked for twins, which this inference could use."""
         image, bound = self._image.loaded, self._bound
-        if image is None or bound is None or image.streamed_asked or self._ranges is None:
+        if image is None or bound is None or image.twins_asked or self._ranges is None:
             return False
         return not bound.is_short and self.time_ns <= _LONG_NS and self._running.modelled is None
 
     def waited_for(self, waiting: bool, maker: CopyMaker) -> None:
-        """Note whether something waits for its end; if often, request a streamed copy of its image."""
+        """Note whether something waits for its end; if often, request twins of its image."""
         self._waited_for = waiting
         image, bound = self._image.loaded, self._bound
-        if not self.may_get_copy or image is None or bound is None:
+        if not self.may_get_twins or image is None or bound is None:
             return
         image.crowded = image.crowded + 1 if waiting else max(0, image.crowded - 1)
         if image.crowded >= _OFTEN:
-            streamed_copy.ask(maker, image, bound.views)
+            twin_maker.ask(maker, image, bound.views)
 
     def cancel_early(self) -> None:
         """Cancel an early start, unless its turn has come."""

@@ -1,7 +1,7 @@
 """Start inferences before their turn, so that all streams of an image have work.
 
 An image compiled for throughput splits the threads into streams, each of which runs one inference at a time.
-So does the copy that an image gets whose inferences wait for each other; it is used while several are ready.
+So does each twin of an image whose inferences wait for each other; twins are used while several are ready.
 While the engine waits for one inference, it starts the next ones concurrently. They end in the order in which
 they started, and clients see them one after the other.
 
@@ -94,7 +94,7 @@ class Overlap:
         run = inference.concurrent()
         if run is None:
             inference.is_beside = False
-            inference.waited_for(inference.may_get_copy and self._has_others(queue), self.copies)
+            inference.waited_for(inference.may_get_twins and self._has_others(queue), self.copies)
             return
         self._start_more(queue, run)
         inference.is_beside = inference.has_beside_run and bool(run.started_ns or self._early)

@@ -1,11 +1,12 @@
-"""Images for latency whose inferences wait for each other: they run side by side, on a copy with streams."""
+"""Images for latency whose inferences wait for each other: they run side by side, on twins."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import Counter, deque
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ import openvino.opset13 as ops
 import pytest
 
 from softnpu.driver import CommandQueue, Context, Driver, Fence
-from softnpu.emulator.openvino import copies, streamed_copy
-from softnpu.emulator.openvino import image as images
-from softnpu.emulator.openvino.binding import Binding
-from softnpu.emulator.openvino.copies import CopyMaker, expected_of, memory_of, outputs_in
+from softnpu.emulator.openvino import twin_maker
+from softnpu.emulator.openvino.copies import CopyMaker, expected_of, memory_of
 from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.twins import Twins
 from tests.conftest import StartContext
 from tests.support import loaded_images
 from tests.support.daemon import Daemon
@@ -28,8 +28,8 @@ from tests.support.waiting import wait_until
 from tests.support.work import LONG, Loaded, check_works, execute, run, same
 
 _SIZE = 256
-_HAS_COPY = "inferences at once while several wait"
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has one stream")
+_HAS_TWINS = "inferences at once while several wait"
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core runs one at a time")
 
 
 @pytest.fixture
@@ -60,15 +60,15 @@ def _all_at_once(context: Context, loaded: list[Loaded], rounds: int = 8) -> Non
 
 @pytest.fixture
 def crowded(start_context: StartContext, xml: Path) -> tuple[Daemon, Context, list[Loaded]]:
-    """Return a daemon whose engine has a copy of the model, because its inferences waited for each other."""
+    """Return a daemon whose engine has twins of the model, because its inferences waited for each other."""
     daemon, context = start_context()
     loaded = _several(context, xml, 4)
 
-    def has_copy() -> bool:
+    def has_twins() -> bool:
         _all_at_once(context, loaded)
-        return daemon.log.count(_HAS_COPY) == 1
+        return daemon.log.count(_HAS_TWINS) == 1
 
-    wait_until(has_copy, what="a copy with streams")
+    wait_until(has_twins, what="twins")
     return daemon, context, loaded
 
 
@@ -157,43 +157,22 @@ def test_what_cannot_start_early_has_its_turn(
         assert [each.result() for each in floods] == [None] * len(floods)
 
 
-def _ask(image: LoadedImage, value: float = 0.5) -> None:
+def _ask(image: LoadedImage) -> None:
     views = memory_of(image, [])
     for view, argument in zip(views, image.meta.inputs, strict=False):
-        view.view(np.float32 if argument.element_type == "f32" else np.int32)[:] = value
-    streamed_copy.ask(loaded_images.MakerAtOnce(), image, views)
+        view.view(np.float32 if argument.element_type == "f32" else np.int32)[:] = 0.5
+    twin_maker.ask(loaded_images.MakerAtOnce(), image, views)
 
 
-def test_an_image_gets_a_copy_with_as_many_streams_as_cores(context: Context, xml: Path) -> None:
+def test_an_image_gets_as_many_twins_as_cores_each_with_all_its_threads(context: Context, xml: Path) -> None:
     image = loaded_images.compiled(context, xml)
     _ask(image)
-    assert image.streamed is not None
-    assert image.streams == 1
-    assert image.streamed.streams > 1
-
-
-def test_a_copy_that_computes_other_bits_is_not_used(
-    context: Context,
-    private_dir: Path,
-    xml: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    image = loaded_images.compiled(context, xml)
-    wrong = loaded_images.compiled(context, write_chain(private_dir, _SIZE, 3, "other")).with_streams()
-    with monkeypatch.context() as patched:
-        patched.setattr(LoadedImage, "with_streams", lambda _: wrong)
-        patched.setattr(copies, "layers_of", lambda _: Counter())
-        _ask(image)
-    assert image.streamed is None
-    assert "with other threads it computes other bits" in caplog.text
-
-
-def test_a_large_image_gets_none(context: Context, xml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "MOST_COPIED", -1)
-    image = loaded_images.compiled(context, xml)
-    _ask(image)
-    assert image.streamed is None
+    assert image.twins is not None
+    assert len(image.twins.images) > 1
+    threads = "INFERENCE_NUM_THREADS"
+    for twin in image.twins.images:
+        assert twin.compiled.get_property("NUM_STREAMS") == image.streams == 1
+        assert twin.compiled.get_property(threads) == image.compiled.get_property(threads)
 
 
 def _save(folder: Path, output: Any, *inputs: Any) -> Path:
@@ -202,68 +181,78 @@ def _save(folder: Path, output: Any, *inputs: Any) -> Path:
     return path
 
 
-def test_zeros_do_not_verify_a_copy(
-    context: Context, private_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OpenVINO sums up a group in another order with several streams, which no sum of zeros shows."""
-    monkeypatch.setattr(copies, "keeps_order", lambda *_: True)
-    x = ops.parameter([1, 16, 128, 128], ov.Type.f32, name="x")
-    ones = ops.constant(np.ones(16, np.float32))
-    image = loaded_images.compiled(
-        context, _save(private_dir, ops.group_normalization(x, ones, ones, 2, 1e-5), x)
-    )
-    _ask(image, 0.0)
-    if (copy := image.streamed) is not None:  # on another processor
-        views = memory_of(image, [np.random.default_rng(9).random(x.shape, np.float32).tobytes()])
-        Binding(copy, views, lambda _: None).run(lambda: False)
-        assert outputs_in(image, views) == expected_of(image, [views[0].tobytes()])
-
-
-@pytest.mark.parametrize("kind", ["norm", "group norm", "deconvolution", "random", "branch", "other kernels"])
-def test_an_image_whose_bits_may_depend_on_threads_or_on_time_gets_none(
-    context: Context, private_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Few outputs, rounded or in a range, do not show a sum in another order."""
-    x = ops.parameter([1, 16, 32, 32], ov.Type.f32, name="x")
-    weights, ones = ops.constant(np.ones((16, 16, 3, 3), np.float32)), ops.constant(np.ones(16, np.float32))
-    one, pads = [1, 1], [1, 1]
-    made = ops.convolution(x, weights, one, pads, pads, one)
-    if kind == "norm":
-        made = ops.mvn(made, np.array([2, 3]), True, 1e-5, "inside_sqrt")
-    elif kind == "group norm":
-        made = ops.group_normalization(made, ones, ones, 2, 1e-5)
-    elif kind == "deconvolution":
-        made = ops.convolution_backprop_data(x, weights, one, pads_begin=pads, pads_end=pads, dilations=one)
-    elif kind == "random":
-        bounds = np.zeros(1, np.float32), np.ones(1, np.float32)
-        made = ops.add(made, ops.random_uniform(np.array([16, 32, 32]), *bounds, "f32", 7, 9))
-    elif kind == "branch":
-        made = loaded_images.branch(made)
+@pytest.mark.parametrize("kind", ["product", "group norm", "branch"])
+def test_twins_divide_sums_as_their_image_does(context: Context, private_dir: Path, kind: str) -> None:
+    """With other threads OpenVINO would sum up some values of these in another order."""
+    generator = np.random.default_rng(3)
+    if kind == "product":
+        x = ops.parameter([1, 4096], ov.Type.f32, name="x")
+        weights = generator.standard_normal((4096, 2)).astype(np.float32)
+        made = ops.relu(ops.matmul(x, ops.constant(weights), False, False))
     else:
-        patched = iter([Counter({("Convolution", "one"): 1}), Counter({("Convolution", "two"): 1})])
-        monkeypatch.setattr(copies, "layers_of", lambda _: next(patched))
+        x, ones = (
+            ops.parameter([1, 16, 128, 128], ov.Type.f32, name="x"),
+            ops.constant(np.ones(16, np.float32)),
+        )
+        made = ops.group_normalization(x, ones, ones, 2, 1e-5)
+        made = loaded_images.branch(made) if kind == "branch" else made
     image = loaded_images.compiled(context, _save(private_dir, made, x))
     _ask(image)
-    assert image.streamed is None
+    assert image.twins is not None
+    for _ in range(20):
+        inputs = [generator.standard_normal(list(x.shape)).astype(np.float32).tobytes()]
+        expected = expected_of(image, inputs)
+        assert all(expected_of(twin, inputs) == expected for twin in image.twins.images)
 
 
-@pytest.mark.parametrize("kind", ["integers", "constant"])
-def test_an_image_whose_outputs_hide_other_bits_gets_none(
-    context: Context, private_dir: Path, kind: str
+@pytest.mark.parametrize("kind", ["other bits", "other layers", "other threads"])
+def test_what_is_another_model_is_no_twin(
+    context: Context,
+    private_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
 ) -> None:
-    x = ops.parameter([64, 64], ov.Type.f32, name="x")
-    sums = ops.reduce_sum(ops.matmul(x, x, False, False), np.array([1]), keep_dims=True)
-    hiding = ops.convert(sums, "i32") if kind == "integers" else ops.relu(ops.negative(ops.abs(sums)))
-    image = loaded_images.compiled(context, _save(private_dir, hiding, x))
-    _ask(image)
-    assert image.streamed is None
+    def scaled(factor: float, operation: Any = ops.relu, threads: int = 0) -> LoadedImage:
+        x = ops.parameter([1, 8], ov.Type.f32, name="x")
+        path = _save(private_dir, operation(ops.multiply(x, np.float32(factor))), x)
+        return loaded_images.compiled(context, path, {"INFERENCE_NUM_THREADS": str(threads)})
+
+    image = scaled(2.0)
+    others = {
+        "other bits": partial(scaled, 3.0),
+        "other layers": partial(scaled, 2.0, lambda x: ops.softmax(x, 1)),
+        "other threads": partial(scaled, 2.0, threads=1),
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(LoadedImage, "twin", lambda _: others[kind]())
+        _ask(image)
+    assert image.twins is None
+    assert "it is another model" in caplog.text
 
 
-def test_an_image_with_large_arguments_gets_none(context: Context, private_dir: Path) -> None:
-    x = ops.parameter([4 << 20], ov.Type.f32, name="x")
-    image = loaded_images.compiled(context, _save(private_dir, ops.relu(x), x))
+def test_an_image_whose_numbers_depend_on_time_gets_none(context: Context, private_dir: Path) -> None:
+    x = ops.parameter([16, 32], ov.Type.f32, name="x")
+    bounds = np.zeros(1, np.float32), np.ones(1, np.float32)
+    made = ops.add(x, ops.random_uniform(np.array([16, 32]), *bounds, "f32", 7, 9))
+    image = loaded_images.compiled(context, _save(private_dir, made, x))
     _ask(image)
-    assert image.streamed is None
+    assert image.twins is None
+
+
+def test_a_large_image_gets_none(context: Context, xml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = loaded_images.compiled(context, xml)
+    monkeypatch.setattr(twin_maker, "MOST_COPIED", 2 * image.weights_size - 1)
+    _ask(image)
+    assert image.twins is None
+
+
+def test_each_twin_has_its_share_of_what_runs(context: Context, xml: Path) -> None:
+    image = loaded_images.compiled(context, xml)
+    made = Twins([image, image])
+    assert [made.enter() for _ in range(4)] == [0, 1, 0, 1]
+    made.leave(1)
+    assert made.enter() == 1
 
 
 def test_a_copy_that_fails_keeps_no_other_from_being_made(context: Context, xml: Path) -> None:
