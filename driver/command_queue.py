@@ -38,7 +38,7 @@ class QueueMode(enum.IntEnum):
     ASYNCHRONOUS = 2
 
 
-_MOST_KEPT = 32  # submissions, ended or not, that begin with the same list
+_MOST_KEPT = 32  # submissions, ended or not, of one and the same recording
 _SYNCHRONOUS = QueueMode.SYNCHRONOUS
 """A plain name: reading an enumeration member takes 50 ns."""
 
@@ -62,6 +62,7 @@ class CommandQueue(Handle):
         self._tail = 0
         # what the device may still access: released when the submission has ended
         self._in_flight: deque[tuple[int, Submission]] = deque()
+        self._alike_since = 0  # what is in flight from this submission on is one and the same recording
         self._progress = QueueProgress(self._ring)
         self._results = SubmissionResults(self._ring)
         self._register(
@@ -168,7 +169,7 @@ class CommandQueue(Handle):
                         raise
                     # release ended work while the device begins; a destroyed ring's memory may have been
                     # reused
-                    if has_room and not self._progress.destroyed and self._is_time_to_release(filled):
+                    if has_room and not self._progress.destroyed and self._is_time_to_release():
                         self._release_ended()
                     return
             self._wait_until_over(call, last_use, FOREVER)
@@ -262,15 +263,17 @@ class CommandQueue(Handle):
         self, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
     ) -> bool:
         """Submit these; the last one signals the fence, if any. Return whether to ring the doorbell."""
-        ring, sequence = self._ring, self._tail
+        ring, in_flight, sequence = self._ring, self._in_flight, self._tail
         last = sequence + len(filled)
         if execution is not None:
             self._results.expect(execution, sequence + 1, last)
         for recorded in filled:
             sequence += 1
             recorded.recording.submitted(self._progress, sequence)
+            if not in_flight or in_flight[-1][1] is not recorded:
+                self._alike_since = sequence
             # not the fence: it refers to this queue, and its record outlives it anyway
-            self._in_flight.append((sequence, recorded))
+            in_flight.append((sequence, recorded))
             if sequence != last:
                 ring.fill(sequence, recorded.buffer.handle, recorded.size)
         recorded = filled[-1]
@@ -291,15 +294,15 @@ class CommandQueue(Handle):
         doorbell = self.context._doorbell
         return CALLS.submit(ring.address, ring.slots, last, buffer, size, memory, offset, ticket, doorbell)
 
-    def _is_time_to_release(self, filled: list[Submission]) -> bool:
-        """Return whether ended work may hold what this one does not, or there is much of it.
+    def _is_time_to_release(self) -> bool:
+        """Return whether ended work may hold what the last submission does not, or there is much of it.
 
         Not each time, as it takes half a microsecond: the device has just written what is read for it.
         """
         in_flight = self._in_flight
         if not in_flight:
             return False  # destroyed by another thread
-        return in_flight[0][1] is not filled[0] or len(in_flight) > _MOST_KEPT
+        return in_flight[0][0] < self._alike_since or len(in_flight) > _MOST_KEPT
 
     def _release_ended(self) -> int:
         """Read the results of ended submissions and release what they used; return how many have ended."""

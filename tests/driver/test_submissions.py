@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from softnpu.driver import (
+    CommandList,
     CommandQueue,
     Context,
     Driver,
@@ -139,11 +140,40 @@ def test_what_ended_work_holds_is_released_with_the_next_other_list(
     first, second = barrier(context), barrier(context)
     recording = weakref.ref(first._recording)
     for _ in range(100):
-        run(queue, first)
+        _run_and_count(queue, first)
     assert len(queue._in_flight) < 50  # a ring has 256 slots
     del first
     run(queue, second)
     assert recording() is None
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_ended_work_holds_is_released_though_the_same_list_surrounds_it(
+    context: Context, queue: CommandQueue, together: bool
+) -> None:
+    gate = context.create_event()
+    same, other = waits(context, gate), barrier(context)
+    recording = weakref.ref(other._recording)
+    if together:  # in flight at the same time
+        queue.execute_command_lists([same])
+        queue.execute_command_lists([other])
+        queue.execute_command_lists([same])
+        gate.host_signal()
+        _run_and_count(queue, same)
+        del other
+        run(queue, same)
+    else:  # in one call, and another one follows the next time
+        gate.host_signal()
+        _run_and_count(queue, same, other)
+        del other
+        run(queue, same, barrier(context))
+    assert recording() is None
+
+
+def _run_and_count(queue: CommandQueue, *lists: CommandList) -> None:
+    """Run these lists; the device counts them as ended, which it does after it has signalled their fence."""
+    run(queue, *lists)
+    wait_until(lambda: queue.describe().completed == queue._tail)
 
 
 class _Interrupted(dict[int, Any]):
