@@ -164,8 +164,8 @@ class CommandQueue(Handle):
                     try:
                         if self._fill_slots(filled, fence, execution):
                             self.context._ring_doorbell()
-                    except BaseException:  # of a signal handler: what was published must not wait for others
-                        self.context._ring_doorbell()
+                    except BaseException:  # of a signal handler
+                        self._settle(filled, fence, execution)
                         raise
                     # release ended work while the device begins; a destroyed ring's memory may have been
                     # reused
@@ -262,7 +262,10 @@ class CommandQueue(Handle):
     def _fill_slots(
         self, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
     ) -> bool:
-        """Submit these; the last one signals the fence, if any. Return whether to ring the doorbell."""
+        """Submit these; the last one signals the fence, if any. Return whether to ring the doorbell.
+
+        A signal handler may raise at any call: until the tail is stored here, nothing counts (`_settle`).
+        """
         ring, in_flight, sequence = self._ring, self._in_flight, self._tail
         last = sequence + len(filled)
         if execution is not None:
@@ -278,21 +281,46 @@ class CommandQueue(Handle):
                 ring.fill(sequence, recorded.buffer.handle, recorded.size)
         recorded = filled[-1]
         buffer, size = recorded.buffer.handle, recorded.size
-        memory, offset, ticket = 0, 0, 0
+        memory, offset, record, ticket = 0, 0, 0, 0
         if fence is not None and execution is not None:
-            fence._arm(execution)
-            (memory, offset), ticket = fence._place, execution.ticket
-        # a signal handler may raise at any call of Python: by then nothing counts, or the slots are filled
-        if CALLS is None or failpoints.active is not None:
+            (memory, offset, record), ticket = fence._place, execution.ticket
+        calls = CALLS if failpoints.active is None else None
+        if calls is None:
             ring.fill(last, buffer, size, memory, offset, ticket)
-            self._tail = last
-            ring.publish(last)
-            if failpoints.active is not None:
-                failpoints.hit("client.submit")
-            return ring.needs_doorbell()
-        self._tail = last
         doorbell = self.context._doorbell
-        return CALLS.submit(ring.address, ring.slots, last, buffer, size, memory, offset, ticket, doorbell)
+        # plain stores: a signal handler runs when a call into C ends, or a function in Python begins
+        if fence is not None and execution is not None:
+            fence._signalled, fence._execution = False, execution
+        self._tail = last
+        if calls is not None:
+            return calls.submit(
+                ring.address, ring.slots, last, buffer, size, memory, offset, ticket, record, doorbell
+            )
+        if fence is not None:
+            fence._record.arm(ticket)
+        ring.publish(last)
+        if failpoints.active is not None:
+            failpoints.hit("client.submit")
+        return ring.needs_doorbell()
+
+    def _settle(
+        self, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
+    ) -> None:
+        """After an exception in `_fill_slots`: submit what counts, and forget what does not.
+
+        A sequence number that does not count is used again. What expects its result is harmless: a fence has
+        that execution only if it counts.
+        """
+        tail, in_flight = self._tail, self._in_flight
+        if not self._progress.destroyed:  # a destroyed ring's memory may have been reused
+            if fence is not None and execution is not None and fence._execution is execution and fence._alive:
+                fence._record.arm(execution.ticket)
+            self._ring.publish(tail)
+        self.context._ring_doorbell()
+        while in_flight and in_flight[-1][0] > tail:
+            in_flight.pop()
+        for recorded in filled:
+            recorded.recording.submitted(self._progress, tail)  # if earlier: it has ended when this one has
 
     def _is_time_to_release(self) -> bool:
         """Return whether ended work may hold what the last submission does not, or there is much of it.
