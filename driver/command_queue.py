@@ -38,7 +38,7 @@ class QueueMode(enum.IntEnum):
     ASYNCHRONOUS = 2
 
 
-_MOST_KEPT = 32  # submissions, ended or not, that begin with the same list
+_MOST_KEPT = 32  # submissions, ended or not, of one and the same recording
 _SYNCHRONOUS = QueueMode.SYNCHRONOUS
 """A plain name: reading an enumeration member takes 50 ns."""
 
@@ -62,6 +62,7 @@ class CommandQueue(Handle):
         self._tail = 0
         # what the device may still access: released when the submission has ended
         self._in_flight: deque[tuple[int, Submission]] = deque()
+        self._alike_since = 0  # what is in flight from this submission on is one and the same recording
         self._progress = QueueProgress(self._ring)
         self._results = SubmissionResults(self._ring)
         self._register(
@@ -163,12 +164,12 @@ class CommandQueue(Handle):
                     try:
                         if self._fill_slots(filled, fence, execution):
                             self.context._ring_doorbell()
-                    except BaseException:  # of a signal handler: what was published must not wait for others
-                        self.context._ring_doorbell()
+                    except BaseException:  # of a signal handler
+                        self._settle(filled, fence, execution)
                         raise
                     # release ended work while the device begins; a destroyed ring's memory may have been
                     # reused
-                    if has_room and not self._progress.destroyed and self._is_time_to_release(filled):
+                    if has_room and not self._progress.destroyed and self._is_time_to_release():
                         self._release_ended()
                     return
             self._wait_until_over(call, last_use, FOREVER)
@@ -261,45 +262,75 @@ class CommandQueue(Handle):
     def _fill_slots(
         self, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
     ) -> bool:
-        """Submit these; the last one signals the fence, if any. Return whether to ring the doorbell."""
-        ring, sequence = self._ring, self._tail
+        """Submit these; the last one signals the fence, if any. Return whether to ring the doorbell.
+
+        A signal handler may raise at any call: until the tail is stored here, nothing counts (`_settle`).
+        """
+        ring, in_flight, sequence = self._ring, self._in_flight, self._tail
         last = sequence + len(filled)
         if execution is not None:
             self._results.expect(execution, sequence + 1, last)
         for recorded in filled:
             sequence += 1
             recorded.recording.submitted(self._progress, sequence)
+            if not in_flight or in_flight[-1][1] is not recorded:
+                self._alike_since = sequence
             # not the fence: it refers to this queue, and its record outlives it anyway
-            self._in_flight.append((sequence, recorded))
+            in_flight.append((sequence, recorded))
             if sequence != last:
                 ring.fill(sequence, recorded.buffer.handle, recorded.size)
         recorded = filled[-1]
         buffer, size = recorded.buffer.handle, recorded.size
-        memory, offset, ticket = 0, 0, 0
+        memory, offset, record, ticket = 0, 0, 0, 0
         if fence is not None and execution is not None:
-            fence._arm(execution)
-            (memory, offset), ticket = fence._place, execution.ticket
-        # a signal handler may raise at any call of Python: by then nothing counts, or the slots are filled
-        if CALLS is None or failpoints.active is not None:
+            (memory, offset, record), ticket = fence._place, execution.ticket
+        calls = CALLS if failpoints.active is None else None
+        if calls is None:
             ring.fill(last, buffer, size, memory, offset, ticket)
-            self._tail = last
-            ring.publish(last)
-            if failpoints.active is not None:
-                failpoints.hit("client.submit")
-            return ring.needs_doorbell()
-        self._tail = last
         doorbell = self.context._doorbell
-        return CALLS.submit(ring.address, ring.slots, last, buffer, size, memory, offset, ticket, doorbell)
+        # plain stores: a signal handler runs when a call into C ends, or a function in Python begins
+        if fence is not None and execution is not None:
+            fence._signalled, fence._execution = False, execution
+        self._tail = last
+        if calls is not None:
+            return calls.submit(
+                ring.address, ring.slots, last, buffer, size, memory, offset, ticket, record, doorbell
+            )
+        if fence is not None:
+            fence._record.arm(ticket)
+        ring.publish(last)
+        if failpoints.active is not None:
+            failpoints.hit("client.submit")
+        return ring.needs_doorbell()
 
-    def _is_time_to_release(self, filled: list[Submission]) -> bool:
-        """Return whether ended work may hold what this one does not, or there is much of it.
+    def _settle(
+        self, filled: list[Submission], fence: Fence | None, execution: FencedExecution | None
+    ) -> None:
+        """After an exception in `_fill_slots`: submit what counts, and forget what does not.
+
+        A sequence number that does not count is used again. What expects its result is harmless: a fence has
+        that execution only if it counts.
+        """
+        tail, in_flight = self._tail, self._in_flight
+        if not self._progress.destroyed:  # a destroyed ring's memory may have been reused
+            if fence is not None and execution is not None and fence._execution is execution and fence._alive:
+                fence._record.arm(execution.ticket)
+            self._ring.publish(tail)
+        self.context._ring_doorbell()
+        while in_flight and in_flight[-1][0] > tail:
+            in_flight.pop()
+        for recorded in filled:
+            recorded.recording.submitted(self._progress, tail)  # if earlier: it has ended when this one has
+
+    def _is_time_to_release(self) -> bool:
+        """Return whether ended work may hold what the last submission does not, or there is much of it.
 
         Not each time, as it takes half a microsecond: the device has just written what is read for it.
         """
         in_flight = self._in_flight
         if not in_flight:
             return False  # destroyed by another thread
-        return in_flight[0][1] is not filled[0] or len(in_flight) > _MOST_KEPT
+        return in_flight[0][0] < self._alike_since or len(in_flight) > _MOST_KEPT
 
     def _release_ended(self) -> int:
         """Read the results of ended submissions and release what they used; return how many have ended."""

@@ -20,8 +20,8 @@ class Fence(Handle):
     def __init__(self, queue: CommandQueue, signalled: bool) -> None:
         self._queue = queue
         self._block, self._offset = queue.context._allocate_fence("zeFenceCreate")
-        self._place = self._block.handle, self._offset
         self._record = self._block.fence(self._offset)
+        self._place = self._block.handle, self._offset, self._record.address
         self._execution = FencedExecution(self._record, queue._progress)  # of the last call with this fence
         self._signalled = signalled  # by the host: created signalled, or submitted with empty lists
         self._register(
@@ -86,17 +86,11 @@ class Fence(Handle):
             (execution.ticket, execution.first, execution.last),
         )
 
-    def _arm(self, execution: FencedExecution) -> None:
-        """Attach the fence to this execution: its last submission signals it."""
-        self._signalled = False
-        self._execution = execution
-        self._record.arm(execution.ticket)
-
     def _signal(self) -> None:
         """Signal the fence from the host: there is nothing to run. The real driver does the same."""
+        # at once, in the eyes of a signal handler that raises: nobody looks at the record afterwards
+        self._execution, self._signalled = FencedExecution(self._record, self._queue._progress), True
         self._record.arm(0)
-        self._execution = FencedExecution(self._record, self._queue._progress)
-        self._signalled = True
 
     def _owner_destroyed(self) -> None:
         self._queue.context._free_fence(self._block, self._offset, self._record)

@@ -11,17 +11,17 @@ from typing import Final, NamedTuple
 
 from softnpu.emulator.common import native_files
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Version of the functions in `native/submit`: a library of another version is not used."""
 
 
 class SubmitCalls(NamedTuple):
     """Functions on addresses, which the caller keeps mapped."""
 
-    submit: Callable[[int, int, int, int, int, int, int, int, int], bool]
-    """Ring, slots, then as `DriverRing.fill`, doorbell: publishes it, and rings if the engine sleeps.
+    submit: Callable[[int, int, int, int, int, int, int, int, int, int], bool]
+    """Ring, slots, then as `DriverRing.fill`, address of the fence or 0, doorbell.
 
-    True if that has failed.
+    Arms the fence, publishes the submission, and rings if the engine sleeps; True if that has failed.
     """
     poll: Callable[[int, int, int, int, int], int]
     """Fence, ticket, ring, sequence, nanoseconds: whether the fence has the ticket, or so many have ended.

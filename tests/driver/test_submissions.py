@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from softnpu.driver import (
+    CommandList,
     CommandQueue,
     Context,
     Driver,
@@ -26,14 +26,12 @@ from softnpu.driver import (
     submit_calls,
     waiting,
 )
-from softnpu.emulator.interface.ring import DriverRing
 from softnpu.emulator.interface.shared import FenceRecord
 from tests.conftest import StartDaemon
 from tests.support.daemon import Daemon
 from tests.support.waiting import wait_until
 from tests.support.work import (
     LONG,
-    SECOND,
     barrier,
     copy,
     execute,
@@ -98,77 +96,46 @@ def test_a_fence_of_a_destroyed_queue_ends_its_waits(context: Context, queue: Co
     failure(fence.query_status, ZeResult.ERROR_INVALID_NULL_HANDLE)
 
 
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("place", [(Fence, "_arm"), (DriverRing, "fill"), (DriverRing, "publish")])
-def test_a_queue_goes_on_after_a_signal_handler_has_raised_in_a_submission(
-    context: Context, queue: CommandQueue, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    commands, fence = barrier(context), queue.create_fence()
-    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):  # C++ does not go through all places
-        patch.setattr(*place, interrupted)
-        queue.execute_command_lists([commands], fence)
-    run(queue, barrier(context))
-    queue.synchronize(LONG)
-    assert not queue.lost
-
-
-def test_what_was_published_runs_after_a_signal_handler_has_raised(
-    context: Context, queue: CommandQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command_queue, "CALLS", None)  # C++ rings itself: no handler runs before
-    ring_doorbell, interrupts = context._ring_doorbell, [KeyboardInterrupt()]
-
-    def interrupted() -> None:
-        if interrupts:
-            raise interrupts.pop()
-        ring_doorbell()
-
-    wait_until(lambda: queue._ring.is_asleep, what="the device waits for its doorbell")
-    monkeypatch.setattr(context, "_ring_doorbell", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        queue.execute_command_lists([barrier(context)])
-    assert queue.synchronize(20 * SECOND)
-
-
 def test_what_ended_work_holds_is_released_with_the_next_other_list(
     context: Context, queue: CommandQueue
 ) -> None:
     first, second = barrier(context), barrier(context)
     recording = weakref.ref(first._recording)
     for _ in range(100):
-        run(queue, first)
+        _run_and_count(queue, first)
     assert len(queue._in_flight) < 50  # a ring has 256 slots
     del first
     run(queue, second)
     assert recording() is None
 
 
-class _Interrupted(dict[int, Any]):
-    """A signal handler raises once, after an entry was taken."""
-
-    raised = False
-
-    def pop(self, *args: Any) -> Any:
-        entry = super().pop(*args)
-        if not self.raised:
-            self.raised = True
-            raise KeyboardInterrupt
-        return entry
-
-
-def test_a_failure_is_reported_after_a_signal_handler_has_raised_when_it_was_read(
-    context: Context, queue: CommandQueue
+@pytest.mark.parametrize("together", [False, True])
+def test_what_ended_work_holds_is_released_though_the_same_list_surrounds_it(
+    context: Context, queue: CommandQueue, together: bool
 ) -> None:
-    memory, fence = context.alloc_host(64), queue.create_fence()
-    commands = recorded(context, lambda c: c.append_memory_copy(memory, memory, 65))
-    queue._results._executions = _Interrupted()
-    with suppress(KeyboardInterrupt):
-        queue.execute_command_lists([commands], fence)
-        fence.host_synchronize(LONG)
-    failure(lambda: fence.host_synchronize(LONG), ZeResult.ERROR_INVALID_ARGUMENT)
+    gate = context.create_event()
+    same, other = waits(context, gate), barrier(context)
+    recording = weakref.ref(other._recording)
+    if together:  # in flight at the same time
+        queue.execute_command_lists([same])
+        queue.execute_command_lists([other])
+        queue.execute_command_lists([same])
+        gate.host_signal()
+        _run_and_count(queue, same)
+        del other
+        run(queue, same)
+    else:  # in one call, and another one follows the next time
+        gate.host_signal()
+        _run_and_count(queue, same, other)
+        del other
+        run(queue, same, barrier(context))
+    assert recording() is None
+
+
+def _run_and_count(queue: CommandQueue, *lists: CommandList) -> None:
+    """Run these lists; the device counts them as ended, which it does after it has signalled their fence."""
+    run(queue, *lists)
+    wait_until(lambda: queue.describe().completed == queue._tail)
 
 
 @pytest.mark.usefixtures("way")

@@ -48,30 +48,31 @@ def calls() -> SubmitCalls:
 
 def test_a_submission_is_the_same_bytes(mapping: SharedMapping, calls: SubmitCalls) -> None:
     ring, device = DriverRing(mapping, _RING, _SLOTS), DeviceRing(mapping, _RING, _SLOTS, 0)
-
+    fence = FenceRecord(mapping, _FENCE)
     doorbell = os.eventfd(0, os.EFD_NONBLOCK)
 
     def in_python(sequence: int, *words: int) -> bool:
         ring.fill(sequence, *words)
+        fence.arm(words[-1])
         ring.publish(sequence)
         return ring.needs_doorbell()
 
     def in_cpp(*words: int) -> bool:
-        assert not calls.submit(*(ring.address, _SLOTS, *words, doorbell))
+        assert not calls.submit(*(ring.address, _SLOTS, *words, fence.address, doorbell))
         return bool(select.select([doorbell], [], [], 0)[0] and os.eventfd_read(doorbell))
 
     for sequence in range(1, 2 * _SLOTS + 1):
         device.set_asleep(sequence % 2 == 0)
         submission = (sequence, 2**63 + sequence, 2**32 - 1, 2**64 - 1, 128, 2**64 - sequence)
-        rings = [mapping.buffer[:_FENCE]]
+        words = [mapping.buffer[:]]
         for submit in (in_python, in_cpp):
-            mapping.buffer[:_FENCE] = rings[0]
+            mapping.buffer[:] = words[0]
             assert submit(*submission) is (sequence % 2 == 0)
             mapping.words[_DRIVER_CORE] = 0  # a hint that Python does not give
-            rings.append(mapping.buffer[:_FENCE])
-        assert rings[1] == rings[2] != rings[0]
+            words.append(mapping.buffer[:])
+        assert words[1] == words[2] != words[0]
     os.close(doorbell)
-    assert calls.submit(*(ring.address, _SLOTS, *submission, doorbell)), "a doorbell that cannot be rung"
+    assert calls.submit(*(ring.address, _SLOTS, *submission, 0, doorbell)), "a doorbell that cannot be rung"
 
 
 def test_a_poll_ends_with_the_ticket_or_the_submission(mapping: SharedMapping, calls: SubmitCalls) -> None:
@@ -100,7 +101,7 @@ def test_a_poll_goes_on_unless_the_engine_needs_the_processor(
     os.sched_setaffinity(0, {core})
     try:
         ring = DriverRing(mapping, _RING, _SLOTS)
-        calls.submit(ring.address, _SLOTS, 1, 7, 64, 0, 0, 0, 0)
+        calls.submit(ring.address, _SLOTS, 1, 7, 64, 0, 0, 0, 0, 0)
         assert mapping.words[_DRIVER_CORE] == core + 1
         mapping.words[_ENGINE_CORE] = core + 1 if same else core + 2
         assert calls.poll(mapping.address + _FENCE, 5, ring.address, 1, 1_000_000) == (2 if same else 0)
@@ -189,7 +190,7 @@ def test_a_sleeper_sees_to_signals_of_its_process(mapping: SharedMapping, calls:
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("words", [(), (1,) * 8, ("1",) * 9, (-1,) * 9, (2**64,) * 9])
+@pytest.mark.parametrize("words", [(), (1,) * 9, ("1",) * 10, (-1,) * 10, (2**64,) * 10])
 def test_other_arguments_are_refused(calls: SubmitCalls, words: tuple[int, ...]) -> None:
     with pytest.raises((TypeError, OverflowError)):
         calls.submit(*words)

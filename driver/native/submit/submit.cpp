@@ -77,10 +77,11 @@ uint64_t now_ns() {
     return static_cast<uint64_t>(at.tv_sec) * 1000000000 + static_cast<uint64_t>(at.tv_nsec);
 }
 
-// submit(ring, slots, sequence, buffer, size, fence, fence_offset, ticket, doorbell): rings the doorbell if
-// the engine sleeps; whether that has failed.
+// submit(ring, slots, sequence, buffer, size, fence, fence_offset, ticket, record, doorbell): arms the fence
+// with its record at that address, if any, publishes the submission, and rings the doorbell if the engine
+// sleeps; whether that has failed. In one call: no signal handler of Python comes in between.
 PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
-    Arguments<9> arguments;
+    Arguments<10> arguments;
     if (!arguments.read(given, count)) return nullptr;
     uint8_t* const at = arguments.address(0);
     schema::Slot slot{};
@@ -92,12 +93,13 @@ PyObject* submit(PyObject*, PyObject* const* given, Py_ssize_t count) {
     slot.ticket = arguments[7];
     std::memcpy(at + ring::SIZE + ((slot.sequence - 1) & (arguments[1] - 1)) * sizeof slot, &slot,
                 sizeof slot);
+    if (arguments[8] != 0) store64(arguments.address(8) + fence::ARMED, slot.ticket);
     store32(at + ring::DRIVER_CORE, this_core());
     store64(at + ring::TAIL, slot.sequence);
     // the tail is stored before `asleep` is read; the engine stores `asleep` before it reads the tail
     full_fence();
     return PyBool_FromLong(load32(at + ring::ASLEEP) != 0 &&
-                           eventfd_write(static_cast<int>(arguments[8]), 1) != 0);
+                           eventfd_write(static_cast<int>(arguments[9]), 1) != 0);
 }
 
 // poll(fence, ticket, ring, sequence, limit_ns): 1 if the fence has the ticket or so many have ended, 2 if
@@ -180,7 +182,7 @@ PyMethodDef functions[] = {
 
 extern "C" {
 // The number of `VERSION` in submit_calls.py.
-int softnpu_submit_version() { return 4; }
+int softnpu_submit_version() { return 5; }
 
 // A function of Python, by its place in `_NAMES` of submit_calls.py.
 PyObject* softnpu_submit_function(unsigned index) {
