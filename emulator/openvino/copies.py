@@ -8,6 +8,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final, TypeVar
 
@@ -52,9 +53,13 @@ class NoCopyError(Exception):
 
 
 class CopyMaker:
-    """Makes copies one after the other, in a thread that ends when idle."""
+    """Makes copies one after the other, in a thread that ends when idle.
 
-    def __init__(self) -> None:
+    It computes while it has entered `computing()`.
+    """
+
+    def __init__(self, computing: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._computing = computing
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._running = False
@@ -83,7 +88,7 @@ class CopyMaker:
                     return
                 job = self._jobs.get()
             try:
-                with memory_limit.lifted():
+                with memory_limit.lifted(), self._computing():
                     job()
             except Exception:
                 log.warning("making a copy", exc_info=True)
