@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from softnpu.emulator.blob.container import GraphMeta
 from softnpu.emulator.common import failpoints
 from softnpu.emulator.common.untrusted_fds import close_untrusted
-from softnpu.emulator.engine import failures, tracing
+from softnpu.emulator.engine import failures, tracing, workers
 from softnpu.emulator.engine.round_robin_queue import RoundRobinQueue
 from softnpu.emulator.interface import trace
 from softnpu.emulator.interface.result import ErrorInfo, Refused, ZeResult
@@ -181,7 +181,7 @@ class ImageLoader:
                 if cache is not None:
                     cache.forget_expected()
                 continue
-            with memory_limit.lifted():
+            with memory_limit.lifted(), workers.needed():
                 if isinstance(job, link.ImageExpected):
                     self._expect(job)
                 else:

@@ -9,7 +9,7 @@ import ctypes
 
 from softnpu.emulator.common import native_files
 
-VERSION = 6
+VERSION = 7
 """Version of the calls and of the records in `native/`: a library of another version is not used."""
 
 _loaded: list[ctypes.CDLL | None] = []

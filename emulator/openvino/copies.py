@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final
 
@@ -28,9 +29,13 @@ Layers = Counter[tuple[str, str]]
 
 
 class CopyMaker:
-    """Makes copies one after the other, in a thread that ends when idle."""
+    """Makes copies one after the other, in a thread that ends when idle.
 
-    def __init__(self) -> None:
+    It computes while it has entered `computing()`.
+    """
+
+    def __init__(self, computing: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._computing = computing
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._running = False
@@ -59,7 +64,7 @@ class CopyMaker:
                     return
                 job = self._jobs.get()
             try:
-                with memory_limit.lifted():
+                with memory_limit.lifted(), self._computing():
                     job()
             except Exception:
                 log.warning("making a copy", exc_info=True)

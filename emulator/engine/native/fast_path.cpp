@@ -7,6 +7,7 @@
 
 #include "interface/schema.hpp"
 #include "interface/words.hpp"
+#include "workers.hpp"
 
 namespace softnpu::engine {
 
@@ -221,10 +222,12 @@ private:
 int softnpu_fast_path(softnpu::engine::Call* call) {
     call->event_count = 0;
     call->done = 0;
-    return softnpu::engine::Loop(*call).run();
+    const bool is_brief = softnpu::engine::Loop(*call).run();
+    softnpu::engine::workers::wake();
+    return is_brief;
 }
 
-int softnpu_engine_version() { return 6; }
+int softnpu_engine_version() { return 7; }
 
 void softnpu_fast_path_sizes(uint64_t sizes[4]) {
     using namespace softnpu::engine;

@@ -7,6 +7,7 @@
 
 #include "interface/schema.hpp"
 #include "interface/words.hpp"
+#include "workers.hpp"
 
 namespace softnpu::engine {
 
@@ -18,6 +19,7 @@ namespace ring = schema::ring_header;
 
 constexpr uint64_t JOURNAL_MASK = 63;  // progress is logged at least every so many steps
 constexpr uint64_t SHORT_NS = 100000;  // shorter times are charged unadjusted
+constexpr uint64_t ALONE_NS = 60000;   // an inference that takes less is as fast without OpenVINO's workers
 constexpr uint64_t LARGE = 1 << 20;    // bytes that take about that long to write
 constexpr uint64_t LEAST_CHARGED_PART = 32;
 
@@ -122,6 +124,7 @@ bool run_step(Call& call, Queue& queue, const Step& step, uint64_t id, uint64_t&
         case Kind::CALL: {
             const uint64_t begun = now_ns();
             const bool is_called = step.kind == Kind::CALL;
+            if (is_called) workers::wake();
             const bool done =
                 is_called ? call.call(step.at, others(call, queue)) == CALLED : call.infer(step.at) == 0;
             if (!done) return false;  // it runs again there, and the reason is reported
@@ -239,6 +242,7 @@ bool run_next(Call& call, Queue& queue) {
     }
     queue.step = 0;
     count(call, queue, *prepared, inferring_ns);
+    if (prepared->inferences) workers::ran(prepared->image[1] < ALONE_NS * prepared->image[0]);
     charge(call, queue, *prepared, now_ns() - start);
     add(call.counters.submissions, 1);
     finish(queue, *prepared, sequence, slot.ticket);

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from softnpu.emulator.engine import workers
 from softnpu.emulator.engine.commands.concurrent import ConcurrentRun
 from softnpu.emulator.engine.commands.inference import Inference
 from softnpu.emulator.engine.counters import Counters
@@ -44,7 +45,7 @@ class Overlap:
     def __init__(self, queues: QueueTable, counters: Counters, after_reset: bool) -> None:
         self._queues = queues
         self._counters = counters
-        self.copies = CopyMaker()
+        self.copies = CopyMaker(workers.needed)
         self._early: list[EarlyInference] = []
         self._streams = 1  # of what runs; 1 if it uses none
         self._not_before_ns = time.monotonic_ns() + _AFTER_RESET_NS if after_reset else 0

@@ -1,0 +1,26 @@
+// Short inferences without oneTBB's workers.
+//
+// A C model runs with the threads of its image, as their number decides how OpenVINO divides its work, and so
+// its bits. But a worker takes longer to begin its part than a short inference takes, and waits for the next
+// without sleep, on the core that the client needs. While C++ runs short inferences one after the other, this
+// thread does all parts alone, and the workers sleep. The division stays the same: it follows from the size
+// of OpenVINO's arena, not from who works in it.
+#pragma once
+
+namespace softnpu::engine::workers {
+
+// To be called after an inference of a C model. After some short ones in a row the workers are put to sleep.
+void ran(bool is_short);
+// Lets the workers work again: anything else may run after that.
+void wake();
+
+}  // namespace softnpu::engine::workers
+
+extern "C" {
+// Between the two calls, of any thread, no worker is put to sleep: others compute meanwhile.
+void softnpu_workers_take();
+void softnpu_workers_give();
+// `ran` and `wake`, for tests.
+void softnpu_workers_ran(int is_short);
+void softnpu_workers_wake();
+}

@@ -1,0 +1,155 @@
+"""oneTBB's workers sleep while C++ runs short inferences, and the bits stay those of the image."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
+import pytest
+
+from softnpu.driver import Context
+from softnpu.emulator.engine import native_library, workers
+from softnpu.emulator.openvino.c_models import CModel, openvino
+from softnpu.emulator.openvino.copies import expected_of, memory_of, outputs_in
+from softnpu.emulator.openvino.image import LoadedImage
+from tests.support import loaded_images
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no workers")
+AFTER, MAIL = 64, 2048  # as in workers.cpp
+_LOOKS = 50
+_DEADLINE_S = 30.0
+
+
+class Workers:
+    """The part of the engine's library, in this process."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        tbb = ctypes.CDLL("libtbb.so.12")  # loaded by OpenVINO
+        self._allowed = tbb._ZN3tbb6detail2r127global_control_active_valueEi
+        self._allowed.restype = ctypes.c_size_t
+
+    @property
+    def asleep(self) -> bool:
+        return int(self._allowed(0)) == 1
+
+    def ran(self, count: int, is_short: bool = True) -> None:
+        for _ in range(count):
+            self._library.softnpu_workers_ran(int(is_short))
+
+    def put_to_sleep(self) -> None:
+        """Report short inferences until they sleep; one may still be needed for the time before."""
+
+        def sleeps() -> bool:
+            self.ran(1)
+            return self.asleep
+
+        _until(sleeps)
+
+    def wake(self) -> None:
+        self._library.softnpu_workers_wake()
+
+
+def _until(is_true: Callable[[], object]) -> None:
+    end = time.monotonic() + _DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < end
+
+
+@pytest.fixture
+def tbb() -> Iterator[Workers]:
+    library = native_library.library()
+    assert library is not None
+    found = Workers(library)
+    found.wake()
+    yield found
+    found.wake()
+    assert not found.asleep
+
+
+def _product(context: Context, folder: Path) -> LoadedImage:
+    """Return a product whose sums oneDNN divides among the threads."""
+    rng = np.random.default_rng(0)
+    x = ops.parameter([1, 4096], np.float32)
+    weights = ops.constant((rng.standard_normal((4096, 2)) / 64).astype(np.float32))
+    bias = ops.constant(rng.standard_normal(2).astype(np.float32))
+    y = ops.relu(ops.add(ops.matmul(x, weights, False, False), bias))
+    path = folder / "product.xml"
+    ov.save_model(ov.Model([y], [x], "product"), path, compress_to_fp16=False)
+    return loaded_images.compiled(context, path)
+
+
+def _bits(c_model: CModel, image: LoadedImage, inputs: list[bytes]) -> list[bytes]:
+    views = memory_of(image, inputs)
+    c_model.infer(c_model.request(views))
+    return outputs_in(image, views)
+
+
+def _running() -> list[str]:
+    """Return the other threads of this process that run."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        if task.name != str(threading.get_native_id()):
+            found.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return [state for state in found if state == "R"]
+
+
+def test_they_sleep_after_short_inferences_until_a_long_one(tbb: Workers) -> None:
+    tbb.ran(AFTER - 1)
+    assert not tbb.asleep
+    tbb.put_to_sleep()
+    tbb.ran(1, is_short=False)
+    assert not tbb.asleep
+    tbb.ran(AFTER - 1)
+    assert not tbb.asleep
+
+
+def test_they_empty_their_mailboxes_from_time_to_time(tbb: Workers) -> None:
+    tbb.put_to_sleep()
+    tbb.ran(MAIL)
+    assert not tbb.asleep
+
+
+def test_they_are_awake_while_others_compute(tbb: Workers) -> None:
+    tbb.put_to_sleep()
+    with workers.needed():
+        assert not tbb.asleep
+        tbb.ran(2 * AFTER)
+        assert not tbb.asleep
+    tbb.put_to_sleep()
+
+
+def test_bits_are_those_of_the_image(tbb: Workers, context: Context, private_dir: Path) -> None:
+    image, interface = _product(context, private_dir), openvino()
+    assert interface is not None
+    c_model = CModel(interface, image.compiled, image.meta)
+    tbb.put_to_sleep()
+    for seed in range(100):
+        values = np.random.default_rng(seed).standard_normal(4096).astype(np.float32)
+        expected = expected_of(image, [values.tobytes()])
+        assert _bits(c_model, image, [values.tobytes()]) == expected
+
+
+def test_none_waits_for_work_without_sleep(tbb: Workers, context: Context, private_dir: Path) -> None:
+    image, interface = _product(context, private_dir), openvino()
+    assert interface is not None
+    c_model = CModel(interface, image.compiled, image.meta)
+    request = c_model.request(memory_of(image, []))
+    c_model.infer(request)
+    tbb.put_to_sleep()
+    looks = 0
+
+    def slept() -> bool:
+        nonlocal looks
+        c_model.infer(request)
+        looks = 0 if _running() else looks + 1
+        return looks == _LOOKS
+
+    _until(slept)
