@@ -40,9 +40,12 @@ class Workers:
     def asleep(self) -> bool:
         return int(self._allowed(0)) == 1
 
-    def ran(self, count: int, is_short: bool = True) -> None:
+    def begins(self, image: int = 1) -> None:
+        self._library.softnpu_workers_begins(ctypes.c_void_p(image))
+
+    def ran(self, count: int, is_short: bool = True, image: int = 1) -> None:
         for _ in range(count):
-            self._library.softnpu_workers_ran(int(is_short))
+            self._library.softnpu_workers_ran(ctypes.c_void_p(image), int(is_short))
 
     def put_to_sleep(self) -> None:
         """Report short inferences until they sleep; one may still be needed for the time before."""
@@ -111,10 +114,18 @@ def test_they_sleep_after_short_inferences_until_a_long_one(tbb: Workers) -> Non
     assert not tbb.asleep
 
 
-def test_they_empty_their_mailboxes_from_time_to_time(tbb: Workers) -> None:
+def test_they_empty_their_mailboxes_of_each_image(tbb: Workers) -> None:
+    tbb.ran(MAIL, image=2)
     tbb.put_to_sleep()
     tbb.ran(MAIL)
+    tbb.begins(2)
+    assert tbb.asleep
+    tbb.begins()
     assert not tbb.asleep
+    tbb.ran(1)
+    tbb.put_to_sleep()
+    tbb.begins()
+    assert tbb.asleep
 
 
 def test_they_are_awake_while_others_compute(tbb: Workers) -> None:

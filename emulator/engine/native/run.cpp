@@ -228,6 +228,7 @@ bool run_next(Call& call, Queue& queue) {
     put(queue.state[STATE_STARTED], start);
     put(queue.state[STATE_RUNNING], sequence);
     uint64_t inferring_ns = 0;
+    if (prepared->inferences) workers::begins(prepared->image);
     for (uint64_t index = 0; index < prepared->count; ++index) {
         queue.step = index;
         const uint64_t id = sequence << REACHED_BITS | index;
@@ -242,7 +243,8 @@ bool run_next(Call& call, Queue& queue) {
     }
     queue.step = 0;
     count(call, queue, *prepared, inferring_ns);
-    if (prepared->inferences) workers::ran(prepared->image[1] < ALONE_NS * prepared->image[0]);
+    if (prepared->inferences)
+        workers::ran(prepared->image, prepared->image[1] < ALONE_NS * prepared->image[0]);
     charge(call, queue, *prepared, now_ns() - start);
     add(call.counters.submissions, 1);
     finish(queue, *prepared, sequence, slot.ticket);

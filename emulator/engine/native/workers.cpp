@@ -3,21 +3,24 @@
 #include <dlfcn.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <unordered_map>
 
 namespace softnpu::engine::workers {
 
 namespace {
 
-constexpr int AFTER = 64;  // short inferences, in which the workers also empty their mailboxes
-// Each loop over the parts leaves 128 bytes in the mailbox of every worker, until that takes part again.
-constexpr int MAIL = 2048, LEAST_MAIL = 256;  // inferences
-constexpr int MAJOR = 12000;                  // of oneTBB's interface, in which what follows is the same
-constexpr int ALLOWED = 0;                    // global_control::max_allowed_parallelism
+constexpr int AFTER = 64;  // short inferences
+// Each loop over the parts leaves 128 bytes in the mailbox of every worker, until that takes part in one of
+// the same image again: so many inferences without them, and what one with them takes off.
+constexpr int MAIL = 2048, LEAST_MAIL = 256, EMPTIED = 64;
+constexpr int MAJOR = 12000;  // of oneTBB's interface, in which what follows is the same
+constexpr int ALLOWED = 0;    // global_control::max_allowed_parallelism
 
 // Binary interface of oneTBB: tbb::detail::d1::task, and global_control of one allowed thread.
 struct alignas(64) Task {
@@ -66,10 +69,19 @@ public:
         if (others > 0) most_ = MAIL / others > LEAST_MAIL ? MAIL / others : LEAST_MAIL;
     }
 
-    void ran(bool is_short) {
+    void begins(const void* image) {
+        if (asleep_ && mail_[image] >= most_) wake();
+    }
+
+    void ran(const void* image, bool is_short) {
+        if (!most_) return;
+        if (asleep_) {
+            ++mail_[image];
+        } else if (const auto found = mail_.find(image); found != mail_.end()) {
+            found->second = std::max(found->second - EMPTIED, 0);
+        }
         if (!is_short) return wake();
-        if (!most_ || ++count_ < (asleep_ ? most_ : AFTER)) return;
-        if (asleep_) return wake();
+        if (asleep_ || ++count_ < AFTER) return;
         const std::lock_guard<std::mutex> lock(mutex_);
         count_ = 0;
         if (taken_ == 0 && hold_.ended.load()) put_to_sleep();
@@ -126,8 +138,9 @@ private:
     }
 
     std::mutex mutex_;
-    int count_ = 0;  // short inferences in this state, of the engine's thread
-    int most_ = 0;   // without the workers; 0: they are never put to sleep
+    int count_ = 0;  // short inferences in a row, of the engine's thread
+    int most_ = 0;   // of an image without the workers; 0: they are never put to sleep
+    std::unordered_map<const void*, int> mail_;
     int taken_ = 0;
     std::atomic<bool> asleep_{false};
     Hold hold_;
@@ -145,12 +158,16 @@ Workers& all() {
 
 }  // namespace
 
-void ran(bool is_short) { all().ran(is_short); }
+void begins(const void* image) { all().begins(image); }
+void ran(const void* image, bool is_short) { all().ran(image, is_short); }
 void wake() { all().wake(); }
 
 }  // namespace softnpu::engine::workers
 
 void softnpu_workers_take() { softnpu::engine::workers::all().take(); }
 void softnpu_workers_give() { softnpu::engine::workers::all().give(); }
-void softnpu_workers_ran(int is_short) { softnpu::engine::workers::all().ran(is_short != 0); }
+void softnpu_workers_begins(const void* image) { softnpu::engine::workers::all().begins(image); }
+void softnpu_workers_ran(const void* image, int is_short) {
+    softnpu::engine::workers::all().ran(image, is_short != 0);
+}
 void softnpu_workers_wake() { softnpu::engine::workers::all().wake(); }

@@ -9,8 +9,10 @@
 
 namespace softnpu::engine::workers {
 
-// To be called after an inference of a C model. After some short ones in a row the workers are put to sleep.
-void ran(bool is_short);
+// To be called before and after an inference of a C model. After some short ones in a row the workers are put
+// to sleep; they wake up for an image that has run often without them.
+void begins(const void* image);
+void ran(const void* image, bool is_short);
 // Lets the workers work again: anything else may run after that.
 void wake();
 
@@ -20,7 +22,8 @@ extern "C" {
 // Between the two calls, of any thread, no worker is put to sleep: others compute meanwhile.
 void softnpu_workers_take();
 void softnpu_workers_give();
-// `ran` and `wake`, for tests.
-void softnpu_workers_ran(int is_short);
+// The others, for tests.
+void softnpu_workers_begins(const void* image);
+void softnpu_workers_ran(const void* image, int is_short);
 void softnpu_workers_wake();
 }
