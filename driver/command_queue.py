@@ -316,7 +316,7 @@ class CommandQueue(Handle):
             if fence is not None and execution is not None and fence._execution is execution and fence._alive:
                 fence._record.arm(execution.ticket)
             self._ring.publish(tail)
-        self.context._ring_doorbell()
+            self.context._ring_doorbell()
         while in_flight and in_flight[-1][0] > tail:
             in_flight.pop()
         for recorded in filled:

@@ -14,18 +14,15 @@ from softnpu.emulator.common.arrays import Bytes
 from softnpu.emulator.openvino import copies
 from softnpu.emulator.openvino import errors as openvino_errors
 from softnpu.emulator.openvino.c_models import CModel, CModelError, OpenVino, openvino
-from softnpu.emulator.openvino.image import LoadedImage
+from softnpu.emulator.openvino.image import MOST_COPIED, LoadedImage
 from softnpu.emulator.openvino.runtime import properties_of
 
 log = logging.getLogger(__name__)
 
-MAX_WEIGHTS = 8 << 20
-"""Bytes of constants of the largest image eligible for a C model."""
-
 
 def may_have_one(image: LoadedImage) -> bool:
     """Whether an image is eligible for a C model."""
-    if image.weights_size > MAX_WEIGHTS or not copies.can_be_copied(image):
+    if image.weights_size > MOST_COPIED or not copies.can_be_copied(image):
         return False
     return image.meta.precision == properties_of(image.meta).get("INFERENCE_PRECISION_HINT") == "f32"
 

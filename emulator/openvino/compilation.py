@@ -24,8 +24,7 @@ class Compilation:
 
     `separated`: positions of outputs that `rounded_states` has changed; `unbound`: of those whose port
     changed shape during compilation. `computes_sizes`: whether sizes within the model depend on the values or
-    dynamic shapes of its inputs; such a model is kept, to be compiled again. `is_pinned`: whether its threads
-    keep their cores.
+    dynamic shapes of its inputs; such a model is kept, to be compiled again.
     """
 
     meta: GraphMeta
@@ -33,7 +32,6 @@ class Compilation:
     origins: Mapping[int, shared_tensors.Origin]
     separated: frozenset[int] = frozenset()
     unbound: frozenset[int] = frozenset()
-    is_pinned = True
     _space: WeightSpace
     _model: ov.Model | None = None
     _is_spoiled = False
@@ -88,8 +86,6 @@ class Compilation:
 
     def _compile(self, model: ov.Model) -> None:
         properties = properties_of(self.meta)
-        if not self.is_pinned:
-            properties["ENABLE_CPU_PINNING"] = "NO"
         if trace.active is not None and trace.active.layers:
             properties["PERF_COUNT"] = "YES"
         self.has_layers = properties.get("PERF_COUNT") == "YES"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final
 
 import numpy as np
-import openvino as ov
 
 from softnpu.emulator.common.arrays import Bytes, aligned
 from softnpu.emulator.openvino import memory_limit
@@ -23,9 +21,6 @@ from softnpu.emulator.openvino.image import LoadedImage
 log = logging.getLogger(__name__)
 
 _RANDOM: Final = frozenset(("Multinomial", "RandomUniform"))
-
-Layers = Counter[tuple[str, str]]
-"""How many layers OpenVINO executes, by type and kernel."""
 
 
 class CopyMaker:
@@ -85,12 +80,6 @@ def can_be_copied(image: LoadedImage) -> bool:
         and all(argument.byte_size for argument in image.meta.arguments)
         and cpu_cache.fits(image.compiled, image.meta)
     )
-
-
-def layers_of(compiled: ov.CompiledModel) -> Layers:
-    """Return the layers of a compiled model."""
-    kinds = [operation.get_rt_info() for operation in compiled.get_runtime_model().get_ops()]
-    return Counter((kind["layerType"].astype(str), kind["primitiveType"].astype(str)) for kind in kinds)
 
 
 def is_repeatable(image: LoadedImage) -> bool:

@@ -21,13 +21,12 @@ from softnpu.emulator.openvino.compilation import Compilation, computes_sizes, o
 from softnpu.emulator.openvino.defects import remedies, rounded_states, shared_tensors
 from softnpu.emulator.openvino.defects.defect import Build
 from softnpu.emulator.openvino.fused_states.states import FusedStates
-from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime, host_times
+from softnpu.emulator.openvino.modelled_time import Modelled, ModelledTime
 from softnpu.emulator.openvino.runtime import core, properties_of
-from softnpu.emulator.openvino.twins import Twins
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
-MOST_COPIED: Final = 64 << 20
-"""Bytes of constants in all twins of an image."""
+MOST_COPIED: Final = 8 << 20
+"""Bytes of constants of the largest image eligible for a C model."""
 _OPERATION: Final = re.compile(rb'<layer [^>]*type="(\w+)"')
 
 
@@ -50,10 +49,8 @@ class LoadedImage(Compilation):
         modelled: Modelled,
         check: bool = False,
         cache: CpuCache | None = None,
-        is_pinned: bool = True,
     ) -> None:
         self.meta = reader.metadata()
-        self.is_pinned = is_pinned
         reference = reader.weights_reference()
         actual = offsets_in_space(reference, placement, space.layout, space.embedded)
         if check and reference is not None:
@@ -62,12 +59,9 @@ class LoadedImage(Compilation):
                 reference, outside, digests_in(space), f"model '{self.meta.name}'", lambda _: None
             )
         self.weights_size = 0 if reference is None else reference.size
-        self._sources = (reader, placement, space) if self.weights_size <= MOST_COPIED else None
+        self._reader = reader if self.weights_size <= MOST_COPIED else None
         self.c_model: CModel | None = None  # once verified: see `c_model_maker`
         self.c_model_asked = False
-        self.twins: Twins | None = None  # once verified: see `twin_maker`
-        self.twins_asked = False
-        self.crowded = 0  # inferences for whose end something waited, less others
         self.key = self.lacking = ""
         self.weights: GuardedWeights | None = None
         self.modelled: ModelledTime | None = None
@@ -78,16 +72,11 @@ class LoadedImage(Compilation):
             self._read(xml, space, modelled)
         self._examine()
 
-    def twin(self) -> LoadedImage:
-        """Return the same model, not a large one, compiled again. Raises `RuntimeError`."""
-        assert self._sources is not None
-        return LoadedImage(*self._sources, host_times, is_pinned=False)
-
     def operations(self) -> frozenset[str]:
         """Return the types of its model's operations, bodies included; none of a large model."""
-        if self._sources is None:
+        if self._reader is None:
             return frozenset()
-        xml = bytes(self._sources[0].read(Section.IR))
+        xml = bytes(self._reader.read(Section.IR))
         return frozenset(kind.decode() for kind in _OPERATION.findall(xml))
 
     def _examine(self) -> None:

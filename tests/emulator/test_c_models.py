@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from softnpu.driver import Context
 from softnpu.emulator.openvino import c_model_maker
 from softnpu.emulator.openvino.c_models import CModel, CModelRequest
-from softnpu.emulator.openvino.copies import expected_of, memory_of, outputs_in
+from softnpu.emulator.openvino.copies import CopyMaker, expected_of, memory_of, outputs_in
 from softnpu.emulator.openvino.image import LoadedImage
 from tests.support import loaded_images
 
@@ -62,3 +63,14 @@ def test_one_with_random_numbers_gets_none(context: Context, private_dir: Path) 
     numbers = ops.random_uniform(np.array([8]), np.zeros(1, np.float32), np.ones(1, np.float32), "f32", 7, 9)
     ov.serialize(ov.Model([ops.add(x, numbers)], [x], "random"), private_dir / "random.xml")
     assert _ask(loaded_images.compiled(context, private_dir / "random.xml")) is None
+
+
+def test_a_copy_that_fails_keeps_no_other_from_being_made(context: Context, private_dir: Path) -> None:
+    image, maker, made = _product(context, private_dir), CopyMaker(), threading.Event()
+
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    maker.ask(fail, image, [])
+    maker.ask(lambda _: made.set(), image, [])
+    assert made.wait(60)

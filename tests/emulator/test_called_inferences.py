@@ -27,7 +27,7 @@ def rig() -> Iterator[Rig]:
 
 
 def _called(run_called: Callable[[EngineQueue], bool]) -> SimpleNamespace:
-    return SimpleNamespace(can_be_called=True, run_called=run_called, waited_for=lambda *_: None)
+    return SimpleNamespace(can_be_called=True, run_called=run_called)
 
 
 @pytest.mark.parametrize("answer", [True, False, None], ids=["done", "not done", "an exception"])
@@ -79,31 +79,5 @@ def test_an_inference_that_must_not_be_called_any_more_is_forgotten(rig: Rig) ->
     ticket = session.submit()
 
     assert not rig.call()
-    assert not session.fence.is_signalled(ticket)
-    del called
-
-
-def test_an_inference_is_told_what_waits_for_its_end(rig: Rig) -> None:
-    """It may then run in Python instead, beside the others."""
-    session = rig.session()
-    rig.teach(session, _FILL)
-    waiting: list[bool] = []
-    inference = _called(lambda _: True)
-
-    def waited_for(others: bool, _: object) -> None:
-        waiting.append(others)
-        inference.can_be_called = not others
-
-    inference.waited_for = waited_for
-    called = rig.call_to(session, inference)
-    ticket = session.submit()
-    assert rig.call()
-    assert (waiting, session.fence.is_signalled(ticket)) == ([False], True)
-
-    inference.can_be_called = True
-    session.submit()
-    ticket = session.submit()
-    assert not rig.call()
-    assert (waiting[-1], session.queue.completed) == (True, 3)
     assert not session.fence.is_signalled(ticket)
     del called

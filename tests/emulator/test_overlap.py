@@ -197,10 +197,6 @@ def test_nothing_starts_early_for_a_while_after_an_engine_reset() -> None:
     run = SimpleNamespace(streams=4, started_ns=0, poll_often=lambda _: None)
     inference: Any = SimpleNamespace(
         concurrent=lambda: run,
-        may_get_copy=False,
-        has_beside_run=False,
-        waited_for=lambda *_: None,
-        is_beside=False,
     )
     queue: Any = SimpleNamespace(level=2)
     nothing: Any = None
@@ -250,13 +246,7 @@ def _run(conflicts: bool = False) -> Any:
 
 
 def _inference() -> Any:
-    return SimpleNamespace(
-        concurrent=lambda: None,
-        may_get_copy=False,
-        has_beside_run=True,
-        waited_for=lambda *_: None,
-        is_beside=False,
-    )
+    return SimpleNamespace(concurrent=lambda: None)
 
 
 def test_memory_of_inferences_is_let_go_with_their_context(daemon: Daemon, driver: Driver, xml: Path) -> None:

@@ -22,7 +22,8 @@ from softnpu.emulator.openvino.image import LoadedImage
 from tests.support import loaded_images
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no workers")
-AFTER, MAIL = 64, 2048  # as in workers.cpp
+AFTER, MAIL, LEAST_MAIL = 64, 512, 64  # as in workers.cpp
+_SHORT_NS, _LONG_NS = 20_000, 70_000
 _LOOKS = 50
 _DEADLINE_S = 30.0
 
@@ -43,15 +44,15 @@ class Workers:
     def begins(self, image: int = 1) -> None:
         self._library.softnpu_workers_begins(ctypes.c_void_p(image))
 
-    def ran(self, count: int, is_short: bool = True, image: int = 1) -> None:
+    def ran(self, count: int, ns: int = _SHORT_NS, image: int = 1) -> None:
         for _ in range(count):
-            self._library.softnpu_workers_ran(ctypes.c_void_p(image), int(is_short))
+            self._library.softnpu_workers_ran(ctypes.c_void_p(image), ctypes.c_uint64(ns))
 
-    def put_to_sleep(self) -> None:
+    def put_to_sleep(self, image: int = 1) -> None:
         """Report short inferences until they sleep; one may still be needed for the time before."""
 
         def sleeps() -> bool:
-            self.ran(1)
+            self.ran(1, image=image)
             return self.asleep
 
         _until(sleeps)
@@ -108,23 +109,35 @@ def test_they_sleep_after_short_inferences_until_a_long_one(tbb: Workers) -> Non
     tbb.ran(AFTER - 1)
     assert not tbb.asleep
     tbb.put_to_sleep()
-    tbb.ran(1, is_short=False)
+    tbb.ran(1, _LONG_NS, image=3)
     assert not tbb.asleep
-    tbb.ran(AFTER - 1)
+    tbb.ran(2 * AFTER, _LONG_NS, image=3)
     assert not tbb.asleep
+
+
+def test_they_help_an_image_that_is_slower_without_them_until_it_is_tried_again(tbb: Workers) -> None:
+    tbb.put_to_sleep(image=4)
+    tbb.ran(1, 2 * _SHORT_NS, image=4)
+    assert not tbb.asleep
+    tbb.ran(AFTER, image=4)
+    assert not tbb.asleep
+    tbb.put_to_sleep(image=4)
 
 
 def test_they_empty_their_mailboxes_of_each_image(tbb: Workers) -> None:
-    tbb.ran(MAIL, image=2)
-    tbb.put_to_sleep()
-    tbb.ran(MAIL)
-    tbb.begins(2)
+    most = max(LEAST_MAIL, MAIL // (len(os.sched_getaffinity(0)) - 1))
+    tbb.put_to_sleep(image=5)
+    tbb.ran(most - 1, image=5)
+    tbb.begins(5)
     assert tbb.asleep
-    tbb.begins()
+    tbb.ran(1, image=5)
+    tbb.begins(6)
+    assert tbb.asleep
+    tbb.begins(5)
     assert not tbb.asleep
-    tbb.ran(1)
-    tbb.put_to_sleep()
-    tbb.begins()
+    tbb.ran(1, image=5)
+    tbb.put_to_sleep(image=6)
+    tbb.begins(5)
     assert tbb.asleep
 
 
@@ -141,11 +154,11 @@ def test_bits_are_those_of_the_image(tbb: Workers, context: Context, private_dir
     image, interface = _product(context, private_dir), openvino()
     assert interface is not None
     c_model = CModel(interface, image.compiled, image.meta)
+    values = np.random.default_rng(1).standard_normal((100, 4096)).astype(np.float32)
+    trials = [[one.tobytes()] for one in values]
+    expected = [expected_of(image, inputs) for inputs in trials]
     tbb.put_to_sleep()
-    for seed in range(100):
-        values = np.random.default_rng(seed).standard_normal(4096).astype(np.float32)
-        expected = expected_of(image, [values.tobytes()])
-        assert _bits(c_model, image, [values.tobytes()]) == expected
+    assert [_bits(c_model, image, inputs) for inputs in trials] == expected
 
 
 def test_none_waits_for_work_without_sleep(tbb: Workers, context: Context, private_dir: Path) -> None:

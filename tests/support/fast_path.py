@@ -190,7 +190,7 @@ class Rig:
         """Replace the first step of the session's submissions by a call of this inference."""
         prepared = session.queue.prepared
         assert isinstance(prepared, PreparedSubmissions)
-        called = CalledInference(session.queue, prepared.record, inference, self.overlap.copies)
+        called = CalledInference(session.queue, prepared.record, inference)
         (submission,) = prepared._by_content.values()
         submission.called = called
         submission.record.steps[0].kind, submission.record.steps[0].at = Kind.CALL, id(called)

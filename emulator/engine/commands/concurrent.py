@@ -1,4 +1,4 @@
-"""An inference as one of several at once, each on a stream or a twin of its image."""
+"""An inference as one of several at once, each on a stream of OpenVINO."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.openvino.binding import Binding
-from softnpu.emulator.openvino.twins import TwinBinding
 
 
 class ConcurrentRun:
-    """An inference bound to an image with streams, or to twins.
+    """An inference bound to an image with streams.
 
     `streams`: number of inferences at once, this one included. `started_ns`: when it started, if before its
     turn; else 0.
@@ -20,7 +19,7 @@ class ConcurrentRun:
     __slots__ = ("_binding", "_reads", "_writes", "started_ns", "streams")
 
     def __init__(
-        self, binding: Binding | TwinBinding, streams: int, reads: Sequence[Range], writes: Sequence[Range]
+        self, binding: Binding, streams: int, reads: Sequence[Range], writes: Sequence[Range]
     ) -> None:
         self._binding = binding
         self._reads, self._writes = reads, writes

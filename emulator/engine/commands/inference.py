@@ -17,28 +17,24 @@ from softnpu.emulator.engine.commands.steps import CANCELLED, LOADING, Parts, Pa
 from softnpu.emulator.engine.counters import Counters
 from softnpu.emulator.engine.images import EngineImage
 from softnpu.emulator.engine.memory.address_space import AddressSpace
-from softnpu.emulator.engine.memory.mappings import Range
 from softnpu.emulator.engine.memory.staging import StagingBuffer
 from softnpu.emulator.engine.tracing import run_with_layers
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface import profiling
 from softnpu.emulator.interface.result import Refused, ZeResult, refuse
-from softnpu.emulator.openvino import c_model_maker, memory_limit, twin_maker
+from softnpu.emulator.openvino import c_model_maker, memory_limit
 from softnpu.emulator.openvino.bind import bind
 from softnpu.emulator.openvino.binding import Binding
 from softnpu.emulator.openvino.c_models import CModelError, CModelRequest
 from softnpu.emulator.openvino.copies import CopyMaker
 from softnpu.emulator.openvino.dynamic.binding import DynamicBinding
 from softnpu.emulator.openvino.image import LoadedImage
-from softnpu.emulator.openvino.twins import TwinBinding
 from softnpu.emulator.openvino.weights.weight_files import GuardedWeights
 
 Run = Callable[[], bool]
 """One inference; False if it was cancelled."""
 _MAX_ARGUMENTS = 32  # an inference with more never overlaps others
 _USUALLY_CALLED_NS, _MOST_CALLED_NS = 20_000_000, 500_000_000  # the second on a busy machine
-_LONG_NS = 100_000_000  # beside others it takes several times as long, which a watchdog limits
-_OFTEN = 32  # inferences of an image for whose end something waited
 
 
 def check_loaded(image: EngineImage) -> Pause | None:
@@ -84,11 +80,7 @@ class Inference:
         self._run: Run | None = None
         self._traffic = (0, 0)
         self._bound: Binding | None = None
-        self._ranges: tuple[list[Range], list[Range]] | None = None  # read, written; if it may be concurrent
         self._concurrent: ConcurrentRun | None = None
-        self._beside_run: Run | None = None  # the same on a twin of the image
-        self._waited_for = False  # something waited for its end, the last time
-        self.is_beside = False
         self.time_ns = 0
         self._profile: Bytes | None = self._profile_memory()
         if self._image.loaded is not None:
@@ -113,7 +105,7 @@ class Inference:
         return self.time_ns
 
     def _infer(self) -> Pause | None:
-        run = self._beside_run if self.is_beside else self._run
+        run = self._run
         if run is None:
             if check_loaded(self._image) is LOADING:
                 return LOADING
@@ -166,11 +158,9 @@ class Inference:
             self._overwriting = arguments, arguments.buffer
         self._is_bare = not arguments.staged and arguments.buffer is None and self._profile is None
         is_cancelled = running.is_cancelled
-        if self._may_overlap(image, binding):
-            self._ranges = arguments.reads, arguments.writes
-            if image.streams > 1:
-                self._concurrent = ConcurrentRun(binding, image.streams, *self._ranges)
-                is_cancelled = running.poll_overlap
+        if image.streams > 1 and self._may_overlap(image, binding):
+            self._concurrent = ConcurrentRun(binding, image.streams, arguments.reads, arguments.writes)
+            is_cancelled = running.poll_overlap
         run: Run = partial(binding.run, is_cancelled)
         if self._profile is not None:
             run = partial(_run_profiled, run, partial(_profile_of, image, binding, running), self._profile)
@@ -245,16 +235,12 @@ class Inference:
         bound = self._bound
         if type(bound) is not Binding or self._profile is not None or self.has_c_model:
             return False
-        if self._concurrent is not None and self._beside_run is None:
+        if self._concurrent is not None:
             return False  # its image has streams
-        image = self._image.loaded
-        if self._waited_for and self._ranges is not None and image is not None and image.twins is not None:
-            return False  # it had better run beside others
         return self.time_ns < _USUALLY_CALLED_NS
 
     def run_called(self, queue: StepQueue) -> bool:
         """Run within a call of C++; False if it has to run again in its turn."""
-        self.is_beside = False
         self._running.queue = queue
         self._running.called_until_ns = time.monotonic_ns() + _MOST_CALLED_NS
         try:
@@ -264,46 +250,10 @@ class Inference:
 
     # ------------------------------------------------------------ concurrent inferences
 
-    @property
-    def has_beside_run(self) -> bool:
-        """Whether it is bound to twins of its image as well."""
-        return self._beside_run is not None
-
     def concurrent(self) -> ConcurrentRun | None:
-        """Return how it runs beside others; None if it cannot, or is too short or long to be worth it."""
-        image, bound = self._image.loaded, self._bound
-        if self._concurrent is None and self._ranges is not None and image is not None and bound is not None:
-            if image.twins is None:
-                return None
-            try:
-                binding = TwinBinding(image.twins, bound.views, self._running.counters.count_staged)
-            except (RuntimeError, MemoryError):
-                self._ranges = None  # it goes on without them
-                return None
-            self._beside_run = _guarded(partial(binding.run, self._running.poll_overlap), image)
-            self._concurrent = ConcurrentRun(binding, len(image.twins.images), *self._ranges)
+        """Return how it runs beside others; None if it cannot, or is too short to be worth it."""
         found = self._concurrent
-        if found is None or found.is_short:
-            return None
-        return None if self._beside_run is not None and self.time_ns > _LONG_NS else found
-
-    @property
-    def may_get_twins(self) -> bool:
-        """Whether its image has not been asked for twins, which this inference could use."""
-        image, bound = self._image.loaded, self._bound
-        if image is None or bound is None or image.twins_asked or self._ranges is None:
-            return False
-        return not bound.is_short and self.time_ns <= _LONG_NS and self._running.modelled is None
-
-    def waited_for(self, waiting: bool, maker: CopyMaker) -> None:
-        """Note whether something waits for its end; if often, request twins of its image."""
-        self._waited_for = waiting
-        image, bound = self._image.loaded, self._bound
-        if not self.may_get_twins or image is None or bound is None:
-            return
-        image.crowded = image.crowded + 1 if waiting else max(0, image.crowded - 1)
-        if image.crowded >= _OFTEN:
-            twin_maker.ask(maker, image, bound.views)
+        return None if found is None or found.is_short else found
 
     def cancel_early(self) -> None:
         """Cancel an early start, unless its turn has come."""

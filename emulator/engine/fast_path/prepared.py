@@ -41,29 +41,19 @@ class Ineligible(Exception):
 
 
 class CalledInference:
-    """An inference that C++ calls; `copies`: None in a list with other commands, which runs alone."""
+    """An inference that C++ calls."""
 
-    __slots__ = ("_copies", "_queue", "_record", "inference")
+    __slots__ = ("_queue", "_record", "inference")
 
-    def __init__(
-        self, queue: EngineQueue, record: QueueRecord, inference: Inference, copies: CopyMaker | None
-    ) -> None:
+    def __init__(self, queue: EngineQueue, record: QueueRecord, inference: Inference) -> None:
         self._queue = queue
         self._record = record
         self.inference = inference
-        self._copies = copies
 
-    def run(self, others: int) -> int:
-        """Run it; anything but `CALLED` makes Python run it again, which reports what is wrong.
-
-        `others`: number of submissions that wait for its end.
-        """
+    def run(self) -> int:
+        """Run it; anything but `CALLED` makes Python run it again, which reports what is wrong."""
         queue, record = self._queue, self._record
         try:
-            if self._copies is not None:
-                self.inference.waited_for(others > 0, self._copies)
-                if not self.inference.can_be_called:
-                    return 0  # in Python it runs beside others
             queue.completed, queue.step = record.completed, record.step  # it may log what it overwrites
             return CALLED if self.inference.run_called(queue) else 0
         except Exception:
@@ -71,8 +61,8 @@ class CalledInference:
             return 0
 
 
-call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.py_object, ctypes.c_uint64)(CalledInference.run)
-"""What C++ calls with a `CalledInference` and the number of others."""
+call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.py_object)(CalledInference.run)
+"""What C++ calls with a `CalledInference`."""
 
 
 class PreparedSubmission:
@@ -86,7 +76,6 @@ class PreparedSubmission:
         record: QueueRecord,
         submission: Submission,
         program: Program,
-        copies: CopyMaker,
     ) -> None:
         space = queue.context.space
         self.program = program
@@ -96,9 +85,7 @@ class PreparedSubmission:
         _check(program)
         if program.executions:
             if not program.executions[0].has_c_model:
-                self.called = CalledInference(
-                    queue, record, program.executions[0], None if program.inference is None else copies
-                )
+                self.called = CalledInference(queue, record, program.executions[0])
                 inference = StepRecord(Kind.CALL, id(self.called))
             else:
                 request = program.executions[0].c_model_request()
@@ -176,7 +163,7 @@ class PreparedSubmissions:
             if not inference.can_be_called:
                 return
         try:
-            prepared = PreparedSubmission(self._queue, self.record, submission, program, self._copies)
+            prepared = PreparedSubmission(self._queue, self.record, submission, program)
         except (Ineligible, CModelError, Refused):
             self._runs[content] = -1
             return

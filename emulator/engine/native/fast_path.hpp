@@ -90,8 +90,8 @@ struct Call {
     uint64_t count;
     Counters counters;
     int32_t (*infer)(void*);  // of OpenVINO's interface for C: 0 when the outputs are there
-    // an inference in Python, and how many submissions wait for its end: `CALLED` when the outputs are there
-    int32_t (*call)(void*, uint64_t);
+    // an inference in Python: `CALLED` when the outputs are there
+    int32_t (*call)(void*);
     const uint64_t* injections;
     uint64_t injections_seen;
     uint64_t min_spent_ns[4];  // of the scheduler, by level

@@ -19,7 +19,6 @@ namespace ring = schema::ring_header;
 
 constexpr uint64_t JOURNAL_MASK = 63;  // progress is logged at least every so many steps
 constexpr uint64_t SHORT_NS = 100000;  // shorter times are charged unadjusted
-constexpr uint64_t ALONE_NS = 60000;   // an inference that takes less is as fast without OpenVINO's workers
 constexpr uint64_t LARGE = 1 << 20;    // bytes that take about that long to write
 constexpr uint64_t LEAST_CHARGED_PART = 32;
 
@@ -106,17 +105,6 @@ void fill(const Step& step) {
 
 uint64_t waiting_in(const Queue& queue) { return load64(queue.ring + ring::TAIL) - queue.completed; }
 
-// How many submissions wait for the end of this queue's next one.
-uint64_t others(const Call& call, const Queue& queue) {
-    uint64_t count = waiting_in(queue) - 1;
-    for (uint64_t index = 0; index < call.count; ++index) {
-        const Queue& other = *call.queues[index];
-        const uint64_t waiting = waiting_in(other);
-        if (&other != &queue && other.level == queue.level && waiting <= other.slots) count += waiting;
-    }
-    return count;
-}
-
 // False if Python has to continue with this step.
 bool run_step(Call& call, Queue& queue, const Step& step, uint64_t id, uint64_t& inferring_ns) {
     switch (step.kind) {
@@ -125,8 +113,7 @@ bool run_step(Call& call, Queue& queue, const Step& step, uint64_t id, uint64_t&
             const uint64_t begun = now_ns();
             const bool is_called = step.kind == Kind::CALL;
             if (is_called) workers::wake();
-            const bool done =
-                is_called ? call.call(step.at, others(call, queue)) == CALLED : call.infer(step.at) == 0;
+            const bool done = is_called ? call.call(step.at) == CALLED : call.infer(step.at) == 0;
             if (!done) return false;  // it runs again there, and the reason is reported
             inferring_ns = now_ns() - begun;
             return true;
@@ -243,8 +230,7 @@ bool run_next(Call& call, Queue& queue) {
     }
     queue.step = 0;
     count(call, queue, *prepared, inferring_ns);
-    if (prepared->inferences)
-        workers::ran(prepared->image, prepared->image[1] < ALONE_NS * prepared->image[0]);
+    if (prepared->inferences) workers::ran(prepared->image, inferring_ns / prepared->inferences);
     charge(call, queue, *prepared, now_ns() - start);
     add(call.counters.submissions, 1);
     finish(queue, *prepared, sequence, slot.ticket);

@@ -16,9 +16,10 @@ namespace softnpu::engine::workers {
 namespace {
 
 constexpr int AFTER = 64;  // short inferences
+constexpr uint64_t SHORT_NS = 60000;
 // Each loop over the parts leaves 128 bytes in the mailbox of every worker, until that takes part in one of
 // the same image again: so many inferences without them, and what one with them takes off.
-constexpr int MAIL = 2048, LEAST_MAIL = 256, EMPTIED = 64;
+constexpr int MAIL = 512, LEAST_MAIL = 64, EMPTIED = 16;
 constexpr int MAJOR = 12000;  // of oneTBB's interface, in which what follows is the same
 constexpr int ALLOWED = 0;    // global_control::max_allowed_parallelism
 
@@ -51,6 +52,21 @@ struct Hold final : Task {
     }
 };
 
+// What is known of an image: how long its inferences take with the workers and without, on average of the
+// last.
+struct Image {
+    int mail = 0;
+    uint64_t helped_ns = 0, alone_ns = 0;
+
+    bool is_short() const { return helped_ns < SHORT_NS && alone_ns <= helped_ns + helped_ns / 4; }
+
+    void count(bool is_alone, uint64_t ns) {
+        uint64_t& mean = is_alone ? alone_ns : helped_ns;
+        mean = mean == 0 ? ns : mean - mean / 8 + std::min(ns, 2 * mean) / 8;  // without its core for a while
+        if (!is_alone) alone_ns -= alone_ns / 64;                              // so it is tried again
+    }
+};
+
 class Workers {
 public:
     Workers() {
@@ -70,17 +86,15 @@ public:
     }
 
     void begins(const void* image) {
-        if (asleep_ && mail_[image] >= most_) wake();
+        if (asleep_ && images_[image].mail >= most_) wake();
     }
 
-    void ran(const void* image, bool is_short) {
+    void ran(const void* image, uint64_t ns) {
         if (!most_) return;
-        if (asleep_) {
-            ++mail_[image];
-        } else if (const auto found = mail_.find(image); found != mail_.end()) {
-            found->second = std::max(found->second - EMPTIED, 0);
-        }
-        if (!is_short) return wake();
+        Image& found = images_[image];
+        found.mail = asleep_ ? found.mail + 1 : std::max(found.mail - EMPTIED, 0);
+        found.count(asleep_, ns);
+        if (!found.is_short()) return wake();
         if (asleep_ || ++count_ < AFTER) return;
         const std::lock_guard<std::mutex> lock(mutex_);
         count_ = 0;
@@ -119,28 +133,32 @@ private:
         hold_.ended.store(false);
         try {
             enqueue_(hold_, nullptr);
-        } catch (const std::bad_alloc&) {
+        } catch (...) {  // no memory, or no thread
             hold_.ended.store(true);
             return;
         }
         try {
             create_(control_);
             asleep_ = true;
-        } catch (const std::bad_alloc&) {
+        } catch (...) {
             asleep_ = false;
         }
         hold_.released.store(true);
     }
 
     void wake_locked() {
-        if (asleep_) destroy_(control_);
+        if (!asleep_) return;
         asleep_ = false;
+        try {
+            destroy_(control_);
+        } catch (...) {  // no thread: OpenVINO computes without
+        }
     }
 
     std::mutex mutex_;
     int count_ = 0;  // short inferences in a row, of the engine's thread
     int most_ = 0;   // of an image without the workers; 0: they are never put to sleep
-    std::unordered_map<const void*, int> mail_;
+    std::unordered_map<const void*, Image> images_;  // for the engine's thread
     int taken_ = 0;
     std::atomic<bool> asleep_{false};
     Hold hold_;
@@ -159,7 +177,7 @@ Workers& all() {
 }  // namespace
 
 void begins(const void* image) { all().begins(image); }
-void ran(const void* image, bool is_short) { all().ran(image, is_short); }
+void ran(const void* image, uint64_t ns) { all().ran(image, ns); }
 void wake() { all().wake(); }
 
 }  // namespace softnpu::engine::workers
@@ -167,7 +185,5 @@ void wake() { all().wake(); }
 void softnpu_workers_take() { softnpu::engine::workers::all().take(); }
 void softnpu_workers_give() { softnpu::engine::workers::all().give(); }
 void softnpu_workers_begins(const void* image) { softnpu::engine::workers::all().begins(image); }
-void softnpu_workers_ran(const void* image, int is_short) {
-    softnpu::engine::workers::all().ran(image, is_short != 0);
-}
+void softnpu_workers_ran(const void* image, uint64_t ns) { softnpu::engine::workers::all().ran(image, ns); }
 void softnpu_workers_wake() { softnpu::engine::workers::all().wake(); }

@@ -7,12 +7,15 @@
 // of OpenVINO's arena, not from who works in it.
 #pragma once
 
+#include <cstdint>
+
 namespace softnpu::engine::workers {
 
-// To be called before and after an inference of a C model. After some short ones in a row the workers are put
-// to sleep; they wake up for an image that has run often without them.
+// To be called before and after inferences of one image, which have taken so long. After some in a row that
+// are short, also without the workers, these are put to sleep; they wake up for an image that has often run
+// so.
 void begins(const void* image);
-void ran(const void* image, bool is_short);
+void ran(const void* image, uint64_t ns);
 // Lets the workers work again: anything else may run after that.
 void wake();
 
@@ -24,6 +27,6 @@ void softnpu_workers_take();
 void softnpu_workers_give();
 // The others, for tests.
 void softnpu_workers_begins(const void* image);
-void softnpu_workers_ran(const void* image, int is_short);
+void softnpu_workers_ran(const void* image, uint64_t ns);
 void softnpu_workers_wake();
 }

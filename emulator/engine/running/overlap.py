@@ -1,7 +1,6 @@
 """Start inferences before their turn, so that all streams of an image have work.
 
 An image compiled for throughput splits the threads into streams, each of which runs one inference at a time.
-So does each twin of an image whose inferences wait for each other; twins are used while several are ready.
 While the engine waits for one inference, it starts the next ones concurrently. They end in the order in which
 they started, and clients see them one after the other.
 
@@ -93,13 +92,8 @@ class Overlap:
         if inference is None:
             return
         run = inference.concurrent()
-        if run is None:
-            inference.is_beside = False
-            inference.waited_for(inference.may_get_twins and self._has_others(queue), self.copies)
-            return
-        self._start_more(queue, run)
-        inference.is_beside = inference.has_beside_run and bool(run.started_ns or self._early)
-        inference.waited_for(inference.is_beside, self.copies)
+        if run is not None:
+            self._start_more(queue, run)
 
     def _give_way(self, inference: Inference | None) -> None:
         """Cancel what has started before something that overtakes it, and may write what it uses."""
@@ -148,10 +142,6 @@ class Overlap:
             self._counters.count_overlapped()
             room -= 1
         run.poll_often(room > 0)
-
-    def _has_others(self, queue: EngineQueue) -> bool:
-        """Whether other submissions wait for the end of this queue's next one."""
-        return queue.waiting() > 1 or any(other is not queue for other in self._queues.runnable(queue.level))
 
     def cancel(self, queue: EngineQueue) -> None:
         """Cancel the early inferences of this queue, so that they no longer write memory."""
