@@ -47,12 +47,10 @@ def check_loaded(image: EngineImage) -> Pause | None:
 class Inference:
     """A step that runs an inference; its infer request is created on the first run with the image loaded.
 
-    `time_ns`: duration of the last one. `is_beside`: whether it runs beside others, on a stream, although its
-    image was compiled to run alone.
+    `time_ns`: duration of the last one.
     """
 
     __slots__ = (
-        "_beside_run",
         "_bound",
         "_command",
         "_concurrent",
@@ -60,13 +58,10 @@ class Inference:
         "_is_bare",
         "_overwriting",
         "_profile",
-        "_ranges",
         "_run",
         "_running",
         "_space",
         "_traffic",
-        "_waited_for",
-        "is_beside",
         "time_ns",
     )
 
