@@ -132,12 +132,12 @@ class CModel:
 
     def __init__(self, interface: OpenVino, compiled: ov.CompiledModel, meta: GraphMeta) -> None:
         self._exported: bytes = compiled.export_model().getvalue()
-        of_c = interface.core(properties_of(meta))
+        core = interface.core(properties_of(meta))
         self._interface, self._compiled = interface, ctypes.c_void_p()
         self._inputs = len(meta.inputs)
         interface.call(
             "ov_core_import_model",
-            of_c,
+            core,
             self._exported,
             ctypes.c_size_t(len(self._exported)),
             b"CPU",

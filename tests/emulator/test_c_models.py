@@ -18,22 +18,13 @@ from softnpu.emulator.openvino.image import LoadedImage
 from tests.support import loaded_images
 
 
-def _product(context: Context, folder: Path) -> LoadedImage:
-    """Load a model whose only sum OpenVINO divides among its threads."""
-    x = ops.parameter([1, 4096], ov.Type.f32, name="x")
-    weights = np.random.default_rng(3).standard_normal((4096, 2)).astype(np.float32)
-    made = ops.relu(ops.matmul(x, ops.constant(weights), False, False))
-    ov.serialize(ov.Model([made], [x], "product"), folder / "product.xml")
-    return loaded_images.compiled(context, folder / "product.xml")
-
-
 def _ask(image: LoadedImage) -> CModel | None:
     c_model_maker.ask(loaded_images.MakerAtOnce(), image, memory_of(image, []))
     return image.c_model
 
 
 def test_one_computes_the_bits_of_the_image(context: Context, private_dir: Path) -> None:
-    image = _product(context, private_dir)
+    image = loaded_images.product(context, private_dir)
     c_model = _ask(image)
     assert c_model is not None
     generator = np.random.default_rng(4)
@@ -54,7 +45,7 @@ def test_one_that_computes_other_bits_is_not_used(
         request._views[-1].view(np.uint32)[0] ^= 1
 
     monkeypatch.setattr(CModel, "infer", infer)
-    assert _ask(_product(context, private_dir)) is None
+    assert _ask(loaded_images.product(context, private_dir)) is None
 
 
 def test_one_with_random_numbers_gets_none(context: Context, private_dir: Path) -> None:
@@ -66,7 +57,7 @@ def test_one_with_random_numbers_gets_none(context: Context, private_dir: Path) 
 
 
 def test_a_copy_that_fails_keeps_no_other_from_being_made(context: Context, private_dir: Path) -> None:
-    image, maker, made = _product(context, private_dir), CopyMaker(), threading.Event()
+    image, maker, made = loaded_images.product(context, private_dir), CopyMaker(), threading.Event()
 
     def fail(_: object) -> None:
         raise MemoryError

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import openvino as ov
-import openvino.opset13 as ops
 import pytest
 
 from softnpu.driver import Context
@@ -78,18 +76,6 @@ def tbb() -> Iterator[Workers]:
     assert not found.asleep
 
 
-def _product(context: Context, folder: Path) -> LoadedImage:
-    """Return a product whose sums oneDNN divides among the threads."""
-    rng = np.random.default_rng(0)
-    x = ops.parameter([1, 4096], np.float32)
-    weights = ops.constant((rng.standard_normal((4096, 2)) / 64).astype(np.float32))
-    bias = ops.constant(rng.standard_normal(2).astype(np.float32))
-    y = ops.relu(ops.add(ops.matmul(x, weights, False, False), bias))
-    path = folder / "product.xml"
-    ov.save_model(ov.Model([y], [x], "product"), path, compress_to_fp16=False)
-    return loaded_images.compiled(context, path)
-
-
 def _bits(c_model: CModel, image: LoadedImage, inputs: list[bytes]) -> list[bytes]:
     views = memory_of(image, inputs)
     c_model.infer(c_model.request(views))
@@ -151,7 +137,7 @@ def test_they_are_awake_while_others_compute(tbb: Workers) -> None:
 
 
 def test_bits_are_those_of_the_image(tbb: Workers, context: Context, private_dir: Path) -> None:
-    image, interface = _product(context, private_dir), openvino()
+    image, interface = loaded_images.product(context, private_dir), openvino()
     assert interface is not None
     c_model = CModel(interface, image.compiled, image.meta)
     values = np.random.default_rng(1).standard_normal((100, 4096)).astype(np.float32)
@@ -162,7 +148,7 @@ def test_bits_are_those_of_the_image(tbb: Workers, context: Context, private_dir
 
 
 def test_none_waits_for_work_without_sleep(tbb: Workers, context: Context, private_dir: Path) -> None:
-    image, interface = _product(context, private_dir), openvino()
+    image, interface = loaded_images.product(context, private_dir), openvino()
     assert interface is not None
     c_model = CModel(interface, image.compiled, image.meta)
     request = c_model.request(memory_of(image, []))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -29,9 +28,9 @@ def load(blob: bytes, cache: CpuCache | None = None) -> LoadedImage:
         os.close(fd)
 
 
-def compiled(context: Context, xml: Path, config: dict[str, str] | None = None) -> LoadedImage:
+def compiled(context: Context, xml: Path) -> LoadedImage:
     """Load the image of what a compiler makes of a model."""
-    with GraphSource.from_ir(xml) as source, context.create_graph(source, config or {}) as graph:
+    with GraphSource.from_ir(xml) as source, context.create_graph(source) as graph:
         return load(bytes(graph.get_native_binary()))
 
 
@@ -42,14 +41,12 @@ class MakerAtOnce(CopyMaker):
         job()
 
 
-def branch(value: Any) -> Any:
-    """Return a value through an `If` that depends on it."""
-    bodies = []
-    for factor in (2.0, 3.0):
-        inner = ops.parameter(value.output(0).get_partial_shape(), ov.Type.f32)
-        bodies.append((inner, ov.Model([ops.multiply(inner, np.float32(factor))], [inner])))
-    chosen = ops.if_op(ops.greater(ops.reduce_sum(value, np.arange(4), False), np.float32(0)).output(0))
-    chosen.set_then_body(bodies[0][1])
-    chosen.set_else_body(bodies[1][1])
-    chosen.set_input(value.output(0), bodies[0][0], bodies[1][0])
-    return chosen.set_output(bodies[0][1].results[0], bodies[1][1].results[0])
+def product(context: Context, folder: Path) -> LoadedImage:
+    """Load a model whose only layer is a product; OpenVINO divides its sums among the threads."""
+    generator = np.random.default_rng(0)
+    x = ops.parameter([1, 4096], np.float32, name="x")
+    weights = ops.constant((generator.standard_normal((4096, 2)) / 64).astype(np.float32))
+    bias = ops.constant(generator.standard_normal(2).astype(np.float32))
+    y = ops.relu(ops.add(ops.matmul(x, weights, False, False), bias))
+    ov.serialize(ov.Model([y], [x], "product"), folder / "product.xml")
+    return compiled(context, folder / "product.xml")

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <new>
 #include <unordered_map>
 
 namespace softnpu::engine::workers {
@@ -20,8 +19,8 @@ constexpr uint64_t SHORT_NS = 60000;
 // Each loop over the parts leaves 128 bytes in the mailbox of every worker, until that takes part in one of
 // the same image again: so many inferences without them, and what one with them takes off.
 constexpr int MAIL = 512, LEAST_MAIL = 64, EMPTIED = 16;
-constexpr int MAJOR = 12000;  // of oneTBB's interface, in which what follows is the same
-constexpr int ALLOWED = 0;    // global_control::max_allowed_parallelism
+constexpr int INTERFACE = 12;  // of oneTBB, in which what follows is the same
+constexpr int ALLOWED = 0;     // global_control::max_allowed_parallelism
 
 // Binary interface of oneTBB: tbb::detail::d1::task, and global_control of one allowed thread.
 struct alignas(64) Task {
@@ -52,8 +51,7 @@ struct Hold final : Task {
     }
 };
 
-// What is known of an image: how long its inferences take with the workers and without, on average of the
-// last.
+// How long the last inferences of an image took on average, with the workers and without.
 struct Image {
     int mail = 0;
     uint64_t helped_ns = 0, alone_ns = 0;
@@ -62,8 +60,9 @@ struct Image {
 
     void count(bool is_alone, uint64_t ns) {
         uint64_t& mean = is_alone ? alone_ns : helped_ns;
-        mean = mean == 0 ? ns : mean - mean / 8 + std::min(ns, 2 * mean) / 8;  // without its core for a while
-        if (!is_alone) alone_ns -= alone_ns / 64;                              // so it is tried again
+        // bounded: one that has lost its core for a while says nothing
+        mean = mean == 0 ? ns : mean - mean / 8 + std::min(ns, 2 * mean) / 8;
+        if (!is_alone) alone_ns -= alone_ns / 64;  // so it is tried again after some
     }
 };
 
@@ -80,9 +79,9 @@ public:
             find(tbb, "_ZN3tbb6detail2r16createERNS0_2d114global_controlE", create_) &&
             find(tbb, "_ZN3tbb6detail2r17destroyERNS0_2d114global_controlE", destroy_) &&
             find(tbb, "_ZN3tbb6detail2r17enqueueERNS0_2d14taskEPNS2_15task_arena_baseE", enqueue_);
-        if (!found || version() / 1000 != MAJOR / 1000) return;
+        if (!found || version() / 1000 != INTERFACE) return;
         const int others = static_cast<int>(allowed(ALLOWED)) - 1;
-        if (others > 0) most_ = MAIL / others > LEAST_MAIL ? MAIL / others : LEAST_MAIL;
+        if (others > 0) most_ = std::max(MAIL / others, LEAST_MAIL);
     }
 
     void begins(const void* image) {
@@ -140,8 +139,7 @@ private:
         try {
             create_(control_);
             asleep_ = true;
-        } catch (...) {
-            asleep_ = false;
+        } catch (...) {  // they stay awake
         }
         hold_.released.store(true);
     }

@@ -11,9 +11,8 @@
 
 namespace softnpu::engine::workers {
 
-// To be called before and after inferences of one image, which have taken so long. After some in a row that
-// are short, also without the workers, these are put to sleep; they wake up for an image that has often run
-// so.
+// To be called before and after inferences of one image, each of which took `ns`. After some short ones in a
+// row, no slower without the workers, these sleep; an image that has often run so wakes them.
 void begins(const void* image);
 void ran(const void* image, uint64_t ns);
 // Lets the workers work again: anything else may run after that.
@@ -22,7 +21,7 @@ void wake();
 }  // namespace softnpu::engine::workers
 
 extern "C" {
-// Between the two calls, of any thread, no worker is put to sleep: others compute meanwhile.
+// Between the two calls, of any thread, the workers stay awake: that thread computes meanwhile.
 void softnpu_workers_take();
 void softnpu_workers_give();
 // The others, for tests.

@@ -82,7 +82,7 @@ class Overlap:
     def begin(self, queue: EngineQueue, inference: Inference | None) -> None:
         """Begin the turn of the queue's next submission, a single inference or something else.
 
-        Continue what has started early; choose how it runs, and start others beside it.
+        Continue what has started early, and start others beside it.
         """
         self._streams = 1
         if self._early:
