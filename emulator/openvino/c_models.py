@@ -103,6 +103,10 @@ class CModelRequest:
             kind, position = ("input", index) if index < inputs else ("output", index - inputs)
             self._bind(interface, compiled, view, kind, position)
 
+    def is_of(self, c_model: CModel) -> bool:
+        """Whether it is a request of this C model."""
+        return self._exported is c_model.exported
+
     def _bind(
         self, interface: OpenVino, compiled: ctypes.c_void_p, view: Bytes, kind: str, position: int
     ) -> None:
@@ -131,15 +135,15 @@ class CModel:
     """The C model of an image."""
 
     def __init__(self, interface: OpenVino, compiled: ov.CompiledModel, meta: GraphMeta) -> None:
-        self._exported: bytes = compiled.export_model().getvalue()
+        self.exported: bytes = compiled.export_model().getvalue()
         core = interface.core(properties_of(meta))
         self._interface, self._compiled = interface, ctypes.c_void_p()
         self._inputs = len(meta.inputs)
         interface.call(
             "ov_core_import_model",
             core,
-            self._exported,
-            ctypes.c_size_t(len(self._exported)),
+            self.exported,
+            ctypes.c_size_t(len(self.exported)),
             b"CPU",
             ctypes.byref(self._compiled),
         )
@@ -147,7 +151,7 @@ class CModel:
 
     def request(self, views: Sequence[Bytes]) -> CModelRequest:
         """Return a request on this memory, one view per argument. Raises `CModelError`."""
-        return CModelRequest(self._interface, self._compiled, self._exported, views, self._inputs)
+        return CModelRequest(self._interface, self._compiled, self.exported, views, self._inputs)
 
     def infer(self, request: CModelRequest) -> None:
         """Run one inference. Raises `CModelError`."""

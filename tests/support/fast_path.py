@@ -191,8 +191,8 @@ class Rig:
         prepared = session.queue.prepared
         assert isinstance(prepared, PreparedSubmissions)
         called = CalledInference(session.queue, prepared.record, inference)
-        (submission,) = prepared._by_content.values()
-        submission.called = called
+        ((content, submission),) = prepared._by_content.items()
+        submission.called, prepared._called[content] = called, submission
         submission.record.steps[0].kind, submission.record.steps[0].at = Kind.CALL, id(called)
         return called
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -37,6 +38,10 @@ _MAX_ARGUMENTS = 32  # an inference with more never overlaps others
 _USUALLY_CALLED_NS, _MOST_CALLED_NS = 20_000_000, 500_000_000  # the second on a busy machine
 
 
+def _none() -> None:
+    return None
+
+
 def check_loaded(image: EngineImage) -> Pause | None:
     """Return None if an image can run, else `LOADING`; refuse one that failed to load."""
     if image.info is not None:
@@ -52,6 +57,7 @@ class Inference:
 
     __slots__ = (
         "_bound",
+        "_c_model_request",
         "_command",
         "_concurrent",
         "_image",
@@ -76,6 +82,7 @@ class Inference:
         self._traffic = (0, 0)
         self._bound: Binding | None = None
         self._concurrent: ConcurrentRun | None = None
+        self._c_model_request: Callable[[], CModelRequest | None] = _none
         self.time_ns = 0
         self._profile: Bytes | None = self._profile_memory()
         if self._image.loaded is not None:
@@ -208,12 +215,19 @@ class Inference:
             c_model_maker.ask(maker, image, bound.views)
 
     def c_model_request(self) -> CModelRequest:
-        """Return a request of the C model, bound to its memory. Raises `CModelError`."""
+        """Return the request of the C model, bound to its memory; one for all that use it at a time.
+
+        Raises `CModelError`.
+        """
         image, bound = self._image.loaded, self._bound
         c_model = None if image is None else image.c_model
         if c_model is None or bound is None or not self._is_plain(bound):
             raise CModelError("it is no plain inference of an image with a C model")
-        return c_model.request(bound.views)
+        request = self._c_model_request()
+        if request is None or not request.is_of(c_model):
+            request = c_model.request(bound.views)
+            self._c_model_request = weakref.ref(request)
+        return request
 
     def _is_plain(self, bound: Binding) -> bool:
         """Whether it is a bare in-place inference: no copies, no profile, none concurrent."""

@@ -28,6 +28,7 @@ class ProgramCache:
         self._space = space
         self._share = share
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
+        self._ids: set[int] = set()  # of those
         self._buffer_bytes = 0
         self._users: dict[int, set[ProgramKey]] = {}
         self.evictions = 0
@@ -40,7 +41,7 @@ class ProgramCache:
 
     def holds(self, program: Program) -> bool:
         """Whether this very program is cached."""
-        return any(kept is program for kept in self._programs.values())
+        return id(program) in self._ids
 
     def add(self, buffer: int, offset: int, program: Program) -> None:
         """Cache a program for the next submission of the same buffer, unless it is very long.
@@ -54,6 +55,7 @@ class ProgramCache:
         if len(program.data) > _LONGEST_KEPT or not is_live:
             return
         self._programs[key] = program
+        self._ids.add(id(program))
         self._buffer_bytes += len(program.data)
         self._share.kept_bytes += _size(program)
         for handle in (buffer, *program.uses):
@@ -89,6 +91,7 @@ class ProgramCache:
 
     def _evict(self, key: ProgramKey) -> None:
         program = self._programs.pop(key)
+        self._ids.discard(id(program))
         self.evictions += 1
         self._buffer_bytes -= len(program.data)
         self._share.kept_bytes -= _size(program)

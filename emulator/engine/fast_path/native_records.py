@@ -58,7 +58,7 @@ class QueueRecord(ctypes.Structure):
         ("ring", _pointer),
         ("state", _pointer),
         ("spent", _pointer),
-        ("prepared", ctypes.POINTER(ctypes.POINTER(PreparedRecord))),
+        ("prepared", _pointer),  # to pointers to `PreparedRecord`
         *((name, _word) for name in ("prepared_count", "slots", "completed", "poisoned", "ran_ns")),
         *((name, _word) for name in ("logged_waiting", "step", "found")),
         ("level", _int),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from softnpu.emulator.engine.commands.inference import Inference
@@ -17,6 +17,7 @@ from softnpu.emulator.engine.fast_path.native_records import (
     QueueRecord,
     StepRecord,
 )
+from softnpu.emulator.engine.fast_path.record_table import RecordTable
 from softnpu.emulator.engine.memory.address_space import AddressSpace
 from softnpu.emulator.engine.memory.mappings import Memory
 from softnpu.emulator.engine.queues.queue import EngineQueue, Submission
@@ -31,9 +32,9 @@ log = logging.getLogger(__name__)
 MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20
 """Maximum bytes of copies and fills in one list: no other queue runs meanwhile."""
-MOST_OF_A_QUEUE: Final = 64
+MOST_OF_A_QUEUE: Final = 1024
 _RUNS: Final = 4  # of an inference before a request of its own is worthwhile
-_MOST_SEEN: Final = 1024
+_MOST_SEEN: Final = 4 * MOST_OF_A_QUEUE
 
 
 class Ineligible(Exception):
@@ -131,10 +132,12 @@ class PreparedSubmissions:
         self.record.state = ctypes.addressof(self._state)
         self._queue = queue
         self._by_content: dict[bytes, PreparedSubmission] = {}
+        self._users: dict[int, set[bytes]] = {}  # contents by a handle that they use
+        self._called: dict[bytes, PreparedSubmission] = {}
+        self._table = RecordTable(self.record)
         self._runs: dict[bytes, int] = {}  # before it was prepared; -1: ineligible
         self._passed = 0  # while there was no room
         self._evictions = queue.context.programs.evictions
-        self._table()
 
     def __contains__(self, content: bytes) -> bool:
         return content in self._by_content
@@ -168,51 +171,50 @@ class PreparedSubmissions:
             self._runs[content] = -1
             return
         if len(self._by_content) >= MOST_OF_A_QUEUE:
-            self._by_content.pop(next(iter(self._by_content)))
+            self._drop(next(iter(self._by_content)))
         del self._runs[content]
-        self._by_content[content] = prepared
-        self._table()
-        users = self._queue.context.users
-        for handle in prepared.uses:
-            users.note(handle, self._queue.handle)
+        self._add(content, prepared)
 
     def forget(self, handles: Iterable[int] | None = None) -> None:
         """Forget submissions that use one of these handles, or all."""
         self._runs.clear()
-        dropped = None if handles is None else frozenset(handles)
-        kept = {
-            content: prepared
-            for content, prepared in self._by_content.items()
-            if dropped is not None and not prepared.uses & dropped
-        }
-        if len(kept) != len(self._by_content):
-            self._by_content = kept
-            self._table()
+        found: list[Collection[bytes]] = [self._by_content]
+        if handles is not None:
+            found = [self._users.get(handle, ()) for handle in handles]
+        for content in {content for contents in found for content in contents}:
+            self._drop(content)
 
     def check(self) -> None:
         """Forget submissions whose program was evicted, or that C++ no longer calls."""
         programs = self._queue.context.programs
-        unsuited = {
-            key
-            for key, each in self._by_content.items()
-            if each.called is not None and not each.called.inference.can_be_called
-        }
-        if self._evictions == programs.evictions and not unsuited:
+        for content, prepared in list(self._called.items()):
+            if prepared.called is not None and not prepared.called.inference.can_be_called:
+                self._drop(content)
+        if self._evictions == programs.evictions:
             return
         self._evictions = programs.evictions
-        kept = {
-            key: prepared
-            for key, prepared in self._by_content.items()
-            if programs.holds(prepared.program) and key not in unsuited
-        }
-        if len(kept) != len(self._by_content):
-            self._by_content = kept
-            self._table()
+        for content, prepared in list(self._by_content.items()):
+            if not programs.holds(prepared.program):
+                self._drop(content)
 
-    def _table(self) -> None:
-        pointers = [ctypes.pointer(prepared.record) for prepared in self._by_content.values()]
-        self._pointers = (ctypes.POINTER(PreparedRecord) * max(1, len(pointers)))(*pointers)
-        self.record.prepared, self.record.prepared_count, self.record.found = self._pointers, len(pointers), 0
+    def _add(self, content: bytes, prepared: PreparedSubmission) -> None:
+        self._by_content[content] = prepared
+        self._table.add(content, prepared.record)
+        if prepared.called is not None:
+            self._called[content] = prepared
+        for handle in prepared.uses:
+            self._users.setdefault(handle, set()).add(content)
+            self._queue.context.users.note(handle, self._queue.handle)
+
+    def _drop(self, content: bytes) -> None:
+        self._table.remove(content)
+        prepared = self._by_content.pop(content)
+        self._called.pop(content, None)
+        for handle in prepared.uses:
+            users = self._users[handle]
+            users.discard(content)
+            if not users:
+                del self._users[handle]
 
 
 def _check(program: Program) -> None:
