@@ -14,18 +14,19 @@ import openvino as ov
 from softnpu.driver import Driver
 from softnpu.driver.cache_options import ENV_CACHE_DIR
 from softnpu.tools.bench import large_model
-from softnpu.tools.bench.load import variable
+from softnpu.tools.bench.load import variable, wait_for_rest
 from softnpu.tools.bench.memory import total
 from softnpu.tools.bench.requests import HostRequest, Request, compile_on_host, random_inputs
 from softnpu.tools.bench.rounds import interleave, median
 from softnpu.tools.bench.scale_client import prepare
 from softnpu.tools.bench.scale_point import Point
 from softnpu.tools.bench.weights import Compilations, Kind
-from softnpu.tools.shared.private_daemon import private_session
+from softnpu.tools.shared.private_daemon import PrivateDaemon, private_daemon
 
 _WEIGHTS: Final = 1 << 16
 _INFERENCES: Final = 400
 _TURNS: Final = 5
+_WARM_UPS: Final = 8
 
 
 def measure_count(sizes: Sequence[int]) -> Iterator[Point]:
@@ -38,11 +39,17 @@ def measure_count(sizes: Sequence[int]) -> Iterator[Point]:
         for number in range(max(sizes)):
             paths.append(Path(folder) / f"{number}.xml")
             ov.serialize(large_model.build(_WEIGHTS, seed=number), paths[-1])
-        with variable(ENV_CACHE_DIR, ""), private_session() as driver:
-            yield from _loaded(driver, paths, sizes)
+        with (
+            variable(ENV_CACHE_DIR, ""),
+            private_daemon() as daemon,
+            Driver.open(daemon.socket, autostart=False) as driver,
+        ):
+            yield from _loaded(daemon, driver, paths, sizes)
 
 
-def _loaded(driver: Driver, paths: Sequence[Path], sizes: Sequence[int]) -> Iterator[Point]:
+def _loaded(
+    daemon: PrivateDaemon, driver: Driver, paths: Sequence[Path], sizes: Sequence[int]
+) -> Iterator[Point]:
     context = driver.devices[0].create_context()
     queue = context.create_command_queue()
     loaded: list[Request] = []
@@ -56,6 +63,11 @@ def _loaded(driver: Driver, paths: Sequence[Path], sizes: Sequence[int]) -> Iter
         yield Point("compiled and loaded", size, (time.perf_counter() - begin) / new * 1e3, "ms")
         while len(host) < size:
             host.append(_on_host(paths[len(host)]))
+        for side in (loaded, host, loaded):
+            for _ in range(_WARM_UPS):
+                for request in side:
+                    request.run()
+            wait_for_rest(daemon)  # the engine prepares what runs often
         sides = {"device": partial(_in_turn, loaded), "host": partial(_in_turn, host)}
         times = interleave(sides, _TURNS)
         yield Point("inference", size, median(times["device"]) * 1e6, "us")
