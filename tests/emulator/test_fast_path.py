@@ -178,7 +178,7 @@ def test_submissions_of_many_fences_run_in_cpp_and_are_forgotten_with_what_they_
         for _ in range(2):
             session.ring.fill(1, COMMANDS, session._size, FENCE, 128 + 8 * number, 1)
             known.learn(Submission(*session.queue.copy_slot(1)), program)
-    assert len(known._by_content) == known.record.prepared_count == 201
+    assert len(known._by_content) == known.record.prepared_count == session.context.share.prepared == 201
     ticket = session.submit()
     assert rig.call()
     assert session.fence.is_signalled(ticket)
@@ -187,9 +187,27 @@ def test_submissions_of_many_fences_run_in_cpp_and_are_forgotten_with_what_they_
 
     assert not known._by_content
     assert not known._users
+    assert not session.context.share.prepared
     assert not known.record.prepared_count
     session.submit()
     assert not rig.call()
+
+
+def test_a_session_has_a_most_of_prepared_submissions_until_its_queues_end(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "MOST_OF_A_SESSION", 2)
+    session = rig.session()
+    rig.teach(session, _fill(7))
+    known = session.queue.prepared
+    assert isinstance(known, PreparedSubmissions)
+    (program,) = (each.program for each in known._by_content.values())
+    for number in range(6):
+        session.ring.fill(1, COMMANDS, session._size, FENCE, 128 + 8 * (number // 2), 1)
+        known.learn(Submission(*session.queue.copy_slot(1)), program)
+    assert session.context.share.prepared == 2
+    rig.queues.drop(session.queue)
+    assert not session.context.share.prepared
 
 
 def test_an_event_is_waited_for_in_python_and_changed_once(rig: Rig) -> None:

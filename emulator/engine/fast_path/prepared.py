@@ -33,8 +33,11 @@ MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20
 """Maximum bytes of copies and fills in one list: no other queue runs meanwhile."""
 MOST_OF_A_QUEUE: Final = 1024
+MOST_OF_A_SESSION: Final = 8 * MOST_OF_A_QUEUE
+"""Each takes 2 KiB, beside its program."""
 _RUNS: Final = 4  # of an inference before a request of its own is worthwhile
-_MOST_SEEN: Final = 4 * MOST_OF_A_QUEUE
+_MOST_SEEN: Final = 1024
+_MOST_UNSEEN: Final = 8 * _MOST_SEEN
 
 
 class Ineligible(Exception):
@@ -134,9 +137,10 @@ class PreparedSubmissions:
         self._by_content: dict[bytes, PreparedSubmission] = {}
         self._users: dict[int, set[bytes]] = {}  # contents by a handle that they use
         self._called: dict[bytes, PreparedSubmission] = {}
+        self._counted = 0  # for the session
         self._table = RecordTable(self.record)
         self._runs: dict[bytes, int] = {}  # before it was prepared; -1: ineligible
-        self._passed = 0  # while there was no room
+        self._passed = self._unseen = 0  # while there was no room
         self._evictions = queue.context.programs.evictions
 
     def __contains__(self, content: bytes) -> bool:
@@ -148,15 +152,20 @@ class PreparedSubmissions:
         runs = self._runs.get(content, 0)
         if runs < 0:
             return
-        if len(self._runs) >= _MOST_SEEN:
+        if not runs and len(self._runs) >= _MOST_SEEN:
+            # more than that in turn would otherwise drive out each other before their second run
+            self._unseen += 1
+            if self._unseen < _MOST_UNSEEN:
+                return
+            self._unseen = 0
             self._runs.clear()
         self._runs[content] = runs + 1
         if not runs:
             return
-        if len(self._by_content) >= MOST_OF_A_QUEUE:
+        if self._is_full():
             # more of them in turn would each be prepared again, and driven out before their next use
             self._passed += 1
-            if self._passed % MOST_OF_A_QUEUE:
+            if self._passed % MOST_OF_A_QUEUE or not self._by_content:
                 return
         inference = program.executions[0] if program.executions else None
         if inference is not None and not inference.has_c_model:
@@ -170,7 +179,7 @@ class PreparedSubmissions:
         except (Ineligible, CModelError, Refused):
             self._runs[content] = -1
             return
-        if len(self._by_content) >= MOST_OF_A_QUEUE:
+        if self._is_full():
             self._drop(next(iter(self._by_content)))
         del self._runs[content]
         self._add(content, prepared)
@@ -197,9 +206,22 @@ class PreparedSubmissions:
             if not programs.holds(prepared.program):
                 self._drop(content)
 
+    def end(self) -> None:
+        """Give up what was counted for the session. It is not used any more."""
+        self._count(-self._counted)
+
+    def _count(self, more: int) -> None:
+        self._counted += more
+        self._queue.context.share.prepared += more
+
+    def _is_full(self) -> bool:
+        used = self._queue.context.share.prepared
+        return len(self._by_content) >= MOST_OF_A_QUEUE or used >= MOST_OF_A_SESSION
+
     def _add(self, content: bytes, prepared: PreparedSubmission) -> None:
         self._by_content[content] = prepared
         self._table.add(content, prepared.record)
+        self._count(1)
         if prepared.called is not None:
             self._called[content] = prepared
         for handle in prepared.uses:
@@ -208,6 +230,7 @@ class PreparedSubmissions:
 
     def _drop(self, content: bytes) -> None:
         self._table.remove(content)
+        self._count(-1)
         prepared = self._by_content.pop(content)
         self._called.pop(content, None)
         for handle in prepared.uses:

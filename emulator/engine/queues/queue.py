@@ -66,6 +66,10 @@ class Prepared(Protocol):
         """Forget submissions that use one of these handles, or all."""
         ...
 
+    def end(self) -> None:
+        """Give up what was counted for the session. It is not used any more."""
+        ...
+
 
 class Place(enum.Enum):
     """The scheduling state of a queue (`queue_table`)."""
@@ -267,6 +271,12 @@ class EngineQueue(DeviceRing):
         self._last = None
         if self.prepared is not None:
             self.prepared.forget(handles)
+
+    def drop_prepared(self) -> None:
+        """Drop what is prepared, whatever state it is in."""
+        prepared, self.prepared = self.prepared, None
+        if prepared is not None:
+            prepared.end()
 
     @property
     def has_begun(self) -> bool:

@@ -70,7 +70,8 @@ class QueueTable:
 
     def drop(self, queue: EngineQueue) -> None:
         """Drop a queue; its running submission ends early."""
-        queue.closed, queue.prepared = True, None  # a cycle that would keep memory mapped
+        queue.closed = True
+        queue.drop_prepared()  # a cycle that would keep memory mapped
         self._by_context[queue.context.number].pop(queue.handle)
         self._count -= 1
         queue.context.users.drop(queue.handle)

@@ -72,7 +72,8 @@ class Endings:
         """
         start = time.monotonic_ns()
         self._overlap.cancel(queue)  # an early inference must no longer write memory
-        program, queue.prepared = queue.program, None
+        program = queue.program
+        queue.drop_prepared()
         if program is not None:
             queue.context.programs.drop(program)
             step = program.steps[queue.step] if queue.step < len(program.steps) else None
