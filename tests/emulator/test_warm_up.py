@@ -17,7 +17,7 @@ from softnpu.emulator.links import internal_errors
 from softnpu.emulator.links.internal_errors import InternalErrors
 from softnpu.emulator.openvino import first_model
 from softnpu.emulator.openvino.modelled_time import host_times
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_readable, wait_until
 
 pytestmark = pytest.mark.quick
 
@@ -46,6 +46,7 @@ def test_an_idle_engine_warms_up_and_loads_images_if_that_fails(
     wait_until(lambda: len(reports) == 2)
     assert [type(report) for report in reports] == [link.ImageBegun, link.ImageLoaded]
     assert loader.image(1).is_ready()
+    assert wait_readable(loader.loaded_fd)  # its last use
     for fd in (loader.loaded_fd, loader.changes.fd):  # its thread never ends
         os.close(fd)
 
