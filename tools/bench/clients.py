@@ -62,7 +62,8 @@ def run(
 
 def _turn(runners: Sequence[Worker], seconds: float, turns: list[list[ClientAnswer]]) -> float:
     """Return inferences a second of all `runners` together in a turn. Append their answers to `turns`."""
-    for runner in runners:
+    first = len(turns) % len(runners)  # which infers alone until the others begin
+    for runner in (*runners[first:], *runners[:first]):
         runner.begin(seconds)
     answers = [runner.answer(ClientAnswer, seconds + _LATE_S) for runner in runners]
     turns.append(answers)
