@@ -69,6 +69,22 @@ def test_every_result_is_that_of_the_cpu_device(
     _check(loaded, queue, digits)
 
 
+def test_one_list_with_many_fences_computes_what_it_is_given(
+    ready: tuple[Daemon, Context, CommandQueue, Loaded], digits: Path
+) -> None:
+    """All are prepared, and share the request of its inference."""
+    _, context, queue, loaded = ready
+    other = Loaded(context, digits)  # the same image in other memory
+    fences = [queue.create_fence() for _ in range(100)]
+    for number in range(3 * len(fences)):
+        fence, one, seed = fences[number % len(fences)], (loaded, other)[number % 3 == 0], number % 8 + 1
+        one.feed(image(seed))
+        queue.execute_command_lists([one.commands], fence)
+        assert fence.host_synchronize(LONG)
+        assert same(one.outputs, _expected(digits, seed)), number
+        fence.reset()
+
+
 def test_after_the_death_of_an_engine_no_result_is_an_old_one(
     ready: tuple[Daemon, Context, CommandQueue, Loaded], digits: Path
 ) -> None:

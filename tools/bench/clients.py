@@ -22,6 +22,8 @@ from softnpu.tools.shared.private_daemon import private_daemon
 BENCH = "clients"
 _PEER = "OpenVINO CPU"
 _LATE_S = 60.0
+_REST_S = 0.3
+"""Before each turn: threads of OpenVINO look for work for a while after an inference."""
 
 
 def run(
@@ -44,7 +46,7 @@ def run(
             "one": lambda: _turn([next(alone)], seconds, turns["one"]),
             "several": partial(_turn, peers, seconds, turns["several"]),
         }
-        rates_of = {name: median(rates) for name, rates in interleave(sides, rounds).items()}
+        rates_of = {name: median(rates) for name, rates in interleave(sides, rounds, _REST_S).items()}
         expected, *digests = _digests([*peers[:1], *ours])
     metric = f"{model.name}: total throughput, {clients} processes"
     for peer, name in ((f"{_PEER}, 1 process", "one"), (f"{_PEER}, {clients} processes", "several")):
